@@ -1,0 +1,90 @@
+"""Every exception that Forebay raises.
+
+    ForebayError
+    ├── the caller's mistake
+    │   ├── InvalidOption          also a ValueError: an option out of its bounds
+    │   ├── RecordTooLarge         also a ValueError: the record cannot fit into a segment
+    │   └── NotAQueue              the path is not a queue, or not one that may be opened
+    ├── the state of a queue
+    │   ├── Closed                 the handle is closed, failed, or belongs to the parent of a fork
+    │   ├── Locked                 another process, or another handle, owns it
+    │   ├── Full                   also a queue.Full: max_bytes is reached
+    │   ├── Empty                  also a queue.Empty: nothing came in time
+    │   └── Overtaken              a consumer's next records were dropped to make room
+    └── the data
+        ├── Damaged                bytes that do not verify: path, position, reason
+        └── UnsupportedVersion     a format version that this program does not know
+
+`OSError` passes through untouched: a full disk is `OSError(ENOSPC)`, as everywhere in Python.
+"""
+
+from __future__ import annotations
+
+import queue
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from forebay.frames import Damage
+
+
+class ForebayError(Exception):
+    """The root of all errors of Forebay."""
+
+
+class InvalidOption(ForebayError, ValueError):
+    """An option has a value that is not allowed; the message names the bound."""
+
+
+class RecordTooLarge(ForebayError, ValueError):
+    """The record cannot fit into a segment, whatever happens; nothing was written."""
+
+
+class NotAQueue(ForebayError):
+    """The path is no queue directory, or not one that may safely be opened."""
+
+
+class Closed(ForebayError):
+    """The handle can no longer be used; the message says why."""
+
+
+class Locked(ForebayError):
+    """Somebody else owns the queue or the cursor; `pid` tells who, if it is known."""
+
+    def __init__(self, what: str, pid: int | None) -> None:
+        owner = f"process {pid}" if pid is not None else "another process or handle"
+        super().__init__(f"{what} is in use by {owner}; close it there first")
+        self.pid = pid
+
+
+class Full(ForebayError, queue.Full):
+    """The queue holds `max_bytes`; nothing was written."""
+
+
+class Empty(ForebayError, queue.Empty):
+    """Nothing to read came within the timeout."""
+
+
+class Overtaken(ForebayError):
+    """Records that this consumer had not read were dropped; raised once, then reading goes on."""
+
+    def __init__(self, name: str, lost: int) -> None:
+        super().__init__(
+            f"consumer {name!r}: {lost} unread records were dropped to make room; "
+            "the next read goes on behind them"
+        )
+        self.lost = lost
+
+
+class Damaged(ForebayError):
+    """Bytes on the disk do not verify; `damage` holds path, position, length and reason."""
+
+    def __init__(self, damage: Damage) -> None:
+        super().__init__(
+            f"{damage.path}, byte {damage.position}: {damage.reason}; "
+            'read round it with "forebay cat --salvage" or salvage=True'
+        )
+        self.damage = damage
+
+
+class UnsupportedVersion(ForebayError):
+    """The file is of a version that this program does not read."""

@@ -1,0 +1,1 @@
+"""Bytes to records and back. No I/O, no threads, no clock."""

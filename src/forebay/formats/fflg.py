@@ -1,0 +1,203 @@
+"""The fflg segment format: headers, names and frames as bytes. Page: docs/formats/fflg.md.
+
+Owns the byte layouts of versions 0 (read), 1 and 2 (read and write). Promises that what `decode`
+accepts re-encodes to the same bytes. Refuses an unknown magic, version or name with an error that
+names the file. No I/O, no clock: the frames' hot loops are in `forebay.kernels.fflg`.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from dataclasses import dataclass
+
+from forebay.errors import Damaged, NotAQueue, UnsupportedVersion
+from forebay.frames import Damage
+from forebay.kernels import fflg as kernel
+from forebay.kernels.checksum import crc32
+from forebay.kernels.plain import encode_plain, scan_plain
+from forebay.kernels.sizes import fit
+
+MAGIC = b"FFLG"
+VERSION_DEFAULT = 2
+VERSIONS_WRITABLE = (1, 2)
+OFFSET_MAX = 2**63 - 1
+MS_MAX = 2**32 - 1
+
+# Version 0, as the original program wrote it.
+#   magic 4 | version 4 | base offset 8
+_HEADER_0 = struct.Struct(">4sIQ")
+# Version 1, the seed to the letter.
+#   magic 4 | version 2 | base offset 8
+_HEADER_1 = struct.Struct(">4sHQ")
+# Version 2.
+#   magic 4 | version 2 | base offset 8 | salt 8 | epoch, ms since 1970 8 | crc32 of all before 4
+_HEADER_2 = struct.Struct(">4sHQ8sQI")
+assert (_HEADER_0.size, _HEADER_1.size, _HEADER_2.size) == (16, 14, 34)
+HEADER_BYTES_MAX = _HEADER_2.size
+
+_NAME = re.compile(r"[0-9a-f]{10}|[1-9a-f][0-9a-f]{10,15}|[0-9a-f]{16}")
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What the versions differ in: a row of the table of versions."""
+
+    header_bytes: int
+    frame_bytes: int
+    checked: bool
+    zero_size_ends: bool
+
+
+LAYOUTS = {
+    0: Layout(_HEADER_0.size, 4, checked=False, zero_size_ends=False),
+    1: Layout(_HEADER_1.size, 4, checked=False, zero_size_ends=True),
+    2: Layout(_HEADER_2.size, kernel.FRAME_BYTES, checked=True, zero_size_ends=False),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What the start of a segment says; `salt` and `epoch_ms` are there from version 2 on."""
+
+    version: int
+    base_offset: int
+    salt: bytes = b""
+    epoch_ms: int = 0
+
+    @property
+    def layout(self) -> Layout:
+        """The row of its version."""
+        return LAYOUTS[self.version]
+
+    @property
+    def seed(self) -> int:
+        """Where the checks of its frames start from."""
+        return crc32(self.salt)
+
+    def encode(self) -> bytes:
+        """Gives the bytes of the header."""
+        if self.version == 0:
+            return _HEADER_0.pack(MAGIC, 0, self.base_offset)
+        if self.version == 1:
+            return _HEADER_1.pack(MAGIC, 1, self.base_offset)
+        fields = (MAGIC, 2, self.base_offset, self.salt, self.epoch_ms)
+        return _HEADER_2.pack(*fields, crc32(_HEADER_2.pack(*fields, 0)[:-4]))
+
+
+def decode_header(data: bytes, path: str) -> Header:
+    """Reads the start of a segment."""
+    if data[:4] != MAGIC[: len(data)]:
+        raise NotAQueue(f"{path}: not a segment: begins with {data[:4]!r}, not with {MAGIC!r}")
+    if len(data) < _HEADER_1.size:
+        raise Damaged(Damage(path, 0, len(data), "the file ends within its header", torn=True))
+    version, base_offset = struct.unpack_from(">HQ", data, 4)
+    if version == 0 and data[6:8] == b"\0\0" and len(data) >= _HEADER_0.size:
+        return Header(0, _offset(_HEADER_0.unpack_from(data)[2], path))
+    if version == 1:
+        return Header(1, _offset(base_offset, path))
+    if version != 2:
+        raise UnsupportedVersion(f"{path}: fflg version {version}; this program reads 0, 1 and 2")
+    if len(data) < _HEADER_2.size:
+        raise Damaged(Damage(path, 0, len(data), "the file ends within its header", torn=True))
+    _, _, base_offset, salt, epoch_ms, stored = _HEADER_2.unpack_from(data)
+    found = crc32(data[: _HEADER_2.size - 4])
+    if found != stored:
+        reason = f"header checksum {stored:#010x} expected, {found:#010x} found"
+        raise Damaged(Damage(path, 0, _HEADER_2.size, reason))
+    return Header(2, _offset(base_offset, path), salt, epoch_ms)
+
+
+def repair_header(data: bytes, base_offset: int) -> Header | None:
+    """Finds the one bit that was flipped in a version 2 header, if that is what happened.
+
+    Without it a single bad bit in 34 bytes would cost every record of the segment. The CRC tells
+    one flipped bit from all others at this length; the file's name must agree.
+    """
+    if len(data) < _HEADER_2.size:
+        return None
+    for bit in range(_HEADER_2.size * 8):
+        fixed = bytearray(data[: _HEADER_2.size])
+        fixed[bit // 8] ^= 1 << bit % 8
+        if fixed[:6] == _HEADER_2.pack(MAGIC, 2, 0, b"", 0, 0)[:6]:
+            try:
+                header = decode_header(bytes(fixed), "")
+            except Damaged:
+                continue
+            if header.base_offset == base_offset:
+                return header
+    return None
+
+
+def segment_name(base_offset: int) -> str:
+    """Gives the file name of the segment that starts at an offset."""
+    return f"{base_offset:010x}"
+
+
+def parse_segment_name(name: str) -> int | None:
+    """Gives the base offset that a file name tells; None if it is no segment's name."""
+    if _NAME.fullmatch(name) is None:
+        return None
+    base_offset = int(name, 16)
+    return base_offset if base_offset <= OFFSET_MAX else None
+
+
+class Frames:
+    """The frames of one segment: what storage needs of a codec, for one header."""
+
+    def __init__(self, header: Header) -> None:
+        self.header = header
+        self.layout = header.layout
+        self.seed = header.seed
+
+    def fit(self, values: list[bytes], first: int, room: int) -> tuple[int, int]:
+        """Says how many of the values from `first` on fit into `room` bytes, and their size."""
+        return fit(values, first, room, self.layout.frame_bytes)
+
+    def encode(
+        self,
+        values: list[bytes],
+        first: int,
+        count: int,
+        buffer: bytearray,
+        index: int,
+        ms: int,
+        times: list[int] | None = None,
+    ) -> int:
+        """Writes the frames of `count` values into `buffer`; gives their size.
+
+        All get the same `ms` after the epoch, or each its own of `times`.
+        """
+        if self.layout.checked:
+            return kernel.encode(values, first, count, buffer, index, self.seed, ms, times)
+        return encode_plain(values, first, count, buffer)
+
+    def scan(
+        self, data: bytes, position: int, index: int, limit: int, times: list[int] | None
+    ) -> tuple[list[bytes], int]:
+        """Takes whole, good frames from `position` on; gives their values and where it stopped."""
+        if self.layout.checked:
+            return kernel.scan(data, position, index, self.seed, limit, times)
+        return scan_plain(data, position, limit, self.layout.zero_size_ends)
+
+    def frame_size(self, data: bytes, position: int) -> int | None:
+        """Gives what the frame at `position` claims to take; None if that cannot be seen."""
+        if len(data) - position < 4:
+            return None
+        size = int.from_bytes(data[position : position + 4], "big")
+        if size == 0 and self.layout.zero_size_ends:
+            return None
+        return self.layout.frame_bytes + size
+
+    def find(self, data: bytes, position: int, index: int) -> tuple[int, int] | None:
+        """Searches for the next good frame from `position` on; gives its position and index."""
+        if not self.layout.checked:
+            return None
+        position, index = kernel.find(data, position, index, self.seed)
+        return (position, index) if position >= 0 else None
+
+
+def _offset(value: int, path: str) -> int:
+    if value > OFFSET_MAX:
+        raise Damaged(Damage(path, 0, HEADER_BYTES_MAX, f"base offset {value} is out of range"))
+    return value

@@ -1,0 +1,1 @@
+"""Queues: each joins one format to one storage shape."""

@@ -1,0 +1,121 @@
+"""A named consumer of a log: its own place, kept in the `index` file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from forebay.errors import Damaged, Empty, InvalidOption, Overtaken
+from forebay.frames import Damage
+from forebay.kernels.records import Record
+from forebay.queues.scanner import RecordBatch, Scanner
+
+if TYPE_CHECKING:
+    from forebay.queues.log import Log
+
+Start = str | int | datetime
+
+
+class Consumer:
+    """Reads a log from its own place on. One thread at a time may use it."""
+
+    def __init__(
+        self, log: Log, name: str, scanner: Scanner, position: int, committed: int
+    ) -> None:
+        self._log = log
+        self._scanner = scanner
+        self._batches: Iterator[RecordBatch | Damage] = iter(())
+        self._records: list[Record] = []
+        self._trouble: Damage | None = None
+        self.name = name
+        self.position = position
+        self.committed = committed
+
+    @property
+    def lag(self) -> int:
+        """How many records there are that it has not committed."""
+        return self._log.end - self.committed
+
+    def read(self, count: int = 1000, *, timeout: float | None = None) -> list[Record]:
+        """Gives up to `count` of the next records; an empty list if there are none now.
+
+        With a timeout (seconds) it waits for the first, and raises `Empty` if none came. Records
+        that are damaged raise `Damaged`, records that were dropped to make room raise `Overtaken`;
+        each once, and the next read goes on behind them.
+        """
+        if count < 1:
+            raise InvalidOption(f"count = {count}: must be at least 1")
+        records = self._take(count)
+        if not records and timeout is not None:
+            if not self._log.wait_for(self.position, timeout):
+                raise Empty(f"{self._log.path}: nothing new for {self.name!r} in {timeout} s")
+            records = self._take(count)
+        if records:
+            self.position = records[-1].offset + 1
+        return records
+
+    def commit(self) -> None:
+        """Saves the place behind the last record read; durable on return."""
+        self._log.save_position(self.name, self.position)
+        self.committed = self.position
+
+    def seek(self, start: Start) -> None:
+        """Moves to "earliest", "latest", an offset, or the first record not older than a time.
+
+        Nothing is saved before `commit`.
+        """
+        self.position = self._log.resolve(start)
+        self._forget_batches()
+
+    def close(self) -> None:
+        """Closes its files; the saved place stays."""
+        self._forget_batches()
+        self._scanner.close()
+
+    def __iter__(self) -> Iterator[Record]:
+        """Gives the records that are there now, one by one."""
+        while records := self.read():
+            yield from records
+
+    def __repr__(self) -> str:
+        return f"<Consumer {self.name!r} at {self.position} of {self._log.path}>"
+
+    def _take(self, count: int) -> list[Record]:
+        self._check_overtaken()
+        if not self._records and self._trouble is None:
+            self._fetch()
+        if self._records:
+            records = self._records[:count]
+            del self._records[:count]
+            return records
+        if self._trouble is not None:
+            damage, self._trouble = self._trouble, None
+            self.position = max(self.position, (damage.offset or 0) + (damage.count or 0))
+            raise Damaged(damage)
+        return []
+
+    def _check_overtaken(self) -> None:
+        begin = self._log.begin
+        if self.position < begin:
+            lost, self.position = begin - self.position, begin
+            self._forget_batches()
+            raise Overtaken(self.name, lost)
+
+    def _fetch(self) -> None:
+        item = next(self._batches, None)
+        if item is None:
+            end, durable = self._log.readable()
+            if end <= self.position:
+                return
+            self._batches = self._scanner.scan(self.position, end, durable)
+            item = next(self._batches, None)
+        if isinstance(item, Damage):
+            self._trouble = item
+        elif item is not None:
+            self._records = item.since(self.position).records()
+
+    def _forget_batches(self) -> None:
+        self._records = []
+        self._trouble = None
+        self._batches = iter(())

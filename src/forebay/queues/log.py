@@ -1,0 +1,391 @@
+"""`Log`: append, any number of named consumers, replay by offset and by time, trimming.
+
+Joins the fflg format to segments. This file owns the life of the queue: opening, consumers,
+trimming, room, the maintenance thread, closing; `writer.py` owns what is appended.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+import weakref
+from collections.abc import Iterable
+from datetime import datetime
+from types import TracebackType
+from typing import Any
+
+from forebay.clock import Clock, SystemClock
+from forebay.errors import Closed, Damaged, Full, InvalidOption
+from forebay.formats.consumers import check_name
+from forebay.formats.fflg import VERSION_DEFAULT
+from forebay.queues.adoption import adopt_all
+from forebay.queues.consumer import Consumer, Start
+from forebay.queues.maintenance import Maintenance
+from forebay.queues.options import LogOptions, log_options
+from forebay.queues.positions import Positions
+from forebay.queues.recovery import open_directory
+from forebay.queues.scanner import OpenSegment, Scanner
+from forebay.queues.writer import LogWriter
+from forebay.storage.atomic import keep_reserve
+from forebay.storage.cursors import read_cursors
+from forebay.storage.filesystem import DiskFilesystem, Filesystem
+from forebay.storage.quarantine import count_kept
+
+_logger = logging.getLogger(__name__)
+
+
+class Log:
+    """A durable log in a directory that this process owns. Any thread may call it.
+
+    Opens the directory or creates it. The options are those of `LogOptions`, as keywords.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        filesystem: Filesystem | None = None,
+        clock: Clock | None = None,
+        **options: Any,
+    ) -> None:
+        self.options: LogOptions = log_options(options)
+        self._filesystem = filesystem or DiskFilesystem()
+        self._clock = clock or SystemClock()
+        self._directory = self._filesystem.open_directory(
+            os.fspath(path), create=True, group_readable=self.options.group_readable
+        )
+        self.path = self._directory.path
+        self._closed = True
+        self._consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
+        self.dropped_records = 0
+        try:
+            self._directory.lock()
+            tail_file, tail, self._segments = open_directory(self._filesystem, self._directory)
+            keep_reserve(self._directory)
+            self._positions = Positions(self._directory)
+            self._positions.limit_to(tail.written)
+            self._writer = LogWriter(
+                self._filesystem,
+                self._directory,
+                self._segments,
+                tail_file,
+                tail,
+                options=self.options,
+                version=self.options.version or self._found_version(),
+                clock=self._clock,
+                make_room=self._make_room,
+            )
+            if self.options.max_bytes is not None:
+                self._measure_segments()
+            self._first_empty = tail.written
+            adopt_all(self._directory, self._segments, self._writer)
+        except BaseException:
+            self._directory.close()
+            raise
+        self._maintenance = Maintenance(self, self._writer, self.options, self._clock)
+        self._closed = False
+        _open_logs.add(self)
+
+    def append(self, value: bytes) -> int:
+        """Appends a record and gives its offset.
+
+        Under `sync="always"` it is durable on return; under the other policies it survives the
+        process, and a power cut after the next sync.
+        """
+        offset = self._writer.put(value)
+        if offset >= 0:
+            return offset
+        offset = self._writer.append_staged(_as_bytes(value))
+        self._maintenance.notice()
+        return offset
+
+    def append_many(self, values: Iterable[bytes]) -> int:
+        """Appends records with one commit and gives the offset of the first.
+
+        If it raises, nothing of it is acknowledged; where the records took more than one segment,
+        the first ones may be there.
+        """
+        batch = values if type(values) is list else list(values)
+        if not batch:
+            return self.end
+        try:
+            offset = self._writer.append_many(batch)
+        except TypeError:
+            # Bytes-like values are rare: they cost a second try, not a look at each of them.
+            offset = self._writer.append_many([_as_bytes(value) for value in batch])
+        self._maintenance.notice()
+        return offset
+
+    put = append
+    put_many = append_many
+
+    def sync(self) -> None:
+        """Makes all that was appended durable."""
+        self._writer.sync()
+
+    @property
+    def begin(self) -> int:
+        """The offset of the oldest record that is there."""
+        bases = self._segments.bases
+        return bases[0] if bases else self._first_empty
+
+    @property
+    def end(self) -> int:
+        """The offset that the next record gets."""
+        return self._writer.end
+
+    @property
+    def durable(self) -> int:
+        """The offset behind the last record that survives a power cut."""
+        return self._writer.durable
+
+    def __len__(self) -> int:
+        return self.end - self.begin
+
+    def consumer(self, name: str, *, start: Start = "earliest") -> Consumer:
+        """Opens a named consumer at its saved place, or at `start` if it is new.
+
+        A new one's place is saved at once, so that trimming respects it.
+        """
+        check_name(name)
+        with self._writer.lock:
+            self._writer.check()
+            committed = self._positions.offsets.get(name)
+        if committed is None:
+            committed = self.resolve(start)
+            self.save_position(name, committed)
+        scanner = Scanner(self._directory, self._segments)
+        consumer = Consumer(self, name, scanner, committed, committed)
+        self._consumers.add(consumer)
+        return consumer
+
+    def forget_consumer(self, name: str) -> None:
+        """Removes a consumer's saved place; trimming no longer waits for it."""
+        with self._writer.lock:
+            self._writer.check()
+            if name not in self._positions.offsets:
+                raise InvalidOption(f"{self.path} has no consumer {name!r}")
+            self._positions.forget(name)
+
+    def resolve(self, start: Start) -> int:
+        """Gives the offset of "earliest", "latest", an offset or a time."""
+        end, durable = self.readable()
+        if start == "earliest":
+            return self.begin
+        if start == "latest":
+            return end
+        if isinstance(start, datetime):
+            scanner = Scanner(self._directory, self._segments)
+            try:
+                return scanner.offset_at(round(start.timestamp() * 1000), end, durable)
+            finally:
+                scanner.close()
+        if isinstance(start, int) and not isinstance(start, bool) and 0 <= start <= end:
+            return max(start, self.begin)
+        raise InvalidOption(
+            f'start = {start!r}: must be "earliest", "latest", a datetime, or an offset up to {end}'
+        )
+
+    def readable(self) -> tuple[int, int]:
+        """Gives the offsets up to which records may be read now, and are durable."""
+        with self._writer.lock:
+            self._writer.check()
+            if self.options.sync == "always":
+                return self._writer.durable, self._writer.durable
+            self._writer.drain()
+            return self._writer.written, self._writer.durable
+
+    def wait_for(self, offset: int, timeout: float) -> bool:
+        """Waits until there is a record at `offset`; says whether there is."""
+        deadline = self._clock.monotonic() + timeout
+        while self.readable()[0] <= offset:
+            left = deadline - self._clock.monotonic()
+            if left <= 0:
+                return False
+            with self._writer.lock:
+                self._writer.changed.wait(min(left, 0.05))
+        return True
+
+    def save_position(self, name: str, offset: int) -> None:
+        """Saves a consumer's place; durable on return, and so are the records below it."""
+        if self._writer.durable < offset:
+            self._writer.sync()
+        with self._writer.lock:
+            self._writer.check()
+            self._positions.save(name, offset)
+            self._writer.changed.notify_all()
+
+    def trim(self) -> int:
+        """Removes whole segments that all consumers and cursors are past; gives how many records.
+
+        Without a consumer nothing is removed. The newest segment always stays.
+        """
+        with self._writer.lock:
+            self._writer.check()
+            return self._trim()
+
+    def adopt(self) -> int:
+        """Takes in what other processes left in `inbox/`; gives how many records."""
+        return adopt_all(self._directory, self._segments, self._writer)
+
+    def maintain(self) -> None:
+        """Does what is due: drain, sync, adopt, trim. The background thread calls it."""
+        self._maintenance.run_due()
+
+    def info(self) -> dict[str, Any]:
+        """Gives facts on the queue, for people and for scripts."""
+        with self._writer.lock:
+            self._writer.check()
+            self._writer.drain()
+            kept_files, kept_bytes = count_kept(self._directory)
+            self._measure_segments()
+            return {
+                "kind": "log",
+                "path": self.path,
+                "begin": self.begin,
+                "end": self.end,
+                "durable": self.durable,
+                "segments": len(self._segments.bases),
+                "bytes": self._writer.used_bytes,
+                "consumers": dict(self._positions.offsets),
+                "cursors": dict(read_cursors(self._directory)),
+                "syncs": self._writer.syncs,
+                "dropped_records": self.dropped_records,
+                "quarantined_files": kept_files,
+                "quarantined_bytes": kept_bytes,
+                "incarnation": self._writer.tail.incarnation,
+            }
+
+    def close(self) -> None:
+        """Makes everything durable and gives the directory back; a second time does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        self._maintenance.stop()
+        for consumer in list(self._consumers):
+            consumer.close()
+        try:
+            self._writer.close()
+        finally:
+            self._positions.close()
+            self._directory.close()
+
+    def __enter__(self) -> Log:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{self.begin}..{self.end}"
+        return f"<Log {self.path} {state}>"
+
+    def __del__(self) -> None:
+        # What was appended is in the files; only the clean mark and the last syncs are missing.
+        if not getattr(self, "_closed", True):
+            warnings.warn(f"{self.path} was not closed", ResourceWarning, stacklevel=2)
+
+    def _found_version(self) -> int:
+        """The version of the newest segment, if it can be written."""
+        if not self._segments.bases:
+            return VERSION_DEFAULT
+        base = self._segments.bases[-1]
+        try:
+            segment = OpenSegment(self._directory, self._segments.names[base], base)
+        except Damaged:
+            return VERSION_DEFAULT
+        segment.file.close()
+        return segment.frames.header.version or VERSION_DEFAULT
+
+    def _measure_segments(self) -> None:
+        newest = self._segments.bases[-1] if self._writer.writing else None
+        for base, name in self._segments.names.items():
+            if base not in self._segments.sizes and base != newest:
+                file = self._directory.open(name)
+                self._segments.sizes[base] = file.size()
+                file.close()
+
+    def _make_room(self, size: int) -> int:
+        """Waits, refuses or drops until `size` bytes may be written. Lock held."""
+        limit = self.options.max_bytes
+        if limit is None:
+            return 2**62
+        if size > limit:
+            raise Full(f"{size} bytes are more than max_bytes = {limit}; nothing was written")
+        while True:
+            left = limit - self._writer.used_bytes
+            if size <= left:
+                return left
+            if self._trim():
+                continue
+            if self.options.when_full == "reject":
+                raise Full(f"{self.path} holds {self._writer.used_bytes} of max_bytes = {limit}")
+            if self.options.when_full == "drop_oldest":
+                self._drop_oldest()
+                continue
+            self._writer.changed.wait(1.0)
+            self._writer.check()
+
+    def _trim(self) -> int:
+        lowest = self._positions.lowest()
+        if lowest is None:
+            return 0
+        lowest = min(lowest, self.durable)
+        bases = self._segments.bases
+        count = sum(1 for following in bases[1:] if following <= lowest)
+        return self._remove_first(count)
+
+    def _drop_oldest(self) -> None:
+        if len(self._segments.bases) < 2:
+            self._writer.roll()
+            count = self._remove_first(len(self._segments.bases))
+        else:
+            count = self._remove_first(1)
+        self.dropped_records += count
+        _logger.warning("%s is full: the %d oldest records were dropped", self.path, count)
+
+    def _remove_first(self, count: int) -> int:
+        """Unlinks the first segments; their consumers' places are durable already."""
+        if count == 0:
+            return 0
+        bases = self._segments.bases
+        following = bases[count] if count < len(bases) else self._writer.written
+        removed = following - bases[0]
+        # The durable mark first: recovery takes a gap above it for a loss.
+        self._writer.publish_durable()
+        for base in bases[:count]:
+            self._directory.unlink(self._segments.names[base])
+        self._directory.sync()
+        self._segments.drop_first(count)
+        self._first_empty = following
+        return removed
+
+    def _disown(self) -> None:
+        """Ends the handle in the child of a fork; the parent's goes on."""
+        self._closed = True
+        self._writer.disown(Closed(f"{self.path} was opened before a fork; open it in the child"))
+        self._directory.close()
+
+
+_open_logs: weakref.WeakSet[Log] = weakref.WeakSet()
+
+
+def _disown_all() -> None:
+    for log in list(_open_logs):
+        if not log._closed:
+            log._disown()
+
+
+os.register_at_fork(after_in_child=_disown_all)
+
+
+def _as_bytes(value: object) -> bytes:
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    raise TypeError(f"a record is bytes, not {type(value).__name__}")

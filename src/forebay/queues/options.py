@@ -1,0 +1,79 @@
+"""Options of the queues: frozen, keyword-only, checked, units at the end of their names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from forebay.errors import InvalidOption
+from forebay.formats.fflg import VERSIONS_WRITABLE
+
+SYNC_POLICIES = ("always", "interval", "os")
+WHEN_FULL = ("block", "reject", "drop_oldest")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogOptions:
+    """How a `Log` behaves.
+
+    `sync`: what an append waits for. "always" (default): on return a power cut loses nothing; one
+    sync of the disk, shared by all who wait. "interval": synced every `sync_interval_ms`; a power
+    cut may cost what came since. "os": synced when a segment is full and at `close`; a power cut
+    may cost what the system had not written yet, usually 30 s. Both survive `kill -9`, and what a
+    power cut takes is always the newest records, never some in the middle.
+
+    `segment_bytes`: size of a segment file; a larger record is refused. `max_bytes`: the most that
+    all segments may take (None: no bound); at least two segments. `when_full`: "block" waits until
+    trimming makes room, "reject" raises `Full`, "drop_oldest" drops whole segments, counted.
+
+    `trim_interval_seconds`: how often what all consumers have read is removed; None: only by
+    `trim()`. `version`: of the segments it writes, 1 or 2; None: what is there, else 2.
+    `background`: False starts no thread; call `maintain()` from time to time instead.
+    `group_readable`: modes 0640 and 0750 instead of 0600 and 0700. `staging_bytes`: size of the mapped buffer that single
+    appends go to under "interval" and "os".
+    """
+
+    sync: str = "always"
+    sync_interval_ms: int = 100
+    segment_bytes: int = 100_000_000
+    max_bytes: int | None = None
+    when_full: str = "block"
+    trim_interval_seconds: float | None = 60.0
+    version: int | None = None
+    background: bool = True
+    group_readable: bool = False
+    staging_bytes: int = 1 << 20
+
+    def __post_init__(self) -> None:
+        """Refuses values out of bounds, naming field, value and bound."""
+        self._one_of("sync", SYNC_POLICIES)
+        self._one_of("when_full", WHEN_FULL)
+        self._one_of("version", (None, *VERSIONS_WRITABLE))
+        self._between("sync_interval_ms", 1, 3_600_000)
+        self._between("segment_bytes", 1_000, 2**31 - 1)
+        self._between("staging_bytes", 4_096, 4 << 20)
+        if self.max_bytes is not None:
+            self._between("max_bytes", 2 * self.segment_bytes, 2**62)
+        if self.trim_interval_seconds is not None and not self.trim_interval_seconds > 0:
+            raise InvalidOption(
+                f"trim_interval_seconds = {self.trim_interval_seconds!r}: must be above 0 or None"
+            )
+
+    def _one_of(self, name: str, allowed: tuple[object, ...]) -> None:
+        value = getattr(self, name)
+        if value not in allowed or isinstance(value, bool):
+            listed = ", ".join(repr(item) for item in allowed)
+            raise InvalidOption(f"{name} = {value!r}: must be one of {listed}")
+
+    def _between(self, name: str, low: int, high: int) -> None:
+        value = getattr(self, name)
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+            raise InvalidOption(f"{name} = {value!r}: must be a whole number, {low} to {high}")
+
+
+def log_options(given: dict[str, object]) -> LogOptions:
+    """Makes options of keyword arguments; an unknown one is named, with those there are."""
+    known = [field.name for field in fields(LogOptions)]
+    for name in given:
+        if name not in known:
+            raise InvalidOption(f"unknown option {name!r}: there are {', '.join(known)}")
+    return LogOptions(**given)  # type: ignore[arg-type]  # each value is checked on creation

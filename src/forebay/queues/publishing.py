@@ -1,0 +1,68 @@
+"""Tells other processes, and recovery, where the end of a log is.
+
+Called with the queue's lock held, except `sync`. The durable mark and its place change together
+and only after a sync: a mark that names a wrong place would make recovery cut good records.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from forebay.storage.tail import Tail, TailFile
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """An end of the log: the offset behind it, the segment that it is in, where in it."""
+
+    offset: int
+    segment: int
+    position: int
+
+
+class Publisher:
+    """The owner's hand on `tail`."""
+
+    def __init__(self, file: TailFile, tail: Tail, boot_id: bytes) -> None:
+        self._file = file
+        self._boot_id = boot_id
+        self.tail = tail
+        self.synced = True
+
+    def publish(
+        self,
+        written: int,
+        time_ms: int,
+        *,
+        durable: End | None = None,
+        clean: bool = False,
+        sync: bool = False,
+    ) -> None:
+        """Writes a new mark; without `durable` the old durable one stays."""
+        old = self.tail
+        if durable is None:
+            durable = End(old.durable, old.segment, old.position)
+        self.tail = Tail(
+            old.queue_id,
+            self._boot_id,
+            written,
+            durable.offset,
+            durable.segment,
+            durable.position,
+            time_ms,
+            clean,
+            old.incarnation,
+            old.starts,
+        )
+        self.synced = False
+        self._file.write(self.tail, sync=sync)
+        self.synced = sync
+
+    def sync(self) -> None:
+        """Makes the last mark durable itself."""
+        self._file.sync()
+        self.synced = True
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()

@@ -1,0 +1,177 @@
+"""Reads a log without owning it: no lock, nothing written, dead or alive.
+
+Sees what is in the files and in the staging buffer at the moment of `refresh`, by the same rules
+as recovery; under `sync="always"` only what is durable. Damage raises `Damaged`, or, with
+`salvage=True`, is counted in `damage` and read round.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from datetime import datetime
+from types import TracebackType
+
+from forebay.errors import Damaged, InvalidOption, NotAQueue
+from forebay.formats.consumers import decode_index
+from forebay.formats.fflg import Frames, decode_header
+from forebay.frames import Damage
+from forebay.kernels.records import Record
+from forebay.queues.consumer import Start
+from forebay.queues.positions import INDEX
+from forebay.queues.recovery import find_end
+from forebay.queues.scanner import RecordBatch, Scanner, list_segments
+from forebay.storage.atomic import CheckedFile
+from forebay.storage.cursors import read_cursors
+from forebay.storage.filesystem import Directory, DiskFilesystem, Filesystem
+from forebay.storage.segments import SegmentList
+from forebay.storage.staging import NAME as STAGING
+from forebay.storage.staging import Staged, read_staged
+from forebay.storage.tail import Tail, TailFile
+
+
+class LogReader:
+    """A view of a log directory. One thread at a time may use it."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        salvage: bool = False,
+        filesystem: Filesystem | None = None,
+    ) -> None:
+        self._filesystem = filesystem or DiskFilesystem()
+        self._directory: Directory = self._filesystem.open_directory(os.fspath(path))
+        self.path = self._directory.path
+        self.salvage = salvage
+        self.damage: list[Damage] = []
+        self._tail_file: TailFile | None = None
+        try:
+            self._tail_file = TailFile.open(self._directory, write=False)
+            self.refresh()
+        except BaseException:
+            self.close()
+            raise
+
+    def refresh(self) -> None:
+        """Looks again at what is there."""
+        # The staging buffer before the files: what leaves it meanwhile is in the files then.
+        staged = read_staged(self._directory)
+        self.tail: Tail | None = self._tail_file.read() if self._tail_file is not None else None
+        self.segments: SegmentList = list_segments(self._directory)
+        if self.tail is None and not self.segments.bases:
+            raise NotAQueue(f"{self.path} is not a log: it has neither segments nor a tail")
+        self.written = find_end(self._filesystem, self._directory, self.tail)
+        self.durable = self.tail.durable if self.tail is not None else self.written
+        self._staged = None if staged is None else self._staged_batch(staged)
+        self.end = self.written + (len(self._staged.values) if self._staged else 0)
+        self.begin = self.segments.bases[0] if self.segments.bases else self.end
+        self._scanner = Scanner(self._directory, self.segments)
+
+    def __len__(self) -> int:
+        return self.end - self.begin
+
+    def scan(
+        self, start: Start = "earliest", end: int | None = None
+    ) -> Iterator[RecordBatch | Damage]:
+        """Gives batches of records and, in its place, each damage."""
+        first = self.resolve(start)
+        stop = self.end if end is None else min(end, self.end)
+        yield from self._scanner.scan(first, min(stop, self.written), self.durable)
+        if self._staged is not None and first < stop and stop > self.written:
+            yield self._staged.since(first).until(stop)
+
+    def batches(self, start: Start = "earliest", end: int | None = None) -> Iterator[RecordBatch]:
+        """Gives batches of records; damage raises, or is counted and passed over."""
+        for item in self.scan(start, end):
+            if isinstance(item, RecordBatch):
+                yield item
+            elif self.salvage:
+                self.damage.append(item)
+            else:
+                raise Damaged(item)
+
+    def records(self, start: Start = "earliest", end: int | None = None) -> Iterator[Record]:
+        """Gives records one by one."""
+        for batch in self.batches(start, end):
+            yield from batch.records()
+
+    def values(self, start: Start = "earliest", end: int | None = None) -> Iterator[bytes]:
+        """Gives only the payloads, which is faster."""
+        for batch in self.batches(start, end):
+            yield from batch.values
+
+    def __iter__(self) -> Iterator[Record]:
+        return self.records()
+
+    def resolve(self, start: Start) -> int:
+        """Gives the offset of "earliest", "latest", an offset or a time."""
+        if start == "earliest":
+            return self.begin
+        if start == "latest":
+            return self.end
+        if isinstance(start, datetime):
+            return self._offset_at(round(start.timestamp() * 1000))
+        if isinstance(start, int) and not isinstance(start, bool) and start >= 0:
+            return max(start, self.begin)
+        raise InvalidOption(
+            f'start = {start!r}: must be "earliest", "latest", a datetime or an offset'
+        )
+
+    def consumers(self) -> dict[str, int]:
+        """Gives the saved places of the owner's consumers."""
+        data, sound = CheckedFile(self._directory, INDEX).read()
+        path = f"{self.path}/{INDEX}"
+        if not sound:
+            raise Damaged(Damage(path, 0, len(data), "does not match its checksum"))
+        return decode_index(data, path)
+
+    def cursors(self) -> dict[str, int]:
+        """Gives the saved places of readers in other processes."""
+        return dict(read_cursors(self._directory))
+
+    @property
+    def directory(self) -> Directory:
+        """The open directory, for those who look at single files."""
+        return self._directory
+
+    def close(self) -> None:
+        """Closes its files."""
+        if hasattr(self, "_scanner"):
+            self._scanner.close()
+        if self._tail_file is not None:
+            self._tail_file.close()
+        self._directory.close()
+
+    def __enter__(self) -> LogReader:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<LogReader {self.path} {self.begin}..{self.end}>"
+
+    def _offset_at(self, time_ms: int) -> int:
+        found = self._scanner.offset_at(time_ms, self.written, self.durable)
+        if found < self.written or self._staged is None or self._staged.times is None:
+            return found
+        staged = self._staged
+        older = sum(1 for ms in self._staged.times if staged.epoch_ms + ms < time_ms)
+        return staged.offset + older
+
+    def _staged_batch(self, staged: Staged) -> RecordBatch | None:
+        """The staged records that are not in the files; None behind a gap."""
+        header = decode_header(staged.header, f"{self.path}/{STAGING}")
+        times: list[int] = []
+        values, _ = Frames(header).scan(staged.frames, 0, staged.index, 2**62, times)
+        first = header.base_offset + staged.index
+        if first > self.written or first + len(values) <= self.written:
+            return None
+        batch = RecordBatch(first, values, times, header.epoch_ms, STAGING, 0)
+        return batch.since(self.written)

@@ -1,0 +1,202 @@
+"""Reads the records of a log directory in order, round damage, by offset and by time.
+
+Used by the owner's consumers, by read-only readers and by recovery. Finds an offset or a time by
+bisection over the segments' names or headers, then by one scan of one segment. Holds one file open
+at a time. One thread at a time may use a scanner.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from forebay.errors import Damaged, InvalidOption, NotAQueue
+from forebay.formats.fflg import (
+    HEADER_BYTES_MAX,
+    Frames,
+    Header,
+    decode_header,
+    parse_segment_name,
+    repair_header,
+)
+from forebay.frames import Damage
+from forebay.kernels.records import Record, make_records
+from forebay.storage.filesystem import Directory, File
+from forebay.storage.segments import SegmentList, check_base, scan_segment
+
+
+@dataclass(frozen=True, slots=True)
+class RecordBatch:
+    """Records that lie one behind the other in one segment."""
+
+    offset: int
+    values: list[bytes]
+    times: list[int] | None
+    epoch_ms: int
+    segment: str
+    position: int
+
+    def records(self) -> list[Record]:
+        """Gives them as objects."""
+        return make_records(self.values, self.times, self.offset, self.epoch_ms)
+
+    def since(self, offset: int) -> RecordBatch:
+        """Gives the part from an offset on; positions are those of the whole batch's start."""
+        skip = offset - self.offset
+        if skip <= 0:
+            return self
+        times = self.times[skip:] if self.times is not None else None
+        return replace(self, offset=offset, values=self.values[skip:], times=times)
+
+    def until(self, offset: int) -> RecordBatch:
+        """Gives the part below an offset."""
+        keep = offset - self.offset
+        if keep >= len(self.values):
+            return self
+        times = self.times[:keep] if self.times is not None else None
+        return replace(self, values=self.values[:keep], times=times)
+
+
+class OpenSegment:
+    """A segment that is open for reading; `damage` says if its header had to be repaired."""
+
+    def __init__(self, directory: Directory, name: str, base: int) -> None:
+        self.path = f"{directory.path}/{name}"
+        self.name = name
+        self.base = base
+        self.damage: Damage | None = None
+        self.file: File = directory.open(name)
+        try:
+            self.frames = Frames(self._header())
+        except BaseException:
+            self.file.close()
+            raise
+
+    def _header(self) -> Header:
+        data = self.file.pread(HEADER_BYTES_MAX, 0)
+        try:
+            header = decode_header(data, self.path)
+            check_base(header.base_offset, self.base, self.path)
+        except (Damaged, NotAQueue):
+            repaired = repair_header(data, self.base)
+            if repaired is None:
+                raise
+            self.damage = Damage(
+                self.path, 0, HEADER_BYTES_MAX, "one bit of the header was flipped", False, None, 0
+            )
+            return repaired
+        return header
+
+
+class Scanner:
+    """Walks over the records of a directory."""
+
+    def __init__(self, directory: Directory, segments: SegmentList) -> None:
+        self._directory = directory
+        self._segments = segments
+        self._open: OpenSegment | None = None
+        self._place = (-1, 0, 0)
+
+    def scan(self, start: int, end: int, durable: int) -> Iterator[RecordBatch | Damage]:
+        """Gives batches and damage from offset `start` to `end`.
+
+        Records below `durable` must be there; what does not verify above it is a torn end.
+        """
+        base = self._segments.containing(start)
+        if base is None:
+            base = self._segments.bases[0] if self._segments.bases else None
+        while base is not None and base < end:
+            following = self._segments.after(base)
+            stop = end if following is None else min(following, end)
+            sure = stop if following is not None else max(0, min(durable, stop))
+            yield from self._scan_one(base, start, stop, sure)
+            base = following
+
+    def offset_at(self, time_ms: int, end: int, durable: int) -> int:
+        """Gives the offset of the first record that is not older than a time."""
+        bases = self._segments.bases
+        number = bisect.bisect_left(bases, time_ms, key=self._first_time_ms) - 1
+        if number < 0:
+            return min(bases[0], end) if bases else end
+        for item in self.scan(bases[number], end, durable):
+            if isinstance(item, Damage) or item.times is None:
+                continue
+            found = bisect.bisect_left(item.times, time_ms - item.epoch_ms)
+            if found < len(item.times):
+                return item.offset + found
+        return end
+
+    def close(self) -> None:
+        """Closes the file that it holds open."""
+        if self._open is not None:
+            self._open.file.close()
+            self._open = None
+
+    def _scan_one(
+        self, base: int, start: int, stop: int, sure: int
+    ) -> Iterator[RecordBatch | Damage]:
+        segment = self._segment(base)
+        if isinstance(segment, Damage):
+            yield replace(segment, offset=base, count=max(0, sure - base))
+            return
+        if segment.damage is not None and start <= base:
+            yield segment.damage
+        position, index = segment.frames.layout.header_bytes, 0
+        if self._place[0] == base and base + self._place[2] <= start:
+            _, position, index = self._place
+        for item in scan_segment(
+            segment.file,
+            segment.path,
+            segment.frames,
+            position=position,
+            index=index,
+            expected=sure - base,
+            limit=stop - base,
+        ):
+            if isinstance(item, Damage):
+                lost = base + (item.offset or 0)
+                if lost + (item.count or 1) > start:
+                    yield replace(item, offset=lost)
+                continue
+            index = item.index + len(item.values)
+            self._place = (base, item.end_position, index)
+            if base + index <= start:
+                continue
+            header = segment.frames.header
+            times = item.times if segment.frames.layout.checked else None
+            yield RecordBatch(
+                base + item.index, item.values, times, header.epoch_ms, segment.name, item.position
+            ).since(start)
+
+    def _segment(self, base: int) -> OpenSegment | Damage:
+        if self._open is not None and self._open.base == base:
+            return self._open
+        self.close()
+        try:
+            self._open = OpenSegment(self._directory, self._segments.names[base], base)
+        except Damaged as error:
+            return error.damage
+        except FileNotFoundError:
+            path = f"{self._directory.path}/{self._segments.names[base]}"
+            return Damage(path, 0, 0, "the segment was removed while it was read")
+        return self._open
+
+    def _first_time_ms(self, base: int) -> int:
+        segment = self._segment(base)
+        if isinstance(segment, Damage):
+            return 0
+        if not segment.frames.layout.checked:
+            version = segment.frames.header.version
+            raise InvalidOption(f"{segment.path} is of version {version}, which has no times")
+        return segment.frames.header.epoch_ms + 1
+
+
+def list_segments(directory: Directory) -> SegmentList:
+    """Lists the segments of a directory; of two with the same base, ours counts."""
+    named: dict[int, str] = {}
+    for name in sorted(directory.names(), key=len, reverse=True):
+        base = parse_segment_name(name)
+        if base is not None:
+            named[base] = name
+    return SegmentList(named)

@@ -1,0 +1,441 @@
+"""The writing half of a log: every change of its state on disk goes through here.
+
+Owns the queue's one lock, the segment being written, the staging buffer, the group commit and
+`tail`. Any thread may call the public methods. Nothing slow happens under the lock: syncs run
+outside it.
+
+A failed or short write is cut back and raised, and the queue goes on. A failed cut, or any failed
+sync, ends the handle: what was not acknowledged is never tried again on that file.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from forebay.clock import Clock, SystemClock
+from forebay.errors import Closed, ForebayError, InvalidOption, RecordTooLarge
+from forebay.formats.fflg import LAYOUTS, MS_MAX, Frames, Header, segment_name
+from forebay.kernels.fflg import Appender
+from forebay.kernels.sizes import measure
+from forebay.queues.options import LogOptions
+from forebay.queues.publishing import End, Publisher
+from forebay.storage.commit import GroupCommit
+from forebay.storage.filesystem import Directory, Filesystem
+from forebay.storage.segments import SegmentList, SegmentWriter
+from forebay.storage.staging import HEADER_BYTES, Staging
+from forebay.storage.tail import Tail, TailFile
+
+_UNSYNCED_SEGMENTS_MAX = 4
+
+
+class LogWriter:
+    """Appends to a log that this process owns."""
+
+    def __init__(
+        self,
+        filesystem: Filesystem,
+        directory: Directory,
+        segments: SegmentList,
+        tail_file: TailFile,
+        tail: Tail,
+        *,
+        options: LogOptions,
+        version: int,
+        clock: Clock,
+        make_room: Callable[[int], int],
+    ) -> None:
+        """`make_room(size)` waits, with the lock held, until `size` more bytes may be written.
+
+        It gives how many more may be, and lets go of the lock while it waits.
+        """
+        self._filesystem = filesystem
+        self._directory = directory
+        self._segments = segments
+        self._publisher = Publisher(tail_file, tail, filesystem.boot_id())
+        self._options = options
+        self._layout = LAYOUTS[version]
+        self._version = version
+        self._clock = clock
+        self._make_room = make_room
+        self._always = options.sync == "always"
+        self.lock = threading.Lock()
+        self.changed = threading.Condition(self.lock)
+        self.written = tail.written
+        self._place = End(tail.written, tail.segment, tail.position)
+        self._last_ms = tail.time_ms
+        self._commit = GroupCommit(self._sync_files, tail.durable)
+        self._writer: SegmentWriter | None = None
+        self._frames: Frames | None = None
+        self._sealed: list[SegmentWriter] = []
+        self._buffer = bytearray(1 << 20)
+        self._staging: Staging | None = None
+        self._appender: Appender | None = None
+        self._chunk_index: int | None = None
+        self._chunk_end = 0
+        self._error: BaseException | None = None
+        self._leftover: str | None = None
+        self.put: Callable[[object], int] = _cannot_stage
+
+    @property
+    def durable(self) -> int:
+        """The offset behind the last record that survives a power cut."""
+        return self._commit.durable
+
+    @property
+    def syncs(self) -> int:
+        """How often the disk was synced for appended records."""
+        return self._commit.syncs
+
+    @property
+    def tail(self) -> Tail:
+        """What was last published."""
+        return self._publisher.tail
+
+    @property
+    def writing(self) -> bool:
+        """Whether a segment is being written."""
+        return self._writer is not None
+
+    @property
+    def sealed_waiting(self) -> bool:
+        """Whether full segments wait for their sync."""
+        return bool(self._sealed)
+
+    @property
+    def tail_synced(self) -> bool:
+        """Whether the last mark is durable itself."""
+        return self._publisher.synced
+
+    @property
+    def used_bytes(self) -> int:
+        """What all segments take, without preallocated space."""
+        return sum(self._segments.sizes.values()) + (self._writer.end if self._writer else 0)
+
+    @property
+    def staged(self) -> bool:
+        """Whether records wait in the staging buffer."""
+        return self._chunk_index is not None
+
+    @property
+    def end(self) -> int:
+        """The offset that the next record gets."""
+        if self._chunk_index is None or self._appender is None or self._frames is None:
+            return self.written
+        return self._frames.header.base_offset + self._appender.index
+
+    def check(self) -> None:
+        """Raises if the handle can no longer be used."""
+        if self._error is not None:
+            raise self._error
+
+    def append_staged(self, value: bytes) -> int:
+        """Appends one record by way of the staging buffer; it survives `kill -9` on return."""
+        if self._always or not self._layout.checked:
+            return self.append_many([value])
+        anew = False
+        while True:
+            with self.lock:
+                self.check()
+                if not self._begin_chunk(value, anew=anew):
+                    break
+                put = self.put
+            # Between the lock and this call another thread may have filled the chunk.
+            offset = put(value)
+            if offset >= 0:
+                self._help_sync()
+                return offset
+            anew = True
+        return self.append_many([value])
+
+    def append_many(self, values: list[bytes]) -> int:
+        """Appends records and gives the offset of the first; durable under "always"."""
+        with self.lock:
+            self.check()
+            size = self._check_values(values)
+            segments = 2 + size // self._options.segment_bytes
+            self._make_room(size + segments * self._layout.header_bytes)
+            self.drain()
+            first = self.written
+            done = 0
+            while done < len(values):
+                done += self._append_some(values, done)
+            end = self.written
+            if not self._always:
+                self._publish()
+                self.changed.notify_all()
+        if self._always:
+            self._commit.wait(end)
+        else:
+            self._help_sync()
+        return first
+
+    def sync(self) -> None:
+        """Makes all that was appended durable."""
+        with self.lock:
+            self.check()
+            self.drain()
+            end = self.written
+        self._commit.wait(end)
+
+    def sync_tail(self) -> None:
+        """Makes the durable mark itself durable, so that recovery has less to copy."""
+        if not self._publisher.synced:
+            try:
+                self._publisher.sync()
+            except OSError as error:
+                self.fail(error)
+                raise
+
+    def publish_durable(self) -> None:
+        """Makes the durable mark itself durable, before segments below it go. Lock held."""
+        self._publish(sync=True)
+
+    def disown(self, error: Closed) -> None:
+        """Ends the handle in the child of a fork, whose lock may be held by nobody that lives."""
+        self.lock = threading.Lock()
+        self.changed = threading.Condition(self.lock)
+        self._error = error
+        self.put = _cannot_stage
+
+    def drain(self) -> None:
+        """Moves what is staged into the segment. Lock held."""
+        if self._chunk_index is None:
+            return
+        appender, writer, staging = self._appender, self._writer, self._staging
+        assert appender is not None
+        assert writer is not None
+        assert staging is not None
+        appender.finish()
+        count = appender.index - self._chunk_index
+        if count:
+            with staging.chunk(appender.position) as frames:
+                self._write(frames, count)
+            self._last_ms = appender.last_ms
+            self._publish()
+            self.changed.notify_all()
+        self._chunk_index = None
+
+    def roll(self) -> None:
+        """Seals the segment being written; the next record starts a new one. Lock held."""
+        self.drain()
+        if self._writer is None:
+            return
+        try:
+            self._writer.seal()
+        except OSError as error:
+            self.fail(error)
+            raise
+        self._segments.sizes[self._segments.bases[-1]] = self._writer.end
+        self._sealed.append(self._writer)
+        self._writer = self._frames = None
+
+    def adopted(self, base: int, end: int, position: int, time_ms: int) -> None:
+        """Takes note of durable segments that were put behind the end. Lock held."""
+        self.written = end
+        self._place = End(end, base, position)
+        self._last_ms = max(self._last_ms, time_ms)
+        self._publish(durable=self._place, sync=True)
+        self._commit.advance(end)
+        self.changed.notify_all()
+
+    @property
+    def last_ms(self) -> int:
+        """The time of the last record."""
+        return self._appender.last_ms if self.staged and self._appender else self._last_ms
+
+    def close(self) -> None:
+        """Makes everything durable and marks the queue as cleanly closed."""
+        try:
+            if self._error is None:
+                with self.lock:
+                    self.roll()
+                self._commit.wait(self.written)
+                with self.lock:
+                    self._publish(clean=True, sync=True)
+        finally:
+            self.fail(Closed(f"{self._directory.path} is closed"))
+            self._release()
+
+    def fail(self, error: BaseException) -> None:
+        """Ends the handle: everything raises from now on. The first reason stays."""
+        if self._error is None:
+            self._error = (
+                error
+                if isinstance(error, ForebayError)
+                else Closed(f"{self._directory.path} failed and must be reopened: {error}")
+            )
+        self.put = _cannot_stage
+        if self._appender is not None:
+            self._appender.finish()
+
+    def _release(self) -> None:
+        for writer in [*self._sealed, *([self._writer] if self._writer else [])]:
+            writer.close()
+        self._sealed = []
+        self._writer = None
+        if self._appender is not None:
+            self._appender.release_buffer()
+        if self._staging is not None:
+            self._staging.close()
+            self._staging = None
+        self._publisher.close()
+
+    def _check_values(self, values: list[bytes]) -> int:
+        """Refuses what cannot be stored; gives the size of the frames."""
+        total, largest, smallest = measure(values)
+        room = self._options.segment_bytes - self._layout.header_bytes - self._layout.frame_bytes
+        if largest > room:
+            raise RecordTooLarge(
+                f"a record of {largest} bytes does not fit into a segment of "
+                f"segment_bytes = {self._options.segment_bytes}: at most {room}"
+            )
+        if smallest == 0 and self._layout.zero_size_ends:
+            raise InvalidOption("an empty record cannot be stored in version 1; use version 2")
+        return total + len(values) * self._layout.frame_bytes
+
+    def _append_some(self, values: list[bytes], first: int) -> int:
+        """Writes as many values as the segment takes, at least one."""
+        now_ms = max(self._clock.now_ms(), self._last_ms)
+        writer, frames = self._segment_for(len(values[first]), now_ms)
+        room = self._options.segment_bytes - writer.end
+        count, size = frames.fit(values, first, room)
+        if len(self._buffer) < size:
+            self._buffer = bytearray(size)
+        index = self.written - frames.header.base_offset
+        ms = now_ms - frames.header.epoch_ms
+        frames.encode(values, first, count, self._buffer, index, ms)
+        with memoryview(self._buffer) as view:
+            self._write(view[:size], count)
+        self._last_ms = now_ms
+        return count
+
+    def _segment_for(self, size: int, now_ms: int) -> tuple[SegmentWriter, Frames]:
+        """Gives a segment with room for a record of `size` bytes at a time."""
+        if self._writer is not None and self._frames is not None:
+            used = self._writer.end + self._layout.frame_bytes + size
+            elapsed = now_ms - self._frames.header.epoch_ms
+            if used <= self._options.segment_bytes and elapsed <= MS_MAX:
+                return self._writer, self._frames
+            self.roll()
+        if self._publisher.tail.clean:
+            # Before anything is acknowledged: a clean mark would hide it after a power cut.
+            self._publish(sync=True)
+        salt = self._filesystem.random_bytes(8) if self._layout.checked else b""
+        epoch_ms = now_ms - 1 if self._layout.checked else 0
+        header = Header(self._version, self.written, salt, epoch_ms)
+        self._writer = self._create_segment(segment_name(self.written), header)
+        self._frames = Frames(header)
+        self._segments.add(self.written, self._writer.name)
+        return self._writer, self._frames
+
+    def _create_segment(self, name: str, header: Header) -> SegmentWriter:
+        if self._leftover == name:
+            # An earlier try failed, and so did taking its file away.
+            self._directory.unlink(name)
+        self._leftover = name
+        size = self._options.segment_bytes if self._layout.checked else 0
+        writer = SegmentWriter(self._directory, name, header.encode(), allocate_bytes=size)
+        self._leftover = None
+        try:
+            # After a power cut, what is acknowledged from here on must have a name.
+            self._directory.sync()
+        except OSError as error:
+            writer.close()
+            self.fail(error)
+            raise
+        return writer
+
+    def _begin_chunk(self, value: bytes, *, anew: bool) -> bool:
+        """Opens the staging buffer for a record; False if it does not fit there. Lock held."""
+        size = self._check_values([value])
+        if size > self._options.staging_bytes - HEADER_BYTES:
+            return False
+        appender = self._appender
+        has_room = appender is not None and size <= self._chunk_end - appender.position
+        if self.staged and has_room and not anew:
+            return True
+        self.drain()
+        available = self._make_room(size + self._layout.header_bytes)
+        self.drain()
+        writer, frames = self._segment_for(len(value), max(self._clock.now_ms(), self._last_ms))
+        staging, appender = self._open_staging()
+        header, index = frames.header, self.written - frames.header.base_offset
+        room = min(
+            self._options.segment_bytes - writer.end,
+            self._options.staging_bytes - HEADER_BYTES,
+            available - self._layout.header_bytes,
+        )
+        self._chunk_end = HEADER_BYTES + room
+        staging.begin(header.encode(), index)
+        appender.last_ms = self._last_ms
+        appender.begin(
+            HEADER_BYTES, self._chunk_end, header.base_offset, index, frames.seed, header.epoch_ms
+        )
+        self._chunk_index = index
+        self.put = appender.append
+        return True
+
+    def _help_sync(self) -> None:
+        """Makes a writer that outruns the disk wait for it: unsynced segments are bounded."""
+        if len(self._sealed) > _UNSYNCED_SEGMENTS_MAX:
+            self._commit.wait(self.written)
+
+    def _open_staging(self) -> tuple[Staging, Appender]:
+        if self._staging is None or self._appender is None:
+            self._staging = Staging(self._directory, self._options.staging_bytes)
+            now_ms = None if type(self._clock) is SystemClock else self._clock.now_ms
+            self._appender = Appender(self._staging.buffer, self.lock, now_ms)
+        return self._staging, self._appender
+
+    def _write(self, data: memoryview, count: int) -> None:
+        """Writes the frames of the next `count` records to the segment."""
+        writer = self._writer
+        assert writer is not None
+        try:
+            writer.append(data)
+        except OSError as error:
+            if writer.broken:
+                self.fail(error)
+            raise
+        self.written += count
+        self._place = End(self.written, self._segments.bases[-1], writer.end)
+
+    def _sync_files(self) -> int:
+        """Syncs all that is written; led by one thread at a time, without the lock."""
+        with self.lock:
+            self.check()
+            end = self._place
+            sealed, writer = self._sealed[:], self._writer
+        try:
+            for segment in [*sealed, *([writer] if writer is not None else [])]:
+                segment.sync()
+        except OSError as error:
+            self.fail(error)
+            raise
+        with self.lock:
+            self.check()
+            self._sealed = self._sealed[len(sealed) :]
+            self._publish(durable=end, sync=not self._layout.checked or bool(sealed))
+            self.changed.notify_all()
+        for segment in sealed:
+            segment.close()
+        return end.offset
+
+    def _publish(
+        self, *, durable: End | None = None, clean: bool = False, sync: bool = False
+    ) -> None:
+        """Tells where the end is. Lock held."""
+        written = self.written
+        if self._always:
+            # Nothing is readable before it is durable.
+            written = durable.offset if durable is not None else self._publisher.tail.durable
+        try:
+            self._publisher.publish(written, self._last_ms, durable=durable, clean=clean, sync=sync)
+        except OSError as error:
+            self.fail(error)
+            raise
+
+
+def _cannot_stage(_value: object) -> int:
+    return -1

@@ -1,0 +1,1 @@
+"""Files: how bytes reach the disk and come back. Knows no format."""

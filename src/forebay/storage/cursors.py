@@ -1,0 +1,80 @@
+"""`cursors/`: the places of readers in other processes, such as a Spark stream or a forwarder.
+
+A reader owns `cursors/NAME`, locked while in use. The offset in it only goes forward; trimming
+stays below the lowest. Two checked slots; payload, big-endian: `offset 8 | incarnation 4`.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterator
+
+from forebay.errors import InvalidOption, Locked
+from forebay.storage.filesystem import Directory
+from forebay.storage.slots import SlotFile
+
+DIRECTORY = "cursors"
+_MAGIC = b"FBCU"
+_PAYLOAD = struct.Struct(">QI")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
+
+
+class Cursor:
+    """A reader's saved place in a queue that another process may own."""
+
+    def __init__(self, slots: SlotFile, name: str) -> None:
+        self._slots = slots
+        self.name = name
+        payload = slots.payload
+        self.offset, self.incarnation = _PAYLOAD.unpack(payload) if payload else (0, 0)
+
+    @classmethod
+    def open(cls, queue: Directory, name: str, *, start: int, incarnation: int) -> Cursor:
+        """Opens a cursor, or creates it at `start`; raises `Locked` if it is in use."""
+        if _NAME.fullmatch(name) is None:
+            raise InvalidOption(
+                f"cursor name {name!r}: must be 1 to 100 of A-Z a-z 0-9 . _ - and not begin with ."
+            )
+        directory = queue.directory(DIRECTORY, create=True)
+        try:
+            queue.sync()
+            slots = SlotFile.open(directory, name, _MAGIC, _PAYLOAD.size, write=True)
+            if slots is None or slots.payload is None:
+                payload = _PAYLOAD.pack(start, incarnation)
+                slots = SlotFile.create(directory, name, _MAGIC, payload)
+            if not slots.lock():
+                slots.close()
+                raise Locked(f"{directory.path}/{name}", None)
+        finally:
+            directory.close()
+        return cls(slots, name)
+
+    def advance(self, offset: int, incarnation: int) -> None:
+        """Moves the place forward; durable on return. An offset below it changes nothing."""
+        if offset <= self.offset:
+            return
+        self._slots.write(_PAYLOAD.pack(offset, incarnation))
+        self._slots.sync()
+        self.offset, self.incarnation = offset, incarnation
+
+    def close(self) -> None:
+        """Gives the cursor back."""
+        self._slots.close()
+
+
+def read_cursors(queue: Directory) -> Iterator[tuple[str, int]]:
+    """Gives each cursor and its offset; 0 for one that does not verify, so that nothing is lost."""
+    try:
+        directory = queue.directory(DIRECTORY)
+    except FileNotFoundError:
+        return
+    try:
+        for name in sorted(directory.names()):
+            slots = SlotFile.open(directory, name, _MAGIC, _PAYLOAD.size, write=False)
+            if slots is None:
+                continue
+            yield name, _PAYLOAD.unpack(slots.payload)[0] if slots.payload else 0
+            slots.close()
+    finally:
+        directory.close()

@@ -1,0 +1,316 @@
+"""The one door to the disk, mapped memory included.
+
+Owns every system call that touches a file. Everything above speaks `Filesystem`, `Directory` and
+`File`, so that the tests can put a file system behind the door that forgets what was not synced,
+tears, reorders, fails and runs full.
+
+Files are opened relative to a directory descriptor, never through a symbolic link, and must be
+regular files with one link: a name in a queue directory that is anything else is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import mmap
+import os
+import stat
+from typing import Protocol
+
+from forebay.errors import Locked, NotAQueue
+
+Buffer = bytes | bytearray | memoryview
+Mapping = mmap.mmap | bytearray
+
+
+class File(Protocol):
+    """An open file."""
+
+    def pread(self, size: int, position: int) -> bytes:
+        """Reads up to `size` bytes; fewer only at the end of the file."""
+        ...
+
+    def pwrite(self, data: Buffer, position: int) -> int:
+        """Writes some of `data` and says how many bytes; `write_all` writes all."""
+        ...
+
+    def sync(self) -> None:
+        """Makes content and size durable (`fdatasync`); not the name."""
+        ...
+
+    def truncate(self, size: int) -> None:
+        """Cuts or extends (with zeros) to `size`."""
+        ...
+
+    def allocate(self, position: int, size: int) -> None:
+        """Reserves space on the disk; extends the file with zeros."""
+        ...
+
+    def size(self) -> int:
+        """Gives the size in bytes."""
+        ...
+
+    def map(self, size: int) -> Mapping:
+        """Maps the first `size` bytes for reading and writing; the file must have them."""
+        ...
+
+    def lock(self) -> bool:
+        """Takes the exclusive lock of the file, if it is free; `close` gives it back."""
+        ...
+
+    def close(self) -> None:
+        """Closes it; a second time does nothing."""
+        ...
+
+
+class Directory(Protocol):
+    """An open directory; names are plain names in it."""
+
+    path: str
+
+    def names(self) -> list[str]:
+        """Lists what is in it, in no order."""
+        ...
+
+    def open(self, name: str, *, write: bool = False) -> File:
+        """Opens a regular file that exists."""
+        ...
+
+    def create(self, name: str) -> File:
+        """Creates a file that does not exist yet, for reading and writing."""
+        ...
+
+    def rename(self, source: str, target: str, into: Directory | None = None) -> None:
+        """Renames atomically, over an existing target; `into` moves it to another directory."""
+        ...
+
+    def unlink(self, name: str) -> None:
+        """Removes a name."""
+        ...
+
+    def sync(self) -> None:
+        """Makes the names durable."""
+        ...
+
+    def directory(self, name: str, *, create: bool = False) -> Directory:
+        """Opens a directory in it."""
+        ...
+
+    def lock(self) -> None:
+        """Takes the exclusive lock of the directory, or raises `Locked`; `close` gives it back."""
+        ...
+
+    def close(self) -> None:
+        """Closes it; a second time does nothing."""
+        ...
+
+
+class Filesystem(Protocol):
+    """A machine with a disk."""
+
+    def open_directory(
+        self, path: str, *, create: bool = False, group_readable: bool = False
+    ) -> Directory:
+        """Opens a directory; `create` makes it, durably, if it is missing."""
+        ...
+
+    def boot_id(self) -> bytes:
+        """Gives 16 bytes that change whenever the machine starts anew."""
+        ...
+
+    def random_bytes(self, count: int) -> bytes:
+        """Gives bytes that nobody can foresee."""
+        ...
+
+
+def write_all(file: File, data: Buffer, position: int) -> None:
+    """Writes all of `data`; an `OSError` may leave a part of it written.
+
+    A full disk first shows as a short write: the call that follows tells the reason.
+    """
+    written = file.pwrite(data, position)
+    if written == len(data):
+        return
+    rest = memoryview(data)
+    while written < len(data):
+        count = file.pwrite(rest[written:], position + written)
+        if count == 0:
+            raise OSError(errno.EIO, "the disk took no bytes and gave no reason")
+        written += count
+
+
+class DiskFile:
+    """A file on a real disk."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def pread(self, size: int, position: int) -> bytes:
+        return os.pread(self._descriptor, size, position)
+
+    def pwrite(self, data: Buffer, position: int) -> int:
+        return os.pwrite(self._descriptor, data, position)
+
+    def sync(self) -> None:
+        os.fdatasync(self._descriptor)
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._descriptor, size)
+
+    def allocate(self, position: int, size: int) -> None:
+        os.posix_fallocate(self._descriptor, position, size)
+
+    def size(self) -> int:
+        return os.fstat(self._descriptor).st_size
+
+    def map(self, size: int) -> mmap.mmap:
+        return mmap.mmap(self._descriptor, size)
+
+    def lock(self) -> bool:
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class DiskDirectory:
+    """A directory on a real disk."""
+
+    def __init__(self, descriptor: int, path: str, file_mode: int) -> None:
+        self._descriptor = descriptor
+        self.path = path
+        self._file_mode = file_mode
+
+    def names(self) -> list[str]:
+        return os.listdir(self._descriptor)
+
+    def open(self, name: str, *, write: bool = False) -> DiskFile:
+        flags = os.O_RDWR if write else os.O_RDONLY
+        # Without O_NONBLOCK, opening a FIFO that poses as a segment would wait for ever.
+        flags |= os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+        try:
+            descriptor = os.open(name, flags, dir_fd=self._descriptor)
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise NotAQueue(f"{self.path}/{name} is a symbolic link; not followed") from None
+            if error.errno in (errno.ENXIO, errno.EISDIR):
+                raise NotAQueue(f"{self.path}/{name} is not a regular file") from None
+            raise
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+            os.close(descriptor)
+            what = "has several hard links" if stat.S_ISREG(status.st_mode) else "is not a file"
+            raise NotAQueue(f"{self.path}/{name} {what}; refused")
+        return DiskFile(descriptor)
+
+    def create(self, name: str) -> DiskFile:
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        return DiskFile(os.open(name, flags, self._file_mode, dir_fd=self._descriptor))
+
+    def rename(self, source: str, target: str, into: Directory | None = None) -> None:
+        other = into._descriptor if isinstance(into, DiskDirectory) else self._descriptor
+        os.rename(source, target, src_dir_fd=self._descriptor, dst_dir_fd=other)
+
+    def unlink(self, name: str) -> None:
+        os.unlink(name, dir_fd=self._descriptor)
+
+    def sync(self) -> None:
+        os.fsync(self._descriptor)
+
+    def directory(self, name: str, *, create: bool = False) -> DiskDirectory:
+        if create:
+            try:
+                mode = 0o750 if self._file_mode & 0o040 else 0o700
+                os.mkdir(name, mode, dir_fd=self._descriptor)
+            except FileExistsError:
+                pass
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(name, flags, dir_fd=self._descriptor)
+        return DiskDirectory(descriptor, f"{self.path}/{name}", self._file_mode)
+
+    def lock(self) -> None:
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Locked(self.path, _lock_owner(os.fstat(self._descriptor))) from None
+
+    def check_safe(self) -> None:
+        """Refuses a directory that another user could change under the owner."""
+        status = os.fstat(self._descriptor)
+        if status.st_uid != os.geteuid():
+            raise NotAQueue(f"{self.path} belongs to user {status.st_uid}, not to this process")
+        if status.st_mode & 0o022:
+            mode = stat.S_IMODE(status.st_mode)
+            raise NotAQueue(
+                f"{self.path} has mode {mode:04o}: other users can write to it; chmod go-w it first"
+            )
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class DiskFilesystem:
+    """The machine this process runs on."""
+
+    def open_directory(
+        self, path: str, *, create: bool = False, group_readable: bool = False
+    ) -> DiskDirectory:
+        path = os.path.abspath(path)
+        if create:
+            _make_directory(path, 0o750 if group_readable else 0o700)
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except NotADirectoryError:
+            raise NotAQueue(f"{path} is a file; a queue is a directory") from None
+        directory = DiskDirectory(descriptor, path, 0o640 if group_readable else 0o600)
+        if create:
+            try:
+                directory.check_safe()
+            except NotAQueue:
+                directory.close()
+                raise
+        return directory
+
+    def boot_id(self) -> bytes:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return bytes.fromhex(file.read().strip().replace("-", ""))
+
+    def random_bytes(self, count: int) -> bytes:
+        return os.urandom(count)
+
+
+def _make_directory(path: str, mode: int) -> None:
+    """Makes the directory and what is missing above it; each name is durable on return."""
+    if os.path.exists(path) and (not os.path.isdir(path) or os.listdir(path)):
+        return
+    parent = os.path.dirname(path)
+    _make_directory(parent, 0o777)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path, mode)
+    # An empty one may be left from a crash before its name was synced.
+    descriptor = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _lock_owner(status: os.stat_result) -> int | None:
+    """Finds the process that holds the lock; the kernel lists it by device and inode."""
+    wanted = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    try:
+        with open("/proc/locks", encoding="ascii") as file:
+            rows = [row.split() for row in file]
+    except OSError:
+        return None
+    owners = [int(row[4]) for row in rows if len(row) > 5 and row[5] == wanted]
+    return owners[0] if owners and owners[0] > 0 else None

@@ -1,0 +1,51 @@
+"""`quarantine/`: bytes that recovery took out of a queue, kept aside and counted, never deleted."""
+
+from __future__ import annotations
+
+from forebay.storage.atomic import replace
+from forebay.storage.filesystem import Directory
+
+DIRECTORY = "quarantine"
+
+
+def keep_bytes(queue: Directory, name: str, data: bytes) -> None:
+    """Keeps bytes that are about to be cut; durable on return. The same name is replaced."""
+    directory = _open(queue)
+    try:
+        replace(directory, name, data)
+    finally:
+        directory.close()
+
+
+def keep_file(queue: Directory, name: str) -> None:
+    """Moves a file out of the queue; the caller syncs the queue's directory."""
+    directory = _open(queue)
+    try:
+        queue.rename(name, name, into=directory)
+        directory.sync()
+    finally:
+        directory.close()
+
+
+def count_kept(queue: Directory) -> tuple[int, int]:
+    """Says how many files there are, and how many bytes they hold."""
+    try:
+        directory = queue.directory(DIRECTORY)
+    except FileNotFoundError:
+        return 0, 0
+    try:
+        names = directory.names()
+        total = 0
+        for name in names:
+            file = directory.open(name)
+            total += file.size()
+            file.close()
+        return len(names), total
+    finally:
+        directory.close()
+
+
+def _open(queue: Directory) -> Directory:
+    directory = queue.directory(DIRECTORY, create=True)
+    queue.sync()
+    return directory

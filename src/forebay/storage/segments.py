@@ -1,0 +1,247 @@
+"""Segments: files of frames. Append, roll, seal; read and scan round damage.
+
+Knows no format: what it needs of one is the protocol `FrameCodec`. A segment that is being written
+is preallocated where its format bears it, so its tail is zeros; sealed, it ends at its last frame.
+What a segment holds at or beyond the base of the next one does not count: recovery may have
+written it anew there.
+"""
+
+from __future__ import annotations
+
+import errno
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from forebay.errors import NotAQueue
+from forebay.frames import Damage
+from forebay.storage.filesystem import Buffer, Directory, File, write_all
+
+CHUNK_BYTES = 1 << 20
+_ALLOCATE_BYTES = 8 << 20
+
+
+class FrameCodec(Protocol):
+    """What storage needs of a format to walk over the frames of one segment."""
+
+    def scan(
+        self, data: bytes, position: int, index: int, limit: int, times: list[int] | None
+    ) -> tuple[list[bytes], int]:
+        """Takes whole, good frames; gives their values and where it stopped."""
+        ...
+
+    def frame_size(self, data: bytes, position: int) -> int | None:
+        """Gives what the frame at a position claims to take; None if that cannot be seen."""
+        ...
+
+    def find(self, data: bytes, position: int, index: int) -> tuple[int, int] | None:
+        """Searches for the next good frame; gives its position and index."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Good frames that lie one behind the other: values, and times where the format has them."""
+
+    index: int
+    position: int
+    end_position: int
+    values: list[bytes]
+    times: list[int]
+
+
+class SegmentWriter:
+    """The one segment that is being written.
+
+    Called with the queue's lock held, except `sync`. Bytes that `append` has returned for survive
+    the process; `sync` makes them survive a power cut.
+    """
+
+    def __init__(
+        self, directory: Directory, name: str, header: bytes, *, allocate_bytes: int
+    ) -> None:
+        """Creates the file with its header; the caller syncs the directory."""
+        self._file = directory.create(name)
+        self._allocate_bytes = min(allocate_bytes, _ALLOCATE_BYTES)
+        self._allocated = 0
+        self.name = name
+        self.end = 0
+        self.broken = False
+        try:
+            self.append(header)
+        except OSError:
+            self._file.close()
+            directory.unlink(name)
+            raise
+
+    def append(self, data: Buffer) -> None:
+        """Writes at the end; on an error nothing of it is left, or `broken` is set."""
+        self._reserve(len(data))
+        try:
+            write_all(self._file, data, self.end)
+        except OSError:
+            self._cut_back()
+            raise
+        self.end += len(data)
+
+    def sync(self) -> None:
+        """Makes all that was appended durable."""
+        self._file.sync()
+
+    def seal(self) -> None:
+        """Gives preallocated space back; the caller syncs."""
+        if self._allocated > self.end:
+            self._file.truncate(self.end)
+            self._allocated = self.end
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+    def _reserve(self, size: int) -> None:
+        if self._allocate_bytes == 0 or self.end + size <= self._allocated:
+            return
+        start = max(self._allocated, self.end)
+        try:
+            self._file.allocate(start, max(self._allocate_bytes, self.end + size - start))
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EOPNOTSUPP):
+                raise
+            # The little that is left may still do for the record: its own write decides.
+            self._cut_back()
+        else:
+            self._allocated = start + max(self._allocate_bytes, self.end + size - start)
+
+    def _cut_back(self) -> None:
+        try:
+            self._file.truncate(self.end)
+        except OSError:
+            self.broken = True
+        self._allocated = self.end
+
+
+class SegmentList:
+    """The segments of a queue, in the order of their base offsets; sizes where they are known."""
+
+    def __init__(self, named: dict[int, str]) -> None:
+        self.bases = sorted(named)
+        self.names = dict(named)
+        self.sizes: dict[int, int] = {}
+
+    def add(self, base: int, name: str) -> None:
+        """Adds one behind the last."""
+        self.bases.append(base)
+        self.names[base] = name
+
+    def drop_first(self, count: int) -> None:
+        """Forgets the first ones."""
+        for base in self.bases[:count]:
+            del self.names[base]
+            self.sizes.pop(base, None)
+        del self.bases[:count]
+
+    def containing(self, offset: int) -> int | None:
+        """Gives the base of the segment that an offset is in, if it is in any."""
+        number = bisect_right(self.bases, offset) - 1
+        return self.bases[number] if number >= 0 else None
+
+    def after(self, base: int) -> int | None:
+        """Gives the base of the segment behind one."""
+        number = bisect_right(self.bases, base)
+        return self.bases[number] if number < len(self.bases) else None
+
+
+def scan_segment(
+    file: File,
+    path: str,
+    codec: FrameCodec,
+    *,
+    position: int,
+    index: int = 0,
+    expected: int = 0,
+    limit: int = 2**62,
+) -> Iterator[Batch | Damage]:
+    """Walks over a segment from a frame on, round all damage.
+
+    `expected` entries must be there: where they are not, it is damage, never a torn end. Entries
+    from `limit` on do not count.
+    """
+    size = file.size()
+    while index < limit:
+        batch = _next_batch(file, codec, size, position, index, limit)
+        if batch is not None:
+            yield batch
+            position, index = batch.end_position, index + len(batch.values)
+            continue
+        found = _judge(file, path, codec, size, position, index, expected, limit)
+        if found is None:
+            return
+        damage, position, index = found
+        yield damage
+
+
+def _next_batch(
+    file: File, codec: FrameCodec, size: int, position: int, index: int, limit: int
+) -> Batch | None:
+    room = size - position
+    data = file.pread(min(room, CHUNK_BYTES), position)
+    times: list[int] = []
+    values, stop = codec.scan(data, 0, index, limit - index, times)
+    if not values:
+        wanted = codec.frame_size(data, 0)
+        if wanted is None or not len(data) < wanted <= room:
+            return None
+        data = file.pread(wanted, position)
+        values, stop = codec.scan(data, 0, index, 1, times)
+        if not values:
+            return None
+    return Batch(index, position, position + stop, values, times)
+
+
+def _judge(
+    file: File,
+    path: str,
+    codec: FrameCodec,
+    size: int,
+    position: int,
+    index: int,
+    expected: int,
+    limit: int,
+) -> tuple[Damage, int, int] | None:
+    """Says what the bytes at `position` are, that are no good frame of this index.
+
+    Gives the damage and where the next good frame is; None if the segment just ends here.
+    """
+    data = file.pread(size - position, position)
+    used = len(data.rstrip(b"\0"))
+    if used == 0 and index >= expected:
+        return None
+    claimed = codec.frame_size(data, 0)
+    if claimed is not None and claimed <= len(data):
+        # A damaged blob leaves the size whole: the next frame is where it says.
+        behind, _ = codec.scan(data, claimed, index + 1, 1, None)
+        if behind or (claimed == len(data) and index + 1 == expected):
+            damage = Damage(path, position, claimed, "checksum does not match", False, index, 1)
+            return damage, position + claimed, index + 1
+    found = codec.find(data, 1, index + 1)
+    if found is not None and found[1] < limit:
+        length, next_index = found
+        reason = "no frame verifies here"
+        lost = next_index - index
+        return (
+            Damage(path, position, length, reason, False, index, lost),
+            position + length,
+            (next_index),
+        )
+    if index < expected:
+        reason = f"{expected - index} entries are missing"
+        damage = Damage(path, position, len(data), reason, False, index, expected - index)
+        return damage, size, limit
+    return Damage(path, position, used, "unfinished entry", True, index, None), size, limit
+
+
+def check_base(found: int, base: int, path: str) -> None:
+    """Refuses a segment whose header tells another base offset than its name."""
+    if found != base:
+        raise NotAQueue(f"{path}: the header says base offset {found}, the name says {base}")

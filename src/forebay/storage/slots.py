@@ -1,0 +1,92 @@
+"""A small file of two checked slots, written in turn.
+
+A write goes to the slot that is not the newest, so a crash in the middle of it leaves the other
+one. A reader in another process gets a whole slot by one `pread`, never a mixture. Works on a full
+disk: the space is there from the start.
+
+Slot, big-endian: `magic 4 | sequence 8 | payload | crc32 of all before 4`, at 0 and at 4096.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from forebay.kernels.checksum import crc32
+from forebay.storage.filesystem import Directory, File, write_all
+
+# Slots lie in different pages, so that no torn write can hit both.
+_STRIDE = 4096
+_HEAD = struct.Struct(">4sQ")
+_CRC = struct.Struct(">I")
+assert _HEAD.size + _CRC.size == 16
+
+
+class SlotFile:
+    """A two-slot file. One thread at a time may write; any number of processes may read."""
+
+    def __init__(self, file: File, magic: bytes, payload_bytes: int) -> None:
+        self._file = file
+        self._magic = magic
+        self._size = _HEAD.size + payload_bytes + _CRC.size
+        self.sequence, self.payload = self._newest()
+
+    @classmethod
+    def open(
+        cls, directory: Directory, name: str, magic: bytes, payload_bytes: int, *, write: bool
+    ) -> SlotFile | None:
+        """Opens a slot file; None if there is none."""
+        try:
+            file = directory.open(name, write=write)
+        except FileNotFoundError:
+            return None
+        return cls(file, magic, payload_bytes)
+
+    @classmethod
+    def create(cls, directory: Directory, name: str, magic: bytes, payload: bytes) -> SlotFile:
+        """Creates one, or takes over one that a crash left; durable on return, name included."""
+        try:
+            file = directory.create(name)
+        except FileExistsError:
+            file = directory.open(name, write=True)
+        slots = cls(file, magic, len(payload))
+        slots.write(payload)
+        slots.write(payload)
+        slots.sync()
+        directory.sync()
+        return slots
+
+    def read(self) -> bytes | None:
+        """Gives the newest payload as it is in the file now; None if no slot verifies."""
+        self.sequence, self.payload = self._newest()
+        return self.payload
+
+    def write(self, payload: bytes) -> None:
+        """Writes a payload; it survives the process, and a power cut after `sync`."""
+        sequence = self.sequence + 1
+        head = _HEAD.pack(self._magic, sequence) + payload
+        write_all(self._file, head + _CRC.pack(crc32(head)), sequence % 2 * _STRIDE)
+        self.sequence, self.payload = sequence, payload
+
+    def sync(self) -> None:
+        """Makes what was written durable."""
+        self._file.sync()
+
+    def lock(self) -> bool:
+        """Takes the lock of the file, if it is free."""
+        return self._file.lock()
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+    def _newest(self) -> tuple[int, bytes | None]:
+        data = self._file.pread(_STRIDE + self._size, 0)
+        slots = [self._decode(data[start : start + self._size]) for start in (0, _STRIDE)]
+        good = [slot for slot in slots if slot is not None]
+        return max(good) if good else (0, None)
+
+    def _decode(self, slot: bytes) -> tuple[int, bytes] | None:
+        if len(slot) != self._size or _CRC.unpack(slot[-4:])[0] != crc32(slot[:-4]):
+            return None
+        magic, sequence = _HEAD.unpack_from(slot)
+        return (sequence, slot[_HEAD.size : -4]) if magic == self._magic else None

@@ -1,0 +1,117 @@
+"""The staging buffer: a small, preallocated, warm mapped file in front of the segments.
+
+A put there is a memory copy that survives `kill -9`. The buffer holds one chunk at a time: frames
+that are, byte for byte, the next entries of the segment being written. It is drained by one
+`pwrite`, and its space is used again only after that returned. Source of truth for records that
+were acknowledged under a weak sync policy and are not in the segments yet.
+
+Chunk header, big-endian, 96 bytes, checked; the frames follow it:
+
+| field | bytes | meaning |
+| --- | --- | --- |
+| magic | 4 | `FBST` |
+| index | 8 | the index of the first frame in its segment |
+| size | 2 | of the segment's header |
+| header | 64 | the segment's header, so that the frames verify even if the segment is lost |
+| crc32 | 4 | of all before |
+
+Frames of an older chunk that lie behind the newest frame carry other indexes or another salt and
+do not verify. An owner blanks the header, and syncs that, before it serves.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from forebay.kernels.checksum import crc32
+from forebay.storage.filesystem import Directory, Mapping, write_all
+
+NAME = "staging"
+HEADER_BYTES = 96
+_MAGIC = b"FBST"
+_HEADER = struct.Struct(">4sQH64s")
+_CRC = struct.Struct(">I")
+assert _HEADER.size + _CRC.size <= HEADER_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A chunk as it was found: a segment's header, the index of the first frame, the bytes."""
+
+    header: bytes
+    index: int
+    frames: bytes
+
+
+class Staging:
+    """The open buffer. Called with the queue's lock held."""
+
+    def __init__(self, directory: Directory, size: int) -> None:
+        """Opens or creates it, warms its pages, and blanks it durably."""
+        try:
+            self._file = directory.create(NAME)
+        except FileExistsError:
+            self._file = directory.open(NAME, write=True)
+        try:
+            # Allocated, not sparse: a store into a hole of a full disk would kill the process.
+            self._file.allocate(0, size)
+            self.buffer: Mapping = self._file.map(size)
+            self.buffer[:] = bytes(size)
+            self._file.sync()
+            directory.sync()
+        except OSError:
+            self._file.close()
+            raise
+        self.size = size
+
+    def begin(self, header: bytes, index: int) -> None:
+        """Starts a chunk for the entries of a segment from `index` on."""
+        head = _HEADER.pack(_MAGIC, index, len(header), header)
+        self.buffer[: len(head) + _CRC.size] = head + _CRC.pack(crc32(head))
+
+    def chunk(self, end: int) -> memoryview:
+        """Gives a view of the frames up to `end`; to be released before `close`."""
+        return memoryview(self.buffer)[HEADER_BYTES:end]
+
+    def close(self) -> None:
+        """Unmaps and closes the file."""
+        if not isinstance(self.buffer, bytearray):
+            self.buffer.close()
+        self._file.close()
+
+
+def read_staged(directory: Directory) -> Staged | None:
+    """Reads the chunk that is in the buffer now; None if there is none.
+
+    Frames that a living owner is just writing do not verify and end the chunk: they are not
+    acknowledged yet.
+    """
+    try:
+        file = directory.open(NAME)
+    except FileNotFoundError:
+        return None
+    try:
+        data = file.pread(file.size(), 0)
+    finally:
+        file.close()
+    if len(data) < HEADER_BYTES or data[:4] != _MAGIC:
+        return None
+    head = data[: _HEADER.size]
+    if _CRC.unpack_from(data, _HEADER.size)[0] != crc32(head):
+        return None
+    _, index, size, header = _HEADER.unpack(head)
+    return Staged(header[:size], index, data[HEADER_BYTES:])
+
+
+def blank_staged(directory: Directory) -> None:
+    """Makes what is in the buffer void, durably."""
+    try:
+        file = directory.open(NAME, write=True)
+    except FileNotFoundError:
+        return
+    try:
+        write_all(file, bytes(HEADER_BYTES), 0)
+        file.sync()
+    finally:
+        file.close()

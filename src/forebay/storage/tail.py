@@ -1,0 +1,116 @@
+"""`tail`: where the live end of a queue is, for other processes and for recovery.
+
+Source of truth for what is durable: a mark is written only after the bytes below it were synced,
+so an old one is still true, only low. Two checked slots (`slots.py`); payload, big-endian:
+
+| field | bytes | meaning |
+| --- | --- | --- |
+| queue id | 16 | random, given at creation |
+| boot id | 16 | of the machine's start in which it was written |
+| written | 8 | offset behind the last record that is in the files |
+| durable | 8 | offset behind the last record that survives a power cut |
+| segment | 8 | base offset of the segment that the durable end is in |
+| position | 8 | where in it |
+| time | 8 | ms of the last record, so that times never fall |
+| flags | 4 | 1: closed cleanly, written = durable |
+| incarnation | 4 | counts the times that offsets may have been lost and given out again |
+| starts | 8 × 8 | the offsets at which the last 8 incarnations began, newest first |
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from forebay.storage.filesystem import Directory
+from forebay.storage.slots import SlotFile
+
+NAME = "tail"
+_MAGIC = b"FBTL"
+_PAYLOAD = struct.Struct(">16s16s5QII8Q")
+assert _PAYLOAD.size == 144
+_CLEAN = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """What one slot of `tail` says."""
+
+    queue_id: bytes
+    boot_id: bytes
+    written: int = 0
+    durable: int = 0
+    segment: int = 0
+    position: int = 0
+    time_ms: int = 0
+    clean: bool = False
+    incarnation: int = 1
+    starts: tuple[int, ...] = (0,) * 8
+
+    def encode(self) -> bytes:
+        """Gives the payload of a slot."""
+        return _PAYLOAD.pack(
+            self.queue_id,
+            self.boot_id,
+            self.written,
+            self.durable,
+            self.segment,
+            self.position,
+            self.time_ms,
+            _CLEAN if self.clean else 0,
+            self.incarnation,
+            *self.starts,
+        )
+
+    @classmethod
+    def decode(cls, payload: bytes) -> Tail:
+        """Reads the payload of a slot."""
+        queue_id, boot_id, written, durable, segment, position, time_ms, flags, count, *starts = (
+            _PAYLOAD.unpack(payload)
+        )
+        marks = (written, durable, segment, position, time_ms, bool(flags & _CLEAN))
+        return cls(queue_id, boot_id, *marks, count, tuple(starts))
+
+    def lost_since(self, incarnation: int, offset: int) -> bool:
+        """Says whether a reader that stood at `offset` in an older incarnation missed records."""
+        passed = self.incarnation - incarnation
+        if passed >= len(self.starts):
+            return True
+        return any(start < offset for start in self.starts[:passed])
+
+
+class TailFile:
+    """The open `tail` of a queue."""
+
+    def __init__(self, slots: SlotFile) -> None:
+        self._slots = slots
+
+    @classmethod
+    def open(cls, directory: Directory, *, write: bool) -> TailFile | None:
+        """Opens it; None if there is none."""
+        slots = SlotFile.open(directory, NAME, _MAGIC, _PAYLOAD.size, write=write)
+        return None if slots is None else cls(slots)
+
+    @classmethod
+    def create(cls, directory: Directory, tail: Tail) -> TailFile:
+        """Creates it, durably."""
+        return cls(SlotFile.create(directory, NAME, _MAGIC, tail.encode()))
+
+    def read(self) -> Tail | None:
+        """Gives the newest slot; None if none verifies."""
+        payload = self._slots.read()
+        return None if payload is None else Tail.decode(payload)
+
+    def write(self, tail: Tail, *, sync: bool = False) -> None:
+        """Publishes a new end; with `sync` it is durable on return."""
+        self._slots.write(tail.encode())
+        if sync:
+            self._slots.sync()
+
+    def sync(self) -> None:
+        """Makes the last mark durable."""
+        self._slots.sync()
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._slots.close()

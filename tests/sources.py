@@ -1,0 +1,31 @@
+"""The Python files of the project, as the tests of architecture and house style read them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+DIRECTORIES = ("src", "tests", "tools", "benchmarks", "examples")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A Python file: its path below the root, and its text."""
+
+    path: str
+    text: str
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.text, self.path)
+
+
+def python_files(*directories: str) -> Iterator[Source]:
+    """Yields the files of the directories, by default of all that hold code."""
+    for directory in directories or DIRECTORIES:
+        for path in sorted((ROOT / directory).rglob("*.py")):
+            yield Source(path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8"))

@@ -1,0 +1,203 @@
+"""The rules of style that a program can check."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.sources import Source, python_files
+
+FILE_LINES_MAX = 400
+FUNCTION_LINES_MAX = 60
+COLUMNS_MAX = 100
+NAME_WORDS_MIN = 3
+
+Breach = tuple[int, str]
+Rule = Callable[[Source], Iterator[Breach]]
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+# A row of signs alone, or a row of signs before a heading. The line under the head of a table has
+# several rows of dashes and is neither.
+BANNER = re.compile(r"#+\s*(?:([-=*~_#])\1{3,}\s*$|([-=*~_#])\2{2,}\s+\w)")
+ISSUE_NUMBER = re.compile(r"(?:#|\bGH-|\b[Ii]ssue )\d+")
+UNFINISHED = re.compile(r"\b(?:TODO|FIXME|XXX)\b")
+CHECKING_CALL = re.compile(r"(?:assert|check|run_state_machine)_\w+$|(?:raises|warns|fail)$")
+PICKLES = ("pickle", "cloudpickle", "dill", "shelve", "marshal")
+
+
+def has_few_lines(source: Source) -> Iterator[Breach]:
+    lines = len(source.text.splitlines())
+    if is_package(source) and lines > FILE_LINES_MAX:
+        yield lines, f"{lines} lines; at most {FILE_LINES_MAX}"
+
+
+def has_short_functions(source: Source) -> Iterator[Breach]:
+    for function in functions(source):
+        lines = (function.end_lineno or function.lineno) - function.lineno + 1
+        if lines > FUNCTION_LINES_MAX:
+            yield function.lineno, f"{function.name} has {lines} lines"
+
+
+def has_short_lines(source: Source) -> Iterator[Breach]:
+    for number, line in enumerate(source.text.splitlines(), start=1):
+        if len(line) > COLUMNS_MAX:
+            yield number, f"{len(line)} columns; at most {COLUMNS_MAX}"
+
+
+def has_a_docstring(source: Source) -> Iterator[Breach]:
+    if is_package(source) and not ast.get_docstring(source.tree):
+        yield 1, "no module docstring"
+
+
+def prints_only_in_the_cli(source: Source) -> Iterator[Breach]:
+    if is_package(source) and not source.path.startswith("src/forebay/cli/"):
+        for call in calls(source.tree):
+            if isinstance(call.func, ast.Name) and call.func.id == "print":
+                yield call.lineno, "print"
+
+
+def names_what_it_catches(source: Source) -> Iterator[Breach]:
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.ExceptHandler) and node.type is None:
+            yield node.lineno, "bare except"
+
+
+def leaves_nothing_unfinished(source: Source) -> Iterator[Breach]:
+    for line, comment in comments(source):
+        if UNFINISHED.search(comment):
+            yield line, comment
+
+
+def knows_no_pickle(source: Source) -> Iterator[Breach]:
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            module = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            for name in module or [alias.name for alias in node.names]:
+                if name.partition(".")[0] in PICKLES:
+                    yield node.lineno, f"imports {name}"
+
+
+def draws_no_banners(source: Source) -> Iterator[Breach]:
+    for line, comment in comments(source):
+        if BANNER.match(comment):
+            yield line, comment
+
+
+def gives_reasons_and_no_issue_numbers(source: Source) -> Iterator[Breach]:
+    for line, comment in comments(source):
+        if ISSUE_NUMBER.search(comment):
+            yield line, comment
+
+
+def asserts_in_every_test(source: Source) -> Iterator[Breach]:
+    for function in functions_of_tests(source):
+        asserts = any(isinstance(node, ast.Assert) for node in ast.walk(function))
+        if not asserts and not any(CHECKING_CALL.match(name_of(c)) for c in calls(function)):
+            yield function.lineno, f"{function.name} asserts nothing"
+
+
+def names_tests_with_sentences(source: Source) -> Iterator[Breach]:
+    for function in functions_of_tests(source):
+        words = [word for word in function.name.split("_")[1:] if word]
+        if len(words) < NAME_WORDS_MIN:
+            yield function.lineno, f"{function.name} is no sentence"
+
+
+def is_package(source: Source) -> bool:
+    return source.path.startswith("src/")
+
+
+def functions(source: Source) -> Iterator[Function]:
+    for node in ast.walk(source.tree):
+        if isinstance(node, Function):
+            yield node
+
+
+def functions_of_tests(source: Source) -> Iterator[Function]:
+    if source.path.rpartition("/")[2].startswith("test_"):
+        yield from (f for f in functions(source) if f.name.startswith("test_"))
+
+
+def calls(tree: ast.AST) -> Iterator[ast.Call]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            yield node
+
+
+def name_of(call: ast.Call) -> str:
+    if isinstance(call.func, ast.Attribute):
+        return call.func.attr
+    return call.func.id if isinstance(call.func, ast.Name) else ""
+
+
+def comments(source: Source) -> Iterator[tuple[int, str]]:
+    for token in tokenize.generate_tokens(io.StringIO(source.text).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+
+
+def signs(sign: str) -> str:
+    return sign * 12
+
+
+# Each rule with a sample that breaks it. The samples are put together from parts where they would
+# otherwise break the rule in this file.
+SAMPLES: dict[Rule, str] = {
+    has_few_lines: "x = 1\n" * (FILE_LINES_MAX + 1),
+    has_short_functions: "def long():\n" + "    pass\n" * FUNCTION_LINES_MAX,
+    has_short_lines: "x = '" + "x" * COLUMNS_MAX + "'\n",
+    has_a_docstring: "x = 1\n",
+    prints_only_in_the_cli: "print('x')\n",
+    names_what_it_catches: "try:\n    pass\nexcept:\n    pass\n",
+    leaves_nothing_unfinished: "x = 1  # TODO: finish\n",
+    knows_no_pickle: "from pickle import loads\n",
+    draws_no_banners: f"# {signs('-')} parts {signs('-')}\n",
+    gives_reasons_and_no_issue_numbers: "x = 1  # See #123.\n",
+    asserts_in_every_test: "def test_nothing_is_checked_here():\n    call()\n",
+    names_tests_with_sentences: "def test_push():\n    assert True\n",
+}
+TEST_RULES = (asserts_in_every_test, names_tests_with_sentences)
+
+each_rule = pytest.mark.parametrize("rule", SAMPLES, ids=lambda rule: rule.__name__)
+
+
+@each_rule
+def test_every_file_keeps_the_rule(rule: Rule) -> None:
+    found = [
+        f"{source.path}:{line}: {what}" for source in python_files() for line, what in rule(source)
+    ]
+
+    assert not found, "\n".join(found)
+
+
+@each_rule
+def test_the_rule_finds_a_planted_breach(rule: Rule) -> None:
+    path = "tests/test_planted.py" if rule in TEST_RULES else "src/forebay/planted.py"
+
+    breaches = list(rule(Source(path, SAMPLES[rule])))
+
+    assert len(breaches) == 1
+
+
+@pytest.mark.parametrize("comment", [f"# {signs('=')}", f"{signs('#')}", f"# {signs('*')} Parts"])
+def test_a_row_of_signs_is_a_banner(comment: str) -> None:
+    assert len(list(draws_no_banners(Source("src/forebay/planted.py", comment)))) == 1
+
+
+@pytest.mark.parametrize("comment", ["# a - b", "# field  bytes", "# -----  -----", "# x --check"])
+def test_a_table_or_a_dash_is_no_banner(comment: str) -> None:
+    assert list(draws_no_banners(Source("src/forebay/planted.py", comment))) == []
+
+
+@pytest.mark.parametrize(
+    "body", ["with pytest.raises(OSError):\n        call()", "assert_same(x, y)", "assert x"]
+)
+def test_a_test_may_assert_through_pytest_or_a_helper(body: str) -> None:
+    text = f"def test_that_it_is_checked():\n    {body}\n"
+
+    assert list(asserts_in_every_test(Source("tests/test_planted.py", text))) == []

@@ -1,0 +1,167 @@
+"""Prepares `.venv` and starts a command in it: `boot.py COMMAND [ARGUMENT ...]`.
+
+Needs nothing but Python's own library. Two keys in `.venv` say what was installed: one for the
+dependencies (the lock file, the interpreter, this directory), one for the package (its build files,
+the kernels' sources, the compiler). If both still hold, the command starts at once and nothing is
+fetched. If only the second is stale, only the package is built again.
+
+The packages come through pip, with the user's own configuration.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import NoReturn
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+PYTHON = VENV / "bin" / "python"
+LOCK = ROOT / "requirements.lock"
+KERNELS = ROOT / "src" / "forebay" / "kernels"
+DEPENDENCIES_KEY = VENV / "dependencies.key"
+PACKAGE_KEY = VENV / "package.key"
+NEVER_COMPILED = {"__init__", "stand_in"}
+OLDEST_PYTHON = (3, 11)
+DOWNLOAD_MB = 90
+INSTALLED_MB = 330
+
+
+def main() -> NoReturn:
+    """Installs what is missing or stale, then becomes the command."""
+    if len(sys.argv) < 2:
+        stop("usage: tools/boot.py COMMAND [ARGUMENT ...]")
+    if sys.version_info < OLDEST_PYTHON:
+        stop(f"Python 3.11 or newer is needed, this is {sys.version.split()[0]}: set PYTHON to one")
+    if not is_ready():
+        # Two first starts at once must not install over one another.
+        descriptor = os.open(ROOT, os.O_RDONLY)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        install()
+        os.close(descriptor)
+    start(sys.argv[1:])
+
+
+def is_ready() -> bool:
+    """Says whether nothing is to be installed."""
+    return holds(DEPENDENCIES_KEY, dependencies_key()) and holds(PACKAGE_KEY, package_key())
+
+
+def holds(file: Path, key: str) -> bool:
+    """Says whether the key in the file is this one, and the interpreter beside it still exists."""
+    return PYTHON.exists() and file.exists() and file.read_text() == key
+
+
+def dependencies_key() -> str:
+    """Gives the key of all that the installed packages depend on."""
+    # The directory counts, because the scripts of a virtual environment name it.
+    return digest([LOCK], [sys.version, sys.base_prefix, str(ROOT)])
+
+
+def package_key() -> str:
+    """Gives the key of all that the built package depends on."""
+    files = [ROOT / "pyproject.toml", ROOT / "setup.py"]
+    files += sorted(path for path in KERNELS.glob("*.p*") if path.suffix in (".py", ".pxd"))
+    return digest(files, [dependencies_key(), *compiler()])
+
+
+def compiler() -> list[str]:
+    """Names the C compiler and the header that the kernels need; a later one means a new build."""
+    command = os.environ.get("CC") or str(sysconfig.get_config_var("CC") or "cc")
+    header = Path(sysconfig.get_path("include"), "Python.h")
+    return [command, shutil.which(command.split()[0]) or "", str(header.exists())]
+
+
+def digest(files: list[Path], facts: list[str]) -> str:
+    """Gives one hash over facts and the names and contents of files."""
+    whole = hashlib.sha256(repr(facts).encode())
+    for file in files:
+        content = hashlib.sha256(file.read_bytes()).hexdigest()
+        whole.update(f"{file.name} {content}\n".encode())
+    return whole.hexdigest()
+
+
+def install() -> None:
+    """Installs the dependencies and the package, each only if its key is stale."""
+    if not holds(DEPENDENCIES_KEY, dependencies_key()):
+        install_dependencies()
+        DEPENDENCIES_KEY.write_text(dependencies_key())
+    if not holds(PACKAGE_KEY, package_key()):
+        install_package()
+        PACKAGE_KEY.write_text(package_key())
+
+
+def install_dependencies() -> None:
+    """Makes a new virtual environment and fills it from the lock file."""
+    try:
+        import ensurepip  # noqa: F401  (Debian has it in a package of its own)
+        import venv  # noqa: F401
+    except ImportError:
+        stop("Python cannot make virtual environments here: apt-get install python3-venv")
+    count = sum(line[0].isalnum() for line in LOCK.read_text().splitlines() if line)
+    say(
+        f"installing {count} packages of {LOCK.name} into {VENV.name} "
+        f"(about {DOWNLOAD_MB} MB to fetch, {INSTALLED_MB} MB on the disk)"
+    )
+    call([sys.executable, "-m", "venv", "--clear", str(VENV)], "could not make .venv")
+    pip(["--require-hashes", "-r", str(LOCK)], "could not install the packages")
+
+
+def install_package() -> None:
+    """Installs the package itself, in place, and compiles its kernels if that is possible."""
+    say("building the package and its kernels")
+    pip(["--no-deps", "--no-build-isolation", "-e", str(ROOT)], "could not build the package")
+    compiled = {path.name.partition(".")[0] for path in KERNELS.glob("*.so")}
+    plain = {path.stem for path in KERNELS.glob("*.py")} - compiled - NEVER_COMPILED
+    if plain:
+        say(
+            f"warning: not compiled: {', '.join(sorted(plain))}; the kernels run as plain Python, "
+            "correct but slow; a compiler comes with: apt-get install gcc python3-dev"
+        )
+
+
+def pip(arguments: list[str], problem: str) -> None:
+    """Runs pip's install in the virtual environment."""
+    command = [str(PYTHON), "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
+    call(command + arguments, f"{problem}; a first start needs a package index that pip can reach")
+
+
+def call(command: list[str], problem: str) -> None:
+    """Runs a command to its end; stops with the problem if it fails."""
+    # FOREBAY_PURE is for the run. What is built serves both ways.
+    environment = {name: value for name, value in os.environ.items() if name != "FOREBAY_PURE"}
+    if subprocess.run(command, env=environment, cwd=ROOT, check=False).returncode != 0:
+        stop(problem)
+
+
+def start(command: list[str]) -> NoReturn:
+    """Becomes the command, with the programs of the virtual environment first on the PATH."""
+    programs = str(VENV / "bin")
+    os.environ["VIRTUAL_ENV"] = str(VENV)
+    os.environ["PATH"] = os.pathsep.join([programs, os.environ.get("PATH", os.defpath)])
+    os.environ.pop("PYTHONHOME", None)
+    try:
+        os.execvp(command[0], command)
+    except OSError as error:
+        stop(f"could not start {command[0]}: {error.strerror}")
+
+
+def say(text: str) -> None:
+    """Tells the user; the standard output belongs to the command."""
+    print(f"forebay: {text}", file=sys.stderr, flush=True)
+
+
+def stop(text: str) -> NoReturn:
+    """Tells the user and gives up."""
+    say(text)
+    sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

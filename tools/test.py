@@ -1,0 +1,164 @@
+"""Runs the tiers of tests and ends with one line: `N passed, N failed, N skipped`.
+
+    --check   format, lint, types, architecture, house style
+    --quick   the tests that take less than a second each
+    (none)    the checks, all tests but the longest, and the codecs once more as plain Python
+    --full    the same with the longest tests
+
+Everything else on the command line goes to pytest. A step that fails prints what it said; one that
+passes prints its name and time. A failed step that ran no test counts as one failure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from xml.etree import ElementTree
+
+ROOT = Path(__file__).resolve().parent.parent
+RULES = ["tests/test_architecture.py", "tests/test_house_style.py"]
+PLAIN = ["tests/kernels", "tests/formats"]
+WORKERS = 2
+NO_TESTS_COLLECTED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A command with a name; `tests` says that pytest runs and counts."""
+
+    name: str
+    command: list[str]
+    tests: bool = False
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Counts:
+    """What pytest reported, summed over the steps."""
+
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+
+
+def main() -> int:
+    """Runs the steps of the tier; gives 0 if all of them passed."""
+    parser = argparse.ArgumentParser(
+        prog="./test",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        # Pytest has options that begin like ours.
+        allow_abbrev=False,
+    )
+    tiers = parser.add_mutually_exclusive_group()
+    for tier in ("check", "quick", "full"):
+        tiers.add_argument(f"--{tier}", action="store_const", const=tier, dest="tier")
+    options, extra = parser.parse_known_args()
+    os.chdir(ROOT)
+    total = Counts()
+    passed = [run(step, total, bool(extra)) for step in steps(options.tier or "everyday", extra)]
+    if total.passed + total.failed + total.skipped == 0:
+        print("no test was run: nothing matches the arguments")
+        passed.append(False)
+        total.failed += 1
+    print(f"{total.passed} passed, {total.failed} failed, {total.skipped} skipped")
+    return 0 if all(passed) else 1
+
+
+def steps(tier: str, extra: list[str]) -> list[Step]:
+    """Lists what a tier runs."""
+    if tier == "quick":
+        return [pytest("tests", ["-m", "not slow and not full", *extra])]
+    checks = [
+        Step("format", ["ruff", "format", "--check", "--quiet", "."]),
+        Step("lint", ["ruff", "check", "--quiet", "."]),
+        Step("types", ["mypy"]),
+    ]
+    if tier == "check":
+        return [*checks, pytest("rules", [*RULES, *extra], workers=0)]
+    chosen = [] if tier == "full" else ["-m", "not full"]
+    environment = {"FOREBAY_FULL": "1"} if tier == "full" else {}
+    main_step = pytest("tests", [*chosen, *extra], environment)
+    plain = plain_arguments(extra)
+    if plain is None:
+        return [*checks, main_step]
+    environment = {**environment, "FOREBAY_PURE": "1"}
+    return [*checks, main_step, pytest("tests, plain Python", [*chosen, *plain], environment)]
+
+
+def plain_arguments(extra: list[str]) -> list[str] | None:
+    """Narrows the arguments to the tests of kernels and codecs; None if none of them is meant."""
+    paths = [text for text in extra if Path(text.partition("::")[0]).exists()]
+    rest = [text for text in extra if text not in paths]
+    if paths:
+        chosen = [text for text in paths if text.startswith(tuple(PLAIN))]
+    else:
+        chosen = [text for text in PLAIN if Path(text).exists()]
+    return [*chosen, *rest] if chosen else None
+
+
+def pytest(
+    name: str,
+    arguments: list[str],
+    environment: dict[str, str] | None = None,
+    workers: int = WORKERS,
+) -> Step:
+    """Makes a step of a pytest run."""
+    command = [sys.executable, "-m", "pytest", "-q", "-n", str(workers), *arguments]
+    return Step(name, command, tests=True, environment=environment or {})
+
+
+def run(step: Step, total: Counts, selected: bool) -> bool:
+    """Runs a step, adds its counts to the total and says whether it passed.
+
+    `selected` says that the user narrowed the tests, so that a step may be left with none.
+    """
+    print(f"{step.name:<20} ", end="", flush=True)
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory() as scratch:
+        report = Path(scratch, "report.xml")
+        command = [*step.command, f"--junitxml={report}"] if step.tests else step.command
+        result = subprocess.run(
+            command,
+            env={**os.environ, **step.environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        counts = read_counts(report)
+    empty = step.tests and selected and result.returncode == NO_TESTS_COLLECTED
+    passed = result.returncode == 0 or empty
+    verdict = "none" if empty else "ok" if passed else "FAILED"
+    print(f"{verdict:<6} {time.monotonic() - start:6.1f} s", flush=True)
+    if not passed:
+        print(result.stdout, flush=True)
+        counts.failed = max(counts.failed, 1)
+    total.passed += counts.passed
+    total.failed += counts.failed
+    total.skipped += counts.skipped
+    return passed
+
+
+def read_counts(report: Path) -> Counts:
+    """Reads the counts from pytest's report; none if it wrote none."""
+    if not report.exists():
+        return Counts()
+    counts = Counts()
+    for suite in ElementTree.parse(report).iter("testsuite"):
+        failed = int(suite.get("failures", 0)) + int(suite.get("errors", 0))
+        skipped = int(suite.get("skipped", 0))
+        counts.passed += int(suite.get("tests", 0)) - failed - skipped
+        counts.failed += failed
+        counts.skipped += skipped
+    return counts
+
+
+if __name__ == "__main__":
+    sys.exit(main())
