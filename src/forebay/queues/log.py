@@ -30,6 +30,7 @@ from forebay.queues.writer import LogWriter
 from forebay.storage.atomic import keep_reserve
 from forebay.storage.cursors import read_cursors
 from forebay.storage.filesystem import DiskFilesystem, Filesystem
+from forebay.storage.inbox import read_ledger
 from forebay.storage.quarantine import count_kept
 
 _logger = logging.getLogger(__name__)
@@ -250,6 +251,7 @@ class Log:
                 "bytes": self._writer.used_bytes,
                 "consumers": dict(self._positions.offsets),
                 "cursors": dict(read_cursors(self._directory)),
+                "adopted": read_ledger(self._directory).adopted,
                 "syncs": self._writer.syncs,
                 "dropped_records": self.dropped_records,
                 "quarantined_files": kept_files,

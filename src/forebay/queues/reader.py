@@ -65,7 +65,8 @@ class LogReader:
         self.durable = self.tail.durable if self.tail is not None else self.written
         self._staged = None if staged is None else self._staged_batch(staged)
         self.end = self.written + (len(self._staged.values) if self._staged else 0)
-        self.begin = self.segments.bases[0] if self.segments.bases else self.end
+        # A segment behind a gap does not count: recovery will set it aside.
+        self.begin = min([*self.segments.bases[:1], self.written])
         self._scanner = Scanner(self._directory, self.segments)
 
     def __len__(self) -> int:

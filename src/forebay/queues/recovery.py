@@ -182,6 +182,9 @@ class _Recovery:
     def run(self) -> Tail:
         """Brings the directory into order; gives the mark to publish, with all of it durable."""
         self.survey()
+        # First of all: a file that was never finished may bear the name that a new one needs.
+        for base in self._abandoned:
+            quarantine.keep_file(self._directory, self._segments.names[base])
         last, position = self._tail.segment, self._tail.position
         for piece in self._pieces:
             self._quarantine_rest(piece)
@@ -310,9 +313,7 @@ class _Recovery:
         return base, writer.end
 
     def _remove_old(self) -> None:
-        """Cuts what was copied or is torn, and sets the files behind a gap aside."""
-        for base in self._abandoned:
-            quarantine.keep_file(self._directory, self._segments.names[base])
+        """Cuts what was copied or is torn."""
         for piece in self._pieces:
             name = self._segments.names[piece.base]
             if piece.index == 0 and piece.walk.count == 0 and name not in self._written_names:

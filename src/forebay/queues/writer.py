@@ -13,17 +13,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from forebay.clock import Clock, SystemClock
-from forebay.errors import Closed, ForebayError, InvalidOption, RecordTooLarge
+from forebay.clock import Clock
+from forebay.errors import Closed, ForebayError
 from forebay.formats.fflg import LAYOUTS, MS_MAX, Frames, Header, segment_name
-from forebay.kernels.fflg import Appender
-from forebay.kernels.sizes import measure
+from forebay.queues.capacity import check_values
+from forebay.queues.chunk import Chunk
 from forebay.queues.options import LogOptions
 from forebay.queues.publishing import End, Publisher
 from forebay.storage.commit import GroupCommit
 from forebay.storage.filesystem import Directory, Filesystem
 from forebay.storage.segments import SegmentList, SegmentWriter
-from forebay.storage.staging import HEADER_BYTES, Staging
+from forebay.storage.staging import HEADER_BYTES
 from forebay.storage.tail import Tail, TailFile
 
 _UNSYNCED_SEGMENTS_MAX = 4
@@ -69,10 +69,7 @@ class LogWriter:
         self._frames: Frames | None = None
         self._sealed: list[SegmentWriter] = []
         self._buffer = bytearray(1 << 20)
-        self._staging: Staging | None = None
-        self._appender: Appender | None = None
-        self._chunk_index: int | None = None
-        self._chunk_end = 0
+        self._chunk: Chunk | None = None
         self._error: BaseException | None = None
         self._leftover: str | None = None
         self.put: Callable[[object], int] = _cannot_stage
@@ -115,14 +112,13 @@ class LogWriter:
     @property
     def staged(self) -> bool:
         """Whether records wait in the staging buffer."""
-        return self._chunk_index is not None
+        return self._chunk is not None and self._chunk.waiting
 
     @property
     def end(self) -> int:
         """The offset that the next record gets."""
-        if self._chunk_index is None or self._appender is None or self._frames is None:
-            return self.written
-        return self._frames.header.base_offset + self._appender.index
+        chunk = self._chunk
+        return chunk.next_offset if chunk is not None and chunk.waiting else self.written
 
     def check(self) -> None:
         """Raises if the handle can no longer be used."""
@@ -152,7 +148,7 @@ class LogWriter:
         """Appends records and gives the offset of the first; durable under "always"."""
         with self.lock:
             self.check()
-            size = self._check_values(values)
+            size = check_values(values, self._layout, self._options.segment_bytes)
             segments = 2 + size // self._options.segment_bytes
             self._make_room(size + segments * self._layout.header_bytes)
             self.drain()
@@ -200,21 +196,17 @@ class LogWriter:
 
     def drain(self) -> None:
         """Moves what is staged into the segment. Lock held."""
-        if self._chunk_index is None:
+        chunk = self._chunk
+        if chunk is None or not chunk.waiting:
             return
-        appender, writer, staging = self._appender, self._writer, self._staging
-        assert appender is not None
-        assert writer is not None
-        assert staging is not None
-        appender.finish()
-        count = appender.index - self._chunk_index
+        count = chunk.stop()
         if count:
-            with staging.chunk(appender.position) as frames:
+            with chunk.frames() as frames:
                 self._write(frames, count)
-            self._last_ms = appender.last_ms
+            self._last_ms = chunk.last_ms
             self._publish()
             self.changed.notify_all()
-        self._chunk_index = None
+        chunk.done()
 
     def roll(self) -> None:
         """Seals the segment being written; the next record starts a new one. Lock held."""
@@ -242,7 +234,8 @@ class LogWriter:
     @property
     def last_ms(self) -> int:
         """The time of the last record."""
-        return self._appender.last_ms if self.staged and self._appender else self._last_ms
+        chunk = self._chunk
+        return chunk.last_ms if chunk is not None and chunk.waiting else self._last_ms
 
     def close(self) -> None:
         """Makes everything durable and marks the queue as cleanly closed."""
@@ -266,33 +259,18 @@ class LogWriter:
                 else Closed(f"{self._directory.path} failed and must be reopened: {error}")
             )
         self.put = _cannot_stage
-        if self._appender is not None:
-            self._appender.finish()
+        if self._chunk is not None:
+            self._chunk.stop()
 
     def _release(self) -> None:
         for writer in [*self._sealed, *([self._writer] if self._writer else [])]:
             writer.close()
         self._sealed = []
         self._writer = None
-        if self._appender is not None:
-            self._appender.release_buffer()
-        if self._staging is not None:
-            self._staging.close()
-            self._staging = None
+        if self._chunk is not None:
+            self._chunk.close()
+            self._chunk = None
         self._publisher.close()
-
-    def _check_values(self, values: list[bytes]) -> int:
-        """Refuses what cannot be stored; gives the size of the frames."""
-        total, largest, smallest = measure(values)
-        room = self._options.segment_bytes - self._layout.header_bytes - self._layout.frame_bytes
-        if largest > room:
-            raise RecordTooLarge(
-                f"a record of {largest} bytes does not fit into a segment of "
-                f"segment_bytes = {self._options.segment_bytes}: at most {room}"
-            )
-        if smallest == 0 and self._layout.zero_size_ends:
-            raise InvalidOption("an empty record cannot be stored in version 1; use version 2")
-        return total + len(values) * self._layout.frame_bytes
 
     def _append_some(self, values: list[bytes], first: int) -> int:
         """Writes as many values as the segment takes, at least one."""
@@ -348,45 +326,33 @@ class LogWriter:
 
     def _begin_chunk(self, value: bytes, *, anew: bool) -> bool:
         """Opens the staging buffer for a record; False if it does not fit there. Lock held."""
-        size = self._check_values([value])
+        size = check_values([value], self._layout, self._options.segment_bytes)
         if size > self._options.staging_bytes - HEADER_BYTES:
             return False
-        appender = self._appender
-        has_room = appender is not None and size <= self._chunk_end - appender.position
-        if self.staged and has_room and not anew:
+        if self._chunk is not None and self._chunk.has_room(size) and not anew:
             return True
         self.drain()
         available = self._make_room(size + self._layout.header_bytes)
         self.drain()
         writer, frames = self._segment_for(len(value), max(self._clock.now_ms(), self._last_ms))
-        staging, appender = self._open_staging()
-        header, index = frames.header, self.written - frames.header.base_offset
+        if self._chunk is None:
+            self._chunk = Chunk(
+                self._directory, self._options.staging_bytes, self.lock, self._clock
+            )
         room = min(
             self._options.segment_bytes - writer.end,
             self._options.staging_bytes - HEADER_BYTES,
             available - self._layout.header_bytes,
         )
-        self._chunk_end = HEADER_BYTES + room
-        staging.begin(header.encode(), index)
-        appender.last_ms = self._last_ms
-        appender.begin(
-            HEADER_BYTES, self._chunk_end, header.base_offset, index, frames.seed, header.epoch_ms
-        )
-        self._chunk_index = index
-        self.put = appender.append
+        index = self.written - frames.header.base_offset
+        self._chunk.begin(frames, index, room, self._last_ms)
+        self.put = self._chunk.put
         return True
 
     def _help_sync(self) -> None:
         """Makes a writer that outruns the disk wait for it: unsynced segments are bounded."""
         if len(self._sealed) > _UNSYNCED_SEGMENTS_MAX:
             self._commit.wait(self.written)
-
-    def _open_staging(self) -> tuple[Staging, Appender]:
-        if self._staging is None or self._appender is None:
-            self._staging = Staging(self._directory, self._options.staging_bytes)
-            now_ms = None if type(self._clock) is SystemClock else self._clock.now_ms
-            self._appender = Appender(self._staging.buffer, self.lock, now_ms)
-        return self._staging, self._appender
 
     def _write(self, data: memoryview, count: int) -> None:
         """Writes the frames of the next `count` records to the segment."""

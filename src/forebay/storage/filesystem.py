@@ -239,7 +239,7 @@ class DiskDirectory:
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise Locked(self.path, _lock_owner(os.fstat(self._descriptor))) from None
+            raise Locked(self.path, lock_owner(os.fstat(self._descriptor))) from None
 
     def check_safe(self) -> None:
         """Refuses a directory that another user could change under the owner."""
@@ -304,7 +304,7 @@ def _make_directory(path: str, mode: int) -> None:
         os.close(descriptor)
 
 
-def _lock_owner(status: os.stat_result) -> int | None:
+def lock_owner(status: os.stat_result) -> int | None:
     """Finds the process that holds the lock; the kernel lists it by device and inode."""
     wanted = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     try:

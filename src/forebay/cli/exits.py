@@ -1,0 +1,84 @@
+"""Exit codes, and which error gives which: one table for the program, its help and its docs."""
+
+from __future__ import annotations
+
+import errno
+
+import click
+
+from forebay.errors import (
+    Damaged,
+    Empty,
+    Full,
+    InvalidOption,
+    Locked,
+    RecordTooLarge,
+    UnsupportedVersion,
+)
+
+OK = 0
+ERROR = 1
+USAGE = 2
+NOTHING = 3
+DAMAGE = 4
+BAD_DATA = 65
+CANNOT_CREATE = 73
+TRY_AGAIN = 75
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+
+MEANINGS = {
+    OK: "ok",
+    ERROR: "error; the line on stderr says which",
+    USAGE: "the command line is wrong",
+    NOTHING: "nothing to get: what was asked for is not there",
+    DAMAGE: "damage found: bytes on the disk do not verify",
+    BAD_DATA: "bad data: the input, or a format version that is not known",
+    CANNOT_CREATE: "the queue or file cannot be created",
+    TRY_AGAIN: "locked or full: try again later",
+    INTERRUPTED: "interrupted by Ctrl-C",
+    BROKEN_PIPE: "whoever read the output went away; nothing is said",
+}
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class Failure(click.ClickException):
+    """An error of a verb: one line for the user, and the exit code."""
+
+    def __init__(self, message: str, code: int = ERROR) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def code_of(error: BaseException) -> int:
+    """Gives the exit code for an error of the library or of the system."""
+    if isinstance(error, Damaged):
+        return DAMAGE
+    if isinstance(error, Locked | Full):
+        return TRY_AGAIN
+    if isinstance(error, Empty):
+        return NOTHING
+    if isinstance(error, RecordTooLarge | UnsupportedVersion):
+        return BAD_DATA
+    if isinstance(error, InvalidOption):
+        return USAGE
+    if isinstance(error, OSError) and error.errno in _FULL:
+        return TRY_AGAIN
+    return ERROR
+
+
+def message_of(error: BaseException) -> str:
+    """Gives one line that says what happened, and where if that is known."""
+    if isinstance(error, OSError) and error.strerror:
+        where = f"{error.filename}: " if error.filename else ""
+        text = f"{where}{error.strerror}"
+    else:
+        text = str(error) or type(error).__name__
+    return " ".join(text.split())
+
+
+def help_text() -> str:
+    """Lists the codes, for the end of the help."""
+    rows = "\n".join(f"  {code:>3}  {meaning}" for code, meaning in MEANINGS.items())
+    return f"\b\nExit codes:\n{rows}"

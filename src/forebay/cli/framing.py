@@ -1,0 +1,137 @@
+"""How records lie in a stream of bytes: by lines, by NUL bytes, or with their length before them.
+
+Splitters take chunks as a pipe gives them and keep at most one unfinished record. No I/O.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Protocol
+
+_LENGTH = struct.Struct(">I")
+_DELIMITERS = {"lines": b"\n", "nul": b"\0"}
+
+OUTPUT_FRAMINGS = ("lines", "nul", "length")
+INPUT_FRAMINGS = (*OUTPUT_FRAMINGS, "files")
+
+
+class BadInput(Exception):
+    """The stream is not what the framing says; the message tells why."""
+
+
+class Splitter(Protocol):
+    """Cuts a stream into records."""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Takes the next bytes; gives the records that they finish."""
+        ...
+
+    def finish(self) -> list[bytes]:
+        """Takes the end of the stream; gives the last record, if there is one."""
+        ...
+
+
+def make_splitter(framing: str, record_bytes_max: int) -> Splitter:
+    """Gives the splitter of a framing; a record that grows larger than the bound is bad input."""
+    if framing == "files":
+        return _WholeSplitter(record_bytes_max)
+    if framing == "length":
+        return _LengthSplitter(record_bytes_max)
+    return _DelimiterSplitter(_DELIMITERS[framing], record_bytes_max)
+
+
+def join(values: list[bytes], framing: str) -> bytes:
+    """Puts records into a stream, so that the same framing splits it into them again."""
+    if not values:
+        return b""
+    if framing == "length":
+        return b"".join(part for value in values for part in (_LENGTH.pack(len(value)), value))
+    delimiter = _DELIMITERS[framing]
+    return delimiter.join(values) + delimiter
+
+
+class _Unfinished:
+    """The parts of a record that has no end yet."""
+
+    def __init__(self, record_bytes_max: int) -> None:
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._max = record_bytes_max
+
+    def add(self, data: bytes) -> None:
+        self._size += len(data)
+        if self._size > self._max:
+            raise BadInput(f"a record is larger than the {self._max} bytes that a segment takes")
+        if data:
+            self._parts.append(data)
+
+    def take(self) -> bytes:
+        whole = b"".join(self._parts)
+        self._parts, self._size = [], 0
+        return whole
+
+
+class _DelimiterSplitter:
+    def __init__(self, delimiter: bytes, record_bytes_max: int) -> None:
+        self._delimiter = delimiter
+        self._unfinished = _Unfinished(record_bytes_max)
+
+    def feed(self, data: bytes) -> list[bytes]:
+        first, found, rest = data.partition(self._delimiter)
+        if not found:
+            self._unfinished.add(data)
+            return []
+        records = [self._unfinished.take() + first]
+        *whole, last = rest.split(self._delimiter)
+        self._unfinished.add(last)
+        return records + whole
+
+    def finish(self) -> list[bytes]:
+        last = self._unfinished.take()
+        return [last] if last else []
+
+
+class _WholeSplitter:
+    def __init__(self, record_bytes_max: int) -> None:
+        self._unfinished = _Unfinished(record_bytes_max)
+
+    def feed(self, data: bytes) -> list[bytes]:
+        self._unfinished.add(data)
+        return []
+
+    def finish(self) -> list[bytes]:
+        return [self._unfinished.take()]
+
+
+class _LengthSplitter:
+    def __init__(self, record_bytes_max: int) -> None:
+        self._buffer = bytearray()
+        self._max = record_bytes_max
+        self._bad: BadInput | None = None
+
+    def feed(self, data: bytes) -> list[bytes]:
+        if self._bad is not None:
+            raise self._bad
+        self._buffer += data
+        records: list[bytes] = []
+        position, end = 0, len(self._buffer)
+        while end - position >= _LENGTH.size:
+            (size,) = _LENGTH.unpack_from(self._buffer, position)
+            if size > self._max:
+                # The records before it are whole: they are given first, the error next.
+                self._bad = BadInput(f"a record claims {size} bytes; a segment takes {self._max}")
+                break
+            start = position + _LENGTH.size
+            if size > end - start:
+                break
+            records.append(bytes(self._buffer[start : start + size]))
+            position = start + size
+        del self._buffer[:position]
+        return records
+
+    def finish(self) -> list[bytes]:
+        if self._bad is not None:
+            raise self._bad
+        if self._buffer:
+            raise BadInput(f"the input ends within a record, {len(self._buffer)} bytes into it")
+        return []

@@ -1,0 +1,175 @@
+"""`forebay fsck`: verifies every byte of a queue and changes none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import click
+
+from forebay import LogReader
+from forebay.cli import exits
+from forebay.cli.arguments import json_option, path_argument
+from forebay.cli.inspection import (
+    damage_fields,
+    describe,
+    end_damage,
+    foreign_names,
+    is_loss,
+    owner_of,
+    segment_facts,
+    state_of,
+    temporary_names,
+)
+from forebay.cli.output import Bar, plural, size_text, write_json
+from forebay.errors import Damaged
+from forebay.formats.fflg import LAYOUTS
+from forebay.frames import Damage
+from forebay.queues.positions import INDEX
+from forebay.storage import inbox
+from forebay.storage.quarantine import count_kept
+from forebay.storage.tail import NAME as TAIL
+
+
+@dataclass(slots=True)
+class Findings:
+    """What a check found."""
+
+    records: int = 0
+    bytes: int = 0
+    segments: int = 0
+    state: str = ""
+    damage: list[Damage] = field(default_factory=list)
+    torn: list[Damage] = field(default_factory=list)
+    foreign: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def lost(self) -> int:
+        """How many records the damage costs, as far as the format can tell."""
+        return sum(damage.count or 0 for damage in self.damage)
+
+    def add(self, damage: Damage) -> None:
+        """Takes note of damage, or of an unfinished end, which is none."""
+        (self.damage if is_loss(damage) else self.torn).append(damage)
+
+
+@click.command("fsck")
+@path_argument
+@json_option
+def command(path: str, as_json: bool) -> int:
+    """Verify the log PATH from its first byte to its last, read-only and without a lock.
+
+    Lists each damage and what it costs, files that do not belong there, and the state of the side
+    files. Code 4 if there is damage. The unfinished end that a crash leaves is reported and is no
+    damage: nobody was told that those records are stored.
+    """
+    with LogReader(path) as reader:
+        findings = check(reader)
+    if as_json:
+        _write_json(findings)
+    else:
+        _write_text(findings)
+    return exits.DAMAGE if findings.damage else exits.OK
+
+
+def check(reader: LogReader) -> Findings:
+    """Reads everything and gives what was found."""
+    findings = Findings()
+    owner = owner_of(reader.path)
+    findings.state = state_of(reader, owner)
+    facts = segment_facts(reader, owner)
+    findings.segments = len(facts)
+    findings.bytes = sum(segment.size for segment in facts)
+    _check_records(reader, findings)
+    damage = end_damage(reader, owner)
+    if damage is not None:
+        findings.add(damage)
+    _check_side_files(reader, findings)
+    findings.foreign = foreign_names(reader)
+    findings.notes += [
+        f"{name} was left half made; the next open removes it" for name in temporary_names(reader)
+    ]
+    unchecked = {segment.version for segment in facts if segment.version is not None}
+    for version in sorted(unchecked):
+        if not LAYOUTS[version].checked:
+            findings.notes.append(f"version {version} has no checksums: only sizes were checked")
+    kept_files, kept_bytes = count_kept(reader.directory)
+    if kept_files:
+        size = size_text(kept_bytes)
+        findings.notes.append(f"quarantine/ keeps {plural(kept_files, 'file')} ({size})")
+    return findings
+
+
+def _check_records(reader: LogReader, findings: Findings) -> None:
+    with Bar("fsck", len(reader)) as bar:
+        for item in reader.scan():
+            if isinstance(item, Damage):
+                findings.add(item)
+                continue
+            findings.records += len(item.values)
+            bar.update(item.offset + len(item.values) - reader.begin)
+
+
+def _check_side_files(reader: LogReader, findings: Findings) -> None:
+    try:
+        places = reader.consumers()
+    except Damaged as error:
+        reason = f"{error.damage.reason}; nothing is trimmed until consumers are saved anew"
+        findings.add(replace(error.damage, reason=reason))
+        places = {}
+    for name, offset in places.items():
+        if offset > reader.end:
+            findings.notes.append(f"{INDEX}: consumer {name!r} stands behind the end, at {offset}")
+        elif offset < reader.begin:
+            missed = plural(reader.begin - offset, "record")
+            findings.notes.append(f"{INDEX}: consumer {name!r} at {offset} has missed {missed}")
+    try:
+        inbox.read_ledger(reader.directory)
+    except Damaged as error:
+        findings.add(error.damage)
+    if reader.tail is None and TAIL in reader.directory.names():
+        path = f"{reader.path}/{TAIL}"
+        findings.add(Damage(path, 0, 0, "neither of its two marks verifies", count=0))
+
+
+def _summary(findings: Findings) -> dict[str, Any]:
+    return {
+        "records": findings.records,
+        "segments": findings.segments,
+        "bytes": findings.bytes,
+        "state": findings.state,
+        "damage": len(findings.damage),
+        "torn": len(findings.torn),
+        "lost": findings.lost,
+        "foreign": len(findings.foreign),
+    }
+
+
+def _write_json(findings: Findings) -> None:
+    for damage in [*findings.damage, *findings.torn]:
+        fields = damage_fields(damage)
+        write_json({"damage": {**fields, "offset": damage.offset, "count": damage.count}})
+    for name in findings.foreign:
+        write_json({"foreign": name})
+    for note in findings.notes:
+        write_json({"note": note})
+    write_json({"summary": _summary(findings)})
+
+
+def _write_text(findings: Findings) -> None:
+    for damage in [*findings.damage, *findings.torn]:
+        print(describe(damage))
+    for name in findings.foreign:
+        print(f"foreign: {name} does not belong to a log")
+    for note in findings.notes:
+        print(f"note: {note}")
+    good = f"{plural(findings.records, 'good record')} in {plural(findings.segments, 'segment')}"
+    if findings.damage:
+        places = plural(len(findings.damage), "damaged place")
+        verdict = (
+            f'{places}, {plural(findings.lost, "record")} lost; "forebay recover" saves the rest'
+        )
+    else:
+        verdict = "no damage"
+    print(f"{good} ({size_text(findings.bytes)}), {findings.state}: {verdict}")

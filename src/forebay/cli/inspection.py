@@ -1,0 +1,173 @@
+"""What can be told of a log from outside: state, owner, segments, what is behind its end.
+
+Only reads, takes no lock, and works on a queue that is in use, was killed, or is damaged.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from typing import Any
+
+from forebay import LogReader
+from forebay.errors import Damaged, ForebayError
+from forebay.formats.fflg import VERSION_DEFAULT
+from forebay.frames import Damage
+from forebay.queues.recovery import OWN_DIRECTORIES, OWN_NAMES
+from forebay.queues.scanner import OpenSegment
+from forebay.storage.atomic import TEMPORARY
+from forebay.storage.filesystem import lock_owner
+from forebay.storage.segments import scan_segment
+from forebay.storage.tail import NAME as TAIL
+
+OPEN = "open"
+CLOSED = "closed"
+CRASHED = "not closed: the next open recovers it"
+FOREIGN = "made by another program: the next open adds what is missing"
+TAIL_DAMAGED = "its tail file is damaged: the next open makes a new one"
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFacts:
+    """One segment file; `trouble` says why its header cannot be read."""
+
+    name: str
+    base: int
+    count: int
+    size: int
+    version: int | None
+    first_time_ms: int | None
+    sealed: bool
+    trouble: str | None
+
+
+def owner_of(path: str) -> int | None:
+    """Gives the process that owns a queue; None if none is seen."""
+    return lock_owner(os.stat(path))
+
+
+def state_of(reader: LogReader, owner: int | None) -> str:
+    """Says in a few words whether a queue is in use, closed, or left by a crash."""
+    if owner is not None:
+        return OPEN
+    if reader.tail is not None:
+        return CLOSED if reader.tail.clean else CRASHED
+    return TAIL_DAMAGED if TAIL in reader.directory.names() else FOREIGN
+
+
+def segment_facts(reader: LogReader, owner: int | None) -> list[SegmentFacts]:
+    """Describes each segment; counts come from the base of the next one, or the end."""
+    bases = reader.segments.bases
+    clean = owner is None and reader.tail is not None and reader.tail.clean
+    facts = []
+    for base, following in zip(bases, [*bases[1:], None], strict=True):
+        name = reader.segments.names[base]
+        version, first_time_ms, trouble = _header_facts(reader, name, base)
+        end = reader.written if following is None else following
+        facts.append(
+            SegmentFacts(
+                name,
+                base,
+                max(0, end - base),
+                os.path.getsize(os.path.join(reader.path, name)),
+                version,
+                first_time_ms,
+                following is not None or clean,
+                trouble,
+            )
+        )
+    return facts
+
+
+def newest_version(reader: LogReader) -> int:
+    """Gives the version that new segments get if nothing else is asked for."""
+    if not reader.segments.bases:
+        return VERSION_DEFAULT
+    base = reader.segments.bases[-1]
+    version, _, _ = _header_facts(reader, reader.segments.names[base], base)
+    return version or VERSION_DEFAULT
+
+
+def end_damage(reader: LogReader, owner: int | None) -> Damage | None:
+    """Says what is behind the last record, if it is not a record: an unfinished write, mostly.
+
+    Of a queue that is in use nothing can be said: its owner may be writing there now.
+    """
+    tail = reader.tail
+    if owner is not None or not reader.segments.bases or (tail is not None and tail.clean):
+        return None
+    base = reader.segments.bases[-1]
+    try:
+        segment = OpenSegment(reader.directory, reader.segments.names[base], base)
+    except Damaged as error:
+        # Below the end the scan tells it; above, the file was just being made.
+        return replace(error.damage, torn=True) if base >= reader.written else None
+    except ForebayError:
+        return None
+    position, index = segment.frames.layout.header_bytes, 0
+    if tail is not None and tail.segment == base and tail.durable >= base:
+        position, index = tail.position, tail.durable - base
+    try:
+        for item in scan_segment(
+            segment.file, segment.path, segment.frames, position=position, index=index
+        ):
+            if isinstance(item, Damage) and base + (item.offset or 0) >= reader.written:
+                # Above the durable mark the first bad frame ends the log, whatever follows it.
+                torn = item.torn or tail is not None
+                return replace(item, torn=torn, offset=base + (item.offset or 0))
+    finally:
+        segment.file.close()
+    return None
+
+
+def foreign_names(reader: LogReader) -> list[str]:
+    """Lists what is in the directory and does not belong to a log."""
+    known = {*OWN_NAMES, *OWN_DIRECTORIES, *reader.segments.names.values()}
+    names = set(reader.directory.names()) - known
+    return sorted(name for name in names if not name.endswith(TEMPORARY))
+
+
+def temporary_names(reader: LogReader) -> list[str]:
+    """Lists files that a crash left half made; the next open removes them."""
+    return sorted(name for name in reader.directory.names() if name.endswith(TEMPORARY))
+
+
+def is_loss(damage: Damage) -> bool:
+    """Says whether damage costs records, other than an unfinished end that nobody was promised."""
+    return not damage.torn or bool(damage.count)
+
+
+def describe(damage: Damage) -> str:
+    """Gives damage as a line for people."""
+    kind = "damage" if is_loss(damage) else "unfinished end"
+    lost = ""
+    if is_loss(damage) and damage.count is not None:
+        first = "" if damage.offset is None or not damage.count else f" from offset {damage.offset}"
+        lost = f"; records lost: {damage.count}{first}"
+    place = f"{damage.path}, byte {damage.position}, {damage.length} bytes"
+    return f"{kind}: {place}: {damage.reason}{lost}"
+
+
+def damage_fields(damage: Damage) -> dict[str, Any]:
+    """Gives damage as JSON, the same for every verb."""
+    return {
+        "path": damage.path,
+        "position": damage.position,
+        "length": damage.length,
+        "reason": damage.reason,
+        "torn": damage.torn,
+    }
+
+
+def _header_facts(
+    reader: LogReader, name: str, base: int
+) -> tuple[int | None, int | None, str | None]:
+    try:
+        segment = OpenSegment(reader.directory, name, base)
+    except (ForebayError, FileNotFoundError) as error:
+        return None, None, str(error)
+    segment.file.close()
+    header = segment.frames.header
+    first_time_ms = header.epoch_ms + 1 if header.layout.checked else None
+    trouble = segment.damage.reason if segment.damage is not None else None
+    return header.version, first_time_ms, trouble

@@ -1,0 +1,66 @@
+"""Ctrl-C and SIGTERM at a safe place only.
+
+An exception in the middle of an append would leave the handle between two states. Inside this
+guard a signal is only remembered, and raised where the program waits or asks for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType, TracebackType
+
+
+class Interrupted(Exception):
+    """The user, or the system, asked the program to end."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__("interrupted")
+        self.code = 128 + number
+
+
+class Interrupts:
+    """Holds signals back while a queue is being changed."""
+
+    def __init__(self) -> None:
+        self._pending: int | None = None
+        self._waiting = False
+        self._old: dict[int, object] = {}
+
+    def check(self) -> None:
+        """Raises if a signal came."""
+        if self._pending is not None:
+            raise Interrupted(self._pending)
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Lets a signal through at once, for calls that may wait for ever."""
+        self._waiting = True
+        try:
+            self.check()
+            yield
+        finally:
+            self._waiting = False
+
+    def __enter__(self) -> Interrupts:
+        # Signal handlers belong to the main thread; elsewhere there is nothing to hold back.
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._old[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for number, handler in self._old.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]  # what `signal` gave back
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        self._pending = number
+        if self._waiting:
+            raise Interrupted(number)

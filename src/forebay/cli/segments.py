@@ -1,0 +1,57 @@
+"""`forebay segments`: the segment files of a queue."""
+
+from __future__ import annotations
+
+import click
+
+from forebay import LogReader
+from forebay.cli import exits
+from forebay.cli.arguments import json_option, path_argument
+from forebay.cli.inspection import owner_of, segment_facts
+from forebay.cli.output import say, time_text, write_json, write_table
+
+_COLUMNS = ("name", "base", "count", "bytes", "version", "first time", "sealed")
+
+
+@click.command("segments")
+@path_argument
+@json_option
+def command(path: str, as_json: bool) -> int:
+    """List the segments of the log PATH: name, first offset, records, bytes, version, time.
+
+    Bytes are those of the file; the one that is being written is allocated ahead.
+    """
+    with LogReader(path) as reader:
+        facts = segment_facts(reader, owner_of(reader.path))
+    if as_json:
+        for segment in facts:
+            write_json(
+                {
+                    "name": segment.name,
+                    "base": segment.base,
+                    "count": segment.count,
+                    "bytes": segment.size,
+                    "version": segment.version,
+                    "first_time_ms": segment.first_time_ms,
+                    "sealed": segment.sealed,
+                    "trouble": segment.trouble,
+                }
+            )
+    else:
+        rows = [
+            (
+                segment.name,
+                segment.base,
+                segment.count,
+                segment.size,
+                segment.version,
+                time_text(segment.first_time_ms),
+                segment.sealed,
+            )
+            for segment in facts
+        ]
+        write_table(_COLUMNS, rows)
+    troubled = [segment for segment in facts if segment.trouble is not None]
+    for segment in troubled:
+        say(f"segment {segment.name}: {segment.trouble}")
+    return exits.DAMAGE if troubled else exits.OK

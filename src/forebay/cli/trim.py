@@ -1,0 +1,100 @@
+"""`forebay trim`: removes what every consumer has read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import click
+
+import forebay
+from forebay import LogReader
+from forebay.cli import exits
+from forebay.cli.arguments import json_option, path_argument
+from forebay.cli.output import plural, talk, write_json
+
+
+@dataclass(frozen=True, slots=True)
+class _Trimmed:
+    """Which segments went, how many records they held, and who holds the rest."""
+
+    records: int
+    names: list[str]
+    begin: int
+    end: int
+    holders: list[str]
+    lowest: int | None
+
+
+@click.command("trim")
+@path_argument
+@click.option("--dry-run", is_flag=True, help="Say what would go, and change nothing.")
+@json_option
+def command(path: str, dry_run: bool, as_json: bool) -> int:
+    """Remove whole segments of the log PATH that all consumers and cursors are past.
+
+    Without a consumer nothing goes. The newest segment always stays. The queue must be free, but
+    for --dry-run.
+    """
+    trimmed = _plan(path) if dry_run else _trim(path)
+    if as_json:
+        write_json(
+            {
+                "records": trimmed.records,
+                "segments": trimmed.names,
+                "begin": trimmed.begin,
+                "end": trimmed.end,
+                "held_by": trimmed.holders,
+                "held_at": trimmed.lowest,
+                "dry_run": dry_run,
+            }
+        )
+        return exits.OK
+    verb = "would go" if dry_run else "went"
+    names = f" ({', '.join(trimmed.names)})" if trimmed.names else ""
+    talk(
+        f"{plural(len(trimmed.names), 'segment')} {verb}, {plural(trimmed.records, 'record')}"
+        f"{names}; {plural(trimmed.end - trimmed.begin, 'record')} from offset {trimmed.begin} on stay"
+    )
+    if trimmed.lowest is None:
+        talk("nothing is trimmed before there is a consumer")
+    else:
+        talk(f"{', '.join(trimmed.holders)} holds what is from offset {trimmed.lowest} on")
+    return exits.OK
+
+
+def _plan(path: str) -> _Trimmed:
+    with LogReader(path) as reader:
+        holders, lowest = _lowest(reader)
+        bases = reader.segments.bases
+        names = [
+            reader.segments.names[base]
+            for base, following in pairwise(bases)
+            if lowest is not None and following <= min(lowest, reader.end)
+        ]
+        begin = bases[len(names)] if bases else reader.begin
+        return _Trimmed(begin - reader.begin, names, begin, reader.end, holders, lowest)
+
+
+def _trim(path: str) -> _Trimmed:
+    with forebay.open(path, background=False, trim_interval_seconds=None) as log:
+        # Opening may have recovered and adopted: only now the segments are what is trimmed.
+        before = _names(path)
+        records = log.trim()
+        after = set(_names(path))
+        begin, end = log.begin, log.end
+        with LogReader(path) as reader:
+            holders, lowest = _lowest(reader)
+    names = [name for name in before if name not in after]
+    return _Trimmed(records, names, begin, end, holders, lowest)
+
+
+def _names(path: str) -> list[str]:
+    with LogReader(path) as reader:
+        return [reader.segments.names[base] for base in reader.segments.bases]
+
+
+def _lowest(reader: LogReader) -> tuple[list[str], int | None]:
+    places = [*reader.consumers().items(), *reader.cursors().items()]
+    lowest = min((offset for _, offset in places), default=None)
+    return [name for name, offset in places if offset == lowest], lowest

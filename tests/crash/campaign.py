@@ -1,0 +1,68 @@
+"""Runs scenarios and cuts the power everywhere: the loop that the crash tests share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.crash.forgetful import ForgetfulFilesystem
+from tests.crash.scenarios import SCENARIOS, Steps, random_steps
+from tests.crash.workload import Broken, Workload, check_state, promises_of
+
+POLICIES: list[dict[str, Any]] = [{}, {"sync": "os"}, {"sync": "interval"}, {"version": 1}]
+_GO_ON_EVERY = 8
+_NESTED_EVERY = 25
+
+
+class Campaign:
+    """Counts the distinct states that were opened and found whole."""
+
+    def __init__(self) -> None:
+        self.seen: set[bytes] = set()
+        self.contents: set[bytes] = set()
+        self._opened = 0
+
+    @property
+    def states(self) -> int:
+        """How many states there were, distinct by content."""
+        return len(self.contents)
+
+    def run_scenario(self, name: str, seed: int, **limits: Any) -> None:
+        """Runs a scenario by name and checks every state that a power cut may leave."""
+        steps, options = SCENARIOS[name]
+        self.run(steps, options, seed, f"scenario {name!r}", **limits)
+
+    def run_random(self, seed: int, **limits: Any) -> None:
+        """Runs random operations, under the policy that the seed gives."""
+        options = POLICIES[seed % len(POLICIES)]
+        self.run(random_steps, options, seed, f"random operations under {options}", **limits)
+
+    def run(
+        self, steps: Steps, options: dict[str, Any], seed: int, what: str, **limits: Any
+    ) -> None:
+        """Runs steps on a new machine and checks every state that a power cut may leave."""
+        work = Workload(ForgetfulFilesystem(seed), seed, **options)
+        try:
+            steps(work)
+        finally:
+            work.log._closed = True
+        settings = {"random_subsets": 8, "torn": True, **limits}
+        for state in work.filesystem.crash_states(seen=self.seen, **settings):
+            self.contents.add(state.key)
+            self._opened += 1
+            promises = promises_of(state, work.filesystem)
+            nested = self._opened % _NESTED_EVERY == 0
+            go_on = not nested and self._opened % _GO_ON_EVERY == 0
+            where = f"{what}, seed {seed}"
+            try:
+                machine = check_state(
+                    state, promises, work.model, options=work.options, go_on=go_on
+                )
+                if not nested:
+                    continue
+                # Recovery is cut itself: it must be able to start again from anything.
+                for again in machine.crash_states(1, seen=self.seen, limit=6):
+                    where = f"{what}, seed {seed}, point {state.point}, {state.description}"
+                    self.contents.add(again.key)
+                    check_state(again, promises, work.model, options=work.options)
+            except Broken as error:
+                raise Broken(f"{where}: {error}") from error

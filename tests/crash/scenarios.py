@@ -1,0 +1,136 @@
+"""What the crash simulation runs: a few scenarios by name, and random ones by seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tests.crash.workload import Workload
+
+Steps = Callable[[Workload], None]
+
+
+def singles(run: Workload) -> None:
+    for _ in range(6):
+        run.append()
+
+
+def batches(run: Workload) -> None:
+    run.append_many(3)
+    run.append_many(6, size=300)
+    run.append_many(2, size=10)
+
+
+def rolling(run: Workload) -> None:
+    for size in (600, 700, 50, 800, 1200):
+        run.append(size)
+
+
+def closing(run: Workload) -> None:
+    run.append(100)
+    run.reopen()
+    run.append(700)
+    run.append(900)
+    run.reopen()
+
+
+def trimming(run: Workload) -> None:
+    run.append_many(6, size=600)
+    run.read_and_commit("a", 2)
+    run.trim()
+    run.read_and_commit("b", 4)
+    run.read_and_commit("a", 4)
+    run.trim()
+    run.append(50)
+
+
+def cursors(run: Workload) -> None:
+    run.append_many(6, size=600)
+    run.sync()
+    run.move_cursor("spark", 2)
+    run.trim()
+    run.move_cursor("spark", 6)
+    run.trim()
+
+
+def draining(run: Workload) -> None:
+    for size in (200, 300, 600):
+        run.append(size)
+    run.drain()
+    run.append(400)
+    run.append_many(2, size=30)
+    run.append(90)
+    run.sync()
+    run.append(20)
+
+
+def adoption(run: Workload) -> None:
+    run.append(60)
+    run.publish_batch([2, 1])
+    run.adopt()
+    run.append(30)
+    run.publish_batch([1])
+    run.adopt()
+
+
+def killed(run: Workload) -> None:
+    run.append(300)
+    run.append(40)
+    run.kill()
+    run.append(600)
+    run.append(700)
+    run.kill()
+    run.append(10)
+
+
+def dropping(run: Workload) -> None:
+    for _ in range(9):
+        run.append(500)
+
+
+SCENARIOS: dict[str, tuple[Steps, dict[str, Any]]] = {
+    "singles": (singles, {}),
+    "batches": (batches, {}),
+    "rolling": (rolling, {}),
+    "closing": (closing, {}),
+    "trimming": (trimming, {}),
+    "cursors": (cursors, {}),
+    "adoption": (adoption, {}),
+    "killed": (killed, {}),
+    "dropping": (dropping, {"max_bytes": 3000, "when_full": "drop_oldest"}),
+    "version 1": (rolling, {"version": 1}),
+    "version 1 trimming": (trimming, {"version": 1}),
+    "os draining": (draining, {"sync": "os"}),
+    "os rolling": (rolling, {"sync": "os"}),
+    "os batches": (batches, {"sync": "os"}),
+    "os killed": (killed, {"sync": "os"}),
+    "os closing": (closing, {"sync": "os"}),
+    "os adoption": (adoption, {"sync": "os"}),
+    "os trimming": (trimming, {"sync": "os"}),
+    "os version 1": (rolling, {"sync": "os", "version": 1}),
+    "interval draining": (draining, {"sync": "interval"}),
+    "interval trimming": (trimming, {"sync": "interval"}),
+}
+
+
+def random_steps(run: Workload) -> None:
+    """A few operations of all kinds, drawn by the run's seed."""
+    draw = run.random
+    operations: list[Callable[[], None]] = [
+        run.append,
+        run.append,
+        lambda: run.append_many(draw.randrange(1, 6)),
+        lambda: run.append_many(draw.randrange(1, 4), size=600),
+        run.sync,
+        run.drain,
+        lambda: run.read_and_commit(draw.choice("ab"), draw.randrange(1, 5)),
+        run.trim,
+        run.reopen,
+        run.kill,
+    ]
+    for _ in range(draw.randrange(4, 9)):
+        draw.choice(operations)()
+    if draw.random() < 0.3:
+        run.publish_batch([draw.randrange(1, 3) for _ in range(draw.randrange(1, 3))])
+        run.adopt()
+        run.append()
