@@ -12,8 +12,10 @@ import click
 from forebay import __version__
 from forebay.cli import exits
 from forebay.cli.arguments import json_option
-from forebay.cli.demo_records import RECORD_BYTES, Claim
-from forebay.cli.output import plural, write_json
+from forebay.cli.demo_records import RECORD_BYTES
+from forebay.cli.demo_story import Story, WriterFailed
+from forebay.cli.demo_teller import Teller
+from forebay.cli.output import plural
 
 _RECORDS_MIN = 2_000
 
@@ -27,7 +29,9 @@ _RECORDS_MIN = 2_000
     help=f"How many records of {RECORD_BYTES} bytes to write.",
 )
 @click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True)
-@click.option("--path", metavar="DIR", help="Where: a new or an empty directory.  [default: temporary]")
+@click.option(
+    "--path", metavar="DIR", help="Where: a new or an empty directory.  [default: temporary]"
+)
 @click.option("--keep", is_flag=True, help="Leave the queue there to look at.")
 @json_option
 def command(records: int, seed: int, path: str | None, keep: bool, as_json: bool) -> int:
@@ -41,55 +45,21 @@ def command(records: int, seed: int, path: str | None, keep: bool, as_json: bool
     teller = Teller(as_json)
     started = time.monotonic()
     size = records * RECORD_BYTES
-    teller.line(f"forebay {__version__}: {plural(records, 'record')} ({size:,} bytes) in {directory}")
+    teller.line(
+        f"forebay {__version__}: {plural(records, 'record')} ({size:,} bytes) in {directory}"
+    )
     holds = False
     try:
-        from forebay.cli.demo_story import Story
-
         Story(os.path.join(directory, "log"), records, seed, teller).tell()
         holds = teller.failed == 0
+    except WriterFailed as error:
+        raise exits.Failure(str(error)) from None
     finally:
-        kept = keep or (teller.failed > 0)
+        kept = keep or teller.failed > 0
         if not kept:
-            _clean_up(directory, path)
+            _clean_up(directory)
     teller.end(time.monotonic() - started, directory if kept else None)
     return exits.OK if holds else exits.ERROR
-
-
-class Teller:
-    """Tells the story: lines for people, or claims as JSON."""
-
-    def __init__(self, as_json: bool) -> None:
-        self.as_json = as_json
-        self.claims = 0
-        self.failed = 0
-
-    def line(self, text: str) -> None:
-        """Tells what happens."""
-        if not self.as_json:
-            print(text, flush=True)
-
-    def claim(self, claim: Claim) -> None:
-        """Tells what was checked, and whether it holds."""
-        self.claims += 1
-        self.failed += not claim.holds
-        if self.as_json:
-            write_json({"claim": claim.name, "holds": claim.holds, **claim.facts})
-        else:
-            print(f"   {'ok    ' if claim.holds else 'FAILED'} {claim.text}", flush=True)
-
-    def end(self, seconds: float, directory: str | None) -> None:
-        """Tells the verdict."""
-        if self.as_json:
-            write_json({"claims": self.claims, "failed": self.failed, "seconds": round(seconds, 2)})
-            return
-        if self.failed:
-            print(f"{self.failed} of {self.claims} claims FAILED; {seconds:.1f} s")
-        else:
-            print(f"all {self.claims} claims hold; {seconds:.1f} s")
-        if directory is not None:
-            log = os.path.join(directory, "log")
-            print(f"kept: forebay info {log} | forebay fsck {log} | forebay cat {log} --json")
 
 
 def _prepare(path: str | None) -> str:
@@ -103,7 +73,7 @@ def _prepare(path: str | None) -> str:
     return os.path.abspath(path)
 
 
-def _clean_up(directory: str, path: str | None) -> None:
+def _clean_up(directory: str) -> None:
     """Removes what the demo made: only its queue, and the directory if that is empty then."""
     shutil.rmtree(os.path.join(directory, "log"), ignore_errors=True)
     try:

@@ -118,14 +118,10 @@ def claim_complete(records: int, found: Comparison) -> Claim:
     """All records are there and right."""
     text = f"{found.right:,} of {records:,} records read back and compared, byte by byte"
     facts: dict[str, object] = {"records": records, "right": found.right}
-    return Claim(
-        "every record is right", text, found.exact and found.right == records, facts
-    )
+    return Claim("every record is right", text, found.exact and found.right == records, facts)
 
 
-def claim_salvaged(
-    records: int, victim: int, refused: bool, found: Comparison
-) -> Claim:
+def claim_salvaged(records: int, victim: int, refused: bool, found: Comparison) -> Claim:
     """A plain reading refuses the damage; a salvaging one loses exactly the record that was hit."""
     text = (
         f"a plain reading {'stops there' if refused else 'DID NOT NOTICE'}; salvage loses "
@@ -148,13 +144,18 @@ def claim_salvaged(
 
 
 def claim_trimmed(
-    removed: list[str], expected: list[str], places: dict[str, bool], holder: str, stayed: str
+    removed: list[str],
+    expected: list[str],
+    places: dict[str, bool],
+    stayed: str,
+    holder: str,
+    rest: Comparison,
 ) -> Claim:
     """Trimming removes what all are past, nothing else, and every consumer reads on rightly."""
     text = (
         f"{len(removed)} segments went; {stayed} stays, because {holder!r} stands in it; "
-        f"consumers that read on rightly: {sum(places.values())} of {len(places)}"
+        f"{sum(places.values())} of {len(places)} consumers read on rightly"
     )
-    holds = bool(removed) and removed == expected and all(places.values())
+    holds = bool(removed) and removed == expected and all(places.values()) and rest.exact
     facts: dict[str, object] = {"removed": removed, "stayed": stayed, "consumers": places}
     return Claim("trimming takes only what all have read", text, holds, facts)

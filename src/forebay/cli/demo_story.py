@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -12,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import forebay
-from forebay import Damaged, Log, LogReader
+from forebay import Damage, Damaged, Log, LogReader
 from forebay.cli.demo_records import (
     RECORD_BYTES,
     Comparison,
@@ -23,6 +24,7 @@ from forebay.cli.demo_records import (
     claim_trimmed,
     compare,
 )
+from forebay.cli.demo_teller import Teller
 from forebay.cli.demo_writer import ACK_BYTES
 from forebay.cli.output import Bar, size_text
 from forebay.formats.fflg import LAYOUTS, VERSION_DEFAULT, segment_name
@@ -99,7 +101,7 @@ class Story:
         _flip(file, position)
         try:
             refused = self._is_refused()
-            found = self._read(self._count, salvage=True)
+            found = self._salvage()
         finally:
             _flip(file, position)
         self._teller.claim(claim_salvaged(self._count, base + index, refused, found))
@@ -133,24 +135,28 @@ class Story:
         removed = [name for name in before if name not in after]
         lowest = min(places.values())
         bases = [int(name, 16) for name in before]
-        expected = [
-            name
-            for name, following in zip(before, bases[1:], strict=False)
-            if following <= lowest
-        ]
+        behind = zip(before, bases[1:], strict=False)
+        expected = [name for name, following in behind if following <= lowest]
         self._teller.line(f"   {removed_records:,} records went in {seconds:.2f} s")
         stayed = segment_name(begin)
-        self._teller.claim(claim_trimmed(removed, expected, right, "audit", stayed))
+        rest = self._read(self._count, begin)
+        self._teller.claim(claim_trimmed(removed, expected, right, stayed, "audit", rest))
 
     def _names(self) -> list[str]:
         with LogReader(self._path) as reader:
             return [reader.segments.names[base] for base in reader.segments.bases]
 
-    def _read(self, end: int, *, salvage: bool = False) -> Comparison:
-        """Reads the log back and compares every record; plain readings count no damage away."""
-        with forebay.read(self._path, salvage=salvage) as reader, self._bar("compare") as bar:
-            items = self._watched(reader.scan(0, end), bar)
-            return compare(items, self._records, 0, max(end, reader.end))
+    def _read(self, end: int, first: int = 0) -> Comparison:
+        """Reads the log back and compares every record."""
+        with forebay.read(self._path) as reader, self._bar("compare") as bar:
+            items = _watched(reader.scan(first), bar)
+            return compare(items, self._records, first, end)
+
+    def _salvage(self) -> Comparison:
+        with forebay.read(self._path, salvage=True) as reader, self._bar("salvage") as bar:
+            found = compare(_watched(reader.batches(), bar), self._records, 0, self._count)
+            found.damage += reader.damage
+            return found
 
     def _is_refused(self) -> bool:
         with forebay.read(self._path) as reader:
@@ -163,15 +169,6 @@ class Story:
 
     def _bar(self, label: str) -> Bar:
         return Bar(f"   {label}", self._count, hidden=self._teller.as_json)
-
-    @staticmethod
-    def _watched(
-        items: Iterator[RecordBatch | forebay.Damage], bar: Bar
-    ) -> Iterator[RecordBatch | forebay.Damage]:
-        for item in items:
-            yield item
-            if isinstance(item, RecordBatch):
-                bar.update(item.offset + len(item.values))
 
     def _run_writer(self, kill_at: int | None) -> int:
         """Starts the writer; kills it at an offset, or lets it finish. Gives what it promised."""
@@ -187,14 +184,55 @@ class Story:
             ) as writer,
             self._bar("write") as bar,
         ):
-            assert writer.stdout is not None
             try:
-                fcntl.fcntl(writer.stdout, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
                 promised = _watch(writer, bar, kill_at)
-            finally:
+            except BaseException:
                 writer.kill()
+                raise
         if kill_at is not None and writer.returncode != -9:
             raise WriterFailed(f"the writer ended by itself, with code {writer.returncode}")
         if kill_at is None and writer.returncode != 0:
             raise WriterFailed(f"the writer failed with code {writer.returncode}")
         return promised
+
+
+def _watched(
+    items: Iterator[RecordBatch] | Iterator[RecordBatch | Damage], bar: Bar
+) -> Iterator[RecordBatch | Damage]:
+    for item in items:
+        yield item
+        if isinstance(item, RecordBatch):
+            bar.update(item.offset + len(item.values))
+
+
+class WriterFailed(Exception):
+    """The writer did not do what it was started for."""
+
+
+def _watch(writer: subprocess.Popen[bytes], bar: Bar, kill_at: int | None) -> int:
+    """Reads what the writer acknowledges, to the end; kills it once it has passed an offset."""
+    assert writer.stdout is not None
+    fcntl.fcntl(writer.stdout, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+    started, first, promised = time.monotonic(), None, 0
+    unread = b""
+    while data := os.read(writer.stdout.fileno(), _PIPE_BYTES):
+        unread += data
+        whole = len(unread) // ACK_BYTES * ACK_BYTES
+        if not whole:
+            continue
+        promised = int(unread[whole - ACK_BYTES : whole])
+        unread = unread[whole:]
+        first = promised if first is None else first
+        if kill_at is not None and promised >= kill_at:
+            writer.send_signal(signal.SIGKILL)
+        rate = (promised - first) * RECORD_BYTES / max(time.monotonic() - started, 0.001)
+        bar.update(promised, f"{promised:,} records  {size_text(rate)}/s")
+    writer.wait()
+    return promised
+
+
+def _flip(file: Path, position: int) -> None:
+    """Flips the lowest bit of one byte of a file."""
+    with open(file, "r+b", buffering=0) as target:
+        (byte,) = os.pread(target.fileno(), 1, position)
+        os.pwrite(target.fileno(), bytes([byte ^ 1]), position)

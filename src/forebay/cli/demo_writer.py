@@ -6,7 +6,9 @@ its parent on stdout after each step what is acknowledged: one line of fixed siz
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import sys
 
 from forebay import Log
@@ -37,4 +39,7 @@ def _acknowledge(offset: int) -> None:
 
 
 if __name__ == "__main__":
-    write(sys.argv[1], *map(int, sys.argv[2:6]))
+    # Ctrl-C goes to the whole group; the parent decides what becomes of the writer.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with contextlib.suppress(BrokenPipeError):
+        write(sys.argv[1], *map(int, sys.argv[2:6]))

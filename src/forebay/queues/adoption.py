@@ -107,8 +107,13 @@ def _adopt_locked(
         placed.append((base, part.size))
         base, time_ms = base + part.count, epoch_ms + last_ms
     adopted = {**ledger.adopted, manifest.writer: manifest.batch}
-    inbox.write_ledger(directory, inbox.Ledger(adopted, moves))
-    inbox.finish_moves(directory, work, moves)
+    try:
+        inbox.write_ledger(directory, inbox.Ledger(adopted, moves))
+        inbox.finish_moves(directory, work, moves)
+    except OSError as error:
+        # The decision may be on the disk: appending on would give its offsets out twice.
+        writer.fail(error)
+        raise
     for start, size in placed:
         segments.add(start, segment_name(start))
         segments.sizes[start] = size

@@ -6,6 +6,7 @@ trimming, room, the maintenance thread, closing; `writer.py` owns what is append
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import warnings
@@ -361,11 +362,12 @@ class Log:
         removed = following - bases[0]
         # The durable mark first: recovery takes a gap above it for a loss.
         self._writer.publish_durable()
-        for base in bases[:count]:
-            self._directory.unlink(self._segments.names[base])
-        self._directory.sync()
-        self._segments.drop_first(count)
         self._first_empty = following
+        for name in [self._segments.names[base] for base in bases[:count]]:
+            with contextlib.suppress(FileNotFoundError):
+                self._directory.unlink(name)
+            self._segments.drop_first(1)
+        self._directory.sync()
         return removed
 
     def _disown(self) -> None:

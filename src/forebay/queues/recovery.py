@@ -59,6 +59,8 @@ def open_directory(
         tail_file.write(tail, sync=True)
         blank_staged(directory)
         segments = list_segments(directory)
+    else:
+        _set_leftovers_aside(directory, segments, tail)
     clear_adoption(directory)
     return tail_file, tail, segments
 
@@ -85,6 +87,14 @@ def finish_adoption(directory: Directory) -> bool:
     finally:
         work.close()
     return True
+
+
+def _set_leftovers_aside(directory: Directory, segments: SegmentList, tail: Tail) -> None:
+    """Moves away a file behind the end of a queue that was closed: its first write had failed."""
+    while segments.bases and segments.bases[-1] >= tail.written:
+        quarantine.keep_file(directory, segments.names[segments.bases[-1]])
+        segments.drop_last()
+        directory.sync()
 
 
 def clear_adoption(directory: Directory) -> None:

@@ -10,6 +10,7 @@ sync, ends the handle: what was not acknowledged is never tried again on that fi
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 
@@ -213,6 +214,9 @@ class LogWriter:
         self.drain()
         if self._writer is None:
             return
+        if self.written == self._segments.bases[-1]:
+            self._discard_empty(self._writer)
+            return
         try:
             self._writer.seal()
         except OSError as error:
@@ -307,10 +311,19 @@ class LogWriter:
         self._segments.add(self.written, self._writer.name)
         return self._writer, self._frames
 
+    def _discard_empty(self, writer: SegmentWriter) -> None:
+        """Takes a segment away whose first write failed: the next one needs its name."""
+        writer.close()
+        self._segments.drop_last()
+        self._leftover = writer.name
+        self._writer = self._frames = None
+        self._directory.unlink(writer.name)
+
     def _create_segment(self, name: str, header: Header) -> SegmentWriter:
         if self._leftover == name:
-            # An earlier try failed, and so did taking its file away.
-            self._directory.unlink(name)
+            # An earlier try failed; taking its file away may have failed as well.
+            with contextlib.suppress(FileNotFoundError):
+                self._directory.unlink(name)
         self._leftover = name
         size = self._options.segment_bytes if self._layout.checked else 0
         writer = SegmentWriter(self._directory, name, header.encode(), allocate_bytes=size)

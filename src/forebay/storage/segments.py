@@ -134,6 +134,11 @@ class SegmentList:
         self.bases.append(base)
         self.names[base] = name
 
+    def drop_last(self) -> None:
+        """Forgets the last one."""
+        self.sizes.pop(self.bases[-1], None)
+        del self.names[self.bases.pop()]
+
     def drop_first(self, count: int) -> None:
         """Forgets the first ones."""
         for base in self.bases[:count]:

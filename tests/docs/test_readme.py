@@ -1,0 +1,69 @@
+"""The README: its example runs, and what it names is there."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import ROOT, only_block
+
+PAGES = [
+    path.relative_to(ROOT).as_posix() for path in [ROOT / "README.md", *ROOT.glob("docs/**/*.md")]
+]
+LINK = re.compile(r"\]\(([^)#:]+)\)")
+
+
+def test_the_example_runs_and_reads_what_it_wrote(tmp_path: Path) -> None:
+    program = tmp_path / "example.py"
+    program.write_text(only_block("README.md", "python"), encoding="utf-8")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+
+    result = subprocess.run(
+        [sys.executable, "-W", "error", str(program)],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    lines = result.stdout.splitlines()
+    assert (result.stderr, result.returncode) == ("", 0)
+    assert [line.split()[0] for line in lines[:3]] == ["0", "1", "2"]
+    assert lines[1].endswith("""b'{"door": "closed"}'""")
+    assert lines[3:] == ["left to read: 0"]
+
+
+def test_the_example_has_at_most_ten_lines() -> None:
+    assert len(only_block("README.md", "python").splitlines()) <= 10
+
+
+@pytest.mark.parametrize("page", sorted(PAGES))
+def test_every_link_in_a_page_leads_somewhere(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    links = LINK.findall(re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+
+    missing = [link for link in links if not ((ROOT / page).parent / link).exists()]
+
+    assert missing == []
+
+
+@pytest.mark.parametrize("page", sorted(PAGES))
+def test_every_file_of_the_sources_that_a_page_names_is_there(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    named = re.findall(
+        r"`((?:src/forebay/|storage/|kernels/|queues/|formats/|tests/)[\w/]+\.py)`", text
+    )
+
+    missing = [name for name in named if "NAME" not in name and not found(name)]
+
+    assert missing == []
+
+
+def found(name: str) -> list[Path]:
+    return [path for path in (ROOT / name, ROOT / "src/forebay" / name) if path.exists()]
