@@ -10,7 +10,7 @@
     │   ├── Locked                 another process, or another handle, owns it
     │   ├── Full                   also a queue.Full: max_bytes is reached
     │   ├── Empty                  also a queue.Empty: nothing came in time
-    │   └── Overtaken              a consumer's next records were dropped to make room
+    │   └── Overtaken              a reader's next records were trimmed or dropped meanwhile
     └── the data
         ├── Damaged                bytes that do not verify: path, position, reason
         └── UnsupportedVersion     a format version that this program does not know
@@ -65,11 +65,11 @@ class Empty(ForebayError, queue.Empty):
 
 
 class Overtaken(ForebayError):
-    """Records that this consumer had not read were dropped; raised once, then reading goes on."""
+    """Records that a reader had not read are gone; a consumer gets it once and goes on."""
 
     def __init__(self, name: str, lost: int) -> None:
         super().__init__(
-            f"consumer {name!r}: {lost} unread records were dropped to make room; "
+            f"{name}: {lost} unread records were trimmed or dropped meanwhile; "
             "the next read goes on behind them"
         )
         self.lost = lost
@@ -78,11 +78,10 @@ class Overtaken(ForebayError):
 class Damaged(ForebayError):
     """Bytes on the disk do not verify; `damage` holds path, position, length and reason."""
 
-    def __init__(self, damage: Damage) -> None:
-        super().__init__(
-            f"{damage.path}, byte {damage.position}: {damage.reason}; "
-            'read round it with "forebay cat --salvage" or salvage=True'
-        )
+    def __init__(
+        self, damage: Damage, remedy: str = 'read round it with "forebay cat --salvage"'
+    ) -> None:
+        super().__init__(f"{damage.path}, byte {damage.position}: {damage.reason}; {remedy}")
         self.damage = damage
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from forebay.errors import Closed, ForebayError
+from tests.counting import Count
 from tests.crash import scenarios
 from tests.crash.forgetful import ForgetfulFilesystem
 from tests.crash.workload import Broken, Promise, Workload, check_machine, check_state, promises_of
@@ -125,7 +126,7 @@ def _quiet() -> None:
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("name", CASES)
 def test_an_error_of_any_call_loses_nothing_and_the_queue_goes_on(
-    name: str, fault: str, forever: bool, record_property: pytest.RecordProperty
+    name: str, fault: str, forever: bool, record_property: Count
 ) -> None:
     faults = fail_each_call(name, FAULTS[fault], forever=forever, check=check_healed)
 
@@ -136,7 +137,7 @@ def test_an_error_of_any_call_loses_nothing_and_the_queue_goes_on(
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["rolling", "killed", "os draining"])
 def test_a_power_cut_after_an_error_loses_nothing_acknowledged(
-    name: str, record_property: pytest.RecordProperty
+    name: str, record_property: Count
 ) -> None:
     states = 0
 

@@ -12,13 +12,15 @@ import signal
 import time
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from forebay.queues.log import Log
+from tests.counting import Count
 
 KILLS_EACH = 60
-OPTIONS = {"segment_bytes": 40_000, "staging_bytes": 16_384}
+OPTIONS: dict[str, Any] = {"segment_bytes": 40_000, "staging_bytes": 16_384}
 
 
 def value_at(offset: int) -> bytes:
@@ -27,7 +29,7 @@ def value_at(offset: int) -> bytes:
     return start * (1 + start[0] % 101)
 
 
-def write_until_killed(path: Path, pipe: int, seed: int, options: dict[str, object]) -> None:
+def write_until_killed(path: Path, pipe: int, seed: int, options: dict[str, Any]) -> None:
     """Appends in all ways there are, and reports each acknowledged end."""
     draw = random.Random(seed)
     log = Log(path, **OPTIONS, **options)
@@ -48,7 +50,7 @@ def write_until_killed(path: Path, pipe: int, seed: int, options: dict[str, obje
             log.trim()
 
 
-def kill_a_writer(path: Path, seed: int, seconds: float, options: dict[str, object]) -> int:
+def kill_a_writer(path: Path, seed: int, seconds: float, options: dict[str, Any]) -> int:
     """Lets a child write for a while, kills it, and gives the end that it had acknowledged."""
     reading, writing = os.pipe()
     child = os.fork()
@@ -79,7 +81,7 @@ def kill_a_writer(path: Path, seed: int, seconds: float, options: dict[str, obje
     ids=["always", "os", "interval", "os, version 1"],
 )
 def test_kill_at_random_moments_loses_nothing_acknowledged(
-    tmp_path: Path, options: dict[str, object], record_property: pytest.RecordProperty
+    tmp_path: Path, options: dict[str, Any], record_property: Count
 ) -> None:
     draw = random.Random(str(options))
     for seed in range(KILLS_EACH):

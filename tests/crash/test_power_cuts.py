@@ -11,6 +11,7 @@ import os
 
 import pytest
 
+from tests.counting import Count
 from tests.crash.campaign import Campaign
 from tests.crash.scenarios import SCENARIOS
 
@@ -35,7 +36,7 @@ def test_no_power_cut_breaks_a_promise_of_the_scenario(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("share", range(SHARES))
 def test_no_power_cut_breaks_a_promise_of_random_operations(
-    share: int, record_property: pytest.RecordProperty
+    share: int, record_property: Count
 ) -> None:
     campaign = Campaign()
     seed = share

@@ -278,7 +278,7 @@ def _read_only(machine: ForgetfulFilesystem) -> dict[int, bytes] | None:
         reader = LogReader(PATH, filesystem=machine)
     except (FileNotFoundError, NotAQueue):
         return None
-    found = {}
+    found: dict[int, bytes] = {}
     for item in reader.scan():
         if not isinstance(item, Damage):
             found.update(enumerate(item.values, item.offset))

@@ -163,7 +163,7 @@ def test_two_flipped_bits_of_a_header_are_never_repaired_to_something_else() -> 
         flipped = bytearray(data)
         flipped[bit // 8] ^= 1 << bit % 8
         flipped[(bit + 9) // 8] ^= 1 << (bit + 9) % 8
-        assert repair_header(bytes(flipped), header.base_offset) is None
+        assert repair_header(bytes(flipped), header.base_offset) in (None, header)
 
 
 def test_a_header_is_repaired_only_for_the_offset_in_its_name() -> None:

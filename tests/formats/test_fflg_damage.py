@@ -77,7 +77,6 @@ def test_every_flipped_bit_of_the_header_costs_nothing(segment: Segment) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(reason="a flipped version is not yet taken for damage")
 def test_every_flipped_bit_of_the_header_is_read_round_in_a_directory(tmp_path: Path) -> None:
     path = tmp_path / "q"
     written = write_segment(path, [b"one", b"two"], base=1)
@@ -89,7 +88,6 @@ def test_every_flipped_bit_of_the_header_is_read_round_in_a_directory(tmp_path: 
             assert len(reader.damage) == 1
 
 
-@pytest.mark.xfail(reason="an unknown magic or version is not yet taken for damage")
 @pytest.mark.parametrize("size", [20, HEADER_BYTES, SECTOR])
 def test_a_header_that_is_lost_costs_its_segment_and_no_other(tmp_path: Path, size: int) -> None:
     path = tmp_path / "q"

@@ -25,7 +25,7 @@ from forebay.cli.output import Bar, plural, talk, write_json, write_table
 _ROUNDS = 7
 _CHUNK_BYTES = 1 << 20
 _BATCH_RECORDS = 1_000
-_DURABLE_RECORDS_MAX = 150
+_DURABLE_RECORDS_MAX = 200
 _PREALLOCATED_BYTES = 8 << 20
 
 Measure = Callable[[str], float]

@@ -19,7 +19,7 @@ import click
 from forebay import LogReader, __version__
 from forebay.cli import exits
 from forebay.cli.arguments import json_option
-from forebay.cli.inspection import owner_of, state_of
+from forebay.cli.inspection import STATES, owner_of, state_of
 from forebay.cli.output import size_text, write_json, write_table
 from forebay.errors import ForebayError
 from forebay.kernels import checksum, fflg
@@ -162,7 +162,9 @@ def _queue(path: str) -> Iterator[Finding]:
     status = os.stat(path)
     try:
         with LogReader(path) as reader:
-            found = f"log of {len(reader):,} records, {state_of(reader, owner_of(reader.path))}"
+            found = (
+                f"log of {len(reader):,} records, {STATES[state_of(reader, owner_of(reader.path))]}"
+            )
     except (ForebayError, OSError) as error:
         empty = os.access(path, os.R_OK) and not _has_queue_files(path)
         yield Finding(

@@ -70,7 +70,11 @@ def code_of(error: BaseException) -> int:
 
 def message_of(error: BaseException) -> str:
     """Gives one line that says what happened, and where if that is known."""
-    if isinstance(error, OSError) and error.strerror:
+    if isinstance(error, Damaged):
+        damage = error.damage
+        place = f"{damage.path}, byte {damage.position}, {damage.length} bytes"
+        text = f'{place}: {damage.reason}; "forebay fsck" tells what it costs'
+    elif isinstance(error, OSError) and error.strerror:
         where = f"{error.filename}: " if error.filename else ""
         text = f"{where}{error.strerror}"
     else:

@@ -11,6 +11,7 @@ from forebay import LogReader
 from forebay.cli import exits
 from forebay.cli.arguments import json_option, path_argument
 from forebay.cli.inspection import (
+    STATES,
     damage_fields,
     describe,
     end_damage,
@@ -115,8 +116,8 @@ def _check_side_files(reader: LogReader, findings: Findings) -> None:
     try:
         places = reader.consumers()
     except Damaged as error:
-        reason = f"{error.damage.reason}; nothing is trimmed until consumers are saved anew"
-        findings.add(replace(error.damage, reason=reason))
+        reason = f"{error.damage.reason}; no consumer can be saved, and nothing is trimmed"
+        findings.add(replace(error.damage, reason=reason, count=0))
         places = {}
     for name, offset in places.items():
         if offset > reader.end:
@@ -172,4 +173,6 @@ def _write_text(findings: Findings) -> None:
         )
     else:
         verdict = "no damage"
-    print(f"{good} ({size_text(findings.bytes)}), {findings.state}: {verdict}")
+    if findings.state not in ("open", "closed"):
+        print(f"note: {STATES[findings.state]}")
+    print(f"{good} ({size_text(findings.bytes)}): {verdict}")

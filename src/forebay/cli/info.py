@@ -10,6 +10,7 @@ from forebay import LogReader
 from forebay.cli import exits
 from forebay.cli.arguments import json_option, path_argument
 from forebay.cli.inspection import (
+    STATES,
     damage_fields,
     describe,
     end_damage,
@@ -46,7 +47,7 @@ def _facts(reader: LogReader) -> dict[str, Any]:
         positions: dict[str, int] | None = reader.consumers()
         trouble = None
     except Damaged as error:
-        positions, trouble = None, str(error)
+        positions, trouble = None, exits.message_of(error)
     tail = reader.tail
     return {
         "kind": "log",
@@ -79,7 +80,7 @@ def _places(offsets: dict[str, int], end: int) -> dict[str, dict[str, int]]:
 
 
 def _text(facts: dict[str, Any]) -> dict[str, object]:
-    state = facts["state"]
+    state = STATES[facts["state"]]
     if facts["owner"] is not None:
         state = f"{state} in process {facts['owner']}"
     not_durable = facts["end"] - facts["durable"]

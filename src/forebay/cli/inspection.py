@@ -20,11 +20,14 @@ from forebay.storage.filesystem import lock_owner
 from forebay.storage.segments import scan_segment
 from forebay.storage.tail import NAME as TAIL
 
-OPEN = "open"
-CLOSED = "closed"
-CRASHED = "not closed: the next open recovers it"
-FOREIGN = "made by another program: the next open adds what is missing"
-TAIL_DAMAGED = "its tail file is damaged: the next open makes a new one"
+# What state a queue is in, in a word, and what that means.
+STATES = {
+    "open": "open",
+    "closed": "closed",
+    "crashed": "was not closed; the next open recovers it",
+    "foreign": "was made by another program; the next open adds what is missing",
+    "tail-damaged": "its tail file is damaged; the next open makes a new one",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +50,12 @@ def owner_of(path: str) -> int | None:
 
 
 def state_of(reader: LogReader, owner: int | None) -> str:
-    """Says in a few words whether a queue is in use, closed, or left by a crash."""
+    """Says whether a queue is in use, closed, or left by a crash: a key of `STATES`."""
     if owner is not None:
-        return OPEN
+        return "open"
     if reader.tail is not None:
-        return CLOSED if reader.tail.clean else CRASHED
-    return TAIL_DAMAGED if TAIL in reader.directory.names() else FOREIGN
+        return "closed" if reader.tail.clean else "crashed"
+    return "tail-damaged" if TAIL in reader.directory.names() else "foreign"
 
 
 def segment_facts(reader: LogReader, owner: int | None) -> list[SegmentFacts]:
@@ -60,7 +63,8 @@ def segment_facts(reader: LogReader, owner: int | None) -> list[SegmentFacts]:
     bases = reader.segments.bases
     clean = owner is None and reader.tail is not None and reader.tail.clean
     facts = []
-    for base, following in zip(bases, [*bases[1:], None], strict=True):
+    for number, base in enumerate(bases):
+        following = bases[number + 1] if number + 1 < len(bases) else None
         name = reader.segments.names[base]
         version, first_time_ms, trouble = _header_facts(reader, name, base)
         end = reader.written if following is None else following
@@ -106,7 +110,8 @@ def end_damage(reader: LogReader, owner: int | None) -> Damage | None:
         return None
     position, index = segment.frames.layout.header_bytes, 0
     if tail is not None and tail.segment == base and tail.durable >= base:
-        position, index = tail.position, tail.durable - base
+        # Before the first sync the mark stands at 0, before the header.
+        position, index = max(position, tail.position), tail.durable - base
     try:
         for item in scan_segment(
             segment.file, segment.path, segment.frames, position=position, index=index

@@ -48,12 +48,11 @@ def write_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
         for row in [columns, *rows]:
             print("\t".join(_cell(value) for value in row))
         return
-    from rich import box
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for number, name in enumerate(columns):
         right = bool(rows) and all(isinstance(row[number], int | float) for row in rows)
         table.add_column(name, justify="right" if right else "left", overflow="fold")

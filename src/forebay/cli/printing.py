@@ -7,10 +7,10 @@ import json
 
 import click
 
+from forebay.cli import exits
 from forebay.cli.framing import join
 from forebay.cli.inspection import damage_fields, describe
 from forebay.cli.output import say, write_bytes
-from forebay.errors import Damaged
 from forebay.frames import Damage
 from forebay.queues.scanner import RecordBatch
 
@@ -35,9 +35,9 @@ class Printer:
         self.count += len(batch.values)
 
     def damage(self, damage: Damage) -> None:
-        """Shows damage, or raises `Damaged` if nobody asked to go on."""
+        """Shows damage, or stops there if nobody asked to go on."""
         if not self._salvage:
-            raise Damaged(damage)
+            raise exits.Failure(f"{describe(damage)}; --salvage reads on", exits.DAMAGE)
         self.show(damage)
 
     def show(self, damage: Damage) -> None:

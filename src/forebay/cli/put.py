@@ -161,7 +161,7 @@ class _Putter:
         self._pending, self._size = [], 0
 
     def _refuse(self, records: list[bytes], source: str) -> None:
-        """Keeps what is good before the first record that cannot be stored, and says which it is."""
+        """Keeps what comes before the first record that cannot be stored, and says which it is."""
         for number, value in enumerate(records):
             if len(value) > self.record_bytes_max or (not value and not self._empty_allowed):
                 self._pending += records[:number]

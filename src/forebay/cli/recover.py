@@ -18,7 +18,7 @@ from forebay.cli import exits
 from forebay.cli.arguments import json_option, path_argument
 from forebay.cli.inspection import damage_fields, describe, end_damage, is_loss, owner_of
 from forebay.cli.interrupts import Interrupted, Interrupts
-from forebay.cli.output import Bar, plural, say, talk, write_json
+from forebay.cli.output import Bar, plural, say, write_json
 from forebay.clock import SystemClock
 from forebay.errors import Damaged
 from forebay.frames import Damage
@@ -155,7 +155,7 @@ def _carry_consumers(reader: LogReader, log: Log, report: Report) -> None:
     try:
         places = reader.consumers()
     except Damaged as error:
-        report.consumers_damage = str(error)
+        report.consumers_damage = exits.message_of(error)
         return
     for name, offset in places.items():
         report.consumers[name] = report.place(offset)
@@ -181,18 +181,17 @@ def _write_json(report: Report) -> None:
 
 def _write_text(report: Report, target: str) -> None:
     for damage in report.damage:
-        talk(describe(damage))
+        print(describe(damage))
     if any(run.source != run.target for run in report.runs):
-        talk("offsets differ from the old ones:")
+        print("offsets differ from the old ones:")
         for run in report.runs[:_RUNS_SHOWN]:
             old, new = (f"{start} to {start + run.count - 1}" for start in (run.source, run.target))
-            talk(f"  {old} became {new}")
+            print(f"  {old} became {new}")
         if len(report.runs) > _RUNS_SHOWN:
-            talk(f"  and {len(report.runs) - _RUNS_SHOWN} more; --json prints all")
+            print(f"  and {len(report.runs) - _RUNS_SHOWN} more; --json prints all")
     if report.consumers_damage is not None:
-        talk(f"the consumers' places are not carried over: {report.consumers_damage}")
+        print(f"the consumers' places are not carried over: {report.consumers_damage}")
     elif report.consumers:
-        talk(f"consumers carried over: {', '.join(report.consumers)}")
-    talk(
-        f"{plural(report.copied, 'record')} copied to {target}, {plural(report.lost, 'record')} lost"
-    )
+        print(f"consumers carried over: {', '.join(report.consumers)}")
+    copied, lost = plural(report.copied, "record"), plural(report.lost, "record")
+    print(f"{copied} copied to {target}, {lost} lost")

@@ -11,7 +11,7 @@ import forebay
 from forebay import LogReader
 from forebay.cli import exits
 from forebay.cli.arguments import json_option, path_argument
-from forebay.cli.output import plural, talk, write_json
+from forebay.cli.output import plural, write_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +52,13 @@ def command(path: str, dry_run: bool, as_json: bool) -> int:
         return exits.OK
     verb = "would go" if dry_run else "went"
     names = f" ({', '.join(trimmed.names)})" if trimmed.names else ""
-    talk(
-        f"{plural(len(trimmed.names), 'segment')} {verb}, {plural(trimmed.records, 'record')}"
-        f"{names}; {plural(trimmed.end - trimmed.begin, 'record')} from offset {trimmed.begin} on stay"
-    )
+    segments, records = plural(len(trimmed.names), "segment"), plural(trimmed.records, "record")
+    left = plural(trimmed.end - trimmed.begin, "record")
+    print(f"{segments} {verb}, {records}{names}; {left} from offset {trimmed.begin} on stay")
     if trimmed.lowest is None:
-        talk("nothing is trimmed before there is a consumer")
+        print("nothing is trimmed before there is a consumer")
     else:
-        talk(f"{', '.join(trimmed.holders)} holds what is from offset {trimmed.lowest} on")
+        print(f"{', '.join(trimmed.holders)} holds what is from offset {trimmed.lowest} on")
     return exits.OK
 
 

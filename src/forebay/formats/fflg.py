@@ -92,8 +92,8 @@ def decode_header(data: bytes, path: str) -> Header:
     if len(data) < _HEADER_1.size:
         raise Damaged(Damage(path, 0, len(data), "the file ends within its header", torn=True))
     version, base_offset = struct.unpack_from(">HQ", data, 4)
-    if version == 0 and data[6:8] == b"\0\0" and len(data) >= _HEADER_0.size:
-        return Header(0, _offset(_HEADER_0.unpack_from(data)[2], path))
+    if version == 0:
+        return _decode_header_0(data, path)
     if version == 1:
         return Header(1, _offset(base_offset, path))
     if version != 2:
@@ -108,6 +108,15 @@ def decode_header(data: bytes, path: str) -> Header:
     return Header(2, _offset(base_offset, path), salt, epoch_ms)
 
 
+def _decode_header_0(data: bytes, path: str) -> Header:
+    if len(data) < _HEADER_0.size:
+        raise Damaged(Damage(path, 0, len(data), "the file ends within its header", torn=True))
+    _, version, base_offset = _HEADER_0.unpack_from(data)
+    if version != 0:
+        raise UnsupportedVersion(f"{path}: fflg version {version}; this program reads 0, 1 and 2")
+    return Header(0, _offset(base_offset, path))
+
+
 def repair_header(data: bytes, base_offset: int) -> Header | None:
     """Finds the one bit that was flipped in a version 2 header, if that is what happened.
 
@@ -116,16 +125,15 @@ def repair_header(data: bytes, base_offset: int) -> Header | None:
     """
     if len(data) < _HEADER_2.size:
         return None
-    for bit in range(_HEADER_2.size * 8):
-        fixed = bytearray(data[: _HEADER_2.size])
-        fixed[bit // 8] ^= 1 << bit % 8
-        if fixed[:6] == _HEADER_2.pack(MAGIC, 2, 0, b"", 0, 0)[:6]:
-            try:
-                header = decode_header(bytes(fixed), "")
-            except Damaged:
-                continue
-            if header.base_offset == base_offset:
-                return header
+    known = _HEADER_1.pack(MAGIC, 2, base_offset)
+    guess = known + data[len(known) : _HEADER_2.size]
+    # Bit -1 stands for none: what was flipped is among the fields that the name tells.
+    for bit in range(-1, (_HEADER_2.size - len(known)) * 8):
+        fixed = bytearray(guess)
+        if bit >= 0:
+            fixed[len(known) + bit // 8] ^= 1 << bit % 8
+        if crc32(fixed[:-4]) == int.from_bytes(fixed[-4:], "big"):
+            return decode_header(bytes(fixed), "")
     return None
 
 

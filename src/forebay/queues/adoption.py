@@ -1,12 +1,13 @@
 """Takes in what other processes left in `inbox/`: complete segments of records.
 
 The owner does it within a second, and whoever opens a stopped queue does it first. A batch is taken
-whole, once, in one synced step (see `storage/inbox.py`). A part that does not verify is not taken:
-its manifest goes to `quarantine/` and the log says so.
+whole, once, in one synced step (see `storage/inbox.py`). A batch with a part that does not verify
+is not taken: its files go to `quarantine/` and the log says so.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from dataclasses import replace
 
@@ -39,8 +40,10 @@ def adopt_all(directory: Directory, segments: SegmentList, writer: LogWriter) ->
                 headers = [_check_part(work, part) for part in manifest.parts]
             except ForebayError as error:
                 _logger.error("inbox/%s is not adopted: %s", name, error)
-                work.rename(name, f"{name}-refused")
-                quarantine.keep_file(work, f"{name}-refused")
+                for refused in [name, *(part.name for part in manifest.parts)]:
+                    with contextlib.suppress(FileNotFoundError):
+                        quarantine.keep_file(directory, refused, work)
+                work.sync()
                 continue
             taken += _adopt(directory, work, segments, writer, manifest, headers, ledger)
             inbox.remove(work, name)

@@ -50,7 +50,8 @@ class Chunk:
         self._first, self._base = index, header.base_offset
         self._end = HEADER_BYTES + room
         self._staging.begin(header.encode(), index)
-        self._appender.last_ms = last_ms
+        # After a step back of the clock, times go on from the epoch: 0 would be no frame.
+        self._appender.last_ms = max(last_ms, header.epoch_ms + 1)
         self._appender.begin(
             HEADER_BYTES, self._end, header.base_offset, index, frames.seed, header.epoch_ms
         )

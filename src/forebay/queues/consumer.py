@@ -28,6 +28,7 @@ class Consumer:
         self._batches: Iterator[RecordBatch | Damage] = iter(())
         self._records: list[Record] = []
         self._trouble: Damage | None = None
+        self._fetched = position
         self.name = name
         self.position = position
         self.committed = committed
@@ -83,17 +84,19 @@ class Consumer:
 
     def _take(self, count: int) -> list[Record]:
         self._check_overtaken()
-        if not self._records and self._trouble is None:
-            self._fetch()
-        if self._records:
-            records = self._records[:count]
-            del self._records[:count]
-            return records
-        if self._trouble is not None:
+        taken: list[Record] = []
+        while len(taken) < count and self._trouble is None:
+            if not self._records and not self._fetch():
+                break
+            part = self._records[: count - len(taken)]
+            del self._records[: len(part)]
+            taken += part
+        if not taken and self._trouble is not None:
             damage, self._trouble = self._trouble, None
             self.position = max(self.position, (damage.offset or 0) + (damage.count or 0))
+            self._fetched = self.position
             raise Damaged(damage)
-        return []
+        return taken
 
     def _check_overtaken(self) -> None:
         begin = self._log.begin
@@ -102,20 +105,24 @@ class Consumer:
             self._forget_batches()
             raise Overtaken(self.name, lost)
 
-    def _fetch(self) -> None:
+    def _fetch(self) -> bool:
+        """Gets the next records; False if there are none, or damage comes first."""
         item = next(self._batches, None)
         if item is None:
             end, durable = self._log.readable()
-            if end <= self.position:
-                return
-            self._batches = self._scanner.scan(self.position, end, durable)
+            if end <= self._fetched:
+                return False
+            self._batches = self._scanner.scan(self._fetched, end, durable)
             item = next(self._batches, None)
         if isinstance(item, Damage):
             self._trouble = item
         elif item is not None:
-            self._records = item.since(self.position).records()
+            self._records = item.since(self._fetched).records()
+            self._fetched = item.offset + len(item.values)
+        return bool(self._records)
 
     def _forget_batches(self) -> None:
         self._records = []
         self._trouble = None
         self._batches = iter(())
+        self._fetched = self.position

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any
 
 from forebay.clock import Clock, SystemClock
-from forebay.errors import Closed, Damaged, Full, InvalidOption
+from forebay.errors import Closed, ForebayError, Full, InvalidOption
 from forebay.formats.consumers import check_name
 from forebay.formats.fflg import VERSION_DEFAULT
 from forebay.queues.adoption import adopt_all
@@ -301,7 +301,7 @@ class Log:
         base = self._segments.bases[-1]
         try:
             segment = OpenSegment(self._directory, self._segments.names[base], base)
-        except Damaged:
+        except ForebayError:
             return VERSION_DEFAULT
         segment.file.close()
         return segment.frames.header.version or VERSION_DEFAULT

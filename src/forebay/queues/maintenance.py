@@ -73,10 +73,9 @@ class Maintenance:
                 self._writer.drain()
         if self._sync_at is not None and now >= self._sync_at:
             self._sync_at = None
-            if self._options.sync == "always":
-                self._writer.sync_tail()
-            else:
+            if self._options.sync != "always":
                 self._writer.sync()
+            self._writer.sync_tail()
         if now >= self._adopt_at:
             self._adopt_at = now + _ADOPT_SECONDS
             log.adopt()

@@ -64,4 +64,5 @@ class Positions:
     def _check_sound(self) -> None:
         if not self._sound:
             reason = "the consumers' positions do not match their checksum; nothing is trimmed"
-            raise Damaged(Damage(self._path, 0, 0, reason))
+            remedy = "close the log and remove the file to let its consumers start anew"
+            raise Damaged(Damage(self._path, 0, 0, reason), remedy)

@@ -67,7 +67,9 @@ class LogReader:
         self.end = self.written + (len(self._staged.values) if self._staged else 0)
         # A segment behind a gap does not count: recovery will set it aside.
         self.begin = min([*self.segments.bases[:1], self.written])
-        self._scanner = Scanner(self._directory, self.segments)
+        if hasattr(self, "_scanner"):
+            self._scanner.close()
+        self._scanner: Scanner = Scanner(self._directory, self.segments)
 
     def __len__(self) -> int:
         return self.end - self.begin

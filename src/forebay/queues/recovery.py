@@ -50,7 +50,7 @@ def open_directory(
     tail = None if tail_file is None else tail_file.read()
     if tail_file is None or tail is None:
         tail = _found_tail(filesystem, directory, segments)
-        return TailFile.create(directory, tail), tail, segments
+        tail_file = TailFile.create(directory, tail)
     if finish_adoption(directory):
         segments = list_segments(directory)
         tail = replace(tail, clean=False)
@@ -120,19 +120,21 @@ def _found_tail(filesystem: Filesystem, directory: Directory, segments: SegmentL
     if not segments.bases:
         return tail
     segment = OpenSegment(directory, segments.names[segments.bases[-1]], segments.bases[-1])
+    start = segment.frames.layout.header_bytes
+    end, position, time_ms = segment.base, start, 0
     try:
-        walk = _walk(segment, segment.frames.layout.header_bytes, 0, 2**62)
+        # Without a mark, good records behind bad ones say that the bad ones are damage.
+        for item in scan_segment(segment.file, segment.path, segment.frames, position=start):
+            if isinstance(item, Damage):
+                continue
+            end = segment.base + item.index + len(item.values)
+            position = item.end_position
+            if item.times:
+                time_ms = segment.frames.header.epoch_ms + item.times[-1]
     finally:
         segment.file.close()
-    end = segment.base + walk.count
-    return replace(
-        tail,
-        written=end,
-        durable=end,
-        segment=segment.base,
-        position=walk.stop,
-        time_ms=walk.time_ms,
-    )
+    tail = replace(tail, written=end, durable=end, time_ms=time_ms)
+    return replace(tail, segment=segment.base, position=position)
 
 
 @dataclass(slots=True)

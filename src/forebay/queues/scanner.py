@@ -11,7 +11,14 @@ import bisect
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from forebay.errors import Damaged, InvalidOption, NotAQueue
+from forebay.errors import (
+    Damaged,
+    ForebayError,
+    InvalidOption,
+    NotAQueue,
+    Overtaken,
+    UnsupportedVersion,
+)
 from forebay.formats.fflg import (
     HEADER_BYTES_MAX,
     Frames,
@@ -75,17 +82,23 @@ class OpenSegment:
 
     def _header(self) -> Header:
         data = self.file.pread(HEADER_BYTES_MAX, 0)
+        trouble: ForebayError | None = None
+        header: Header | None = None
         try:
             header = decode_header(data, self.path)
             check_base(header.base_offset, self.base, self.path)
-        except (Damaged, NotAQueue):
-            repaired = repair_header(data, self.base)
-            if repaired is None:
-                raise
-            self.damage = Damage(
-                self.path, 0, HEADER_BYTES_MAX, "one bit of the header was flipped", False, None, 0
-            )
+            if header.layout.checked:
+                return header
+        except (Damaged, NotAQueue, UnsupportedVersion) as error:
+            trouble = error
+        # A bit of the version may be the one that was flipped: older versions have no check.
+        repaired = repair_header(data, self.base)
+        if repaired is not None:
+            reason = "the header was damaged and could be repaired"
+            self.damage = Damage(self.path, 0, HEADER_BYTES_MAX, reason, False, None, 0)
             return repaired
+        if header is None or trouble is not None:
+            raise trouble or NotAQueue(f"{self.path}: not a segment")
         return header
 
 
@@ -138,7 +151,9 @@ class Scanner:
     ) -> Iterator[RecordBatch | Damage]:
         segment = self._segment(base)
         if isinstance(segment, Damage):
-            yield replace(segment, offset=base, count=max(0, sure - base))
+            lost = max(0, sure - base)
+            # A header that is cut off is an unfinished end only where no record is missed.
+            yield replace(segment, offset=base, count=lost, torn=segment.torn and not lost)
             return
         if segment.damage is not None and start <= base:
             yield segment.damage
@@ -177,9 +192,16 @@ class Scanner:
             self._open = OpenSegment(self._directory, self._segments.names[base], base)
         except Damaged as error:
             return error.damage
-        except FileNotFoundError:
+        except NotAQueue as error:
+            # Its first bytes are not a header: that costs this segment, not those behind it.
             path = f"{self._directory.path}/{self._segments.names[base]}"
-            return Damage(path, 0, 0, "the segment was removed while it was read")
+            return Damage(path, 0, HEADER_BYTES_MAX, str(error).removeprefix(f"{path}: "))
+        except FileNotFoundError:
+            left = list_segments(self._directory).bases
+            if left and left[0] > base:
+                raise Overtaken(self._directory.path, left[0] - base) from None
+            path = f"{self._directory.path}/{self._segments.names[base]}"
+            return Damage(path, 0, 0, "the segment is missing")
         return self._open
 
     def _first_time_ms(self, base: int) -> int:

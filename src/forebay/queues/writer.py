@@ -10,15 +10,15 @@ sync, ends the handle: what was not acknowledged is never tried again on that fi
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Callable
 
 from forebay.clock import Clock
 from forebay.errors import Closed, ForebayError
-from forebay.formats.fflg import LAYOUTS, MS_MAX, Frames, Header, segment_name
+from forebay.formats.fflg import LAYOUTS, MS_MAX, Frames
 from forebay.queues.capacity import check_values
 from forebay.queues.chunk import Chunk
+from forebay.queues.new_segments import NewSegments
 from forebay.queues.options import LogOptions
 from forebay.queues.publishing import End, Publisher
 from forebay.storage.commit import GroupCommit
@@ -50,13 +50,12 @@ class LogWriter:
 
         It gives how many more may be, and lets go of the lock while it waits.
         """
-        self._filesystem = filesystem
         self._directory = directory
         self._segments = segments
         self._publisher = Publisher(tail_file, tail, filesystem.boot_id())
         self._options = options
         self._layout = LAYOUTS[version]
-        self._version = version
+        self._new_segments = NewSegments(filesystem, directory, version, options.segment_bytes)
         self._clock = clock
         self._make_room = make_room
         self._always = options.sync == "always"
@@ -72,7 +71,6 @@ class LogWriter:
         self._buffer = bytearray(1 << 20)
         self._chunk: Chunk | None = None
         self._error: BaseException | None = None
-        self._leftover: str | None = None
         self.put: Callable[[object], int] = _cannot_stage
 
     @property
@@ -215,7 +213,9 @@ class LogWriter:
         if self._writer is None:
             return
         if self.written == self._segments.bases[-1]:
-            self._discard_empty(self._writer)
+            empty, self._writer, self._frames = self._writer, None, None
+            self._segments.drop_last()
+            self._new_segments.discard(empty)
             return
         try:
             self._writer.seal()
@@ -280,6 +280,7 @@ class LogWriter:
         """Writes as many values as the segment takes, at least one."""
         now_ms = max(self._clock.now_ms(), self._last_ms)
         writer, frames = self._segment_for(len(values[first]), now_ms)
+        now_ms = max(now_ms, frames.header.epoch_ms + 1)
         room = self._options.segment_bytes - writer.end
         count, size = frames.fit(values, first, room)
         if len(self._buffer) < size:
@@ -303,39 +304,15 @@ class LogWriter:
         if self._publisher.tail.clean:
             # Before anything is acknowledged: a clean mark would hide it after a power cut.
             self._publish(sync=True)
-        salt = self._filesystem.random_bytes(8) if self._layout.checked else b""
-        epoch_ms = now_ms - 1 if self._layout.checked else 0
-        header = Header(self._version, self.written, salt, epoch_ms)
-        self._writer = self._create_segment(segment_name(self.written), header)
-        self._frames = Frames(header)
+        self._writer, self._frames = self._new_segments.create(self.written, now_ms)
         self._segments.add(self.written, self._writer.name)
-        return self._writer, self._frames
-
-    def _discard_empty(self, writer: SegmentWriter) -> None:
-        """Takes a segment away whose first write failed: the next one needs its name."""
-        writer.close()
-        self._segments.drop_last()
-        self._leftover = writer.name
-        self._writer = self._frames = None
-        self._directory.unlink(writer.name)
-
-    def _create_segment(self, name: str, header: Header) -> SegmentWriter:
-        if self._leftover == name:
-            # An earlier try failed; taking its file away may have failed as well.
-            with contextlib.suppress(FileNotFoundError):
-                self._directory.unlink(name)
-        self._leftover = name
-        size = self._options.segment_bytes if self._layout.checked else 0
-        writer = SegmentWriter(self._directory, name, header.encode(), allocate_bytes=size)
-        self._leftover = None
         try:
             # After a power cut, what is acknowledged from here on must have a name.
             self._directory.sync()
         except OSError as error:
-            writer.close()
             self.fail(error)
             raise
-        return writer
+        return self._writer, self._frames
 
     def _begin_chunk(self, value: bytes, *, anew: bool) -> bool:
         """Opens the staging buffer for a record; False if it does not fit there. Lock held."""

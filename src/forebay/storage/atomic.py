@@ -82,7 +82,8 @@ class CheckedFile:
             return data, True
         payload = check.payload
         check.close()
-        return data, payload is not None and crc32(data) in _CHECK.unpack(payload)
+        # A file that somebody removed is no file, whatever the check says: it starts anew.
+        return data, not data or (payload is not None and crc32(data) in _CHECK.unpack(payload))
 
     def write(self, data: bytes) -> None:
         """Replaces the content; durable on return, and whole whenever the power goes."""

@@ -17,11 +17,11 @@ def keep_bytes(queue: Directory, name: str, data: bytes) -> None:
         directory.close()
 
 
-def keep_file(queue: Directory, name: str) -> None:
-    """Moves a file out of the queue; the caller syncs the queue's directory."""
+def keep_file(queue: Directory, name: str, source: Directory | None = None) -> None:
+    """Moves a file out of the queue, or out of `source` in it; the caller syncs that."""
     directory = _open(queue)
     try:
-        queue.rename(name, name, into=directory)
+        (source or queue).rename(name, name, into=directory)
         directory.sync()
     finally:
         directory.close()

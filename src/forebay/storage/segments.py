@@ -218,32 +218,40 @@ def _judge(
 
     Gives the damage and where the next good frame is; None if the segment just ends here.
     """
-    data = file.pread(size - position, position)
-    used = len(data.rstrip(b"\0"))
-    if used == 0 and index >= expected:
-        return None
-    claimed = codec.frame_size(data, 0)
-    if claimed is not None and claimed <= len(data):
-        # A damaged blob leaves the size whole: the next frame is where it says.
-        behind, _ = codec.scan(data, claimed, index + 1, 1, None)
-        if behind or (claimed == len(data) and index + 1 == expected):
-            damage = Damage(path, position, claimed, "checksum does not match", False, index, 1)
-            return damage, position + claimed, index + 1
-    found = codec.find(data, 1, index + 1)
-    if found is not None and found[1] < limit:
-        length, next_index = found
-        reason = "no frame verifies here"
-        lost = next_index - index
-        return (
-            Damage(path, position, length, reason, False, index, lost),
-            position + length,
-            (next_index),
-        )
+    rest = size - position
+    data = b""
+    # What is damaged is mostly short: the whole rest is read only if the next chunk has no answer.
+    for length in sorted({min(CHUNK_BYTES, rest), rest}):
+        data = file.pread(length, position)
+        if not data.strip(b"\0") and index >= expected:
+            continue
+        found = _next_good(codec, data, rest, index, expected)
+        if found is not None and found[1] <= limit:
+            passed, next_index, reason = found
+            damage = Damage(path, position, passed, reason, False, index, next_index - index)
+            return damage, position + passed, next_index
     if index < expected:
         reason = f"{expected - index} entries are missing"
         damage = Damage(path, position, len(data), reason, False, index, expected - index)
         return damage, size, limit
+    used = len(data.rstrip(b"\0"))
+    if used == 0:
+        return None
     return Damage(path, position, used, "unfinished entry", True, index, None), size, limit
+
+
+def _next_good(
+    codec: FrameCodec, data: bytes, rest: int, index: int, expected: int
+) -> tuple[int, int, str] | None:
+    """Finds the good frame behind a bad one: how far on, its index, and what is wrong here."""
+    claimed = codec.frame_size(data, 0)
+    if claimed is not None and claimed <= len(data):
+        # A damaged blob leaves the size whole: the next frame is where it says.
+        behind, _ = codec.scan(data, claimed, index + 1, 1, None)
+        if behind or (claimed == rest and index + 1 == expected):
+            return claimed, index + 1, "checksum does not match"
+    found = codec.find(data, 1, index)
+    return None if found is None else (*found, "no frame verifies here")
 
 
 def check_base(found: int, base: int, path: str) -> None:
