@@ -6,7 +6,8 @@
     --full    the same with the longest tests
 
 Everything else on the command line goes to pytest. A step that fails prints what it said; one that
-passes prints its name and time. A failed step that ran no test counts as one failure.
+passes prints its name and time, and what its tests counted. A failed step that ran no test counts
+as one failure.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ class Counts:
     passed: int = 0
     failed: int = 0
     skipped: int = 0
+    counted: dict[str, int] = field(default_factory=dict)
 
 
 def main() -> int:
@@ -137,6 +139,8 @@ def run(step: Step, total: Counts, selected: bool) -> bool:
     passed = result.returncode == 0 or empty
     verdict = "none" if empty else "ok" if passed else "FAILED"
     print(f"{verdict:<6} {time.monotonic() - start:6.1f} s", flush=True)
+    for name, number in counts.counted.items():
+        print(f"  {number:>12,} {name}", flush=True)
     if not passed:
         print(result.stdout, flush=True)
         counts.failed = max(counts.failed, 1)
@@ -157,6 +161,9 @@ def read_counts(report: Path) -> Counts:
         counts.passed += int(suite.get("tests", 0)) - failed - skipped
         counts.failed += failed
         counts.skipped += skipped
+        for counted in suite.iter("property"):
+            name, number = counted.get("name", ""), int(counted.get("value", 0))
+            counts.counted[name] = counts.counted.get(name, 0) + number
     return counts
 
 

@@ -67,26 +67,29 @@ class LogReader:
         self.end = self.written + (len(self._staged.values) if self._staged else 0)
         # A segment behind a gap does not count: recovery will set it aside.
         self.begin = min([*self.segments.bases[:1], self.written])
-        if hasattr(self, "_scanner"):
-            self._scanner.close()
-        self._scanner: Scanner = Scanner(self._directory, self.segments)
 
     def __len__(self) -> int:
         return self.end - self.begin
 
     def scan(
-        self, start: Start = "earliest", end: int | None = None
+        self, start: Start = "earliest", end: int | None = None, frames: type[Frames] = Frames
     ) -> Iterator[RecordBatch | Damage]:
         """Gives batches of records and, in its place, each damage."""
         first = self.resolve(start)
         stop = self.end if end is None else min(end, self.end)
-        yield from self._scanner.scan(first, min(stop, self.written), self.durable)
+        scanner = Scanner(self._directory, self.segments, frames)
+        try:
+            yield from scanner.scan(first, min(stop, self.written), self.durable)
+        finally:
+            scanner.close()
         if self._staged is not None and first < stop and stop > self.written:
             yield self._staged.since(first).until(stop)
 
-    def batches(self, start: Start = "earliest", end: int | None = None) -> Iterator[RecordBatch]:
+    def batches(
+        self, start: Start = "earliest", end: int | None = None, frames: type[Frames] = Frames
+    ) -> Iterator[RecordBatch]:
         """Gives batches of records; damage raises, or is counted and passed over."""
-        for item in self.scan(start, end):
+        for item in self.scan(start, end, frames):
             if isinstance(item, RecordBatch):
                 yield item
             elif self.salvage:
@@ -106,6 +109,16 @@ class LogReader:
 
     def __iter__(self) -> Iterator[Record]:
         return self.records()
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Hands the records to Arrow, Polars, DuckDB or pandas; needs the `arrow` extra."""
+        # Imported here: most who read a queue have no Arrow, and it takes long.
+        import pyarrow
+
+        from forebay.queues.columns import SCHEMA, record_batches
+
+        stream = pyarrow.RecordBatchReader.from_batches(SCHEMA, record_batches(self))
+        return stream.__arrow_c_stream__(requested_schema)
 
     def resolve(self, start: Start) -> int:
         """Gives the offset of "earliest", "latest", an offset or a time."""
@@ -140,8 +153,6 @@ class LogReader:
 
     def close(self) -> None:
         """Closes its files."""
-        if hasattr(self, "_scanner"):
-            self._scanner.close()
         if self._tail_file is not None:
             self._tail_file.close()
         self._directory.close()
@@ -161,7 +172,11 @@ class LogReader:
         return f"<LogReader {self.path} {self.begin}..{self.end}>"
 
     def _offset_at(self, time_ms: int) -> int:
-        found = self._scanner.offset_at(time_ms, self.written, self.durable)
+        scanner = Scanner(self._directory, self.segments)
+        try:
+            found = scanner.offset_at(time_ms, self.written, self.durable)
+        finally:
+            scanner.close()
         if found < self.written or self._staged is None or self._staged.times is None:
             return found
         staged = self._staged

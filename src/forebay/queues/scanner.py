@@ -68,14 +68,16 @@ class RecordBatch:
 class OpenSegment:
     """A segment that is open for reading; `damage` says if its header had to be repaired."""
 
-    def __init__(self, directory: Directory, name: str, base: int) -> None:
+    def __init__(
+        self, directory: Directory, name: str, base: int, frames: type[Frames] = Frames
+    ) -> None:
         self.path = f"{directory.path}/{name}"
         self.name = name
         self.base = base
         self.damage: Damage | None = None
         self.file: File = directory.open(name)
         try:
-            self.frames = Frames(self._header())
+            self.frames = frames(self._header())
         except BaseException:
             self.file.close()
             raise
@@ -105,9 +107,13 @@ class OpenSegment:
 class Scanner:
     """Walks over the records of a directory."""
 
-    def __init__(self, directory: Directory, segments: SegmentList) -> None:
+    def __init__(
+        self, directory: Directory, segments: SegmentList, frames: type[Frames] = Frames
+    ) -> None:
+        """`frames` is how records are taken: as objects, or as columns (`columns.py`)."""
         self._directory = directory
         self._segments = segments
+        self._frames = frames
         self._open: OpenSegment | None = None
         self._place = (-1, 0, 0)
 
@@ -189,7 +195,8 @@ class Scanner:
             return self._open
         self.close()
         try:
-            self._open = OpenSegment(self._directory, self._segments.names[base], base)
+            name = self._segments.names[base]
+            self._open = OpenSegment(self._directory, name, base, self._frames)
         except Damaged as error:
             return error.damage
         except NotAQueue as error:
