@@ -82,7 +82,7 @@ def no_directory_sync(patch: Patch) -> None:
 
 
 def acknowledge_before_sync(patch: Patch) -> None:
-    patch.setattr(GroupCommit, "wait", lambda self, offset: None)
+    patch.setattr(GroupCommit, "wait", lambda self, offset, epoch: None)
 
 
 def try_a_failed_sync_again(patch: Patch) -> None:

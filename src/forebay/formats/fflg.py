@@ -167,7 +167,7 @@ class Frames:
         values: list[bytes],
         first: int,
         count: int,
-        buffer: bytearray,
+        buffer: bytearray | memoryview,
         index: int,
         ms: int,
         times: list[int] | None = None,

@@ -12,7 +12,7 @@ def encode(
     values: list[bytes],
     first: int,
     count: int,
-    buffer: bytearray,
+    buffer: bytearray | memoryview,
     index: int,
     seed: int,
     ms: int,

@@ -6,13 +6,12 @@ and only after a sync: a mark that names a wrong place would make recovery cut g
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from forebay.storage.tail import Tail, TailFile
 
 
-@dataclass(frozen=True, slots=True)
-class End:
+class End(NamedTuple):
     """An end of the log: the offset behind it, the segment that it is in, where in it."""
 
     offset: int

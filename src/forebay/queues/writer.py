@@ -28,6 +28,7 @@ from forebay.storage.staging import HEADER_BYTES
 from forebay.storage.tail import Tail, TailFile
 
 _UNSYNCED_SEGMENTS_MAX = 4
+_BUFFER_BYTES = 1 << 20
 
 
 class LogWriter:
@@ -59,6 +60,7 @@ class LogWriter:
         self._clock = clock
         self._make_room = make_room
         self._always = options.sync == "always"
+        self._bounded = options.max_bytes is not None
         self.lock = threading.Lock()
         self.changed = threading.Condition(self.lock)
         self.written = tail.written
@@ -68,10 +70,12 @@ class LogWriter:
         self._writer: SegmentWriter | None = None
         self._frames: Frames | None = None
         self._sealed: list[SegmentWriter] = []
-        self._buffer = bytearray(1 << 20)
+        self._buffer = memoryview(bytearray(_BUFFER_BYTES))
+        self._pending_bytes = 0
+        self._pending_count = 0
         self._chunk: Chunk | None = None
         self._error: BaseException | None = None
-        self.put: Callable[[object], int] = _cannot_stage
+        self.put: Callable[[object], int] = self._append_durable if self._always else _cannot_stage
 
     @property
     def durable(self) -> int:
@@ -155,23 +159,50 @@ class LogWriter:
             done = 0
             while done < len(values):
                 done += self._append_some(values, done)
-            end = self.written
+            end, epoch = self.written, self._commit.epoch
             if not self._always:
                 self._publish()
                 self.changed.notify_all()
         if self._always:
-            self._commit.wait(end)
+            self._commit.wait(end, epoch)
         else:
             self._help_sync()
         return first
+
+    def _append_durable(self, value: object) -> int:
+        """Appends one record and waits for its sync; -1 if it takes more than that.
+
+        The record goes into a buffer that whoever leads the commit writes out for all: many
+        threads share one write as they share one sync.
+        """
+        with self.lock:
+            writer, frames = self._writer, self._frames
+            if type(value) is not bytes or writer is None or frames is None or self._bounded:
+                return -1
+            self.check()
+            start, size = self._pending_bytes, len(value) + self._layout.frame_bytes
+            now_ms = max(self._clock.now_ms(), self._last_ms, frames.header.epoch_ms + 1)
+            ms = now_ms - frames.header.epoch_ms
+            room = min(self._options.segment_bytes - writer.end, len(self._buffer))
+            if start + size > room or ms > MS_MAX or (not value and self._layout.zero_size_ends):
+                return -1
+            offset, epoch = self.written, self._commit.epoch
+            index = offset - frames.header.base_offset
+            frames.encode([value], 0, 1, self._buffer[start:], index, ms)
+            self._pending_bytes = start + size
+            self._pending_count += 1
+            self.written = offset + 1
+            self._last_ms = now_ms
+        self._commit.wait(offset + 1, epoch)
+        return offset
 
     def sync(self) -> None:
         """Makes all that was appended durable."""
         with self.lock:
             self.check()
             self.drain()
-            end = self.written
-        self._commit.wait(end)
+            end, epoch = self.written, self._commit.epoch
+        self._commit.wait(end, epoch)
 
     def sync_tail(self) -> None:
         """Makes the durable mark itself durable, so that recovery has less to copy."""
@@ -194,7 +225,8 @@ class LogWriter:
         self.put = _cannot_stage
 
     def drain(self) -> None:
-        """Moves what is staged into the segment. Lock held."""
+        """Moves what is staged or pending into the segment. Lock held."""
+        self._write_pending()
         chunk = self._chunk
         if chunk is None or not chunk.waiting:
             return
@@ -202,6 +234,7 @@ class LogWriter:
         if count:
             with chunk.frames() as frames:
                 self._write(frames, count)
+            self.written += count
             self._last_ms = chunk.last_ms
             self._publish()
             self.changed.notify_all()
@@ -247,7 +280,7 @@ class LogWriter:
             if self._error is None:
                 with self.lock:
                     self.roll()
-                self._commit.wait(self.written)
+                self._commit.wait(self.written, self._commit.epoch)
                 with self.lock:
                     self._publish(clean=True, sync=True)
         finally:
@@ -263,6 +296,7 @@ class LogWriter:
                 else Closed(f"{self._directory.path} failed and must be reopened: {error}")
             )
         self.put = _cannot_stage
+        self._pending_bytes = self._pending_count = 0
         if self._chunk is not None:
             self._chunk.stop()
 
@@ -284,12 +318,12 @@ class LogWriter:
         room = self._options.segment_bytes - writer.end
         count, size = frames.fit(values, first, room)
         if len(self._buffer) < size:
-            self._buffer = bytearray(size)
+            self._buffer = memoryview(bytearray(size))
         index = self.written - frames.header.base_offset
         ms = now_ms - frames.header.epoch_ms
         frames.encode(values, first, count, self._buffer, index, ms)
-        with memoryview(self._buffer) as view:
-            self._write(view[:size], count)
+        self._write(self._buffer[:size], count)
+        self.written += count
         self._last_ms = now_ms
         return count
 
@@ -342,7 +376,7 @@ class LogWriter:
     def _help_sync(self) -> None:
         """Makes a writer that outruns the disk wait for it: unsynced segments are bounded."""
         if len(self._sealed) > _UNSYNCED_SEGMENTS_MAX:
-            self._commit.wait(self.written)
+            self._commit.wait(self.written, self._commit.epoch)
 
     def _write(self, data: memoryview, count: int) -> None:
         """Writes the frames of the next `count` records to the segment."""
@@ -354,18 +388,34 @@ class LogWriter:
             if writer.broken:
                 self.fail(error)
             raise
-        self.written += count
-        self._place = End(self.written, self._segments.bases[-1], writer.end)
+        self._place = End(self._place.offset + count, self._segments.bases[-1], writer.end)
+
+    def _write_pending(self) -> None:
+        """Writes what durable appends left in the buffer; on an error all of them get it."""
+        count = self._pending_count
+        if not count:
+            return
+        data = self._buffer[: self._pending_bytes]
+        self._pending_bytes = self._pending_count = 0
+        try:
+            self._write(data, count)
+        except OSError as error:
+            self.written -= count
+            self._commit.abandon(error)
+            raise
 
     def _sync_files(self) -> int:
         """Syncs all that is written; led by one thread at a time, without the lock."""
         with self.lock:
             self.check()
+            self._write_pending()
             end = self._place
             sealed, writer = self._sealed[:], self._writer
         try:
-            for segment in [*sealed, *([writer] if writer is not None else [])]:
+            for segment in sealed:
                 segment.sync()
+            if writer is not None:
+                writer.sync()
         except OSError as error:
             self.fail(error)
             raise

@@ -8,6 +8,8 @@ waits.
 
 A failed sync is final: the kernel may have dropped the dirty pages and a second sync would claim
 success for bytes that the disk lacks. Everybody who waits, and everybody who comes later, gets it.
+A failed write is not: who waits for what was not written gets the error (`abandon`), and the queue
+goes on.
 """
 
 from __future__ import annotations
@@ -25,20 +27,28 @@ class GroupCommit:
         """`sync` makes all that is written durable and gives the offset behind it."""
         self._sync = sync
         self._mutex = threading.Lock()
-        self._waiting: list[threading.Lock] = []
+        self._waiting: list[_Turn] = []
         self._leading = False
         self._group = 0
         self._company = threading.Lock()
         self._company.acquire()
         self._company_wanted = 0
         self._error: BaseException | None = None
+        self._abandoned: BaseException | None = None
+        self.epoch = 0
         self.durable = durable
         self.syncs = 0
 
-    def wait(self, offset: int) -> None:
-        """Returns when all records below `offset` are durable."""
+    def wait(self, offset: int, epoch: int) -> None:
+        """Returns when all records below `offset` are durable.
+
+        `epoch` is that of the moment when the offset was given out: after an `abandon` the same
+        offset stands for another record.
+        """
         while True:
             with self._mutex:
+                if epoch != self.epoch and self._abandoned is not None:
+                    raise self._abandoned
                 if self._error is not None:
                     raise self._error
                 if self.durable >= offset:
@@ -47,7 +57,7 @@ class GroupCommit:
                 self._leading = True
             if turn is not None:
                 # Woken when the group before is done: served by it, or first of the next.
-                turn.acquire()
+                turn.take()
                 continue
             self._lead()
 
@@ -56,9 +66,14 @@ class GroupCommit:
         with self._mutex:
             self.durable = max(self.durable, durable)
 
-    def _join(self) -> threading.Lock:
-        turn = threading.Lock()
-        turn.acquire()
+    def abandon(self, error: BaseException) -> None:
+        """Gives the error to all who wait for offsets that were given out so far."""
+        with self._mutex:
+            self._abandoned = error
+            self.epoch += 1
+
+    def _join(self) -> _Turn:
+        turn = _Turn()
         self._waiting.append(turn)
         if self._company_wanted and len(self._waiting) >= self._company_wanted:
             self._company_wanted = 0
@@ -68,10 +83,11 @@ class GroupCommit:
     def _lead(self) -> None:
         if self._group > 1:
             self._await_company()
+        epoch = self.epoch
         try:
             durable = self._sync()
         except BaseException as error:
-            self._finish(None, error)
+            self._finish(None, error if self.epoch == epoch else None)
             raise
         self._finish(durable, None)
 
@@ -105,5 +121,30 @@ class GroupCommit:
                 self._error = error
             if durable is not None:
                 self.durable = max(self.durable, durable)
-        for turn in waiting:
-            turn.release()
+        if waiting:
+            for turn, following in zip(waiting, waiting[1:], strict=False):
+                turn.following = following
+            waiting[0].give()
+
+
+class _Turn:
+    """One who waits, and who is woken after it.
+
+    All woken at once would fight for the interpreter; one after the other, each runs until it
+    waits again.
+    """
+
+    __slots__ = ("_lock", "following")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+        self.following: _Turn | None = None
+
+    def give(self) -> None:
+        self._lock.release()
+
+    def take(self) -> None:
+        self._lock.acquire()
+        if self.following is not None:
+            self.following.give()

@@ -1,0 +1,57 @@
+"""Forebay's Log for the harness that runs its peers: `bench.py --plugin harness_adapter`.
+
+The harness gives the module `adapters` and the rules: no sync means that a push survives `kill -9`,
+durable means that it survives a power cut. A pop reads one record and commits, durably, which a log
+does not do for each record in earnest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from adapters import Adapter, register
+
+import forebay
+
+
+@register
+class ForebayLog(Adapter):
+    """A log with one consumer."""
+
+    name = "forebay Log"
+    group = "embedded"
+    version = forebay.__version__
+    note = "CRC-32 a record; a pop is a durable commit of the consumer's place"
+
+    def open(self, path: str, durable: bool = False) -> None:
+        """Opens the log and binds its own methods, so that no adapter is measured."""
+        self.log = forebay.Log(path, sync="always" if durable else "os")
+        self.push = self.log.append
+        self.push_many = self.log.append_many
+        self.consumer = self.log.consumer("bench")
+
+    def push_many(self, values: list[bytes]) -> None:
+        """Appends a batch; bound to the log's own method by `open`."""
+        self.log.append_many(values)
+
+    def pop(self) -> bytes | None:
+        """Reads one record and commits."""
+        values = self.pop_many(1)
+        return values[0] if values else None
+
+    def pop_many(self, count: int) -> list[bytes]:
+        """Reads records and commits once."""
+        records = self.consumer.read(count)
+        self.consumer.commit()
+        return [record.value for record in records]
+
+    def scan(self) -> Iterable[bytes]:
+        """Gives every payload without consuming."""
+        return forebay.read(self.log.path).values()
+
+    def __len__(self) -> int:
+        return self.log.end - self.consumer.position
+
+    def close(self) -> None:
+        """Closes the log."""
+        self.log.close()
