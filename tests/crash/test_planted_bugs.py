@@ -10,7 +10,6 @@ import contextlib
 import errno
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -142,7 +141,7 @@ def offsets_given_out_twice_unseen(patch: Patch) -> None:
     original = recovery._Recovery._mark
 
     def mark(self: recovery._Recovery, last: int, position: int) -> Tail:
-        return replace(original(self, last, position), incarnation=1)
+        return original(self, last, position)._replace(incarnation=1)
 
     patch.setattr(recovery._Recovery, "_mark", mark)
 

@@ -199,7 +199,7 @@ class Workload:
             self.model.values[first + number] = [value]
         self.stored = max(self.stored, first + len(values))
         end = self.stored if self.always else 0
-        incarnation = self.log._writer.tail.incarnation
+        incarnation = self.log._writer.publisher.tail.incarnation
         self.filesystem.acknowledge(Promise(end, seen=self.stored, incarnation=incarnation))
 
     def _value(self, size: int | None) -> bytes:
@@ -314,7 +314,7 @@ def _check_records(
     promised = max((promise.end for promise in kept), default=0)
     if log.end < promised:
         raise Broken(f"{where}: {promised} records acknowledged, {log.end} there")
-    tail = log._writer.tail
+    tail = log._writer.publisher.tail
     for promise in kept:
         if promise.seen > log.end and not tail.lost_since(promise.incarnation, promise.seen):
             raise Broken(f"{where}: offsets from {log.end} on will be given out twice, unseen")

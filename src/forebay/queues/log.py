@@ -206,7 +206,7 @@ class Log:
             if left <= 0:
                 return False
             with self._writer.lock:
-                self._writer.changed.wait(min(left, 0.05))
+                self._writer.wait_for_change(min(left, 0.05))
         return True
 
     def save_position(self, name: str, offset: int) -> None:
@@ -216,7 +216,7 @@ class Log:
         with self._writer.lock:
             self._writer.check()
             self._positions.save(name, offset)
-            self._writer.changed.notify_all()
+            self._writer.announce()
 
     def trim(self) -> int:
         """Removes whole segments that all consumers and cursors are past; gives how many records.
@@ -253,11 +253,11 @@ class Log:
                 "consumers": dict(self._positions.offsets),
                 "cursors": dict(read_cursors(self._directory)),
                 "adopted": read_ledger(self._directory).adopted,
-                "syncs": self._writer.syncs,
+                "syncs": self._writer.commit.syncs,
                 "dropped_records": self.dropped_records,
                 "quarantined_files": kept_files,
                 "quarantined_bytes": kept_bytes,
-                "incarnation": self._writer.tail.incarnation,
+                "incarnation": self._writer.publisher.tail.incarnation,
             }
 
     def close(self) -> None:
@@ -332,7 +332,7 @@ class Log:
             if self.options.when_full == "drop_oldest":
                 self._drop_oldest()
                 continue
-            self._writer.changed.wait(1.0)
+            self._writer.wait_for_change(1.0)
             self._writer.check()
 
     def _trim(self) -> int:

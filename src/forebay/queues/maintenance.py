@@ -75,7 +75,8 @@ class Maintenance:
             self._sync_at = None
             if self._options.sync != "always":
                 self._writer.sync()
-            self._writer.sync_tail()
+            if not self._writer.publisher.synced:
+                self._writer.publisher.sync()
         if now >= self._adopt_at:
             self._adopt_at = now + _ADOPT_SECONDS
             log.adopt()
@@ -105,7 +106,7 @@ class Maintenance:
     def _needs_sync(self) -> bool:
         if self._options.sync == "os":
             return self._writer.sealed_waiting
-        return self._writer.written > self._writer.durable or not self._writer.tail_synced
+        return self._writer.written > self._writer.durable or not self._writer.publisher.synced
 
     def _sync_seconds(self) -> float:
         if self._options.sync == "interval":

@@ -6,6 +6,7 @@ and only after a sync: a mark that names a wrong place would make recovery cut g
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from forebay.storage.tail import Tail, TailFile
@@ -22,9 +23,13 @@ class End(NamedTuple):
 class Publisher:
     """The owner's hand on `tail`."""
 
-    def __init__(self, file: TailFile, tail: Tail, boot_id: bytes) -> None:
+    def __init__(
+        self, file: TailFile, tail: Tail, boot_id: bytes, fail: Callable[[BaseException], None]
+    ) -> None:
+        """`fail` ends the queue's handle: without its mark, nothing more may be acknowledged."""
         self._file = file
         self._boot_id = boot_id
+        self._fail = fail
         self.tail = tail
         self.synced = True
 
@@ -54,12 +59,20 @@ class Publisher:
             old.starts,
         )
         self.synced = False
-        self._file.write(self.tail, sync=sync)
+        try:
+            self._file.write(self.tail, sync=sync)
+        except OSError as error:
+            self._fail(error)
+            raise
         self.synced = sync
 
     def sync(self) -> None:
         """Makes the last mark durable itself."""
-        self._file.sync()
+        try:
+            self._file.sync()
+        except OSError as error:
+            self._fail(error)
+            raise
         self.synced = True
 
     def close(self) -> None:

@@ -53,7 +53,7 @@ def open_directory(
         tail_file = TailFile.create(directory, tail)
     if finish_adoption(directory):
         segments = list_segments(directory)
-        tail = replace(tail, clean=False)
+        tail = tail._replace(clean=False)
     if not tail.clean:
         tail = _Recovery(filesystem, directory, tail).run()
         tail_file.write(tail, sync=True)
@@ -133,8 +133,8 @@ def _found_tail(filesystem: Filesystem, directory: Directory, segments: SegmentL
                 time_ms = segment.frames.header.epoch_ms + item.times[-1]
     finally:
         segment.file.close()
-    tail = replace(tail, written=end, durable=end, time_ms=time_ms)
-    return replace(tail, segment=segment.base, position=position)
+    tail = tail._replace(written=end, durable=end, time_ms=time_ms)
+    return tail._replace(segment=segment.base, position=position)
 
 
 @dataclass(slots=True)
@@ -342,8 +342,7 @@ class _Recovery:
         self._directory.sync()
 
     def _mark(self, last: int, position: int) -> Tail:
-        tail = replace(
-            self._tail,
+        tail = self._tail._replace(
             boot_id=self._filesystem.boot_id(),
             written=self.end,
             durable=self.end,
@@ -356,4 +355,4 @@ class _Recovery:
             return tail
         # Offsets above the end may have been handed out before: readers must learn of it.
         starts = (self.end, *self._tail.starts[:-1])
-        return replace(tail, incarnation=tail.incarnation + 1, starts=starts)
+        return tail._replace(incarnation=tail.incarnation + 1, starts=starts)

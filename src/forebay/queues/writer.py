@@ -20,6 +20,7 @@ from forebay.queues.capacity import check_values
 from forebay.queues.chunk import Chunk
 from forebay.queues.new_segments import NewSegments
 from forebay.queues.options import LogOptions
+from forebay.queues.pending import Pending
 from forebay.queues.publishing import End, Publisher
 from forebay.storage.commit import GroupCommit
 from forebay.storage.filesystem import Directory, Filesystem
@@ -53,7 +54,7 @@ class LogWriter:
         """
         self._directory = directory
         self._segments = segments
-        self._publisher = Publisher(tail_file, tail, filesystem.boot_id())
+        self.publisher = Publisher(tail_file, tail, filesystem.boot_id(), self.fail)
         self._options = options
         self._layout = LAYOUTS[version]
         self._new_segments = NewSegments(filesystem, directory, version, options.segment_bytes)
@@ -62,17 +63,17 @@ class LogWriter:
         self._always = options.sync == "always"
         self._bounded = options.max_bytes is not None
         self.lock = threading.Lock()
-        self.changed = threading.Condition(self.lock)
+        self._changed = threading.Condition(self.lock)
+        self._watchers = 0
         self.written = tail.written
         self._place = End(tail.written, tail.segment, tail.position)
         self._last_ms = tail.time_ms
-        self._commit = GroupCommit(self._sync_files, tail.durable)
+        self.commit = GroupCommit(self._sync_files, tail.durable)
         self._writer: SegmentWriter | None = None
         self._frames: Frames | None = None
         self._sealed: list[SegmentWriter] = []
         self._buffer = memoryview(bytearray(_BUFFER_BYTES))
-        self._pending_bytes = 0
-        self._pending_count = 0
+        self._pending = Pending()
         self._chunk: Chunk | None = None
         self._error: BaseException | None = None
         self.put: Callable[[object], int] = self._append_durable if self._always else _cannot_stage
@@ -80,17 +81,7 @@ class LogWriter:
     @property
     def durable(self) -> int:
         """The offset behind the last record that survives a power cut."""
-        return self._commit.durable
-
-    @property
-    def syncs(self) -> int:
-        """How often the disk was synced for appended records."""
-        return self._commit.syncs
-
-    @property
-    def tail(self) -> Tail:
-        """What was last published."""
-        return self._publisher.tail
+        return self.commit.durable
 
     @property
     def writing(self) -> bool:
@@ -101,11 +92,6 @@ class LogWriter:
     def sealed_waiting(self) -> bool:
         """Whether full segments wait for their sync."""
         return bool(self._sealed)
-
-    @property
-    def tail_synced(self) -> bool:
-        """Whether the last mark is durable itself."""
-        return self._publisher.synced
 
     @property
     def used_bytes(self) -> int:
@@ -159,41 +145,34 @@ class LogWriter:
             done = 0
             while done < len(values):
                 done += self._append_some(values, done)
-            end, epoch = self.written, self._commit.epoch
+            end, epoch = self.written, self.commit.epoch
             if not self._always:
                 self._publish()
-                self.changed.notify_all()
+                self.announce()
         if self._always:
-            self._commit.wait(end, epoch)
+            self.commit.wait(end, epoch)
         else:
             self._help_sync()
         return first
 
     def _append_durable(self, value: object) -> int:
-        """Appends one record and waits for its sync; -1 if it takes more than that.
-
-        The record goes into a buffer that whoever leads the commit writes out for all: many
-        threads share one write as they share one sync.
-        """
+        """Appends one record and waits for its sync; -1 if it takes more than that."""
         with self.lock:
             writer, frames = self._writer, self._frames
             if type(value) is not bytes or writer is None or frames is None or self._bounded:
                 return -1
             self.check()
-            start, size = self._pending_bytes, len(value) + self._layout.frame_bytes
             now_ms = max(self._clock.now_ms(), self._last_ms, frames.header.epoch_ms + 1)
             ms = now_ms - frames.header.epoch_ms
-            room = min(self._options.segment_bytes - writer.end, len(self._buffer))
-            if start + size > room or ms > MS_MAX or (not value and self._layout.zero_size_ends):
+            if ms > MS_MAX or (not value and self._layout.zero_size_ends):
                 return -1
-            offset, epoch = self.written, self._commit.epoch
-            index = offset - frames.header.base_offset
-            frames.encode([value], 0, 1, self._buffer[start:], index, ms)
-            self._pending_bytes = start + size
-            self._pending_count += 1
+            offset, epoch = self.written, self.commit.epoch
+            room = self._options.segment_bytes - writer.end
+            if not self._pending.add(frames, value, offset - frames.header.base_offset, ms, room):
+                return -1
             self.written = offset + 1
             self._last_ms = now_ms
-        self._commit.wait(offset + 1, epoch)
+        self.commit.wait(offset + 1, epoch)
         return offset
 
     def sync(self) -> None:
@@ -201,17 +180,21 @@ class LogWriter:
         with self.lock:
             self.check()
             self.drain()
-            end, epoch = self.written, self._commit.epoch
-        self._commit.wait(end, epoch)
+            end, epoch = self.written, self.commit.epoch
+        self.commit.wait(end, epoch)
 
-    def sync_tail(self) -> None:
-        """Makes the durable mark itself durable, so that recovery has less to copy."""
-        if not self._publisher.synced:
-            try:
-                self._publisher.sync()
-            except OSError as error:
-                self.fail(error)
-                raise
+    def wait_for_change(self, seconds: float) -> None:
+        """Waits until something was written, made durable or trimmed. Lock held."""
+        self._watchers += 1
+        try:
+            self._changed.wait(seconds)
+        finally:
+            self._watchers -= 1
+
+    def announce(self) -> None:
+        """Wakes who waits for a change. Lock held."""
+        if self._watchers:
+            self._changed.notify_all()
 
     def publish_durable(self) -> None:
         """Makes the durable mark itself durable, before segments below it go. Lock held."""
@@ -220,7 +203,7 @@ class LogWriter:
     def disown(self, error: Closed) -> None:
         """Ends the handle in the child of a fork, whose lock may be held by nobody that lives."""
         self.lock = threading.Lock()
-        self.changed = threading.Condition(self.lock)
+        self._changed = threading.Condition(self.lock)
         self._error = error
         self.put = _cannot_stage
 
@@ -237,7 +220,7 @@ class LogWriter:
             self.written += count
             self._last_ms = chunk.last_ms
             self._publish()
-            self.changed.notify_all()
+            self.announce()
         chunk.done()
 
     def roll(self) -> None:
@@ -265,8 +248,8 @@ class LogWriter:
         self._place = End(end, base, position)
         self._last_ms = max(self._last_ms, time_ms)
         self._publish(durable=self._place, sync=True)
-        self._commit.advance(end)
-        self.changed.notify_all()
+        self.commit.advance(end)
+        self.announce()
 
     @property
     def last_ms(self) -> int:
@@ -280,7 +263,7 @@ class LogWriter:
             if self._error is None:
                 with self.lock:
                     self.roll()
-                self._commit.wait(self.written, self._commit.epoch)
+                self.commit.wait(self.written, self.commit.epoch)
                 with self.lock:
                     self._publish(clean=True, sync=True)
         finally:
@@ -296,7 +279,7 @@ class LogWriter:
                 else Closed(f"{self._directory.path} failed and must be reopened: {error}")
             )
         self.put = _cannot_stage
-        self._pending_bytes = self._pending_count = 0
+        self._pending.take()
         if self._chunk is not None:
             self._chunk.stop()
 
@@ -308,7 +291,7 @@ class LogWriter:
         if self._chunk is not None:
             self._chunk.close()
             self._chunk = None
-        self._publisher.close()
+        self.publisher.close()
 
     def _append_some(self, values: list[bytes], first: int) -> int:
         """Writes as many values as the segment takes, at least one."""
@@ -335,7 +318,7 @@ class LogWriter:
             if used <= self._options.segment_bytes and elapsed <= MS_MAX:
                 return self._writer, self._frames
             self.roll()
-        if self._publisher.tail.clean:
+        if self.publisher.tail.clean:
             # Before anything is acknowledged: a clean mark would hide it after a power cut.
             self._publish(sync=True)
         self._writer, self._frames = self._new_segments.create(self.written, now_ms)
@@ -376,7 +359,7 @@ class LogWriter:
     def _help_sync(self) -> None:
         """Makes a writer that outruns the disk wait for it: unsynced segments are bounded."""
         if len(self._sealed) > _UNSYNCED_SEGMENTS_MAX:
-            self._commit.wait(self.written, self._commit.epoch)
+            self.commit.wait(self.written, self.commit.epoch)
 
     def _write(self, data: memoryview, count: int) -> None:
         """Writes the frames of the next `count` records to the segment."""
@@ -392,16 +375,14 @@ class LogWriter:
 
     def _write_pending(self) -> None:
         """Writes what durable appends left in the buffer; on an error all of them get it."""
-        count = self._pending_count
-        if not count:
+        if not self._pending.count:
             return
-        data = self._buffer[: self._pending_bytes]
-        self._pending_bytes = self._pending_count = 0
+        data, count = self._pending.take()
         try:
             self._write(data, count)
         except OSError as error:
             self.written -= count
-            self._commit.abandon(error)
+            self.commit.abandon(error)
             raise
 
     def _sync_files(self) -> int:
@@ -423,7 +404,7 @@ class LogWriter:
             self.check()
             self._sealed = self._sealed[len(sealed) :]
             self._publish(durable=end, sync=not self._layout.checked or bool(sealed))
-            self.changed.notify_all()
+            self.announce()
         for segment in sealed:
             segment.close()
         return end.offset
@@ -435,12 +416,8 @@ class LogWriter:
         written = self.written
         if self._always:
             # Nothing is readable before it is durable.
-            written = durable.offset if durable is not None else self._publisher.tail.durable
-        try:
-            self._publisher.publish(written, self._last_ms, durable=durable, clean=clean, sync=sync)
-        except OSError as error:
-            self.fail(error)
-            raise
+            written = durable.offset if durable is not None else self.publisher.tail.durable
+        self.publisher.publish(written, self._last_ms, durable=durable, clean=clean, sync=sync)
 
 
 def _cannot_stage(_value: object) -> int:

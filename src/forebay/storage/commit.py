@@ -14,6 +14,7 @@ goes on.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable
 
@@ -122,7 +123,7 @@ class GroupCommit:
             if durable is not None:
                 self.durable = max(self.durable, durable)
         if waiting:
-            for turn, following in zip(waiting, waiting[1:], strict=False):
+            for turn, following in itertools.pairwise(waiting):
                 turn.following = following
             waiting[0].give()
 

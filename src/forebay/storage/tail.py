@@ -20,7 +20,7 @@ so an old one is still true, only low. Two checked slots (`slots.py`); payload, 
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from forebay.storage.filesystem import Directory
 from forebay.storage.slots import SlotFile
@@ -32,8 +32,7 @@ assert _PAYLOAD.size == 144
 _CLEAN = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Tail:
+class Tail(NamedTuple):
     """What one slot of `tail` says."""
 
     queue_id: bytes
