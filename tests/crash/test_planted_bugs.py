@@ -198,8 +198,8 @@ def mark_written_before_the_sync(patch: Patch) -> None:
     def sync_files(self: LogWriter) -> int:
         with self.lock:
             end: End = self._place
-            self._publish(durable=end, sync=True)
-        for segment in [*self._sealed, *([self._writer] if self._writer else [])]:
+            self.publish(durable=end, sync=True)
+        for segment in [*self.sealed, *([self._writer] if self._writer else [])]:
             segment.sync()
         return end.offset
 

@@ -86,7 +86,7 @@ def _adopt(
         with writer.lock:
             writer.check()
             writer.roll()
-            if writer.durable != writer.written:
+            if writer.commit.durable != writer.written:
                 continue
             return _adopt_locked(directory, work, segments, writer, manifest, headers, ledger)
 

@@ -30,7 +30,7 @@ from forebay.queues.scanner import OpenSegment, Scanner
 from forebay.queues.writer import LogWriter
 from forebay.storage.atomic import keep_reserve
 from forebay.storage.cursors import read_cursors
-from forebay.storage.filesystem import DiskFilesystem, Filesystem
+from forebay.storage.filesystem import Buffer, DiskFilesystem, Filesystem
 from forebay.storage.inbox import read_ledger
 from forebay.storage.quarantine import count_kept
 
@@ -89,7 +89,7 @@ class Log:
         self._closed = False
         _open_logs.add(self)
 
-    def append(self, value: bytes) -> int:
+    def append(self, value: Buffer) -> int:
         """Appends a record and gives its offset.
 
         Under `sync="always"` it is durable on return; under the other policies it survives the
@@ -102,13 +102,13 @@ class Log:
         self._maintenance.notice()
         return offset
 
-    def append_many(self, values: Iterable[bytes]) -> int:
+    def append_many(self, values: Iterable[Buffer]) -> int:
         """Appends records with one commit and gives the offset of the first.
 
         If it raises, nothing of it is acknowledged; where the records took more than one segment,
         the first ones may be there.
         """
-        batch = values if type(values) is list else list(values)
+        batch: list[Any] = values if type(values) is list else list(values)
         if not batch:
             return self.end
         try:
@@ -140,7 +140,7 @@ class Log:
     @property
     def durable(self) -> int:
         """The offset behind the last record that survives a power cut."""
-        return self._writer.durable
+        return self._writer.commit.durable
 
     def __len__(self) -> int:
         return self.end - self.begin
@@ -194,9 +194,9 @@ class Log:
         with self._writer.lock:
             self._writer.check()
             if self.options.sync == "always":
-                return self._writer.durable, self._writer.durable
+                return self._writer.commit.durable, self._writer.commit.durable
             self._writer.drain()
-            return self._writer.written, self._writer.durable
+            return self._writer.written, self._writer.commit.durable
 
     def wait_for(self, offset: int, timeout: float) -> bool:
         """Waits until there is a record at `offset`; says whether there is."""
@@ -206,17 +206,17 @@ class Log:
             if left <= 0:
                 return False
             with self._writer.lock:
-                self._writer.wait_for_change(min(left, 0.05))
+                self._writer.changes.wait(min(left, 0.05))
         return True
 
     def save_position(self, name: str, offset: int) -> None:
         """Saves a consumer's place; durable on return, and so are the records below it."""
-        if self._writer.durable < offset:
+        if self._writer.commit.durable < offset:
             self._writer.sync()
         with self._writer.lock:
             self._writer.check()
             self._positions.save(name, offset)
-            self._writer.announce()
+            self._writer.changes.announce()
 
     def trim(self) -> int:
         """Removes whole segments that all consumers and cursors are past; gives how many records.
@@ -332,7 +332,7 @@ class Log:
             if self.options.when_full == "drop_oldest":
                 self._drop_oldest()
                 continue
-            self._writer.wait_for_change(1.0)
+            self._writer.changes.wait(1.0)
             self._writer.check()
 
     def _trim(self) -> int:
@@ -361,7 +361,7 @@ class Log:
         following = bases[count] if count < len(bases) else self._writer.written
         removed = following - bases[0]
         # The durable mark first: recovery takes a gap above it for a loss.
-        self._writer.publish_durable()
+        self._writer.publish(sync=True)
         self._first_empty = following
         for name in [self._segments.names[base] for base in bases[:count]]:
             with contextlib.suppress(FileNotFoundError):

@@ -105,8 +105,10 @@ class Maintenance:
 
     def _needs_sync(self) -> bool:
         if self._options.sync == "os":
-            return self._writer.sealed_waiting
-        return self._writer.written > self._writer.durable or not self._writer.publisher.synced
+            return bool(self._writer.sealed)
+        return (
+            self._writer.written > self._writer.commit.durable or not self._writer.publisher.synced
+        )
 
     def _sync_seconds(self) -> float:
         if self._options.sync == "interval":

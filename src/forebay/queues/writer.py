@@ -17,6 +17,7 @@ from forebay.clock import Clock
 from forebay.errors import Closed, ForebayError
 from forebay.formats.fflg import LAYOUTS, MS_MAX, Frames
 from forebay.queues.capacity import check_values
+from forebay.queues.changes import Changes
 from forebay.queues.chunk import Chunk
 from forebay.queues.new_segments import NewSegments
 from forebay.queues.options import LogOptions
@@ -63,15 +64,14 @@ class LogWriter:
         self._always = options.sync == "always"
         self._bounded = options.max_bytes is not None
         self.lock = threading.Lock()
-        self._changed = threading.Condition(self.lock)
-        self._watchers = 0
+        self.changes = Changes(self.lock)
         self.written = tail.written
         self._place = End(tail.written, tail.segment, tail.position)
         self._last_ms = tail.time_ms
         self.commit = GroupCommit(self._sync_files, tail.durable)
         self._writer: SegmentWriter | None = None
         self._frames: Frames | None = None
-        self._sealed: list[SegmentWriter] = []
+        self.sealed: list[SegmentWriter] = []
         self._buffer = memoryview(bytearray(_BUFFER_BYTES))
         self._pending = Pending()
         self._chunk: Chunk | None = None
@@ -79,19 +79,9 @@ class LogWriter:
         self.put: Callable[[object], int] = self._append_durable if self._always else _cannot_stage
 
     @property
-    def durable(self) -> int:
-        """The offset behind the last record that survives a power cut."""
-        return self.commit.durable
-
-    @property
     def writing(self) -> bool:
         """Whether a segment is being written."""
         return self._writer is not None
-
-    @property
-    def sealed_waiting(self) -> bool:
-        """Whether full segments wait for their sync."""
-        return bool(self._sealed)
 
     @property
     def used_bytes(self) -> int:
@@ -147,8 +137,8 @@ class LogWriter:
                 done += self._append_some(values, done)
             end, epoch = self.written, self.commit.epoch
             if not self._always:
-                self._publish()
-                self.announce()
+                self.publish()
+                self.changes.announce()
         if self._always:
             self.commit.wait(end, epoch)
         else:
@@ -183,27 +173,10 @@ class LogWriter:
             end, epoch = self.written, self.commit.epoch
         self.commit.wait(end, epoch)
 
-    def wait_for_change(self, seconds: float) -> None:
-        """Waits until something was written, made durable or trimmed. Lock held."""
-        self._watchers += 1
-        try:
-            self._changed.wait(seconds)
-        finally:
-            self._watchers -= 1
-
-    def announce(self) -> None:
-        """Wakes who waits for a change. Lock held."""
-        if self._watchers:
-            self._changed.notify_all()
-
-    def publish_durable(self) -> None:
-        """Makes the durable mark itself durable, before segments below it go. Lock held."""
-        self._publish(sync=True)
-
     def disown(self, error: Closed) -> None:
         """Ends the handle in the child of a fork, whose lock may be held by nobody that lives."""
         self.lock = threading.Lock()
-        self._changed = threading.Condition(self.lock)
+        self.changes = Changes(self.lock)
         self._error = error
         self.put = _cannot_stage
 
@@ -219,8 +192,8 @@ class LogWriter:
                 self._write(frames, count)
             self.written += count
             self._last_ms = chunk.last_ms
-            self._publish()
-            self.announce()
+            self.publish()
+            self.changes.announce()
         chunk.done()
 
     def roll(self) -> None:
@@ -239,7 +212,7 @@ class LogWriter:
             self.fail(error)
             raise
         self._segments.sizes[self._segments.bases[-1]] = self._writer.end
-        self._sealed.append(self._writer)
+        self.sealed.append(self._writer)
         self._writer = self._frames = None
 
     def adopted(self, base: int, end: int, position: int, time_ms: int) -> None:
@@ -247,9 +220,9 @@ class LogWriter:
         self.written = end
         self._place = End(end, base, position)
         self._last_ms = max(self._last_ms, time_ms)
-        self._publish(durable=self._place, sync=True)
+        self.publish(durable=self._place, sync=True)
         self.commit.advance(end)
-        self.announce()
+        self.changes.announce()
 
     @property
     def last_ms(self) -> int:
@@ -265,7 +238,7 @@ class LogWriter:
                     self.roll()
                 self.commit.wait(self.written, self.commit.epoch)
                 with self.lock:
-                    self._publish(clean=True, sync=True)
+                    self.publish(clean=True, sync=True)
         finally:
             self.fail(Closed(f"{self._directory.path} is closed"))
             self._release()
@@ -284,9 +257,9 @@ class LogWriter:
             self._chunk.stop()
 
     def _release(self) -> None:
-        for writer in [*self._sealed, *([self._writer] if self._writer else [])]:
+        for writer in [*self.sealed, *([self._writer] if self._writer else [])]:
             writer.close()
-        self._sealed = []
+        self.sealed = []
         self._writer = None
         if self._chunk is not None:
             self._chunk.close()
@@ -320,7 +293,7 @@ class LogWriter:
             self.roll()
         if self.publisher.tail.clean:
             # Before anything is acknowledged: a clean mark would hide it after a power cut.
-            self._publish(sync=True)
+            self.publish(sync=True)
         self._writer, self._frames = self._new_segments.create(self.written, now_ms)
         self._segments.add(self.written, self._writer.name)
         try:
@@ -358,7 +331,7 @@ class LogWriter:
 
     def _help_sync(self) -> None:
         """Makes a writer that outruns the disk wait for it: unsynced segments are bounded."""
-        if len(self._sealed) > _UNSYNCED_SEGMENTS_MAX:
+        if len(self.sealed) > _UNSYNCED_SEGMENTS_MAX:
             self.commit.wait(self.written, self.commit.epoch)
 
     def _write(self, data: memoryview, count: int) -> None:
@@ -391,7 +364,7 @@ class LogWriter:
             self.check()
             self._write_pending()
             end = self._place
-            sealed, writer = self._sealed[:], self._writer
+            sealed, writer = self.sealed[:], self._writer
         try:
             for segment in sealed:
                 segment.sync()
@@ -402,14 +375,14 @@ class LogWriter:
             raise
         with self.lock:
             self.check()
-            self._sealed = self._sealed[len(sealed) :]
-            self._publish(durable=end, sync=not self._layout.checked or bool(sealed))
-            self.announce()
+            self.sealed = self.sealed[len(sealed) :]
+            self.publish(durable=end, sync=not self._layout.checked or bool(sealed))
+            self.changes.announce()
         for segment in sealed:
             segment.close()
         return end.offset
 
-    def _publish(
+    def publish(
         self, *, durable: End | None = None, clean: bool = False, sync: bool = False
     ) -> None:
         """Tells where the end is. Lock held."""

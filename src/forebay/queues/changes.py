@@ -1,0 +1,26 @@
+"""Lets threads wait for news of a queue, at no cost while nobody does."""
+
+from __future__ import annotations
+
+import threading
+
+
+class Changes:
+    """A condition on the queue's lock. Called with the lock held."""
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self._condition = threading.Condition(lock)
+        self._watchers = 0
+
+    def wait(self, seconds: float) -> None:
+        """Waits until something was written, made durable, saved or trimmed."""
+        self._watchers += 1
+        try:
+            self._condition.wait(seconds)
+        finally:
+            self._watchers -= 1
+
+    def announce(self) -> None:
+        """Wakes all who wait."""
+        if self._watchers:
+            self._condition.notify_all()

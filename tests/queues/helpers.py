@@ -1,0 +1,148 @@
+"""What the tests of the queues share: clocks, records, directories as others leave them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from forebay import Log, Record
+from forebay.formats.fflg import Frames, Header
+from forebay.storage import inbox
+from forebay.storage.filesystem import DiskFilesystem, write_all
+from tests.crash.forgetful import ForgetfulFilesystem
+from tests.sources import ROOT
+
+SYNCS = ("always", "interval", "os")
+# A version 2 segment of this size takes 8 records of 100 bytes: 34 + 8 × (12 + 100) = 930.
+SEGMENT_BYTES = 1_000
+PER_SEGMENT = 8
+HEADER_BYTES = 34
+FRAME_BYTES = 12
+
+
+class FakeClock:
+    """A clock that stands still until a test moves it; wall and monotonic time are apart."""
+
+    def __init__(self, start_ms: int = 1_800_000_000_000) -> None:
+        self.ms = start_ms
+        self.seconds = 0.0
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+
+def numbered(count: int, size: int = 100, first: int = 0) -> list[bytes]:
+    """Makes records that can be told apart."""
+    return [(b"%08d" % number).ljust(size, b".") for number in range(first, first + count)]
+
+
+def values_of(records: list[Record]) -> list[bytes]:
+    return [record.value for record in records]
+
+
+def segment_files(path: Path) -> list[Path]:
+    return sorted(file for file in path.iterdir() if len(file.name) == 10)
+
+
+def snapshot(path: Path) -> dict[str, bytes]:
+    """Gives all that is below a directory, to see that nothing changed."""
+    files = (file for file in path.rglob("*") if file.is_file())
+    return {file.relative_to(path).as_posix(): file.read_bytes() for file in files}
+
+
+def flip(file: Path, *positions: int) -> None:
+    """Flips all bits of some bytes, in place: the file may be open."""
+    with file.open("r+b") as handle:
+        for position in positions:
+            handle.seek(position)
+            byte = handle.read(1)[0]
+            handle.seek(position)
+            handle.write(bytes([byte ^ 0xFF]))
+
+
+def frame_position(index: int, size: int = 100) -> int:
+    """Gives where the frame of a record is in its version 2 segment, all of one size."""
+    return HEADER_BYTES + index * (FRAME_BYTES + size)
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.005)
+    return condition()
+
+
+def run_python(program: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """Runs a program in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-c", program, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+    )
+
+
+def run_threads(count: int, work: Callable[[int], None]) -> None:
+    """Runs `work(number)` in threads that start together; raises what one of them raised."""
+    start = threading.Barrier(count)
+    errors: list[BaseException] = []
+
+    def run(number: int) -> None:
+        start.wait()
+        try:
+            work(number)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+def kill(log: Log, filesystem: ForgetfulFilesystem) -> ForgetfulFilesystem:
+    """Gives the machine after the owner's process died; its handle is only dropped."""
+    log._closed = True
+    return filesystem.kill()
+
+
+def write_part(
+    path: Path, name: str, values: list[bytes], *, epoch_ms: int = 1, times: list[int] | None = None
+) -> inbox.Part:
+    """Writes a finished segment into `inbox/`, as another process does."""
+    queue = DiskFilesystem().open_directory(str(path))
+    work = queue.directory(inbox.DIRECTORY, create=True)
+    header = Header(2, 0, os.urandom(8), epoch_ms)
+    frames = Frames(header)
+    _, size = frames.fit(values, 0, 2**40)
+    buffer = bytearray(size)
+    frames.encode(values, 0, len(values), buffer, 0, 1, times)
+    file = work.create(name)
+    write_all(file, header.encode() + bytes(buffer), 0)
+    file.sync()
+    file.close()
+    work.close()
+    queue.close()
+    return inbox.Part(name, len(values), HEADER_BYTES + size)
+
+
+def publish(path: Path, stem: str, batch: int, parts: list[inbox.Part], writer: str = "w") -> None:
+    """Hands parts in, under a manifest."""
+    queue = DiskFilesystem().open_directory(str(path))
+    inbox.publish(queue, stem, inbox.Manifest(writer, batch, parts))
+    queue.close()

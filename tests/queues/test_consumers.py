@@ -1,0 +1,342 @@
+"""Named consumers of a log: places, commits, seeking, waiting."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forebay import Empty, InvalidOption, Log
+from tests.queues.helpers import PER_SEGMENT, SEGMENT_BYTES, SYNCS, numbered, run_threads, values_of
+
+each_sync = pytest.mark.parametrize("sync", SYNCS)
+
+
+def open_log(path: Path, **options: Any) -> Log:
+    return Log(path / "q", **{"segment_bytes": SEGMENT_BYTES, **options})
+
+
+def test_a_new_consumer_starts_at_the_earliest_record(tmp_path: Path) -> None:
+    with open_log(tmp_path) as log:
+        log.append_many(numbered(5))
+
+        assert values_of(log.consumer("c").read()) == numbered(5)
+
+
+def test_a_consumer_that_starts_latest_gets_only_what_comes(tmp_path: Path) -> None:
+    with open_log(tmp_path) as log:
+        log.append_many(numbered(5))
+        consumer = log.consumer("c", start="latest")
+
+        assert consumer.read() == []
+        log.append(b"new")
+        assert values_of(consumer.read()) == [b"new"]
+
+
+@pytest.mark.parametrize("start", [0, 3, 7, 8, 9, 20, 30])
+def test_a_consumer_may_start_at_an_offset(tmp_path: Path, start: int) -> None:
+    with open_log(tmp_path) as log:
+        log.append_many(numbered(30))
+
+        records = log.consumer("c", start=start).read()
+
+        assert [record.offset for record in records] == list(range(start, 30))
+        assert values_of(records) == numbered(30)[start:]
+
+
+@pytest.mark.parametrize("start", ["soonest", -1, 6, True, None, 1.0, b"earliest"])
+def test_a_bad_start_is_named_in_the_error_and_saves_nothing(tmp_path: Path, start: Any) -> None:
+    with open_log(tmp_path) as log:
+        log.append_many(numbered(5))
+
+        with pytest.raises(InvalidOption) as caught:
+            log.consumer("c", start=start)
+
+        assert f"start = {start!r}" in str(caught.value)
+        assert "an offset up to 5" in str(caught.value)
+        assert log.info()["consumers"] == {}
+
+
+@pytest.mark.parametrize("name", ["", "a\nb", "\x00", "x" * 256, "é" * 128])
+def test_a_bad_name_is_named_in_the_error(tmp_path: Path, name: str) -> None:
+    with open_log(tmp_path) as log:
+        with pytest.raises(InvalidOption) as caught:
+            log.consumer(name)
+
+        assert repr(name) in str(caught.value)
+        assert "1 to 255 bytes" in str(caught.value)
+
+
+@pytest.mark.xfail(reason="a name of another type, or of half a character, escapes the check")
+@pytest.mark.parametrize("name", [5, b"name", "\ud800"])
+def test_a_name_that_is_no_text_is_named_in_the_error(tmp_path: Path, name: Any) -> None:
+    with open_log(tmp_path) as log, pytest.raises(InvalidOption, match="consumer name"):
+        log.consumer(name)
+
+
+@pytest.mark.parametrize("name", ["a", "x" * 255, "é" * 127, "with space", "../up", "Ω"])
+def test_a_name_may_be_any_printable_text(tmp_path: Path, name: str) -> None:
+    with open_log(tmp_path) as log:
+        log.append_many(numbered(3))
+        consumer = log.consumer(name)
+        consumer.read(2)
+        consumer.commit()
+
+    with open_log(tmp_path) as log:
+        assert log.consumer(name).position == 2
+
+
+@pytest.mark.parametrize("count", [0, -1])
+def test_a_bad_count_is_named_in_the_error(tmp_path: Path, count: int) -> None:
+    with open_log(tmp_path) as log:
+        consumer = log.consumer("c")
+
+        with pytest.raises(InvalidOption, match=f"count = {count}: must be at least 1"):
+            consumer.read(count)
+
+
+@each_sync
+@pytest.mark.parametrize("count", [1, 3, 7, 8, 9, 100])
+def test_reads_go_on_across_the_borders_of_segments(tmp_path: Path, sync: str, count: int) -> None:
+    with open_log(tmp_path, sync=sync) as log:
+        log.append_many(numbered(30))
+        consumer = log.consumer("c")
+
+        parts = []
+        while part := consumer.read(count):
+            parts.append(part)
+
+        assert all(len(part) == count for part in parts[:-1])
+        assert values_of([record for part in parts for record in part]) == numbered(30)
+
+
+def test_a_consumer_can_be_iterated(tmp_path: Path) -> None:
+    with open_log(tmp_path) as log:
+        log.append_many(numbered(30))
+        consumer = log.consumer("c")
+
+        assert [record.value for record in consumer] == numbered(30)
+        assert consumer.position == 30
+
+
+def test_a_consumer_sees_what_comes_after_it_was_at_the_end(tmp_path: Path) -> None:
+    values = numbered(40)
+    seen = []
+    with open_log(tmp_path, sync="os") as log:
+        consumer = log.consumer("c")
+        for value in values:
+            log.append(value)
+            seen += values_of(consumer.read())
+
+    assert seen == values
+
+
+@each_sync
+def test_a_commit_survives_a_reopen(tmp_path: Path, sync: str) -> None:
+    with open_log(tmp_path, sync=sync) as log:
+        log.append_many(numbered(20))
+        consumer = log.consumer("c")
+        consumer.read(11)
+        consumer.commit()
+
+    with open_log(tmp_path, sync=sync) as log:
+        consumer = log.consumer("c", start="latest")
+        assert (consumer.position, consumer.committed) == (11, 11)
+        assert values_of(consumer.read()) == numbered(20)[11:]
+
+
+def test_reads_that_were_not_committed_come_again(tmp_path: Path) -> None:
+    with open_log(tmp_path) as log:
+        log.append_many(numbered(20))
+        consumer = log.consumer("c")
+        consumer.read(5)
+        consumer.commit()
+        consumer.read(10)
+
+    with open_log(tmp_path) as log:
+        assert values_of(log.consumer("c").read()) == numbered(20)[5:]
+
+
+def test_a_commit_makes_the_records_below_it_durable(tmp_path: Path) -> None:
+    with open_log(tmp_path, sync="os", background=False) as log:
+        log.append_many(numbered(5))
+        consumer = log.consumer("c")
+        consumer.read(3)
+
+        assert log.durable == 0
+        consumer.commit()
+        assert log.durable >= 3
+
+
+def test_a_new_consumers_place_is_saved_at_once(tmp_path: Path) -> None:
+    with open_log(tmp_path) as log:
+        log.append_many(numbered(20))
+        log.consumer("late", start="latest")
+
+    with open_log(tmp_path) as log:
+        assert log.info()["consumers"] == {"late": 20}
+
+
+def test_seeking_goes_back_and_forth(tmp_path: Path) -> None:
+    with open_log(tmp_path) as log:
+        log.append_many(numbered(30))
+        consumer = log.consumer("c")
+        seen = []
+        for start in (20, 0, "latest", 9, "earliest", 30, 7):
+            consumer.seek(start)
+            seen.append([record.offset for record in consumer.read(2)])
+
+    assert seen == [[20, 21], [0, 1], [], [9, 10], [0, 1], [], [7, 8]]
+
+
+def test_a_seek_is_saved_only_by_a_commit(tmp_path: Path) -> None:
+    with open_log(tmp_path) as log:
+        log.append_many(numbered(30))
+        consumer = log.consumer("c")
+        consumer.seek(25)
+        before = log.info()["consumers"]["c"]
+        consumer.commit()
+        after = log.info()["consumers"]["c"]
+        consumer.seek(4)
+        consumer.commit()
+
+        assert (before, after, log.info()["consumers"]["c"]) == (0, 25, 4)
+
+
+def test_a_bad_seek_leaves_the_place_as_it_was(tmp_path: Path) -> None:
+    with open_log(tmp_path) as log:
+        log.append_many(numbered(10))
+        consumer = log.consumer("c")
+        consumer.read(4)
+
+        with pytest.raises(InvalidOption, match="start = 11"):
+            consumer.seek(11)
+
+        assert values_of(consumer.read()) == numbered(10)[4:]
+
+
+@each_sync
+def test_lag_counts_what_is_not_committed(tmp_path: Path, sync: str) -> None:
+    with open_log(tmp_path, sync=sync) as log:
+        log.append_many(numbered(10))
+        consumer = log.consumer("c")
+        lags = [consumer.lag]
+        consumer.read(4)
+        lags.append(consumer.lag)
+        consumer.commit()
+        lags.append(consumer.lag)
+        log.append(b"more")
+        lags.append(consumer.lag)
+
+    assert lags == [10, 10, 6, 7]
+
+
+def test_two_consumers_do_not_move_each_other(tmp_path: Path) -> None:
+    with open_log(tmp_path) as log:
+        log.append_many(numbered(20))
+        first, second = log.consumer("first"), log.consumer("second", start=10)
+        first.read(3)
+        second.read(5)
+        first.commit()
+        second.commit()
+
+        assert log.info()["consumers"] == {"first": 3, "second": 15}
+        assert first.read(1)[0].offset == 3
+        assert second.read(1)[0].offset == 15
+
+
+def test_a_forgotten_consumer_starts_anew(tmp_path: Path) -> None:
+    with open_log(tmp_path) as log:
+        log.append_many(numbered(5))
+        consumer = log.consumer("c")
+        consumer.read()
+        consumer.commit()
+        log.forget_consumer("c")
+
+        assert log.info()["consumers"] == {}
+        assert log.consumer("c").position == 0
+        with pytest.raises(InvalidOption, match="no consumer 'nobody'"):
+            log.forget_consumer("nobody")
+
+
+@each_sync
+def test_threads_with_consumers_of_their_own_each_get_everything(tmp_path: Path, sync: str) -> None:
+    total = 400
+    with open_log(tmp_path, sync=sync) as log:
+        found: dict[int, list[bytes]] = {}
+
+        def work(number: int) -> None:
+            if number == 0:
+                for value in numbered(total):
+                    log.append(value)
+                return
+            consumer = log.consumer(f"c{number}")
+            taken: list[bytes] = []
+            while len(taken) < total:
+                taken += values_of(consumer.read(37, timeout=10))
+                consumer.commit()
+            found[number] = taken
+
+        run_threads(4, work)
+
+        assert found == {number: numbered(total) for number in (1, 2, 3)}
+        assert set(log.info()["consumers"].values()) == {total}
+
+
+def test_a_read_with_a_timeout_raises_empty_when_nothing_comes(tmp_path: Path) -> None:
+    with open_log(tmp_path) as log:
+        consumer = log.consumer("c")
+        start = time.monotonic()
+
+        with pytest.raises(Empty, match=r"nothing new for 'c' in 0\.1 s"):
+            consumer.read(timeout=0.1)
+
+        assert 0.1 <= time.monotonic() - start < 5
+
+
+def test_empty_is_the_empty_of_the_standard_library(tmp_path: Path) -> None:
+    with open_log(tmp_path) as log:
+        consumer = log.consumer("c")
+
+        with pytest.raises(queue.Empty):
+            consumer.read(timeout=0)
+        assert consumer.read() == []
+
+
+@each_sync
+def test_a_waiting_read_returns_when_a_record_comes(tmp_path: Path, sync: str) -> None:
+    with open_log(tmp_path, sync=sync) as log:
+        consumer = log.consumer("c")
+        timer = threading.Timer(0.1, log.append, [b"late"])
+        timer.start()
+
+        records = consumer.read(timeout=30)
+
+        timer.join()
+        assert values_of(records) == [b"late"]
+
+
+def test_records_carry_offset_time_and_value(tmp_path: Path) -> None:
+    before = time.time_ns() // 1_000_000
+    with open_log(tmp_path) as log:
+        log.append(b"a")
+        record = log.consumer("c").read()[0]
+
+    assert (record.offset, record.value) == (0, b"a")
+    assert record.time_ms is not None
+    assert before <= record.time_ms <= time.time_ns() // 1_000_000
+    assert record.time is not None
+    assert round(record.time.timestamp() * 1000) == record.time_ms
+
+
+def test_a_consumer_tells_its_name_and_place(tmp_path: Path) -> None:
+    with open_log(tmp_path) as log:
+        log.append_many(numbered(PER_SEGMENT))
+        consumer = log.consumer("c")
+        consumer.read(3)
+
+        assert repr(consumer) == f"<Consumer 'c' at 3 of {tmp_path}/q>"
