@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from forebay import Log, Record
-from forebay.formats.fflg import Frames, Header
+from forebay.formats.fflg import Frames, Header, parse_segment_name
 from forebay.storage import inbox
 from forebay.storage.filesystem import DiskFilesystem, write_all
 from tests.crash.forgetful import ForgetfulFilesystem
@@ -49,7 +49,7 @@ def values_of(records: list[Record]) -> list[bytes]:
 
 
 def segment_files(path: Path) -> list[Path]:
-    return sorted(file for file in path.iterdir() if len(file.name) == 10)
+    return sorted(file for file in path.iterdir() if parse_segment_name(file.name) is not None)
 
 
 def snapshot(path: Path) -> dict[str, bytes]:
@@ -94,7 +94,7 @@ def run_python(program: str, *arguments: object) -> subprocess.CompletedProcess[
     )
 
 
-def run_threads(count: int, work: Callable[[int], None]) -> None:
+def run_threads(count: int, work: Callable[[int], object]) -> None:
     """Runs `work(number)` in threads that start together; raises what one of them raised."""
     start = threading.Barrier(count)
     errors: list[BaseException] = []

@@ -1,0 +1,12 @@
+"""What the tests of storage share: a real directory, opened by the door."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from forebay.storage.filesystem import DiskDirectory, DiskFilesystem
+
+
+def open_directory(path: Path) -> DiskDirectory:
+    """Opens a directory of the real disk, made if it is missing."""
+    return DiskFilesystem().open_directory(str(path / "d"), create=True)

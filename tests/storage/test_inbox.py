@@ -1,0 +1,128 @@
+"""Manifests, the ledger, and the moves of an adoption."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from forebay.errors import Damaged, InvalidOption
+from forebay.storage import inbox
+from tests.crash.forgetful import ForgetfulFilesystem
+from tests.storage.helpers import open_directory
+
+PARTS = [inbox.Part("a.part", 3, 100), inbox.Part("b.part", 1, 50)]
+
+
+def test_a_manifest_is_read_as_it_was_published(tmp_path: Path) -> None:
+    queue = open_directory(tmp_path)
+    manifest = inbox.Manifest("writer", 7, PARTS)
+    inbox.publish(queue, "stem", manifest)
+    work = queue.directory(inbox.DIRECTORY)
+
+    assert inbox.read_manifests(work) == [("stem.ready", manifest)]
+    assert work.names() == ["stem.ready"]
+    inbox.remove(work, "stem.ready")
+    inbox.remove(work, "stem.ready")
+    assert inbox.read_manifests(work) == []
+    work.close()
+    queue.close()
+
+
+def test_manifests_come_by_batch_then_by_writer(tmp_path: Path) -> None:
+    queue = open_directory(tmp_path)
+    for number, (writer, batch) in enumerate([("b", 2), ("a", 2), ("b", 1), ("a", 10)]):
+        inbox.publish(queue, f"s{number}", inbox.Manifest(writer, batch, []))
+    work = queue.directory(inbox.DIRECTORY)
+
+    found = [(manifest.writer, manifest.batch) for _, manifest in inbox.read_manifests(work)]
+
+    assert found == [("b", 1), ("a", 2), ("b", 2), ("a", 10)]
+    work.close()
+    queue.close()
+
+
+@pytest.mark.parametrize("stem", ["", ".x", "a/b", "../x", "a b", "x" * 201])
+def test_a_bad_name_is_refused(tmp_path: Path, stem: str) -> None:
+    queue = open_directory(tmp_path)
+
+    with pytest.raises(InvalidOption, match="inbox name"):
+        inbox.publish(queue, stem, inbox.Manifest("w", 1, []))
+
+    assert queue.names() == []
+    queue.close()
+
+
+def test_a_damaged_manifest_is_told_by_its_path(tmp_path: Path) -> None:
+    queue = open_directory(tmp_path)
+    inbox.publish(queue, "stem", inbox.Manifest("w", 1, PARTS))
+    path = tmp_path / "d" / "inbox" / "stem.ready"
+    path.write_bytes(path.read_bytes().replace(b'"w"', b'"v"'))
+    work = queue.directory(inbox.DIRECTORY)
+
+    with pytest.raises(Damaged, match=r"inbox/stem\.ready.*checksum"):
+        inbox.read_manifests(work)
+
+    work.close()
+    queue.close()
+
+
+def test_a_published_manifest_is_durable_and_never_half_there() -> None:
+    filesystem = ForgetfulFilesystem()
+    queue = filesystem.open_directory("/d", create=True)
+    manifest = inbox.Manifest("w", 1, PARTS * 20)
+    inbox.publish(queue, "stem", manifest)
+    filesystem.acknowledge("published")
+
+    found: dict[int, set[int]] = {}
+    for state in filesystem.crash_states(4, torn=True):
+        try:
+            work = state.restore().open_directory("/d/inbox")
+        except FileNotFoundError:
+            continue
+        manifests = inbox.read_manifests(work)
+        assert all(item == ("stem.ready", manifest) for item in manifests)
+        found.setdefault(state.acknowledged, set()).add(len(manifests))
+
+    assert found == {0: {0, 1}, 1: {1}}
+
+
+def test_the_ledger_reads_back_and_is_empty_at_first(tmp_path: Path) -> None:
+    queue = open_directory(tmp_path)
+    ledger = inbox.Ledger({"w": 3}, [inbox.Move("a.part", "0000000000", "00ff")])
+    before = inbox.read_ledger(queue)
+    inbox.write_ledger(queue, ledger)
+
+    assert (before, inbox.read_ledger(queue)) == (inbox.Ledger(), ledger)
+    queue.close()
+
+
+@pytest.mark.parametrize("data", [b"", b"rubbish", b"{}\n00000000\n", b'{"moves":[]}'])
+def test_a_damaged_ledger_is_never_taken_for_an_empty_one(tmp_path: Path, data: bytes) -> None:
+    queue = open_directory(tmp_path)
+    (tmp_path / "d" / "ledger").write_bytes(data)
+
+    with pytest.raises(Damaged, match="ledger"):
+        inbox.read_ledger(queue)
+    queue.close()
+
+
+def test_moves_give_parts_their_header_and_name_and_may_be_repeated(tmp_path: Path) -> None:
+    queue = open_directory(tmp_path)
+    work = queue.directory(inbox.DIRECTORY, create=True)
+    for name in ("a.part", "b.part"):
+        (tmp_path / "d" / "inbox" / name).write_bytes(b"old header, frames")
+    moves = [
+        inbox.Move("a.part", "0000000000", b"NEW HEADER".hex()),
+        inbox.Move("b.part", "0000000005", b"OTHER HEAD".hex()),
+    ]
+
+    for _ in range(2):
+        inbox.finish_moves(queue, work, moves)
+
+    assert (tmp_path / "d" / "0000000000").read_bytes() == b"NEW HEADER, frames"
+    assert (tmp_path / "d" / "0000000005").read_bytes() == b"OTHER HEAD, frames"
+    assert os.listdir(tmp_path / "d" / "inbox") == []
+    work.close()
+    queue.close()
