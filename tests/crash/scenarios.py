@@ -100,6 +100,7 @@ SCENARIOS: dict[str, tuple[Steps, dict[str, Any]]] = {
     "dropping": (dropping, {"max_bytes": 3000, "when_full": "drop_oldest"}),
     "version 1": (rolling, {"version": 1}),
     "version 1 trimming": (trimming, {"version": 1}),
+    "os dropping": (dropping, {"max_bytes": 3000, "when_full": "drop_oldest", "sync": "os"}),
     "os draining": (draining, {"sync": "os"}),
     "os rolling": (rolling, {"sync": "os"}),
     "os batches": (batches, {"sync": "os"}),

@@ -86,12 +86,7 @@ def acknowledge_before_sync(patch: Patch) -> None:
 
 def try_a_failed_sync_again(patch: Patch) -> None:
     patch.setattr(LogWriter, "fail", lambda self, error: None)
-    original = GroupCommit._finish
-
-    def forgiving(self: GroupCommit, durable: int | None, error: BaseException | None) -> None:
-        original(self, durable, None)
-
-    patch.setattr(GroupCommit, "_finish", forgiving)
+    patch.setattr(GroupCommit, "_lead", lambda self: self._sync())
 
 
 def trim_before_the_position_is_saved(patch: Patch) -> None:
@@ -197,6 +192,7 @@ def mark_written_before_the_sync(patch: Patch) -> None:
 
     def sync_files(self: LogWriter) -> int:
         with self.lock:
+            self.write_pending()
             end: End = self._place
             self.publish(durable=end, sync=True)
         for segment in [*self.sealed, *([self._writer] if self._writer else [])]:

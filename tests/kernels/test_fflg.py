@@ -132,7 +132,7 @@ def test_a_frame_of_time_zero_never_verifies(value: bytes, index: int, seed: int
     data = frame(value, index, seed, 0)
 
     assert scan(data, 0, index, seed, ALL, None) == ([], 0)
-    assert find(data, 0, index, seed) == (-1, 0)
+    assert find(data, 0, index, seed, 2**32 - 1) == (-1, 0)
 
 
 @pytest.mark.parametrize("size", [0, 1, 11, 12, 4096])
@@ -150,7 +150,7 @@ def test_a_size_beyond_the_buffer_is_never_followed() -> None:
     data = struct.pack(">III", 2**32 - 1, 0, 1) + b"short"
 
     assert scan(data, 0, 0, SEED, ALL, None) == ([], 0)
-    assert find(data, 0, 0, SEED) == (-1, 0)
+    assert find(data, 0, 0, SEED, 2**32 - 1) == (-1, 0)
 
 
 @given(st.binary(max_size=100), st.lists(st.binary(max_size=40), min_size=1, max_size=5))
@@ -158,7 +158,7 @@ def test_find_gives_the_next_good_frame_and_its_index(junk: bytes, values: list[
     skipped = len(junk) // FRAME_BYTES
     data = junk + encoded(values, 10 + skipped)
 
-    assert find(data, 0, 10, SEED) == (len(junk), 10 + skipped)
+    assert find(data, 0, 10, SEED, 2**32 - 1) == (len(junk), 10 + skipped)
 
 
 @given(st.binary(max_size=100))
@@ -166,13 +166,13 @@ def test_find_refuses_an_index_that_the_bytes_passed_over_have_no_room_for(junk:
     far = len(junk) // FRAME_BYTES + 1
     data = junk + encoded([b"far ahead"], 10 + far)
 
-    assert find(data, 0, 10, SEED) == (-1, 0)
+    assert find(data, 0, 10, SEED, 2**32 - 1) == (-1, 0)
 
 
 def test_find_refuses_a_frame_that_was_passed_already() -> None:
     data = bytes(500) + encoded([b"old"], 9)
 
-    assert find(data, 0, 10, SEED) == (-1, 0)
+    assert find(data, 0, 10, SEED, 2**32 - 1) == (-1, 0)
 
 
 @given(values_strategy, index_strategy)

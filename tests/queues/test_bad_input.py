@@ -127,7 +127,6 @@ def test_a_foreign_file_in_an_otherwise_empty_directory_is_left_alone(
     assert snapshot(path) == before
 
 
-@pytest.mark.xfail(reason="any file whose name ends like a temporary one is removed at the open")
 def test_a_foreign_file_with_the_ending_of_temporary_ones_is_left_alone(tmp_path: Path) -> None:
     path = lone_segment(tmp_path, b"precious", "thesis.new")
 
@@ -304,7 +303,6 @@ def test_a_failed_open_gives_its_files_back(tmp_path: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-@pytest.mark.xfail(reason="an open that fails after the tail was opened leaves it open")
 def test_an_open_that_fails_late_gives_its_files_back(tmp_path: Path) -> None:
     path = three_segments(tmp_path)
     (path / "ledger").write_bytes(b"garbage")

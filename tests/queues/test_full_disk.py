@@ -119,9 +119,6 @@ def test_committing_and_trimming_make_room_and_appends_go_on() -> None:
         filesystem.capacity_bytes = None
 
 
-@pytest.mark.xfail(
-    reason="the reserve is set aside at the open alone, not when there is room again"
-)
 def test_a_place_can_be_saved_when_the_disk_is_full_a_second_time() -> None:
     filesystem = ForgetfulFilesystem()
     with open_log(filesystem) as log:
@@ -140,7 +137,6 @@ def test_a_place_can_be_saved_when_the_disk_is_full_a_second_time() -> None:
             assert log.info()["consumers"] == {"c": 50 * turn}
 
 
-@pytest.mark.xfail(reason="a read first drains the staging buffer, which a full disk does not let")
 def test_old_records_can_be_read_while_staged_ones_wait_for_room() -> None:
     filesystem = ForgetfulFilesystem()
     with open_log(filesystem, sync="os", segment_bytes=2_000) as log:
@@ -171,7 +167,6 @@ def test_a_full_disk_at_a_reopen_still_gives_the_records() -> None:
         filesystem.capacity_bytes = None
 
 
-@pytest.mark.xfail(reason="the check of the places is made without the help of the reserve")
 def test_the_first_place_of_all_can_be_saved_on_a_full_disk() -> None:
     filesystem = ForgetfulFilesystem()
     with open_log(filesystem) as log:
@@ -186,7 +181,6 @@ def test_the_first_place_of_all_can_be_saved_on_a_full_disk() -> None:
         assert consumer.committed == 60
 
 
-@pytest.mark.xfail(reason="an empty check that a full disk left makes sound places look damaged")
 def test_places_that_another_program_left_outlive_a_failed_save() -> None:
     filesystem = ForgetfulFilesystem()
     with open_log(filesystem) as log:

@@ -50,7 +50,6 @@ def test_a_value_out_of_bounds_is_named_with_its_bound(
     assert not (tmp_path / "q").exists()
 
 
-@pytest.mark.xfail(reason="a value of another type is compared, or taken, without a look")
 @pytest.mark.parametrize(
     ("name", "value"),
     [("trim_interval_seconds", "5"), ("background", "no"), ("group_readable", 3)],

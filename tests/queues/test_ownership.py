@@ -152,7 +152,6 @@ def test_the_child_may_open_the_log_when_the_parent_has_closed_it(tmp_path: Path
     assert in_child(work) == "1"
 
 
-@pytest.mark.xfail(reason="looks at the directory before it looks at the handle")
 def test_adopting_after_a_close_raises_closed(tmp_path: Path) -> None:
     log = Log(tmp_path / "q", background=False)
     log.close()
@@ -161,7 +160,6 @@ def test_adopting_after_a_close_raises_closed(tmp_path: Path) -> None:
         log.adopt()
 
 
-@pytest.mark.xfail(reason="an empty batch does not look at the handle")
 def test_an_empty_batch_after_a_close_raises_closed(tmp_path: Path) -> None:
     log = Log(tmp_path / "q")
     log.close()

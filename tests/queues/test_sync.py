@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,10 @@ weak = pytest.mark.parametrize("sync", ["interval", "os"])
 
 def open_log(path: Path, sync: str, **options: Any) -> Log:
     return Log(path / "q", sync=sync, **{"background": False, **options})
+
+
+def contains(file: Path, value: bytes) -> bool:
+    return value in file.read_bytes()
 
 
 def test_always_syncs_once_for_each_append_of_a_lone_writer(tmp_path: Path) -> None:
@@ -168,10 +173,10 @@ def test_every_staged_record_reaches_its_segment_by_itself(tmp_path: Path, sync:
     segment = tmp_path / "q" / "0000000000"
     drained = []
     with open_log(tmp_path, sync, background=True) as log:
-        for number in range(5):
-            value = b"record number %d" % number
+        for value in numbered(5):
             log.append(value)
-            drained.append(wait_until(lambda v=value: v in segment.read_bytes(), seconds=2))  # type: ignore[misc]  # mypy knows no default of a lambda
+            arrived = partial(contains, segment, value)
+            drained.append(wait_until(arrived, seconds=2))
 
     assert drained == [True] * 5
 

@@ -128,20 +128,7 @@ def append_until_closed(path: Path, sync: str) -> int:
     return max(acknowledged) + 1
 
 
-@pytest.mark.parametrize(
-    "sync",
-    [
-        "always",
-        pytest.param(
-            "interval",
-            marks=pytest.mark.xfail(reason="staged behind the last drain of close", strict=False),
-        ),
-        pytest.param(
-            "os",
-            marks=pytest.mark.xfail(reason="staged behind the last drain of close", strict=False),
-        ),
-    ],
-)
+@pytest.mark.parametrize("sync", SYNCS)
 def test_closing_while_threads_append_keeps_what_was_acknowledged(
     tmp_path: Path, sync: str
 ) -> None:

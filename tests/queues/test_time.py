@@ -206,7 +206,6 @@ def test_a_reader_finds_times_in_segments_and_in_the_staging_buffer(tmp_path: Pa
     assert found == [bisect_left(times, ms) for ms in wanted]
 
 
-@pytest.mark.xfail(reason="a segment that recovery wrote keeps the epoch of the one before it")
 def test_time_finds_records_in_the_segment_before_a_recovered_one() -> None:
     filesystem, clock = ForgetfulFilesystem(), FakeClock(START_MS)
     log = Log("/q", filesystem=filesystem, clock=clock, background=False, sync="os")
@@ -220,7 +219,6 @@ def test_time_finds_records_in_the_segment_before_a_recovered_one() -> None:
         assert log.resolve(at(500)) == 1
 
 
-@pytest.mark.xfail(reason="a header that cannot be read counts as time 0 in the bisection")
 def test_time_finds_records_before_a_segment_whose_header_is_lost(tmp_path: Path) -> None:
     clock = FakeClock(START_MS)
     with open_log(tmp_path, clock) as log:

@@ -187,7 +187,7 @@ def test_waiters_of_different_speed_all_come_to_their_end() -> None:
 def test_an_abandoned_offset_raises_for_who_had_it_and_is_free_for_the_next() -> None:
     disk = Disk()
     commit = GroupCommit(disk.sync, 0)
-    commit.abandon(OSError(28, "the disk is full"))
+    commit.abandon(OSError(28, "the disk is full"), 0)
     disk.write()
 
     with pytest.raises(OSError, match="the disk is full"):
@@ -205,7 +205,7 @@ def test_an_abandon_during_a_sync_is_not_final() -> None:
         calls.append(1)
         if len(calls) == 1:
             error = OSError(28, "the disk is full")
-            commit.abandon(error)
+            commit.abandon(error, 0)
             raise error
         return 1
 
@@ -218,12 +218,11 @@ def test_an_abandon_during_a_sync_is_not_final() -> None:
     assert commit.durable == 1
 
 
-@pytest.mark.xfail(reason="whoever wakes after an abandon gets it, though its record was durable")
 def test_an_abandon_does_not_reach_who_was_durable_before_it() -> None:
     disk = Disk()
     commit = GroupCommit(disk.sync, 0)
     commit.wait(disk.write(), 0)
-    commit.abandon(OSError(28, "the disk is full"))
+    commit.abandon(OSError(28, "the disk is full"), 1)
 
     commit.wait(1, 0)
 

@@ -85,7 +85,6 @@ def test_names_that_are_no_plain_files_are_refused(tmp_path: Path, kind: str, wr
     directory.close()
 
 
-@pytest.mark.xfail(reason="only the file system of the tests refuses a path where a name is due")
 @pytest.mark.parametrize("name", ["../outside", "inner/file"])
 def test_a_path_where_a_name_is_due_is_refused(tmp_path: Path, name: str) -> None:
     directory = open_directory(tmp_path)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from forebay.storage.filesystem import write_all
 from forebay.storage.quarantine import count_kept, keep_bytes, keep_file
 from tests.crash.forgetful import ForgetfulFilesystem
@@ -67,7 +65,6 @@ def test_a_file_is_moved_out_of_a_directory_of_the_queue(tmp_path: Path) -> None
     queue.close()
 
 
-@pytest.mark.xfail(reason="a file of the same name, kept before, is replaced")
 def test_a_second_file_of_the_same_name_does_not_replace_the_first(tmp_path: Path) -> None:
     queue = open_directory(tmp_path)
     try:

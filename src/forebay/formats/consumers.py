@@ -48,9 +48,13 @@ def decode_index(data: bytes, path: str) -> dict[str, int]:
     return positions
 
 
-def check_name(name: str) -> str:
+def check_name(name: object) -> str:
     """Gives a consumer's name back if it may be one."""
-    if not name or len(name.encode()) > NAME_BYTES_MAX or not name.isprintable():
+    if (
+        not isinstance(name, str)
+        or not name.isprintable()
+        or not 1 <= len(name.encode(errors="replace")) <= NAME_BYTES_MAX
+    ):
         raise InvalidOption(
             f"consumer name {name!r}: must be 1 to {NAME_BYTES_MAX} bytes of printable text"
         )

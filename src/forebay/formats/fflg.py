@@ -197,11 +197,15 @@ class Frames:
             return None
         return self.layout.frame_bytes + size
 
-    def find(self, data: bytes, position: int, index: int) -> tuple[int, int] | None:
-        """Searches for the next good frame from `position` on; gives its position and index."""
-        if not self.layout.checked:
+    def find(self, data: bytes, position: int, index: int, limit: int) -> tuple[int, int] | None:
+        """Searches for the next good frame from `position` on; gives its position and index.
+
+        The index is at least `index` and below `limit`.
+        """
+        if not self.layout.checked or limit <= index:
             return None
-        position, index = kernel.find(data, position, index, self.seed)
+        most = min(limit - index - 1, 2**32 - 1)
+        position, index = kernel.find(data, position, index, self.seed, most)
         return (position, index) if position >= 0 else None
 
 

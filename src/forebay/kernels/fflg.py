@@ -36,6 +36,7 @@ if cython.compiled:
 COMPILED = cython.compiled
 FRAME_BYTES = 12
 _FRAME = cython.declare(cython.Py_ssize_t, 12)
+_LARGE = cython.declare(cython.Py_ssize_t, 1 << 16)
 _SPREAD = cython.declare(cython.ulonglong, 0x9E3779B1)
 _UNSPREAD = cython.declare(cython.ulonglong, 0x0E8B2F51)
 _MASK = cython.declare(cython.ulonglong, 0xFFFFFFFF)
@@ -66,18 +67,6 @@ def _put32(
         out[position + 3] = value & 255
     else:
         out[position : position + 4] = value.to_bytes(4, "big")
-
-
-@cython.cfunc
-@cython.inline
-def _put_bytes(
-    out: cython.uchar[::1], position: cython.Py_ssize_t, value: bytes, size: cython.Py_ssize_t
-) -> cython.void:
-    if cython.compiled:
-        if size > 0:
-            memcpy(cython.address(out[position]), cython.cast(cython.p_char, value), size)
-    else:
-        out[position : position + size] = value
 
 
 @cython.cfunc
@@ -121,7 +110,6 @@ def _claimed(
     size: cython.Py_ssize_t,
     seed: cython.ulonglong,
 ) -> cython.ulonglong:
-    """The index for which the frame at `position` verifies."""
     mixed: cython.ulonglong = _get32(data, position + 4) ^ _crc(data, position + 8, size + 4, seed)
     return (mixed * _UNSPREAD) & _MASK
 
@@ -140,7 +128,10 @@ def _put_frame(
     """Puts the check in last: before it, the frame does not verify."""
     _put32(out, position, cython.cast(cython.ulonglong, size))
     _put32(out, position + 8, ms)
-    _put_bytes(out, position + _FRAME, value, size)
+    if not cython.compiled:
+        out[position + _FRAME : position + _FRAME + size] = value
+    elif size > 0:
+        memcpy(cython.address(out[position + _FRAME]), cython.cast(cython.p_char, value), size)
     crc: cython.ulonglong = _crc(out, position + 8, size + 4, seed)
     _put32(out, position + 4, crc ^ ((index * _SPREAD) & _MASK))
 
@@ -207,27 +198,45 @@ def scan(
     return values, position
 
 
+@cython.cfunc
+@cython.inline
+def _may_follow(
+    data: cython.const[cython.uchar][::1], position: cython.Py_ssize_t, end: cython.Py_ssize_t
+) -> cython.bint:
+    """Says whether the bytes at `position` can be the next frame, a tail of zeros or the end."""
+    room: cython.Py_ssize_t = end - position - _FRAME
+    return room < 0 or _get32(data, position) <= cython.cast(cython.ulonglong, room)
+
+
 def find(
     buffer: object,
     position: cython.Py_ssize_t,
     index: cython.ulonglong,
     seed: cython.ulonglong,
+    most: cython.ulonglong,
 ) -> tuple:
     """Searches byte by byte for the next frame that verifies; gives (position, its index) or -1.
 
-    Its index must be one that the bytes passed over leave room for: at most one in every
-    `FRAME_BYTES`, from `index` on. A chance hit is as likely as that range against 2³².
+    Its index must be one that the bytes passed over leave room for, at most `most` above `index`:
+    a chance hit is as likely as that range against 2³². A large frame is only summed if what
+    follows it can be a frame: rubbish would cost a sum over megabytes at every byte.
     """
     data: cython.const[cython.uchar][::1] = memoryview(buffer)
     end: cython.Py_ssize_t = len(data)
     size: cython.Py_ssize_t
     start: cython.Py_ssize_t = position
     ahead: cython.ulonglong
+    passed: cython.ulonglong
     while end - position >= _FRAME:
         size = cython.cast(cython.Py_ssize_t, _get32(data, position))
-        if size <= end - position - _FRAME and _get32(data, position + 8) != 0:
+        if (
+            size <= end - position - _FRAME
+            and _get32(data, position + 8) != 0
+            and (size <= _LARGE or _may_follow(data, position + _FRAME + size, end))
+        ):
             ahead = (_claimed(data, position, size, seed) - index) & _MASK
-            if ahead <= cython.cast(cython.ulonglong, (position - start) // _FRAME):
+            passed = cython.cast(cython.ulonglong, (position - start) // _FRAME)
+            if ahead <= passed and ahead <= most:
                 return position, index + ahead
         position += 1
     return -1, 0

@@ -32,24 +32,34 @@ def adopt_all(directory: Directory, segments: SegmentList, writer: LogWriter) ->
     try:
         taken = 0
         for name, manifest in inbox.read_manifests(work):
+            if manifest is None:
+                _refuse(directory, work, name, [], "the manifest does not verify")
+                continue
             ledger = inbox.read_ledger(directory)
             if manifest.batch <= ledger.adopted.get(manifest.writer, -1):
-                inbox.remove(work, name)
+                for done in [*(part.name for part in manifest.parts), name]:
+                    inbox.remove(work, done)
                 continue
             try:
                 headers = [_check_part(work, part) for part in manifest.parts]
-            except ForebayError as error:
-                _logger.error("inbox/%s is not adopted: %s", name, error)
-                for refused in [name, *(part.name for part in manifest.parts)]:
-                    with contextlib.suppress(FileNotFoundError):
-                        quarantine.keep_file(directory, refused, work)
-                work.sync()
+            except (ForebayError, FileNotFoundError) as error:
+                _refuse(directory, work, name, [part.name for part in manifest.parts], error)
                 continue
             taken += _adopt(directory, work, segments, writer, manifest, headers, ledger)
             inbox.remove(work, name)
         return taken
     finally:
         work.close()
+
+
+def _refuse(
+    directory: Directory, work: Directory, name: str, parts: list[str], reason: object
+) -> None:
+    _logger.error("inbox/%s is not adopted: %s", name, reason)
+    for refused in [name, *parts]:
+        with contextlib.suppress(FileNotFoundError):
+            quarantine.keep_file(directory, refused, work)
+    work.sync()
 
 
 def _check_part(work: Directory, part: inbox.Part) -> tuple[Header, int]:
@@ -69,6 +79,8 @@ def _check_part(work: Directory, part: inbox.Part) -> tuple[Header, int]:
     if len(values) != part.count or stop != size or size != part.size:
         reason = f"{len(values)} good records of {part.count}, {stop} bytes of {part.size}"
         raise Damaged(Damage(path, stop, size - stop, reason))
+    if times != sorted(times):
+        raise Damaged(Damage(path, 0, size, "its times fall"))
     return header, times[-1]
 
 
@@ -81,14 +93,11 @@ def _adopt(
     headers: list[tuple[Header, int]],
     ledger: inbox.Ledger,
 ) -> int:
-    while True:
-        writer.sync()
-        with writer.lock:
-            writer.check()
-            writer.roll()
-            if writer.commit.durable != writer.written:
-                continue
-            return _adopt_locked(directory, work, segments, writer, manifest, headers, ledger)
+    with writer.lock:
+        writer.check()
+        # With the lock held: under load somebody would always have appended meanwhile.
+        writer.sync_now()
+        return _adopt_locked(directory, work, segments, writer, manifest, headers, ledger)
 
 
 def _adopt_locked(
@@ -114,8 +123,9 @@ def _adopt_locked(
         inbox.write_ledger(directory, inbox.Ledger(adopted, moves))
         inbox.finish_moves(directory, work, moves)
     except OSError as error:
-        # The decision may be on the disk: appending on would give its offsets out twice.
-        writer.fail(error)
+        if _may_be_decided(directory):
+            # Appending on would give the offsets out twice.
+            writer.fail(error)
         raise
     for start, size in placed:
         segments.add(start, segment_name(start))
@@ -125,3 +135,11 @@ def _adopt_locked(
         writer.adopted(placed[-1][0], base, placed[-1][1], time_ms)
     clear_adoption(directory)
     return count
+
+
+def _may_be_decided(directory: Directory) -> bool:
+    """Says whether an adoption that failed is in the ledger all the same, or nobody knows."""
+    try:
+        return bool(inbox.read_ledger(directory).moves)
+    except (OSError, ForebayError):
+        return True

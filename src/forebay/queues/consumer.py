@@ -86,14 +86,25 @@ class Consumer:
         self._check_overtaken()
         taken: list[Record] = []
         while len(taken) < count and self._trouble is None:
-            if not self._records and not self._fetch():
+            try:
+                if not self._records and not self._fetch():
+                    break
+            except Overtaken:
+                # Segments went while they were read: what was taken is good, the rest is gone.
+                self._batches = iter(())
+                if not taken:
+                    self._check_overtaken()
                 break
             part = self._records[: count - len(taken)]
             del self._records[: len(part)]
             taken += part
         if not taken and self._trouble is not None:
             damage, self._trouble = self._trouble, None
-            self.position = max(self.position, (damage.offset or 0) + (damage.count or 0))
+            behind = (damage.offset or 0) + (damage.count or 0)
+            if damage.count is None:
+                # How many are lost cannot be told: none of what there is now can be read.
+                behind = self._log.readable()[0]
+            self.position = max(self.position, behind)
             self._fetched = self.position
             raise Damaged(damage)
         return taken
@@ -103,7 +114,7 @@ class Consumer:
         if self.position < begin:
             lost, self.position = begin - self.position, begin
             self._forget_batches()
-            raise Overtaken(self.name, lost)
+            raise Overtaken(f"consumer {self.name!r}", lost)
 
     def _fetch(self) -> bool:
         """Gets the next records; False if there are none, or damage comes first."""
@@ -112,6 +123,7 @@ class Consumer:
             end, durable = self._log.readable()
             if end <= self._fetched:
                 return False
+            self._scanner.look_at(self._log.segments())
             self._batches = self._scanner.scan(self._fetched, end, durable)
             item = next(self._batches, None)
         if isinstance(item, Damage):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import threading
 import warnings
 import weakref
 from collections.abc import Iterable
@@ -17,7 +18,7 @@ from types import TracebackType
 from typing import Any
 
 from forebay.clock import Clock, SystemClock
-from forebay.errors import Closed, ForebayError, Full, InvalidOption
+from forebay.errors import Closed, ForebayError, InvalidOption
 from forebay.formats.consumers import check_name
 from forebay.formats.fflg import VERSION_DEFAULT
 from forebay.queues.adoption import adopt_all
@@ -27,12 +28,14 @@ from forebay.queues.options import LogOptions, log_options
 from forebay.queues.positions import Positions
 from forebay.queues.recovery import open_directory
 from forebay.queues.scanner import OpenSegment, Scanner
+from forebay.queues.trimming import Trimmer
 from forebay.queues.writer import LogWriter
 from forebay.storage.atomic import keep_reserve
 from forebay.storage.cursors import read_cursors
 from forebay.storage.filesystem import Buffer, DiskFilesystem, Filesystem
 from forebay.storage.inbox import read_ledger
 from forebay.storage.quarantine import count_kept
+from forebay.storage.segments import SegmentList
 
 _logger = logging.getLogger(__name__)
 
@@ -59,14 +62,17 @@ class Log:
         )
         self.path = self._directory.path
         self._closed = True
+        self._adopting = threading.Lock()
         self._consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
-        self.dropped_records = 0
         try:
             self._directory.lock()
             tail_file, tail, self._segments = open_directory(self._filesystem, self._directory)
             keep_reserve(self._directory)
             self._positions = Positions(self._directory)
             self._positions.limit_to(tail.written)
+            self._trimmer = Trimmer(
+                self._directory, self._segments, self._positions, self.options, tail.written
+            )
             self._writer = LogWriter(
                 self._filesystem,
                 self._directory,
@@ -76,13 +82,14 @@ class Log:
                 options=self.options,
                 version=self.options.version or self._found_version(),
                 clock=self._clock,
-                make_room=self._make_room,
+                make_room=lambda size: self._trimmer.make_room(self._writer, size),
             )
             if self.options.max_bytes is not None:
                 self._measure_segments()
-            self._first_empty = tail.written
             adopt_all(self._directory, self._segments, self._writer)
         except BaseException:
+            if hasattr(self, "_writer"):
+                self._writer.release_files()
             self._directory.close()
             raise
         self._maintenance = Maintenance(self, self._writer, self.options, self._clock)
@@ -110,6 +117,7 @@ class Log:
         """
         batch: list[Any] = values if type(values) is list else list(values)
         if not batch:
+            self._writer.check()
             return self.end
         try:
             offset = self._writer.append_many(batch)
@@ -129,13 +137,13 @@ class Log:
     @property
     def begin(self) -> int:
         """The offset of the oldest record that is there."""
-        bases = self._segments.bases
-        return bases[0] if bases else self._first_empty
+        return self._trimmer.begin
 
     @property
     def end(self) -> int:
         """The offset that the next record gets."""
-        return self._writer.end
+        with self._writer.lock:
+            return self._writer.end
 
     @property
     def durable(self) -> int:
@@ -157,7 +165,7 @@ class Log:
         if committed is None:
             committed = self.resolve(start)
             self.save_position(name, committed)
-        scanner = Scanner(self._directory, self._segments)
+        scanner = Scanner(self._directory, self.segments())
         consumer = Consumer(self, name, scanner, committed, committed)
         self._consumers.add(consumer)
         return consumer
@@ -178,7 +186,7 @@ class Log:
         if start == "latest":
             return end
         if isinstance(start, datetime):
-            scanner = Scanner(self._directory, self._segments)
+            scanner = Scanner(self._directory, self.segments())
             try:
                 return scanner.offset_at(round(start.timestamp() * 1000), end, durable)
             finally:
@@ -195,8 +203,17 @@ class Log:
             self._writer.check()
             if self.options.sync == "always":
                 return self._writer.commit.durable, self._writer.commit.durable
-            self._writer.drain()
+            try:
+                self._writer.drain()
+            except OSError:
+                # On a full disk what is staged stays there; what is in the files can be read.
+                self._writer.check()
             return self._writer.written, self._writer.commit.durable
+
+    def segments(self) -> SegmentList:
+        """Gives a snapshot of the segments that are there."""
+        with self._writer.lock:
+            return self._segments.copy()
 
     def wait_for(self, offset: int, timeout: float) -> bool:
         """Waits until there is a record at `offset`; says whether there is."""
@@ -225,11 +242,18 @@ class Log:
         """
         with self._writer.lock:
             self._writer.check()
-            return self._trim()
+            return self._trimmer.trim(self._writer)
 
     def adopt(self) -> int:
         """Takes in what other processes left in `inbox/`; gives how many records."""
-        return adopt_all(self._directory, self._segments, self._writer)
+        with self._adopting:
+            with self._writer.lock:
+                self._writer.check()
+            return adopt_all(self._directory, self._segments, self._writer)
+
+    def keep_reserve(self) -> None:
+        """Sets space aside again after a full disk took it, if there is any."""
+        keep_reserve(self._directory)
 
     def maintain(self) -> None:
         """Does what is due: drain, sync, adopt, trim. The background thread calls it."""
@@ -239,14 +263,15 @@ class Log:
         """Gives facts on the queue, for people and for scripts."""
         with self._writer.lock:
             self._writer.check()
-            self._writer.drain()
+            with contextlib.suppress(OSError):
+                self._writer.drain()
             kept_files, kept_bytes = count_kept(self._directory)
             self._measure_segments()
             return {
                 "kind": "log",
                 "path": self.path,
                 "begin": self.begin,
-                "end": self.end,
+                "end": self._writer.end,
                 "durable": self.durable,
                 "segments": len(self._segments.bases),
                 "bytes": self._writer.used_bytes,
@@ -254,7 +279,7 @@ class Log:
                 "cursors": dict(read_cursors(self._directory)),
                 "adopted": read_ledger(self._directory).adopted,
                 "syncs": self._writer.commit.syncs,
-                "dropped_records": self.dropped_records,
+                "dropped_records": self._trimmer.dropped_records,
                 "quarantined_files": kept_files,
                 "quarantined_bytes": kept_bytes,
                 "incarnation": self._writer.publisher.tail.incarnation,
@@ -293,6 +318,8 @@ class Log:
         # What was appended is in the files; only the clean mark and the last syncs are missing.
         if not getattr(self, "_closed", True):
             warnings.warn(f"{self.path} was not closed", ResourceWarning, stacklevel=2)
+            # The lock goes with the descriptor: the queue can be opened again.
+            self._directory.close()
 
     def _found_version(self) -> int:
         """The version of the newest segment, if it can be written."""
@@ -313,62 +340,6 @@ class Log:
                 file = self._directory.open(name)
                 self._segments.sizes[base] = file.size()
                 file.close()
-
-    def _make_room(self, size: int) -> int:
-        """Waits, refuses or drops until `size` bytes may be written. Lock held."""
-        limit = self.options.max_bytes
-        if limit is None:
-            return 2**62
-        if size > limit:
-            raise Full(f"{size} bytes are more than max_bytes = {limit}; nothing was written")
-        while True:
-            left = limit - self._writer.used_bytes
-            if size <= left:
-                return left
-            if self._trim():
-                continue
-            if self.options.when_full == "reject":
-                raise Full(f"{self.path} holds {self._writer.used_bytes} of max_bytes = {limit}")
-            if self.options.when_full == "drop_oldest":
-                self._drop_oldest()
-                continue
-            self._writer.changes.wait(1.0)
-            self._writer.check()
-
-    def _trim(self) -> int:
-        lowest = self._positions.lowest()
-        if lowest is None:
-            return 0
-        lowest = min(lowest, self.durable)
-        bases = self._segments.bases
-        count = sum(1 for following in bases[1:] if following <= lowest)
-        return self._remove_first(count)
-
-    def _drop_oldest(self) -> None:
-        if len(self._segments.bases) < 2:
-            self._writer.roll()
-            count = self._remove_first(len(self._segments.bases))
-        else:
-            count = self._remove_first(1)
-        self.dropped_records += count
-        _logger.warning("%s is full: the %d oldest records were dropped", self.path, count)
-
-    def _remove_first(self, count: int) -> int:
-        """Unlinks the first segments; their consumers' places are durable already."""
-        if count == 0:
-            return 0
-        bases = self._segments.bases
-        following = bases[count] if count < len(bases) else self._writer.written
-        removed = following - bases[0]
-        # The durable mark first: recovery takes a gap above it for a loss.
-        self._writer.publish(sync=True)
-        self._first_empty = following
-        for name in [self._segments.names[base] for base in bases[:count]]:
-            with contextlib.suppress(FileNotFoundError):
-                self._directory.unlink(name)
-            self._segments.drop_first(1)
-        self._directory.sync()
-        return removed
 
     def _disown(self) -> None:
         """Ends the handle in the child of a fork; the parent's goes on."""

@@ -80,6 +80,7 @@ class Maintenance:
         if now >= self._adopt_at:
             self._adopt_at = now + _ADOPT_SECONDS
             log.adopt()
+            log.keep_reserve()
         if self._trim_at is not None and now >= self._trim_at:
             self._trim_at = now + (self._options.trim_interval_seconds or 0)
             self._trim(log)

@@ -42,8 +42,7 @@ class NewSegments:
         self._leftover = None
         return writer, Frames(header)
 
-    def discard(self, writer: SegmentWriter) -> None:
-        """Takes an empty segment away."""
-        writer.close()
-        self._leftover = writer.name
-        self._directory.unlink(writer.name)
+    def discard(self, name: str) -> None:
+        """Takes the name of an empty segment away."""
+        self._leftover = name
+        self._directory.unlink(name)

@@ -8,6 +8,7 @@ from forebay.errors import InvalidOption
 from forebay.formats.fflg import VERSIONS_WRITABLE
 
 SYNC_POLICIES = ("always", "interval", "os")
+_SECONDS_MAX = 10.0**9
 WHEN_FULL = ("block", "reject", "drop_oldest")
 
 
@@ -53,9 +54,13 @@ class LogOptions:
         self._between("staging_bytes", 4_096, 4 << 20)
         if self.max_bytes is not None:
             self._between("max_bytes", 2 * self.segment_bytes, 2**62)
-        if self.trim_interval_seconds is not None and not self.trim_interval_seconds > 0:
+        self._one_of_two("background")
+        self._one_of_two("group_readable")
+        seconds = self.trim_interval_seconds
+        number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+        if seconds is not None and not (number and 0 < seconds < _SECONDS_MAX):
             raise InvalidOption(
-                f"trim_interval_seconds = {self.trim_interval_seconds!r}: must be above 0 or None"
+                f"trim_interval_seconds = {seconds!r}: must be a number above 0 or None"
             )
 
     def _one_of(self, name: str, allowed: tuple[object, ...]) -> None:
@@ -63,6 +68,11 @@ class LogOptions:
         if value not in allowed or isinstance(value, bool):
             listed = ", ".join(repr(item) for item in allowed)
             raise InvalidOption(f"{name} = {value!r}: must be one of {listed}")
+
+    def _one_of_two(self, name: str) -> None:
+        value = getattr(self, name)
+        if not isinstance(value, bool):
+            raise InvalidOption(f"{name} = {value!r}: must be True or False")
 
     def _between(self, name: str, low: int, high: int) -> None:
         value = getattr(self, name)

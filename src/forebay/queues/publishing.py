@@ -68,12 +68,13 @@ class Publisher:
 
     def sync(self) -> None:
         """Makes the last mark durable itself."""
+        # Before the sync: a mark that is published meanwhile is not covered by it.
+        self.synced = True
         try:
             self._file.sync()
         except OSError as error:
             self._fail(error)
             raise
-        self.synced = True
 
     def close(self) -> None:
         """Closes the file."""

@@ -12,14 +12,16 @@ the mark bad frames are damage; they stay where they are and readers go round th
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from forebay.errors import Damaged, NotAQueue
+from forebay.errors import Damaged, NotAQueue, UnsupportedVersion
 from forebay.formats.fflg import (
     Frames,
     Header,
     decode_header,
+    parse_segment_name,
     segment_name,
 )
 from forebay.frames import Damage
@@ -44,9 +46,23 @@ def open_directory(
     segments = list_segments(directory)
     _refuse_foreign(directory, names, segments)
     for name in names:
-        if name.endswith(atomic.TEMPORARY):
+        if _is_own_temporary(name):
             directory.unlink(name)
     tail_file = TailFile.open(directory, write=True)
+    try:
+        return _open_directory(filesystem, directory, segments, tail_file)
+    except BaseException:
+        if tail_file is not None:
+            tail_file.close()
+        raise
+
+
+def _open_directory(
+    filesystem: Filesystem,
+    directory: Directory,
+    segments: SegmentList,
+    tail_file: TailFile | None,
+) -> tuple[TailFile, Tail, SegmentList]:
     tail = None if tail_file is None else tail_file.read()
     if tail_file is None or tail is None:
         tail = _found_tail(filesystem, directory, segments)
@@ -106,12 +122,17 @@ def clear_adoption(directory: Directory) -> None:
 
 def _refuse_foreign(directory: Directory, names: set[str], segments: SegmentList) -> None:
     ours = names & (OWN_NAMES | OWN_DIRECTORIES)
-    temporary = {name for name in names if name.endswith(atomic.TEMPORARY)}
+    temporary = {name for name in names if _is_own_temporary(name)}
     if names - temporary and not ours and not segments.bases:
         example = min(names - temporary)
         raise NotAQueue(
             f"{directory.path} is not a log: it holds {example!r}; give an empty or a new directory"
         )
+
+
+def _is_own_temporary(name: str) -> bool:
+    stem = name.removesuffix(atomic.TEMPORARY)
+    return stem != name and (stem in OWN_NAMES or parse_segment_name(stem) is not None)
 
 
 def _found_tail(filesystem: Filesystem, directory: Directory, segments: SegmentList) -> Tail:
@@ -195,8 +216,14 @@ class _Recovery:
         """Brings the directory into order; gives the mark to publish, with all of it durable."""
         self.survey()
         # First of all: a file that was never finished may bear the name that a new one needs.
-        for base in self._abandoned:
-            quarantine.keep_file(self._directory, self._segments.names[base])
+        for base in self._abandoned[:]:
+            name = self._segments.names[base]
+            if not (atomic.read_small(self._directory, name) or b"").strip(b"\0"):
+                # A segment that was just being created: nothing was ever in it.
+                self._directory.unlink(name)
+                self._abandoned.remove(base)
+            else:
+                quarantine.keep_file(self._directory, name)
         last, position = self._tail.segment, self._tail.position
         for piece in self._pieces:
             self._quarantine_rest(piece)
@@ -231,7 +258,7 @@ class _Recovery:
     def _examine(self, base: int) -> _Piece | None:
         try:
             segment = OpenSegment(self._directory, self._segments.names[base], base)
-        except (Damaged, NotAQueue):
+        except (Damaged, NotAQueue, UnsupportedVersion):
             # Below the mark it is damage, which stays; above it, a file that was never finished.
             if base < self._tail.durable:
                 return _Piece(base, 0, self._tail.durable - base, _Walk(0, 2**62, 0))
@@ -301,9 +328,12 @@ class _Recovery:
 
     def _write_segment(self, like: Header, base: int, batches: Iterable[Batch]) -> tuple[int, int]:
         """Writes a segment under a temporary name, syncs it, and gives it its name."""
-        header = replace(like, base_offset=base, salt=self._filesystem.random_bytes(8))
-        if like.version != 2:
-            header = replace(header, salt=b"")
+        remaining = iter(batches)
+        first = next(remaining)
+        # Its own epoch: readers find a time by the first record that an epoch tells.
+        shift = first.times[0] - 1 if first.times else 0
+        salt = self._filesystem.random_bytes(8) if like.layout.checked else b""
+        header = replace(like, base_offset=base, salt=salt, epoch_ms=like.epoch_ms + shift)
         frames = Frames(header)
         name = segment_name(base)
         writer = SegmentWriter(
@@ -311,10 +341,11 @@ class _Recovery:
         )
         try:
             index = 0
-            for batch in batches:
+            for batch in itertools.chain([first], remaining):
                 count, size = frames.fit(batch.values, 0, 2**62)
                 buffer = bytearray(size)
-                frames.encode(batch.values, 0, count, buffer, index, 0, batch.times or None)
+                times = [ms - shift for ms in batch.times]
+                frames.encode(batch.values, 0, count, buffer, index, 0, times or None)
                 writer.append(buffer)
                 index += count
             writer.sync()
@@ -351,7 +382,7 @@ class _Recovery:
             time_ms=self._time_ms,
             clean=False,
         )
-        if self._same_boot and not self._abandoned:
+        if self._same_boot and not self._abandoned and self.end >= self._tail.written:
             return tail
         # Offsets above the end may have been handed out before: readers must learn of it.
         starts = (self.end, *self._tail.starts[:-1])

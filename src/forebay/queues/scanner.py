@@ -117,14 +117,18 @@ class Scanner:
         self._open: OpenSegment | None = None
         self._place = (-1, 0, 0)
 
+    def look_at(self, segments: SegmentList) -> None:
+        """Goes on with another snapshot of the segments."""
+        self._segments = segments
+
     def scan(self, start: int, end: int, durable: int) -> Iterator[RecordBatch | Damage]:
         """Gives batches and damage from offset `start` to `end`.
 
         Records below `durable` must be there; what does not verify above it is a torn end.
         """
         base = self._segments.containing(start)
-        if base is None:
-            base = self._segments.bases[0] if self._segments.bases else None
+        if base is None and self._segments.bases:
+            raise Overtaken(self._directory.path, self._segments.bases[0] - start)
         while base is not None and base < end:
             following = self._segments.after(base)
             stop = end if following is None else min(following, end)
@@ -199,7 +203,7 @@ class Scanner:
             self._open = OpenSegment(self._directory, name, base, self._frames)
         except Damaged as error:
             return error.damage
-        except NotAQueue as error:
+        except (NotAQueue, UnsupportedVersion) as error:
             # Its first bytes are not a header: that costs this segment, not those behind it.
             path = f"{self._directory.path}/{self._segments.names[base]}"
             return Damage(path, 0, HEADER_BYTES_MAX, str(error).removeprefix(f"{path}: "))
@@ -214,7 +218,9 @@ class Scanner:
     def _first_time_ms(self, base: int) -> int:
         segment = self._segment(base)
         if isinstance(segment, Damage):
-            return 0
+            # Times never fall: the one before is low enough, and keeps the order.
+            number = self._segments.bases.index(base)
+            return self._first_time_ms(self._segments.bases[number - 1]) if number else 0
         if not segment.frames.layout.checked:
             version = segment.frames.header.version
             raise InvalidOption(f"{segment.path} is of version {version}, which has no times")

@@ -14,6 +14,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import struct
+from collections.abc import Callable
+from typing import TypeVar
 
 from forebay.kernels.checksum import crc32
 from forebay.storage.filesystem import Directory, write_all
@@ -23,18 +25,14 @@ RESERVE = "reserve"
 TEMPORARY = ".new"
 RESERVE_BYTES = 64 * 1024
 _MAGIC = b"FBCK"
+_Result = TypeVar("_Result")
 # crc32 of the present content 4 | of the next one 4
 _CHECK = struct.Struct(">II")
 
 
 def replace(directory: Directory, name: str, data: bytes) -> None:
     """Replaces a file whole; durable on return."""
-    try:
-        _replace(directory, name, data)
-    except OSError as error:
-        if error.errno != errno.ENOSPC or not _give_up_reserve(directory):
-            raise
-        _replace(directory, name, data)
+    _with_reserve(directory, lambda: _replace(directory, name, data))
 
 
 def keep_reserve(directory: Directory) -> None:
@@ -82,8 +80,9 @@ class CheckedFile:
             return data, True
         payload = check.payload
         check.close()
-        # A file that somebody removed is no file, whatever the check says: it starts anew.
-        return data, not data or (payload is not None and crc32(data) in _CHECK.unpack(payload))
+        # A file that somebody removed is no file, whatever the check says: it starts anew. A check
+        # without a good slot was just being made, for a file that had none.
+        return data, not data or payload is None or crc32(data) in _CHECK.unpack(payload)
 
     def write(self, data: bytes) -> None:
         """Replaces the content; durable on return, and whole whenever the power goes."""
@@ -92,7 +91,10 @@ class CheckedFile:
         present = read_small(self._directory, self._name) or b""
         payload = _CHECK.pack(crc32(present), crc32(data))
         if self._check is None:
-            self._check = SlotFile.create(self._directory, f"{self._name}-check", _MAGIC, payload)
+            name = f"{self._name}-check"
+            self._check = _with_reserve(
+                self._directory, lambda: SlotFile.create(self._directory, name, _MAGIC, payload)
+            )
         else:
             self._check.write(payload)
             self._check.sync()
@@ -125,6 +127,16 @@ def _replace(directory: Directory, name: str, data: bytes) -> None:
         file.close()
     directory.rename(temporary, name)
     directory.sync()
+
+
+def _with_reserve(directory: Directory, action: Callable[[], _Result]) -> _Result:
+    """Does something that needs a little space; on a full disk the reserve makes it."""
+    try:
+        return action()
+    except OSError as error:
+        if error.errno != errno.ENOSPC or not _give_up_reserve(directory):
+            raise
+        return action()
 
 
 def _give_up_reserve(directory: Directory) -> bool:

@@ -14,11 +14,14 @@ goes on.
 
 from __future__ import annotations
 
-import itertools
 import threading
+from collections import deque
 from collections.abc import Callable
 
+from forebay.errors import ForebayError
+
 _ARRIVAL_SECONDS = 0.0005
+_ABANDONED_KEPT = 64
 
 
 class GroupCommit:
@@ -28,14 +31,13 @@ class GroupCommit:
         """`sync` makes all that is written durable and gives the offset behind it."""
         self._sync = sync
         self._mutex = threading.Lock()
-        self._waiting: list[_Turn] = []
+        self._waiting: list[threading.Lock] = []
         self._leading = False
         self._group = 0
-        self._company = threading.Lock()
-        self._company.acquire()
+        self._company = threading.Event()
         self._company_wanted = 0
-        self._error: BaseException | None = None
-        self._abandoned: BaseException | None = None
+        self._error: Exception | None = None
+        self._abandoned: deque[tuple[int, int, OSError]] = deque(maxlen=_ABANDONED_KEPT)
         self.epoch = 0
         self.durable = durable
         self.syncs = 0
@@ -44,53 +46,74 @@ class GroupCommit:
         """Returns when all records below `offset` are durable.
 
         `epoch` is that of the moment when the offset was given out: after an `abandon` the same
-        offset stands for another record.
+        offset may stand for another record.
         """
         while True:
-            with self._mutex:
-                if epoch != self.epoch and self._abandoned is not None:
-                    raise self._abandoned
-                if self._error is not None:
-                    raise self._error
-                if self.durable >= offset:
-                    return
-                turn = None if not self._leading else self._join()
-                self._leading = True
-            if turn is not None:
-                # Woken when the group before is done: served by it, or first of the next.
-                turn.take()
-                continue
-            self._lead()
+            leading = False
+            durable: int | None = None
+            error: BaseException | None = None
+            try:
+                with self._mutex:
+                    if self._is_settled(offset, epoch):
+                        return
+                    turn = self._join() if self._leading else None
+                    if turn is None:
+                        leading = self._leading = True
+                if turn is not None:
+                    # Woken when the group before is done: served by it, or part of the next.
+                    turn.acquire()
+                    continue
+                durable = self._lead()
+            except BaseException as caught:
+                error = caught
+                raise
+            finally:
+                # Whatever happens, even an interrupt: nobody may be left waiting for a leader.
+                if leading:
+                    self._finish(durable, error)
 
     def advance(self, durable: int) -> None:
         """Takes note of records that are durable already."""
         with self._mutex:
             self.durable = max(self.durable, durable)
 
-    def abandon(self, error: BaseException) -> None:
-        """Gives the error to all who wait for offsets that were given out so far."""
+    def abandon(self, error: OSError, first: int) -> None:
+        """Gives the error to all who wait for offsets above `first` that were given out so far."""
         with self._mutex:
-            self._abandoned = error
             self.epoch += 1
+            self._abandoned.append((self.epoch, first, error))
 
-    def _join(self) -> _Turn:
-        turn = _Turn()
+    def _is_settled(self, offset: int, epoch: int) -> bool:
+        for since, first, error in self._abandoned:
+            if since > epoch and offset > first:
+                raise error.with_traceback(None)
+        if self.durable >= offset:
+            return True
+        if self._error is not None:
+            raise self._error.with_traceback(None)
+        return False
+
+    def _join(self) -> threading.Lock:
+        turn = threading.Lock()
+        turn.acquire()
         self._waiting.append(turn)
         if self._company_wanted and len(self._waiting) >= self._company_wanted:
             self._company_wanted = 0
-            self._company.release()
+            self._company.set()
         return turn
 
-    def _lead(self) -> None:
+    def _lead(self) -> int | None:
         if self._group > 1:
             self._await_company()
         epoch = self.epoch
         try:
-            durable = self._sync()
-        except BaseException as error:
-            self._finish(None, error if self.epoch == epoch else None)
-            raise
-        self._finish(durable, None)
+            return self._sync()
+        except (OSError, ForebayError) as error:
+            if self.epoch == epoch:
+                self._error = error
+                raise
+            # Only a write failed: those who wait for it find that out for themselves.
+            return None
 
     def _await_company(self) -> None:
         """Waits while others arrive, up to as many as were served last time."""
@@ -103,49 +126,19 @@ class GroupCommit:
                     self._company_wanted = 0
                     return
                 self._company_wanted = self._group - 1
+                self._company.clear()
             arrived = count
-            if self._company.acquire(timeout=_ARRIVAL_SECONDS):
+            if self._company.wait(_ARRIVAL_SECONDS):
                 return
-            # The count may be reached between the timeout and the next look.
-            with self._mutex:
-                if self._company_wanted == 0:
-                    self._company.acquire()
-                    return
 
     def _finish(self, durable: int | None, error: BaseException | None) -> None:
         with self._mutex:
             waiting, self._waiting = self._waiting, []
             self._group = len(waiting) + 1
             self._leading = False
-            self.syncs += 1
-            if error is not None:
-                self._error = error
+            if error is None:
+                self.syncs += 1
             if durable is not None:
                 self.durable = max(self.durable, durable)
-        if waiting:
-            for turn, following in itertools.pairwise(waiting):
-                turn.following = following
-            waiting[0].give()
-
-
-class _Turn:
-    """One who waits, and who is woken after it.
-
-    All woken at once would fight for the interpreter; one after the other, each runs until it
-    waits again.
-    """
-
-    __slots__ = ("_lock", "following")
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._lock.acquire()
-        self.following: _Turn | None = None
-
-    def give(self) -> None:
-        self._lock.release()
-
-    def take(self) -> None:
-        self._lock.acquire()
-        if self.following is not None:
-            self.following.give()
+        for turn in waiting:
+            turn.release()

@@ -124,6 +124,12 @@ class Filesystem(Protocol):
         ...
 
 
+def _plain(name: str) -> str:
+    if "/" in name or name in ("", ".", ".."):
+        raise NotAQueue(f"{name!r} is not the plain name of a file")
+    return name
+
+
 def write_all(file: File, data: Buffer, position: int) -> None:
     """Writes all of `data`; an `OSError` may leave a part of it written.
 
@@ -196,7 +202,7 @@ class DiskDirectory:
         # Without O_NONBLOCK, opening a FIFO that poses as a segment would wait for ever.
         flags |= os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
         try:
-            descriptor = os.open(name, flags, dir_fd=self._descriptor)
+            descriptor = os.open(_plain(name), flags, dir_fd=self._descriptor)
         except OSError as error:
             if error.errno == errno.ELOOP:
                 raise NotAQueue(f"{self.path}/{name} is a symbolic link; not followed") from None
@@ -212,14 +218,14 @@ class DiskDirectory:
 
     def create(self, name: str) -> DiskFile:
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        return DiskFile(os.open(name, flags, self._file_mode, dir_fd=self._descriptor))
+        return DiskFile(os.open(_plain(name), flags, self._file_mode, dir_fd=self._descriptor))
 
     def rename(self, source: str, target: str, into: Directory | None = None) -> None:
         other = into._descriptor if isinstance(into, DiskDirectory) else self._descriptor
-        os.rename(source, target, src_dir_fd=self._descriptor, dst_dir_fd=other)
+        os.rename(_plain(source), _plain(target), src_dir_fd=self._descriptor, dst_dir_fd=other)
 
     def unlink(self, name: str) -> None:
-        os.unlink(name, dir_fd=self._descriptor)
+        os.unlink(_plain(name), dir_fd=self._descriptor)
 
     def sync(self) -> None:
         os.fsync(self._descriptor)

@@ -85,16 +85,22 @@ def publish(queue: Directory, stem: str, manifest: Manifest) -> None:
         directory.close()
 
 
-def read_manifests(inbox: Directory) -> list[tuple[str, Manifest]]:
-    """Gives what is ready, oldest batch of each writer first."""
-    found = []
+def read_manifests(inbox: Directory) -> list[tuple[str, Manifest | None]]:
+    """Gives what is ready, oldest batch of each writer first; None for what does not verify."""
+    good: list[tuple[str, Manifest]] = []
+    bad: list[tuple[str, None]] = []
     for name in inbox.names():
         if not name.endswith(READY):
             continue
         data = atomic.read_small(inbox, name)
-        if data is not None:
-            found.append((name, _decode(data, Manifest, f"{inbox.path}/{name}")))
-    return sorted(found, key=lambda item: (item[1].batch, item[1].writer))
+        if data is None:
+            continue
+        try:
+            good.append((name, _decode(data, Manifest, f"{inbox.path}/{name}")))
+        except Damaged:
+            bad.append((name, None))
+    good.sort(key=lambda item: (item[1].batch, item[1].writer))
+    return [*bad, *good]
 
 
 def read_ledger(queue: Directory) -> Ledger:
@@ -127,7 +133,7 @@ def finish_moves(queue: Directory, inbox: Directory, moves: Sequence[Move]) -> N
 
 
 def remove(inbox: Directory, name: str) -> None:
-    """Removes a manifest that is done with."""
+    """Removes a file that is done with."""
     with contextlib.suppress(FileNotFoundError):
         inbox.unlink(name)
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from forebay.storage.atomic import replace
+from forebay.storage.atomic import read_small, replace
 from forebay.storage.filesystem import Directory
 
 DIRECTORY = "quarantine"
 
 
 def keep_bytes(queue: Directory, name: str, data: bytes) -> None:
-    """Keeps bytes that are about to be cut; durable on return. The same name is replaced."""
+    """Keeps bytes that are about to be cut; durable on return. The same bytes are kept once."""
     directory = _open(queue)
     try:
-        replace(directory, name, data)
+        replace(directory, _free_name(directory, name, data), data)
     finally:
         directory.close()
 
@@ -21,7 +21,7 @@ def keep_file(queue: Directory, name: str, source: Directory | None = None) -> N
     """Moves a file out of the queue, or out of `source` in it; the caller syncs that."""
     directory = _open(queue)
     try:
-        (source or queue).rename(name, name, into=directory)
+        (source or queue).rename(name, _free_name(directory, name, None), into=directory)
         directory.sync()
     finally:
         directory.close()
@@ -43,6 +43,17 @@ def count_kept(queue: Directory) -> tuple[int, int]:
         return len(names), total
     finally:
         directory.close()
+
+
+def _free_name(directory: Directory, name: str, data: bytes | None) -> str:
+    """Gives a name that nothing else is kept under; a repeated recovery finds its own bytes."""
+    names = set(directory.names())
+    number = 1
+    free = name
+    while free in names and (data is None or read_small(directory, free) != data):
+        number += 1
+        free = f"{name}.{number}"
+    return free
 
 
 def _open(queue: Directory) -> Directory:

@@ -35,8 +35,8 @@ class FrameCodec(Protocol):
         """Gives what the frame at a position claims to take; None if that cannot be seen."""
         ...
 
-    def find(self, data: bytes, position: int, index: int) -> tuple[int, int] | None:
-        """Searches for the next good frame; gives its position and index."""
+    def find(self, data: bytes, position: int, index: int, limit: int) -> tuple[int, int] | None:
+        """Searches for the next good frame below an index; gives its position and index."""
         ...
 
 
@@ -69,11 +69,13 @@ class SegmentWriter:
         self.end = 0
         self.broken = False
         try:
-            self.append(header)
+            # Before any space is allocated: a file of zeros would tell nobody what it is.
+            write_all(self._file, header, 0)
         except OSError:
             self._file.close()
             directory.unlink(name)
             raise
+        self.end = self._allocated = len(header)
 
     def append(self, data: Buffer) -> None:
         """Writes at the end; on an error nothing of it is left, or `broken` is set."""
@@ -133,6 +135,10 @@ class SegmentList:
         """Adds one behind the last."""
         self.bases.append(base)
         self.names[base] = name
+
+    def copy(self) -> SegmentList:
+        """Gives a snapshot, for a reader that walks over it while segments come and go."""
+        return SegmentList(self.names)
 
     def drop_last(self) -> None:
         """Forgets the last one."""
@@ -225,8 +231,8 @@ def _judge(
         data = file.pread(length, position)
         if not data.strip(b"\0") and index >= expected:
             continue
-        found = _next_good(codec, data, rest, index, expected)
-        if found is not None and found[1] <= limit:
+        found = _next_good(codec, data, rest, index, expected, limit)
+        if found is not None:
             passed, next_index, reason = found
             damage = Damage(path, position, passed, reason, False, index, next_index - index)
             return damage, position + passed, next_index
@@ -241,7 +247,7 @@ def _judge(
 
 
 def _next_good(
-    codec: FrameCodec, data: bytes, rest: int, index: int, expected: int
+    codec: FrameCodec, data: bytes, rest: int, index: int, expected: int, limit: int
 ) -> tuple[int, int, str] | None:
     """Finds the good frame behind a bad one: how far on, its index, and what is wrong here."""
     claimed = codec.frame_size(data, 0)
@@ -250,7 +256,8 @@ def _next_good(
         behind, _ = codec.scan(data, claimed, index + 1, 1, None)
         if behind or (claimed == rest and index + 1 == expected):
             return claimed, index + 1, "checksum does not match"
-    found = codec.find(data, 1, index)
+    # The frame at 0 does not verify for its index, and leaves no room for another.
+    found = codec.find(data, 0, index, limit)
     return None if found is None else (*found, "no frame verifies here")
 
 

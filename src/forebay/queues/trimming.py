@@ -1,0 +1,107 @@
+"""Removes segments from the head of a log: those that everybody has read, or to make room.
+
+Called with the queue's lock held. Order: the readers' places are durable, then the mark that the
+records may go, then the files, then the directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+
+from forebay.errors import Damaged, Full
+from forebay.queues.options import LogOptions
+from forebay.queues.positions import Positions
+from forebay.queues.writer import LogWriter
+from forebay.storage.atomic import keep_reserve
+from forebay.storage.filesystem import Directory
+from forebay.storage.segments import SegmentList
+
+_logger = logging.getLogger(__name__)
+
+
+class Trimmer:
+    """Takes whole segments away."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        segments: SegmentList,
+        positions: Positions,
+        options: LogOptions,
+        end: int,
+    ) -> None:
+        """`end` is the offset of the first record if there is no segment."""
+        self._directory = directory
+        self._segments = segments
+        self._positions = positions
+        self._options = options
+        self._first_empty = end
+        self.dropped_records = 0
+
+    @property
+    def begin(self) -> int:
+        """The offset of the oldest record that is there."""
+        return next(iter(self._segments.bases), self._first_empty)
+
+    def trim(self, writer: LogWriter) -> int:
+        """Removes the segments that all consumers and cursors are past; gives how many records."""
+        lowest = self._positions.lowest()
+        if lowest is None:
+            return 0
+        lowest = min(lowest, writer.commit.durable)
+        count = sum(1 for following in self._segments.bases[1:] if following <= lowest)
+        return self._remove_first(writer, count)
+
+    def make_room(self, writer: LogWriter, size: int) -> int:
+        """Waits, refuses or drops until `size` bytes may be written; gives how many may be."""
+        limit = self._options.max_bytes
+        if limit is None:
+            return 2**62
+        if size > limit:
+            raise Full(f"{size} bytes are more than max_bytes = {limit}; nothing was written")
+        while True:
+            left = limit - writer.used_bytes
+            if size <= left:
+                return left
+            if self._trim_if_sound(writer):
+                continue
+            if self._options.when_full == "reject":
+                path = self._directory.path
+                raise Full(f"{path} holds {writer.used_bytes} of max_bytes = {limit}")
+            if self._options.when_full == "drop_oldest":
+                self._drop_oldest(writer)
+                continue
+            writer.changes.wait(1.0)
+            writer.check()
+
+    def _trim_if_sound(self, writer: LogWriter) -> int:
+        try:
+            return self.trim(writer)
+        except Damaged:
+            # Whether somebody still reads is not known: nothing is trimmed, the rest goes on.
+            return 0
+
+    def _drop_oldest(self, writer: LogWriter) -> None:
+        if len(self._segments.bases) < 2:
+            writer.roll()
+        count = self._remove_first(writer, 1)
+        self.dropped_records += count
+        path = self._directory.path
+        _logger.warning("%s is full: the %d oldest records were dropped", path, count)
+
+    def _remove_first(self, writer: LogWriter, count: int) -> int:
+        if count == 0:
+            return 0
+        bases = self._segments.bases
+        following = bases[count] if count < len(bases) else writer.written
+        removed = following - bases[0]
+        writer.dropped_below(following)
+        self._first_empty = following
+        for name in [self._segments.names[base] for base in bases[:count]]:
+            with contextlib.suppress(FileNotFoundError):
+                self._directory.unlink(name)
+            self._segments.drop_first(1)
+        self._directory.sync()
+        keep_reserve(self._directory)
+        return removed
