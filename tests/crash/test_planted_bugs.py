@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import logging
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -272,6 +273,7 @@ def _quiet() -> Iterator[None]:
     # A hunt that ends in the middle leaves logs behind that nobody closes.
     log.Log.__del__ = lambda self: None  # type: ignore[method-assign]
     yield
+    gc.collect()
     log.Log.__del__ = closing  # type: ignore[method-assign]
 
 

@@ -96,6 +96,7 @@ def _adopt(
     with writer.lock:
         writer.check()
         # With the lock held: under load somebody would always have appended meanwhile.
+        writer.roll()
         writer.sync_now()
         return _adopt_locked(directory, work, segments, writer, manifest, headers, ledger)
 

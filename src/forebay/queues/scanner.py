@@ -127,7 +127,7 @@ class Scanner:
         Records below `durable` must be there; what does not verify above it is a torn end.
         """
         base = self._segments.containing(start)
-        if base is None and self._segments.bases:
+        if base is None and any(first < end for first in self._segments.bases[:1]):
             raise Overtaken(self._directory.path, self._segments.bases[0] - start)
         while base is not None and base < end:
             following = self._segments.after(base)

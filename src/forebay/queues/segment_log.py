@@ -92,25 +92,15 @@ class SegmentLog:
         self._writer = self._frames = None
 
     def sync_now(self) -> None:
-        """Makes everything durable with the lock held, so that nothing comes after it."""
-        self.roll()
+        """Makes everything in the files durable with the lock held: nothing comes after it."""
         try:
-            for segment in self.sealed:
+            for segment in [*self.sealed, *([self._writer] if self._writer else [])]:
                 segment.sync()
         except OSError as error:
             self.fail(error)
             raise
         self.publish(durable=self._place, sync=True)
         self.commit.advance(self._place.offset)
-
-    def dropped_below(self, offset: int) -> None:
-        """Marks that nothing below an offset is needed, before its segments go. Lock held."""
-        durable = None
-        if self.publisher.tail.durable < offset:
-            # Recovery takes a gap above the durable mark for a loss.
-            durable = End(offset, offset, self._layout.header_bytes)
-        self.publish(durable=durable, sync=True)
-        self.commit.advance(min(offset, self.written))
 
     def adopted(self, base: int, end: int, position: int, time_ms: int) -> None:
         """Takes note of durable segments that were put behind the end. Lock held."""

@@ -96,7 +96,11 @@ class Trimmer:
         bases = self._segments.bases
         following = bases[count] if count < len(bases) else writer.written
         removed = following - bases[0]
-        writer.dropped_below(following)
+        if writer.commit.durable < following:
+            # Segments that come back after a power cut must be whole.
+            writer.sync_now()
+        else:
+            writer.publish(sync=True)
         self._first_empty = following
         for name in [self._segments.names[base] for base in bases[:count]]:
             with contextlib.suppress(FileNotFoundError):
