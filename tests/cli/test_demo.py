@@ -27,7 +27,7 @@ RECORDS = Records(seed=1)
 
 
 def batch(first: int, values: list[bytes]) -> RecordBatch:
-    return RecordBatch(first, values, None, 0, "0000000000", 0)
+    return RecordBatch(first, values, None, 0, "0000000000", 0, 12)
 
 
 def right(first: int, count: int) -> RecordBatch:

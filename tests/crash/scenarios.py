@@ -44,6 +44,13 @@ def trimming(run: Workload) -> None:
     run.append(50)
 
 
+def trimming_much(run: Workload) -> None:
+    run.append_many(8, size=600)
+    run.read_and_commit("a", 7)
+    run.trim()
+    run.append(50)
+
+
 def cursors(run: Workload) -> None:
     run.append_many(6, size=600)
     run.sync()
@@ -73,6 +80,18 @@ def adoption(run: Workload) -> None:
     run.adopt()
 
 
+def one_time_adoption(run: Workload) -> None:
+    run.append(60)
+    run.leave_orphan()
+    run.publish_batch([2, 1], writer="once:a")
+    run.adopt()
+    run.append(30)
+    run.publish_batch([1])
+    run.publish_batch([1], writer="once:b")
+    run.adopt()
+    run.append(20)
+
+
 def killed(run: Workload) -> None:
     run.append(300)
     run.append(40)
@@ -94,8 +113,10 @@ SCENARIOS: dict[str, tuple[Steps, dict[str, Any]]] = {
     "rolling": (rolling, {}),
     "closing": (closing, {}),
     "trimming": (trimming, {}),
+    "trimming much": (trimming_much, {}),
     "cursors": (cursors, {}),
     "adoption": (adoption, {}),
+    "one-time adoption": (one_time_adoption, {}),
     "killed": (killed, {}),
     "dropping": (dropping, {"max_bytes": 3000, "when_full": "drop_oldest"}),
     "version 1": (rolling, {"version": 1}),

@@ -28,6 +28,7 @@ CASES: dict[str, tuple[scenarios.Steps, dict[str, Any]]] = {
         "closing",
         "trimming",
         "adoption",
+        "one-time adoption",
         "killed",
         "version 1",
         "os draining",
@@ -65,6 +66,7 @@ OPERATIONS = {
     "read_and_commit",
     "trim",
     "publish_batch",
+    "leave_orphan",
     "adopt",
     "reopen",
 }

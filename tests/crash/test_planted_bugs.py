@@ -17,7 +17,7 @@ import pytest
 
 from forebay.errors import ForebayError
 from forebay.formats.fflg import Frames
-from forebay.queues import adoption, log, positions, recovery
+from forebay.queues import adoption, log, positions, recovery, trimming
 from forebay.queues.chunk import Chunk
 from forebay.queues.publishing import End, Publisher
 from forebay.queues.writer import LogWriter
@@ -101,6 +101,20 @@ def trim_over_cursors(patch: Patch) -> None:
     patch.setattr(positions, "read_cursors", lambda directory: iter(()))
     original = positions.Positions.lowest
     patch.setattr(positions.Positions, "lowest", lambda self: original(self) or 10**9)
+
+
+def unlinks_share_a_sync(patch: Patch) -> None:
+    original = trimming.Trimmer._remove_first
+
+    def remove(self: trimming.Trimmer, writer: LogWriter, count: int) -> int:
+        directory = self._directory
+        with pytest.MonkeyPatch.context() as within:
+            within.setattr(ForgetfulDirectory, "sync", lambda self: None)
+            removed = original(self, writer, count)
+        directory.sync()
+        return removed
+
+    patch.setattr(trimming.Trimmer, "_remove_first", remove)
 
 
 def short_write_ignored(patch: Patch) -> None:
@@ -248,6 +262,7 @@ BUGS: dict[str, tuple[Callable[[Patch], None], Hunt]] = {
     "a failed sync tried again": (try_a_failed_sync_again, power_cut_after_a_failed_sync),
     "unlinked before the position": (trim_before_the_position_is_saved, cut_power("trimming")),
     "cursors ignored": (trim_over_cursors, cut_power("cursors")),
+    "unlinks share a sync": (unlinks_share_a_sync, cut_power("trimming much")),
     "short write ignored": (short_write_ignored, fail_calls("rolling", None)),
     "failed write not cut back": (failed_write_not_cut_back, fail_calls("rolling", errno.EIO)),
     "staging reused too early": (staging_space_reused_too_early, cut_power("os draining")),

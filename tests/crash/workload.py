@@ -142,7 +142,7 @@ class Workload:
     def trim(self) -> None:
         self.log.trim()
 
-    def publish_batch(self, sizes: list[int]) -> None:
+    def publish_batch(self, sizes: list[int], writer: str = "w") -> None:
         """Leaves a batch in the inbox, as another process does."""
         self.batches += 1
         stem = f"w-{self.batches}"
@@ -166,7 +166,18 @@ class Workload:
         work.close()
         self._submit(values, start=self.log.end)
         self.model.published.append(values)
-        inbox.publish(queue, stem, inbox.Manifest("w", self.batches, parts))
+        inbox.publish(queue, stem, inbox.Manifest(writer, self.batches, parts))
+        queue.close()
+
+    def leave_orphan(self) -> None:
+        """Leaves a part that nobody publishes, older than a day."""
+        queue = self.filesystem.open_directory(PATH)
+        work = queue.directory(inbox.DIRECTORY, create=True)
+        made_ms = self.clock.now_ms() - inbox.ORPHAN_MS - 1000
+        file = work.create(inbox.new_stem(made_ms) + inbox.PART)
+        write_all(file, self._value(90), 0)
+        file.close()
+        work.close()
         queue.close()
 
     def adopt(self) -> None:
@@ -261,7 +272,8 @@ def check_machine(
     )
     found = _read_all(log, where)
     # The owner also adopts what is in the inbox.
-    more = killed or bool(log.info()["adopted"])
+    published = {value for batch in model.published for value in batch}
+    more = killed or not published.isdisjoint(found.values())
     same = seen is None or seen == found or (more and seen.items() <= found.items())
     if seen is not None and not same:
         raise Broken(f"{where}: a reader saw {len(seen)} records, the owner {len(found)}")

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import struct
-import threading
-import time
 import zlib
-from array import array
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.kernels.fflg import FRAME_BYTES, Appender, encode, find, gather, scan
+from forebay.kernels.fflg import FRAME_BYTES, encode, find, scan, verify
 
 SEED = zlib.crc32(b"\x01\x02\x03\x04\x05\x06\x07\x08")
 ALL = 2**62
@@ -175,117 +172,31 @@ def test_find_refuses_a_frame_that_was_passed_already() -> None:
     assert find(data, 0, 10, SEED, 2**32 - 1) == (-1, 0)
 
 
-@given(values_strategy, index_strategy)
-def test_gather_lays_out_what_scan_gives(values: list[bytes], index: int) -> None:
+@given(values_strategy, index_strategy, st.integers(0, 200))
+def test_find_takes_the_bytes_before_the_buffer_into_account(
+    values: list[bytes], index: int, cut: int
+) -> None:
     data = encoded(values, index)
-    payload = bytearray(sum(map(len, values)) + 1)
-    ends, times = memoryview(array("i", [0] * 31)), memoryview(array("I", [0] * 30))
-
-    count, position = gather(data, 0, index, SEED, ALL, payload, ends, times)
-
-    assert (count, position) == (len(values), len(data))
-    assert [bytes(payload[ends[n] : ends[n + 1]]) for n in range(count)] == values
-    assert list(times[:count]) == [7] * count
-
-
-def test_gather_stops_where_the_payload_is_full_or_the_limit_is_reached() -> None:
-    data = encoded([b"aaaa", b"bbbb", b"cccc"])
-    ends, times = memoryview(array("i", [0] * 4)), memoryview(array("I", [0] * 3))
-
-    assert gather(data, 0, 0, SEED, ALL, bytearray(11), ends, times) == (2, 32)
-    assert gather(data, 0, 0, SEED, 1, bytearray(12), ends, times) == (1, 16)
+    position = 0
+    for number, value in enumerate(values):
+        if position >= cut:
+            found = find(data, cut, index, SEED, 2**32 - 1, cut)
+            assert found == (position, index + number)
+            break
+        position += FRAME_BYTES + len(value)
 
 
-def test_gather_stops_at_the_first_bad_frame() -> None:
-    data = bytearray(encoded([b"aaaa", b"bbbb", b"cccc"]))
-    data[-1] ^= 1
-    ends, times = memoryview(array("i", [0] * 4)), memoryview(array("I", [0] * 3))
+def test_verify_counts_good_frames_and_tells_the_last_time() -> None:
+    data = frames([b"one", b"two"], 5, SEED, 7) + frames([b"three"], 7, SEED, 9)
 
-    assert gather(bytes(data), 0, 0, SEED, ALL, bytearray(12), ends, times) == (2, 32)
-
-
-class Ticks:
-    """A clock that gives the times it is told."""
-
-    def __init__(self, *times: int) -> None:
-        self.times = list(times)
-
-    def __call__(self) -> int:
-        return self.times.pop(0)
+    assert verify(data, 0, 5, SEED, ALL, 0) == (3, len(data), 9)
+    assert verify(data, 0, 5, SEED, 2, 0) == (2, 30, 7)
+    assert verify(data[:-1], 0, 5, SEED, ALL, 0) == (2, 30, 7)
+    assert verify(data, 0, 6, SEED, ALL, 0) == (0, 0, 0)
 
 
-def appender(buffer: bytearray, *times: int) -> Appender:
-    return Appender(buffer, threading.Lock(), Ticks(*times))
+def test_verify_stops_where_the_time_falls() -> None:
+    data = frames([b"one"], 0, SEED, 7) + frames([b"two"], 1, SEED, 6)
 
-
-def test_an_appender_stages_the_exact_bytes_of_the_segment() -> None:
-    buffer = bytearray(200)
-    staged = appender(buffer, 1005, 1005)
-    staged.begin(96, 200, 40, 2, SEED, 1000)
-
-    offsets = [staged.append(b"one"), staged.append(b"")]
-
-    assert offsets == [42, 43]
-    assert (staged.index, staged.position) == (4, 96 + 15 + 12)
-    assert bytes(buffer[96 : staged.position]) == frames([b"one", b""], 2, SEED, 5)
-
-
-def test_an_appender_refuses_what_does_not_fit_and_what_is_not_bytes() -> None:
-    staged = appender(bytearray(200), 1001)
-    staged.begin(0, 20, 0, 0, SEED, 1000)
-
-    assert staged.append(b"nine long") == -1
-    assert staged.append(bytearray(b"x")) == -1
-    assert staged.append("text") == -1
-    assert staged.append(b"eight by") == 0
-    assert staged.append(b"") == -1
-
-
-def test_an_appender_gives_nothing_before_begin_and_after_finish() -> None:
-    buffer = bytearray(100)
-    staged = appender(buffer, 1001)
-
-    before = staged.append(b"x")
-    staged.begin(0, 100, 0, 0, SEED, 1000)
-    staged.finish()
-    after = staged.append(b"x")
-    staged.release_buffer()
-
-    assert (before, after, staged.append(b"x")) == (-1, -1, -1)
-    assert not any(buffer)
-
-
-def test_times_of_staged_records_never_fall() -> None:
-    buffer = bytearray(100)
-    staged = appender(buffer, 1005, 1002, 1009)
-    staged.begin(0, 100, 0, 0, SEED, 1000)
-
-    for _ in range(3):
-        staged.append(b"x")
-    times: list[int] = []
-    scan(buffer, 0, 0, SEED, ALL, times)
-
-    assert times == [5, 5, 9]
-    assert staged.last_ms == 1009
-
-
-def test_a_time_that_32_bits_cannot_hold_is_refused() -> None:
-    staged = appender(bytearray(100), 1000 + 2**32 - 1, 1000 + 2**32)
-    staged.begin(0, 100, 0, 0, SEED, 1000)
-
-    assert staged.append(b"last") == 0
-    assert staged.append(b"late") == -1
-
-
-def test_the_wall_clock_is_used_where_no_other_is_given() -> None:
-    buffer = bytearray(100)
-    staged = Appender(buffer, threading.Lock(), None)
-    before_ms = time.time_ns() // 1_000_000
-    times: list[int] = []
-
-    staged.begin(0, 100, 0, 0, SEED, before_ms - 1)
-    staged.append(b"x")
-    after_ms = time.time_ns() // 1_000_000
-    scan(buffer, 0, 0, SEED, ALL, times)
-
-    assert before_ms <= before_ms - 1 + times[0] <= after_ms
+    assert verify(data, 0, 0, SEED, ALL, 0) == (1, 15, 7)
+    assert verify(data, 0, 0, SEED, ALL, 8) == (0, 0, 8)

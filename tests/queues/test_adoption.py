@@ -10,6 +10,8 @@ import pytest
 
 import forebay
 from forebay import Log
+from forebay.storage import inbox
+from forebay.storage.filesystem import DiskFile, DiskFilesystem
 from tests.queues.helpers import (
     SEGMENT_BYTES,
     SYNCS,
@@ -218,6 +220,116 @@ def test_an_unfinished_batch_without_a_manifest_is_left_alone(tmp_path: Path) ->
     with open_log(tmp_path) as log:
         assert log.end == 3
     assert os.listdir(path / "inbox") == ["a.part"]
+
+
+DAY_MS = 24 * 60 * 60 * 1000
+
+
+@pytest.mark.parametrize(("age_ms", "left"), [(DAY_MS, 2), (DAY_MS + 1, 0), (-DAY_MS, 2)])
+def test_what_nobody_published_is_removed_when_it_is_a_day_old(
+    tmp_path: Path, age_ms: int, left: int
+) -> None:
+    path = make_log(tmp_path)
+    stem = f"{START_MS - age_ms}-{'0' * 31}"
+    write_part(path, f"{stem}a.part", numbered(3))
+    (path / "inbox" / f"{stem}b.new").write_bytes(b"half a mani")
+
+    open_log(tmp_path, clock=FakeClock(START_MS)).close()
+
+    assert len(os.listdir(path / "inbox")) == left
+    assert values_in(path) == numbered(3)
+
+
+def test_an_old_part_that_a_manifest_names_is_adopted(tmp_path: Path) -> None:
+    path = make_log(tmp_path)
+    name = f"{START_MS - 2 * DAY_MS}-{'0' * 32}.part"
+    publish(path, "a", 1, [write_part(path, name, numbered(2, first=3))])
+
+    open_log(tmp_path, clock=FakeClock(START_MS)).close()
+
+    assert values_in(path) == numbered(5)
+
+
+def test_parts_of_a_damaged_manifest_go_to_quarantine_with_it_however_old(tmp_path: Path) -> None:
+    path = make_log(tmp_path)
+    name = f"{START_MS - 2 * DAY_MS}-{'0' * 32}.part"
+    publish(path, "a", 1, [write_part(path, name, numbered(3))])
+    flip(path / "inbox" / "a.ready", 5)
+
+    with open_log(tmp_path, clock=FakeClock(START_MS)) as log:
+        log.adopt()
+
+    assert sorted(os.listdir(path / "quarantine")) == [name, "a.ready"]
+
+
+def test_the_ledger_forgets_one_time_writers_and_keeps_the_others(tmp_path: Path) -> None:
+    path = make_log(tmp_path, count=0)
+    for number, writer in enumerate(["once:a", "query:b", "once:c"]):
+        part = write_part(path, f"{number}.part", numbered(1, first=number))
+        publish(path, f"{number}", number, [part], writer=writer)
+
+    with open_log(tmp_path) as log:
+        assert log.info()["adopted"] == {"query:b": 1}
+
+    assert values_in(path) == numbered(3)
+
+
+def test_a_one_time_writer_is_remembered_while_its_manifest_is_there(tmp_path: Path) -> None:
+    path = make_log(tmp_path)
+    publish(path, "a", 1, [write_part(path, "a.part", numbered(2, first=3))], writer="once:a")
+    manifest = (path / "inbox" / "a.ready").read_bytes()
+    open_log(tmp_path).close()
+    # A crash between the ledger and the removal of the manifest leaves both.
+    (path / "inbox" / "a.ready").write_bytes(manifest)
+    queue = DiskFilesystem().open_directory(str(path))
+    inbox.write_ledger(queue, inbox.Ledger({"once:a": 1}))
+    queue.close()
+
+    with open_log(tmp_path) as log:
+        assert (log.end, log.info()["quarantined_files"]) == (5, 0)
+        assert log.info()["adopted"] == {}
+
+    assert os.listdir(path / "inbox") == []
+
+
+@pytest.mark.parametrize("size", [10, 1 << 20, (1 << 20) - 12, 3_000_000])
+def test_parts_larger_than_a_chunk_are_checked_whole(tmp_path: Path, size: int) -> None:
+    path = make_log(tmp_path, count=0)
+    values = [*numbered(3000, size=300), bytes(size), *numbered(2000, size=300), bytes(size)]
+    part = write_part(path, "a.part", values)
+    publish(path, "a", 1, [part])
+
+    open_log(tmp_path, segment_bytes=10_000_000).close()
+
+    assert values_in(path) == values
+
+
+def test_a_large_part_is_never_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = make_log(tmp_path, count=0)
+    publish(path, "a", 1, [write_part(path, "a.part", numbered(20_000, size=300))])
+    sizes: list[int] = []
+    pread = DiskFile.pread
+
+    def counting(file: DiskFile, size: int, position: int) -> bytes:
+        sizes.append(size)
+        return pread(file, size, position)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DiskFile, "pread", counting)
+        with open_log(tmp_path) as log:
+            assert log.end == 20_000
+
+    assert max(sizes) == 1 << 20
+
+
+@pytest.mark.parametrize("position", [2_000_000, 3_899_000])
+def test_a_bad_byte_behind_the_first_chunk_is_found(tmp_path: Path, position: int) -> None:
+    path = make_log(tmp_path)
+    publish(path, "a", 1, [write_part(path, "a.part", numbered(1300, size=3000))])
+    flip(path / "inbox" / "a.part", position)
+
+    with open_log(tmp_path, segment_bytes=10_000_000) as log:
+        assert (log.end, log.info()["quarantined_files"]) == (3, 2)
 
 
 def times_in(path: Path) -> list[int]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from forebay.errors import Damaged, InvalidOption
+from forebay.kernels.checksum import crc32
 from forebay.storage import inbox
 from tests.crash.forgetful import ForgetfulFilesystem
 from tests.storage.helpers import open_directory
@@ -108,6 +109,105 @@ def test_a_damaged_ledger_is_never_taken_for_an_empty_one(tmp_path: Path, data: 
     with pytest.raises(Damaged, match="ledger"):
         inbox.read_ledger(queue)
     queue.close()
+
+
+PART = '{"name":"a.part","count":3,"size":100}'
+GOOD_MANIFEST = f'{{"writer":"w","batch":1,"parts":[{PART}]}}'
+GOOD_LEDGER = '{"adopted":{"w":1},"moves":[{"part":"a","segment":"b","header":"00ff"}]}'
+
+
+def with_check(text: str) -> bytes:
+    body = text.encode()
+    return body + f"\n{crc32(body):08x}\n".encode()
+
+
+def test_the_files_hold_one_line_of_json_and_one_of_its_check(tmp_path: Path) -> None:
+    queue = open_directory(tmp_path)
+    inbox.publish(queue, "stem", inbox.Manifest("w", 1, [inbox.Part("a.part", 3, 100)]))
+    inbox.write_ledger(queue, inbox.Ledger({"w": 1}, [inbox.Move("a", "b", "00ff")]))
+
+    path = tmp_path / "d"
+    assert (path / "inbox" / "stem.ready").read_bytes() == with_check(GOOD_MANIFEST)
+    assert (path / "ledger").read_bytes() == with_check(GOOD_LEDGER)
+    queue.close()
+
+
+def test_a_writer_of_any_name_is_read_as_it_was_written(tmp_path: Path) -> None:
+    queue = open_directory(tmp_path)
+    ledger = inbox.Ledger({'q"\\\n\x00é\u2028😀': 2**63})
+    inbox.write_ledger(queue, ledger)
+
+    assert inbox.read_ledger(queue) == ledger
+    queue.close()
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"w"', "7"),
+        ('"w"', "null"),
+        ('"batch":1', '"batch":"1"'),
+        ('"batch":1', '"batch":1.0'),
+        ('"batch":1', '"batch":true'),
+        ('"batch":1,', ""),
+        ('"count":3', '"count":null'),
+        ('"size":100', '"size":1e2'),
+        ('"name":"a.part"', '"name":["a.part"]'),
+        (f"[{PART}]", PART),
+        (PART, '"a.part"'),
+        (GOOD_MANIFEST, f"[{GOOD_MANIFEST}]"),
+        (GOOD_MANIFEST, "[" * 100_000),
+        ("}]}", "}]"),
+    ],
+)
+def test_a_manifest_of_wrong_types_does_not_verify(tmp_path: Path, old: str, new: str) -> None:
+    queue = open_directory(tmp_path)
+    work = queue.directory(inbox.DIRECTORY, create=True)
+    (tmp_path / "d" / "inbox" / "a.ready").write_bytes(with_check(GOOD_MANIFEST))
+    (tmp_path / "d" / "inbox" / "b.ready").write_bytes(with_check(GOOD_MANIFEST.replace(old, new)))
+
+    good = inbox.Manifest("w", 1, [inbox.Part("a.part", 3, 100)])
+    assert inbox.read_manifests(work) == [("b.ready", None), ("a.ready", good)]
+    work.close()
+    queue.close()
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('{"w":1}', '{"w":"1"}'),
+        ('{"w":1}', '{"w":false}'),
+        ('{"w":1}', '[["w",1]]'),
+        ('"00ff"', '"0"'),
+        ('"00ff"', '"zz"'),
+        ('"segment":"b"', '"segment":0'),
+        ('"part":"a",', ""),
+        (GOOD_LEDGER, "null"),
+    ],
+)
+def test_a_ledger_of_wrong_types_is_damage(tmp_path: Path, old: str, new: str) -> None:
+    queue = open_directory(tmp_path)
+    path = tmp_path / "d" / "ledger"
+    path.write_bytes(with_check(GOOD_LEDGER))
+    assert inbox.read_ledger(queue).adopted == {"w": 1}
+
+    path.write_bytes(with_check(GOOD_LEDGER.replace(old, new)))
+
+    with pytest.raises(Damaged, match="ledger"):
+        inbox.read_ledger(queue)
+    queue.close()
+
+
+def test_a_name_tells_when_it_was_made_and_no_two_are_the_same() -> None:
+    stems = {inbox.new_stem(1_800_000_000_123) for _ in range(100)}
+
+    assert len(stems) == 100
+    assert {inbox.made_ms(stem + inbox.PART) for stem in stems} == {1_800_000_000_123}
+
+
+@pytest.mark.parametrize("name", ["a.part", "12.part", "12-zz.part", "x-" + "0" * 32 + ".part"])
+def test_a_name_that_another_program_gave_tells_nothing(name: str) -> None:
+    assert inbox.made_ms(name) is None
 
 
 def test_moves_give_parts_their_header_and_name_and_may_be_repeated(tmp_path: Path) -> None:

@@ -208,6 +208,15 @@ class Frames:
         position, index = kernel.find(data, position, index, self.seed, most)
         return (position, index) if position >= 0 else None
 
+    def locate(self, data: bytes, position: int, before: int) -> tuple[int, int] | None:
+        """Searches for a good frame of any index; gives its position and index.
+
+        `before` bytes lie between the first frame of the segment and `position`. One hit may be by
+        chance: ask what follows it.
+        """
+        found, index = kernel.find(data, position, 0, self.seed, 2**32 - 1, before)
+        return (found, index) if found >= 0 else None
+
 
 def _offset(value: int, path: str) -> int:
     if value > OFFSET_MAX:

@@ -27,4 +27,4 @@ def _unchanged(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 cclass = cfunc = inline = final = _unchanged
-longlong = ulonglong = uint = Py_ssize_t = size_t = None
+int = uint = longlong = ulonglong = Py_ssize_t = size_t = None

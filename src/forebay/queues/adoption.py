@@ -2,7 +2,8 @@
 
 The owner does it within a second, and whoever opens a stopped queue does it first. A batch is taken
 whole, once, in one synced step (see `storage/inbox.py`). A batch with a part that does not verify
-is not taken: its files go to `quarantine/` and the log says so.
+is not taken: its files go to `quarantine/` and the log says so. Parts that no manifest names, of
+writers that died or came too late, are removed a day after they were made.
 """
 
 from __future__ import annotations
@@ -14,26 +15,33 @@ from dataclasses import replace
 from forebay.errors import Damaged, ForebayError
 from forebay.formats.fflg import HEADER_BYTES_MAX, Frames, Header, decode_header, segment_name
 from forebay.frames import Damage
+from forebay.kernels.fflg import verify
 from forebay.queues.recovery import clear_adoption
 from forebay.queues.writer import LogWriter
 from forebay.storage import inbox, quarantine
-from forebay.storage.filesystem import Directory
-from forebay.storage.segments import SegmentList
+from forebay.storage.atomic import TEMPORARY, read_small
+from forebay.storage.filesystem import Directory, File
+from forebay.storage.segments import CHUNK_BYTES, SegmentList
 
 _logger = logging.getLogger(__name__)
 
 
-def adopt_all(directory: Directory, segments: SegmentList, writer: LogWriter) -> int:
+def adopt_all(directory: Directory, segments: SegmentList, writer: LogWriter, now_ms: int) -> int:
     """Adopts every batch that is ready; gives the number of records taken."""
     try:
         work = directory.directory(inbox.DIRECTORY)
     except FileNotFoundError:
         return 0
     try:
+        # Before the manifests: whatever is in the list and published by now is named by one.
+        names = work.names()
+        manifests = inbox.read_manifests(work)
+        _remove_orphans(work, names, manifests, now_ms)
         taken = 0
-        for name, manifest in inbox.read_manifests(work):
+        for name, manifest in manifests:
             if manifest is None:
-                _refuse(directory, work, name, [], "the manifest does not verify")
+                parts = _named_by_rubbish(work, name)
+                _refuse(directory, work, name, parts, "the manifest does not verify")
                 continue
             ledger = inbox.read_ledger(directory)
             if manifest.batch <= ledger.adopted.get(manifest.writer, -1):
@@ -47,9 +55,52 @@ def adopt_all(directory: Directory, segments: SegmentList, writer: LogWriter) ->
                 continue
             taken += _adopt(directory, work, segments, writer, manifest, headers, ledger)
             inbox.remove(work, name)
+        if manifests:
+            _forget_one_time_writers(directory, work)
         return taken
     finally:
         work.close()
+
+
+def _remove_orphans(
+    work: Directory,
+    names: list[str],
+    manifests: list[tuple[str, inbox.Manifest | None]],
+    now_ms: int,
+) -> None:
+    """Removes parts and half-written manifests that nobody published within a day."""
+    named: set[str] = set()
+    for _, manifest in manifests:
+        if manifest is None:
+            # It may name any of them; the next time it is in quarantine.
+            return
+        named.update(part.name for part in manifest.parts)
+    for name in names:
+        made_ms = inbox.made_ms(name) if name.endswith((inbox.PART, TEMPORARY)) else None
+        if made_ms is not None and now_ms - made_ms > inbox.ORPHAN_MS and name not in named:
+            _logger.warning("inbox/%s was never published; removed", name)
+            inbox.remove(work, name)
+
+
+def _named_by_rubbish(work: Directory, manifest: str) -> list[str]:
+    """Gives the parts whose names stand in a manifest that does not verify."""
+    data = read_small(work, manifest) or b""
+    return [name for name in work.names() if name.endswith(inbox.PART) and name.encode() in data]
+
+
+def _forget_one_time_writers(directory: Directory, work: Directory) -> None:
+    """Drops the ledger lines of writers that never come again, once their manifests are gone."""
+    ledger = inbox.read_ledger(directory)
+    waiting = {manifest.writer for _, manifest in inbox.read_manifests(work) if manifest}
+    kept = {
+        writer: batch
+        for writer, batch in ledger.adopted.items()
+        if not writer.startswith(inbox.ONE_TIME) or writer in waiting
+    }
+    if len(kept) < len(ledger.adopted):
+        # First: a manifest that comes back after a power cut must find its line.
+        work.sync()
+        inbox.write_ledger(directory, inbox.Ledger(kept, ledger.moves))
 
 
 def _refuse(
@@ -68,20 +119,36 @@ def _check_part(work: Directory, part: inbox.Part) -> tuple[Header, int]:
     file = work.open(part.name)
     try:
         size = file.size()
-        data = file.pread(size, 0)
+        header = decode_header(file.pread(HEADER_BYTES_MAX, 0), path)
+        if not header.layout.checked or not part.count:
+            raise Damaged(Damage(path, 0, size, "not a part of version 2 with records"))
+        count, stop, last_ms = _count_frames(file, size, Frames(header), part.count)
     finally:
         file.close()
-    header = decode_header(data[:HEADER_BYTES_MAX], path)
-    if not header.layout.checked or not part.count:
-        raise Damaged(Damage(path, 0, size, "not a part of version 2 with records"))
-    times: list[int] = []
-    values, stop = Frames(header).scan(data, header.layout.header_bytes, 0, part.count, times)
-    if len(values) != part.count or stop != size or size != part.size:
-        reason = f"{len(values)} good records of {part.count}, {stop} bytes of {part.size}"
+    if count != part.count or stop != size or size != part.size:
+        reason = (
+            f"{count} good records of {part.count} whose times do not fall, "
+            f"in {stop} of {part.size} bytes"
+        )
         raise Damaged(Damage(path, stop, size - stop, reason))
-    if times != sorted(times):
-        raise Damaged(Damage(path, 0, size, "its times fall"))
-    return header, times[-1]
+    return header, last_ms
+
+
+def _count_frames(file: File, size: int, frames: Frames, limit: int) -> tuple[int, int, int]:
+    """Counts good frames, chunk by chunk; gives where they stop and the ms of the last."""
+    count, position, last_ms = 0, frames.layout.header_bytes, 0
+    chunk_bytes = CHUNK_BYTES
+    while count < limit and position < size:
+        data = file.pread(min(chunk_bytes, size - position), position)
+        found, stop, last_ms = verify(data, 0, count, frames.seed, limit - count, last_ms)
+        count, position = count + found, position + stop
+        chunk_bytes = CHUNK_BYTES
+        if not found:
+            wanted = frames.frame_size(data, 0)
+            if wanted is None or not len(data) < wanted <= size - position:
+                break
+            chunk_bytes = wanted
+    return count, position, last_ms
 
 
 def _adopt(

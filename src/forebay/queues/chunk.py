@@ -10,7 +10,7 @@ import threading
 
 from forebay.clock import Clock, SystemClock
 from forebay.formats.fflg import Frames
-from forebay.kernels.fflg import Appender
+from forebay.kernels.appender import Appender
 from forebay.storage.filesystem import Directory
 from forebay.storage.staging import HEADER_BYTES, Staging
 

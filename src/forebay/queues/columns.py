@@ -1,90 +1,153 @@
 """Records as Arrow columns, laid out by the kernels without an object for each record.
 
-Needs the `arrow` extra. Columns: `offset` (int64), `timestamp` (ms, UTC; null where the format has
-no time), `value` (binary).
+Needs the `arrow` extra. Columns: `offset` (int64), `timestamp` (µs, UTC; null where the format has
+no time), `value` (binary), and, for those who ask, `position` (int64, where the frame begins in its
+segment).
+
+Fresh memory costs half as much as the work on it. A reader that is done with a batch before it
+takes the next one gives `ReusedBuffers`, which are filled again and again.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import pyarrow
-import pyarrow.compute
 
-from forebay.formats.fflg import Frames
-from forebay.kernels.fflg import FRAME_BYTES, gather
+from forebay.formats.fflg import Frames, Header
+from forebay.kernels.fflg import FRAME_BYTES
+from forebay.kernels.fflg_columns import Columns
 from forebay.queues.scanner import RecordBatch
 
 if TYPE_CHECKING:
     from forebay.queues.reader import LogReader
 
+TIMESTAMP = pyarrow.timestamp("us", tz="UTC")
 SCHEMA = pyarrow.schema(
     [
         pyarrow.field("offset", pyarrow.int64(), nullable=False),
-        pyarrow.field("timestamp", pyarrow.timestamp("ms", tz="UTC")),
+        pyarrow.field("timestamp", TIMESTAMP),
         pyarrow.field("value", pyarrow.binary(), nullable=False),
     ]
 )
+_ROWS_MAX = 1 << 15
+# Gives room for the rows of that many bytes of frames.
+Buffers = Callable[[int], Columns]
 
 
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """The values of a batch, and their ms after the segment's epoch where there are any."""
+class Rows:
+    """Some of the rows that were gathered from one buffer of frames."""
 
-    values: Any
-    ms: Any | None
+    def __init__(self, columns: Columns, first: int, stop: int) -> None:
+        self.columns = columns
+        self.first = first
+        self.stop = stop
 
     def __len__(self) -> int:
-        return len(self.values)
+        return self.stop - self.first
 
-    def __getitem__(self, part: slice) -> Columns:
-        return Columns(self.values[part], None if self.ms is None else self.ms[part])
+    def __getitem__(self, part: slice) -> Rows:
+        first, stop, _ = part.indices(len(self))
+        return Rows(self.columns, self.first + first, self.first + stop)
+
+    def array(self, kind: Any, *buffers: bytearray) -> Any:
+        """Gives an Arrow array over buffers of the columns; it copies nothing."""
+        held = [None, *map(pyarrow.py_buffer, buffers)]
+        return pyarrow.Array.from_buffers(kind, len(self), held, offset=self.first)
 
 
 class ColumnFrames(Frames):
     """The frames of one segment, taken as columns."""
 
+    def __init__(self, header: Header, buffers: Buffers) -> None:
+        super().__init__(header)
+        self._buffers = buffers
+
     def scan(
         self, data: bytes, position: int, index: int, limit: int, times: list[int] | None
     ) -> tuple[Any, int]:
-        """Takes whole, good frames from `position` on; gives their columns and where it stopped."""
+        """Takes whole, good frames from `position` on; gives their rows and where it stopped."""
         if not self.layout.checked:
-            values, stop = super().scan(data, position, index, limit, times)
-            return Columns(pyarrow.array(values, pyarrow.binary()), None), stop
-        room = len(data) - position
-        rows = min(limit, room // FRAME_BYTES)
-        payload = bytearray(room)
-        ends = memoryview(bytearray(4 * (rows + 1))).cast("i")
-        ms = memoryview(bytearray(4 * max(rows, 1))).cast("I")
-        count, stop = gather(data, position, index, self.seed, rows, payload, ends, ms)
-        buffers = [None, pyarrow.py_buffer(ends), pyarrow.py_buffer(payload)]
-        values = pyarrow.Array.from_buffers(pyarrow.binary(), count, buffers)
-        milliseconds = pyarrow.Array.from_buffers(
-            pyarrow.uint32(), count, [None, pyarrow.py_buffer(ms)]
+            return super().scan(data, position, index, limit, times)
+        columns = self._buffers(len(data) - position)
+        header = self.header
+        count, stop = columns.take(
+            data, position, index, self.seed, limit, header.base_offset, header.epoch_ms
         )
-        return Columns(values, milliseconds), stop
+        return Rows(columns, 0, count), stop
+
+
+class ReusedBuffers:
+    """The same memory for every batch; without `values` payloads are verified, but left out."""
+
+    def __init__(self, *, values: bool = True) -> None:
+        self._values = values
+        self._columns: Columns | None = None
+        self._size = 0
+
+    def __call__(self, size: int) -> Columns:
+        if self._columns is None or size > self._size:
+            self._columns, self._size = make_columns(size, values=self._values), size
+        self._columns.clear()
+        return self._columns
+
+
+def make_columns(size: int, *, values: bool = True) -> Columns:
+    """Makes room for the rows of that many bytes of frames."""
+    return Columns(max(size, 1), min(size // FRAME_BYTES + 1, _ROWS_MAX), values)
 
 
 def record_batches(reader: LogReader) -> Iterator[Any]:
     """Gives the records of a reader as Arrow record batches."""
-    for batch in reader.batches(frames=ColumnFrames):
-        yield _to_arrow(batch)
+    for batch in reader.batches(frames=partial(ColumnFrames, buffers=make_columns)):
+        columns = [column(batch, name) for name in SCHEMA.names]
+        yield pyarrow.record_batch(columns, schema=SCHEMA)
 
 
-def _to_arrow(batch: RecordBatch) -> Any:
-    columns: Any = batch.values
-    if isinstance(columns, list):
-        ms = pyarrow.array(batch.times, pyarrow.uint32()) if batch.times is not None else None
-        columns = Columns(pyarrow.array(columns, pyarrow.binary()), ms)
-    count = len(columns)
-    numbers = array("q", range(batch.offset, batch.offset + count))
-    offsets = pyarrow.Array.from_buffers(pyarrow.int64(), count, [None, pyarrow.py_buffer(numbers)])
-    if columns.ms is None:
-        times = pyarrow.nulls(count, SCHEMA.field("timestamp").type)
-    else:
-        since_1970 = pyarrow.compute.add(columns.ms.cast(pyarrow.int64()), batch.epoch_ms)
-        times = since_1970.cast(SCHEMA.field("timestamp").type)
-    return pyarrow.record_batch([offsets, times, columns.values], schema=SCHEMA)
+def column(batch: RecordBatch, name: str) -> Any:
+    """Gives one column of a batch: `offset`, `timestamp`, `value` or `position`."""
+    rows: Any = batch.values
+    if isinstance(rows, list):
+        return _MAKERS[name](batch)
+    columns: Columns = rows.columns
+    if name == "value":
+        return rows.array(pyarrow.binary(), columns.ends, columns.payload)
+    if name == "timestamp":
+        return rows.array(TIMESTAMP, columns.micros)
+    if name == "offset":
+        return rows.array(pyarrow.int64(), columns.offsets)
+    return rows.array(pyarrow.int64(), columns.positions(batch.position))
+
+
+def _offsets(batch: RecordBatch) -> Any:
+    numbers = array("q", range(batch.offset, batch.offset + len(batch.values)))
+    return pyarrow.Array.from_buffers(
+        pyarrow.int64(), len(numbers), [None, pyarrow.py_buffer(numbers)]
+    )
+
+
+def _timestamps(batch: RecordBatch) -> Any:
+    if batch.times is None:
+        return pyarrow.nulls(len(batch.values), TIMESTAMP)
+    return pyarrow.array([(batch.epoch_ms + ms) * 1000 for ms in batch.times], TIMESTAMP)
+
+
+def _values(batch: RecordBatch) -> Any:
+    return pyarrow.array(batch.values, pyarrow.binary())
+
+
+def _positions(batch: RecordBatch) -> Any:
+    sizes = (len(value) + batch.frame_bytes for value in batch.values[:-1])
+    return pyarrow.array(accumulate(sizes, initial=batch.position), pyarrow.int64())
+
+
+_MAKERS = {
+    "offset": _offsets,
+    "timestamp": _timestamps,
+    "value": _values,
+    "position": _positions,
+}

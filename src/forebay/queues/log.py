@@ -86,7 +86,7 @@ class Log:
             )
             if self.options.max_bytes is not None:
                 self._measure_segments()
-            adopt_all(self._directory, self._segments, self._writer)
+            self._adopt_all()
         except BaseException:
             if hasattr(self, "_writer"):
                 self._writer.release_files()
@@ -249,7 +249,7 @@ class Log:
         with self._adopting:
             with self._writer.lock:
                 self._writer.check()
-            return adopt_all(self._directory, self._segments, self._writer)
+            return self._adopt_all()
 
     def keep_reserve(self) -> None:
         """Sets space aside again after a full disk took it, if there is any."""
@@ -320,6 +320,10 @@ class Log:
             warnings.warn(f"{self.path} was not closed", ResourceWarning, stacklevel=2)
             # The lock goes with the descriptor: the queue can be opened again.
             self._directory.close()
+
+    def _adopt_all(self) -> int:
+        now_ms = self._clock.now_ms()
+        return adopt_all(self._directory, self._segments, self._writer, now_ms)
 
     def _found_version(self) -> int:
         """The version of the newest segment, if it can be written."""

@@ -20,7 +20,7 @@ from forebay.kernels.records import Record
 from forebay.queues.consumer import Start
 from forebay.queues.positions import INDEX
 from forebay.queues.recovery import find_end
-from forebay.queues.scanner import RecordBatch, Scanner, list_segments
+from forebay.queues.scanner import RecordBatch, Scanner, Taking, list_segments
 from forebay.storage.atomic import CheckedFile
 from forebay.storage.cursors import read_cursors
 from forebay.storage.filesystem import Directory, DiskFilesystem, Filesystem
@@ -72,7 +72,7 @@ class LogReader:
         return self.end - self.begin
 
     def scan(
-        self, start: Start = "earliest", end: int | None = None, frames: type[Frames] = Frames
+        self, start: Start = "earliest", end: int | None = None, frames: Taking = Frames
     ) -> Iterator[RecordBatch | Damage]:
         """Gives batches of records and, in its place, each damage."""
         first = self.resolve(start)
@@ -86,7 +86,7 @@ class LogReader:
             yield self._staged.since(first).until(stop)
 
     def batches(
-        self, start: Start = "earliest", end: int | None = None, frames: type[Frames] = Frames
+        self, start: Start = "earliest", end: int | None = None, frames: Taking = Frames
     ) -> Iterator[RecordBatch]:
         """Gives batches of records; damage raises, or is counted and passed over."""
         for item in self.scan(start, end, frames):
@@ -191,5 +191,6 @@ class LogReader:
         first = header.base_offset + staged.index
         if first > self.written or first + len(values) <= self.written:
             return None
-        batch = RecordBatch(first, values, times, header.epoch_ms, STAGING, 0)
+        frame_bytes = header.layout.frame_bytes
+        batch = RecordBatch(first, values, times, header.epoch_ms, STAGING, 0, frame_bytes)
         return batch.since(self.written)

@@ -44,7 +44,7 @@ def open_directory(
     """Recovers a directory that this process owns; creates what a new queue needs."""
     names = set(directory.names())
     segments = list_segments(directory)
-    _refuse_foreign(directory, names, segments)
+    refuse_foreign(directory, names, segments)
     for name in names:
         if _is_own_temporary(name):
             directory.unlink(name)
@@ -120,7 +120,8 @@ def clear_adoption(directory: Directory) -> None:
         inbox.write_ledger(directory, inbox.Ledger(ledger.adopted, []))
 
 
-def _refuse_foreign(directory: Directory, names: set[str], segments: SegmentList) -> None:
+def refuse_foreign(directory: Directory, names: set[str], segments: SegmentList) -> None:
+    """Refuses a directory that holds something, and nothing of a log."""
     ours = names & (OWN_NAMES | OWN_DIRECTORIES)
     temporary = {name for name in names if _is_own_temporary(name)}
     if names - temporary and not ours and not segments.bases:

@@ -1,14 +1,14 @@
 """Reads the records of a log directory in order, round damage, by offset and by time.
 
 Used by the owner's consumers, by read-only readers and by recovery. Finds an offset or a time by
-bisection over the segments' names or headers, then by one scan of one segment. Holds one file open
-at a time. One thread at a time may use a scanner.
+bisection over the segments' names or headers, then inside one segment (`seeking.py`). Holds one
+file open at a time. One thread at a time may use a scanner.
 """
 
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from forebay.errors import (
@@ -29,13 +29,17 @@ from forebay.formats.fflg import (
 )
 from forebay.frames import Damage
 from forebay.kernels.records import Record, make_records
+from forebay.queues import seeking
 from forebay.storage.filesystem import Directory, File
 from forebay.storage.segments import SegmentList, check_base, scan_segment
+
+# How the records of a segment are taken: as objects, or as columns (`columns.py`).
+Taking = Callable[[Header], Frames]
 
 
 @dataclass(frozen=True, slots=True)
 class RecordBatch:
-    """Records that lie one behind the other in one segment."""
+    """Records that lie one behind the other in one segment, or in the staging buffer."""
 
     offset: int
     values: list[bytes]
@@ -43,18 +47,25 @@ class RecordBatch:
     epoch_ms: int
     segment: str
     position: int
+    frame_bytes: int
 
     def records(self) -> list[Record]:
         """Gives them as objects."""
         return make_records(self.values, self.times, self.offset, self.epoch_ms)
 
     def since(self, offset: int) -> RecordBatch:
-        """Gives the part from an offset on; positions are those of the whole batch's start."""
+        """Gives the part from an offset on."""
         skip = offset - self.offset
         if skip <= 0:
             return self
+        position = self.position
+        if isinstance(self.values, list):
+            # Columns know the position of each row from where the batch was read.
+            position += sum(map(len, self.values[:skip])) + skip * self.frame_bytes
         times = self.times[skip:] if self.times is not None else None
-        return replace(self, offset=offset, values=self.values[skip:], times=times)
+        return replace(
+            self, offset=offset, values=self.values[skip:], times=times, position=position
+        )
 
     def until(self, offset: int) -> RecordBatch:
         """Gives the part below an offset."""
@@ -68,9 +79,7 @@ class RecordBatch:
 class OpenSegment:
     """A segment that is open for reading; `damage` says if its header had to be repaired."""
 
-    def __init__(
-        self, directory: Directory, name: str, base: int, frames: type[Frames] = Frames
-    ) -> None:
+    def __init__(self, directory: Directory, name: str, base: int, frames: Taking = Frames) -> None:
         self.path = f"{directory.path}/{name}"
         self.name = name
         self.base = base
@@ -108,9 +117,8 @@ class Scanner:
     """Walks over the records of a directory."""
 
     def __init__(
-        self, directory: Directory, segments: SegmentList, frames: type[Frames] = Frames
+        self, directory: Directory, segments: SegmentList, frames: Taking = Frames
     ) -> None:
-        """`frames` is how records are taken: as objects, or as columns (`columns.py`)."""
         self._directory = directory
         self._segments = segments
         self._frames = frames
@@ -150,6 +158,20 @@ class Scanner:
                 return item.offset + found
         return end
 
+    def cut(self, base: int, position: int, end: int) -> int:
+        """Gives the offset of the first sure record at or behind a position; `end` if none is.
+
+        What it gives depends on the segment alone, so two readers may part a segment there.
+        """
+        segment = self._segment(base)
+        if isinstance(segment, Damage) or not segment.frames.layout.checked:
+            return end
+        found = seeking.frame_from(segment.file, segment.frames, position)
+        if found is None:
+            return end
+        self._place = (base, *found)
+        return min(base + found[1], end)
+
     def close(self) -> None:
         """Closes the file that it holds open."""
         if self._open is not None:
@@ -167,9 +189,7 @@ class Scanner:
             return
         if segment.damage is not None and start <= base:
             yield segment.damage
-        position, index = segment.frames.layout.header_bytes, 0
-        if self._place[0] == base and base + self._place[2] <= start:
-            _, position, index = self._place
+        position, index = self._begin(segment, start, stop)
         for item in scan_segment(
             segment.file,
             segment.path,
@@ -191,8 +211,24 @@ class Scanner:
             header = segment.frames.header
             times = item.times if segment.frames.layout.checked else None
             yield RecordBatch(
-                base + item.index, item.values, times, header.epoch_ms, segment.name, item.position
+                base + item.index,
+                item.values,
+                times,
+                header.epoch_ms,
+                segment.name,
+                item.position,
+                segment.frames.layout.frame_bytes,
             ).since(start)
+
+    def _begin(self, segment: OpenSegment, start: int, stop: int) -> tuple[int, int]:
+        """Gives position and index of a frame at or before `start`, as near as it is known."""
+        base, position, index = self._place
+        if base != segment.base or base + index > start:
+            position, index = segment.frames.layout.header_bytes, 0
+        wanted = start - segment.base
+        if segment.frames.layout.checked and wanted - index > seeking.NEAR:
+            return seeking.frame_near(segment.file, segment.frames, wanted, stop - segment.base)
+        return position, index
 
     def _segment(self, base: int) -> OpenSegment | Damage:
         if self._open is not None and self._open.base == base:

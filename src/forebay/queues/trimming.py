@@ -1,7 +1,7 @@
 """Removes segments from the head of a log: those that everybody has read, or to make room.
 
 Called with the queue's lock held. Order: the readers' places are durable, then the mark that the
-records may go, then the files, then the directory.
+records may go, then the files, one after the other, each gone for good before the next.
 """
 
 from __future__ import annotations
@@ -105,7 +105,9 @@ class Trimmer:
         for name in [self._segments.names[base] for base in bases[:count]]:
             with contextlib.suppress(FileNotFoundError):
                 self._directory.unlink(name)
+            # A power cut may take the unlinks in any order: one that is left before a gap would
+            # look like damage.
+            self._directory.sync()
             self._segments.drop_first(1)
-        self._directory.sync()
         keep_reserve(self._directory)
         return removed

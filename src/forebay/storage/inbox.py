@@ -5,16 +5,20 @@ one manifest to `*.ready`. The owner adopts a manifest whole or not at all: the 
 decision which part becomes which segment are one synced replacement of `ledger`. What follows,
 the new headers and the renames, is done again after a crash until it is finished. A manifest whose
 (writer, batch) is in the ledger already is dropped: a replay does nothing.
+
+Manifests and the ledger are one line of JSON and one of its CRC-32; both are source of truth. Names
+that `new_stem` made tell when, so that what nobody ever publishes can be told from work in hand.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import re
-from collections.abc import Sequence
-from typing import TypeVar
-
-import msgspec
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, TypeVar
 
 from forebay.errors import Damaged, InvalidOption
 from forebay.frames import Damage
@@ -26,10 +30,15 @@ DIRECTORY = "inbox"
 LEDGER = "ledger"
 PART = ".part"
 READY = ".ready"
+# A writer of one batch, who never comes again: its ledger line goes when its manifest is gone.
+ONE_TIME = "once:"
+ORPHAN_MS = 24 * 60 * 60 * 1000
 _STEM = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
+_TIMED = re.compile(r"(\d{1,15})-[0-9a-f]{32}\.[a-z]+")
 
 
-class Part(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Part:
     """A file in the inbox: its name, how many records and bytes it holds."""
 
     name: str
@@ -37,7 +46,8 @@ class Part(msgspec.Struct, frozen=True):
     size: int
 
 
-class Manifest(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Manifest:
     """One batch of one writer; batches of a writer rise."""
 
     writer: str
@@ -45,7 +55,8 @@ class Manifest(msgspec.Struct, frozen=True):
     parts: list[Part]
 
 
-class Move(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Move:
     """A part, the segment that it becomes, and that segment's header in hex."""
 
     part: str
@@ -53,14 +64,26 @@ class Move(msgspec.Struct, frozen=True):
     header: str
 
 
-class Ledger(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Ledger:
     """The last batch taken of each writer, and the moves of an adoption that is not finished."""
 
-    adopted: dict[str, int] = {}
-    moves: list[Move] = []
+    adopted: dict[str, int] = field(default_factory=dict)
+    moves: list[Move] = field(default_factory=list)
 
 
-_Document = TypeVar("_Document", Manifest, Ledger)
+_Document = TypeVar("_Document")
+
+
+def new_stem(now_ms: int) -> str:
+    """Makes the unique part of a name, for a part or a manifest; it tells when it was made."""
+    return f"{now_ms}-{uuid.uuid4().hex}"
+
+
+def made_ms(name: str) -> int | None:
+    """Gives when a file was made, if its name is one of `new_stem`."""
+    found = _TIMED.fullmatch(name)
+    return None if found is None else int(found[1])
 
 
 def publish(queue: Directory, stem: str, manifest: Manifest) -> None:
@@ -70,10 +93,9 @@ def publish(queue: Directory, stem: str, manifest: Manifest) -> None:
     directory = queue.directory(DIRECTORY, create=True)
     try:
         queue.sync()
-        data = msgspec.json.encode(manifest)
         file = directory.create(stem + atomic.TEMPORARY)
         try:
-            write_all(file, data + f"\n{crc32(data):08x}\n".encode(), 0)
+            write_all(file, _encode(manifest), 0)
             file.sync()
         finally:
             file.close()
@@ -96,7 +118,7 @@ def read_manifests(inbox: Directory) -> list[tuple[str, Manifest | None]]:
         if data is None:
             continue
         try:
-            good.append((name, _decode(data, Manifest, f"{inbox.path}/{name}")))
+            good.append((name, _decode(data, _manifest, f"{inbox.path}/{name}")))
         except Damaged:
             bad.append((name, None))
     good.sort(key=lambda item: (item[1].batch, item[1].writer))
@@ -106,13 +128,12 @@ def read_manifests(inbox: Directory) -> list[tuple[str, Manifest | None]]:
 def read_ledger(queue: Directory) -> Ledger:
     """Gives the ledger; an empty one if there is none."""
     data = atomic.read_small(queue, LEDGER)
-    return Ledger() if data is None else _decode(data, Ledger, f"{queue.path}/{LEDGER}")
+    return Ledger() if data is None else _decode(data, _ledger, f"{queue.path}/{LEDGER}")
 
 
 def write_ledger(queue: Directory, ledger: Ledger) -> None:
     """Replaces the ledger; durable on return."""
-    data = msgspec.json.encode(ledger)
-    atomic.replace(queue, LEDGER, data + f"\n{crc32(data):08x}\n".encode())
+    atomic.replace(queue, LEDGER, _encode(ledger))
 
 
 def finish_moves(queue: Directory, inbox: Directory, moves: Sequence[Move]) -> None:
@@ -138,11 +159,65 @@ def remove(inbox: Directory, name: str) -> None:
         inbox.unlink(name)
 
 
-def _decode(data: bytes, kind: type[_Document], path: str) -> _Document:
+def _encode(document: Manifest | Ledger) -> bytes:
+    text = json.dumps(asdict(document), ensure_ascii=False, separators=(",", ":"))
+    body = text.encode()
+    return body + f"\n{crc32(body):08x}\n".encode()
+
+
+def _decode(data: bytes, make: Callable[[object], _Document], path: str) -> _Document:
     body, _, check = data.rstrip(b"\n").rpartition(b"\n")
     if check != f"{crc32(body):08x}".encode():
         raise Damaged(Damage(path, 0, len(data), "checksum does not match"))
     try:
-        return msgspec.json.decode(body, type=kind)
-    except msgspec.MsgspecError as error:
+        return make(json.loads(body))
+    except (ValueError, RecursionError) as error:
         raise Damaged(Damage(path, 0, len(data), str(error))) from None
+
+
+def _manifest(value: object) -> Manifest:
+    fields = _typed("manifest", value, dict)
+    parts = _typed("parts", fields.get("parts"), list)
+    return Manifest(
+        _typed("writer", fields.get("writer"), str),
+        _typed("batch", fields.get("batch"), int),
+        [_part(part) for part in parts],
+    )
+
+
+def _part(value: object) -> Part:
+    fields = _typed("part", value, dict)
+    return Part(
+        _typed("name", fields.get("name"), str),
+        _typed("count", fields.get("count"), int),
+        _typed("size", fields.get("size"), int),
+    )
+
+
+def _ledger(value: object) -> Ledger:
+    fields = _typed("ledger", value, dict)
+    adopted = _typed("adopted", fields.get("adopted", {}), dict)
+    moves = _typed("moves", fields.get("moves", []), list)
+    return Ledger(
+        {writer: _typed(writer, batch, int) for writer, batch in adopted.items()},
+        [_move(move) for move in moves],
+    )
+
+
+def _move(value: object) -> Move:
+    fields = _typed("move", value, dict)
+    header = _typed("header", fields.get("header"), str)
+    # Whatever is wrong with it must show here, not in the middle of an adoption.
+    bytes.fromhex(header)
+    return Move(
+        _typed("part", fields.get("part"), str),
+        _typed("segment", fields.get("segment"), str),
+        header,
+    )
+
+
+def _typed(name: str, value: object, kind: type[Any]) -> Any:
+    # The exact type: to Python, true is a whole number.
+    if type(value) is not kind:
+        raise ValueError(f"{name} = {value!r:.60}: must be of type {kind.__name__}")
+    return value

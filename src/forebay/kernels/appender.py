@@ -1,0 +1,137 @@
+"""Appends frames to mapped memory: the put of a queue that does not wait for the disk."""
+
+from __future__ import annotations
+
+import time
+
+try:
+    import cython
+
+    if not cython.compiled:
+        raise ImportError("Cython's own stand-in is slower than ours")
+except ImportError:
+    from forebay.kernels import stand_in as cython
+
+from forebay.kernels.checksum import direct_address
+
+if cython.compiled:
+    from cython.cimports.forebay.kernels.fflg import put_frame
+    from cython.cimports.posix.time import CLOCK_REALTIME, clock_gettime, timespec
+else:
+    from forebay.kernels.fflg import put_frame
+
+_FRAME = cython.declare(cython.Py_ssize_t, 12)
+
+
+@cython.cclass
+class Appender:
+    """Appends frames to a mapped buffer: a put is a memory copy.
+
+    Any thread may call `append`; all else is called with the queue's lock held. Between `begin`
+    and `finish` the frames at `start`..`position` are the exact bytes of a segment's entries.
+
+    Compiled, with the C functions for CRC and time, `append` makes no Python call: the
+    interpreter's own lock makes it atomic against `finish`. Otherwise it takes the queue's lock.
+    """
+
+    position = cython.declare(cython.Py_ssize_t, visibility="readonly")
+    index = cython.declare(cython.ulonglong, visibility="readonly")
+    last_ms = cython.declare(cython.longlong, visibility="public")
+    _end: cython.Py_ssize_t
+    _base: cython.longlong
+    _seed: cython.ulonglong
+    _epoch_ms: cython.longlong
+    _view: cython.uchar[::1]
+    _acquire: object
+    _release: object
+    _now_ms: object
+    _atomic: cython.bint
+
+    def __init__(self, buffer: object, lock: object, now_ms: object) -> None:
+        """Keeps a view of `buffer`; `now_ms` None means the wall clock of the machine."""
+        self._view = memoryview(buffer)
+        self._acquire = lock.acquire
+        self._release = lock.release
+        self._now_ms = now_ms
+        self._atomic = now_ms is None and cython.compiled and direct_address() != 0
+        self._end = 0
+        self.position = 0
+        self.index = 0
+        self.last_ms = 0
+
+    def begin(
+        self,
+        start: cython.Py_ssize_t,
+        end: cython.Py_ssize_t,
+        base: cython.longlong,
+        index: cython.ulonglong,
+        seed: cython.ulonglong,
+        epoch_ms: cython.longlong,
+    ) -> None:
+        """Opens the room from `start` to `end` for entries from `index` on."""
+        self.position = start
+        self._base = base
+        self.index = index
+        self._seed = seed
+        self._epoch_ms = epoch_ms
+        self._end = end
+
+    def finish(self) -> None:
+        """Closes the room: `append` gives -1 until the next `begin`."""
+        self._end = 0
+
+    def release_buffer(self) -> None:
+        """Lets go of the mapped memory, so that it can be unmapped."""
+        self._end = 0
+        self._view = memoryview(bytearray(1))
+
+    def append(self, value: object) -> cython.longlong:
+        """Appends one record and gives its offset; -1 if there is no room for it here."""
+        if type(value) is not bytes:
+            return -1
+        if self._atomic:
+            return self._append(cython.cast(bytes, value))
+        self._acquire()
+        try:
+            return self._append(value)
+        finally:
+            self._release()
+
+    @cython.cfunc
+    @cython.inline
+    def _append(self, value: bytes) -> cython.longlong:
+        size: cython.Py_ssize_t = len(value)
+        position: cython.Py_ssize_t = self.position
+        if size > self._end - position - _FRAME:
+            return -1
+        now_ms: cython.longlong = self._now()
+        if now_ms < self.last_ms:
+            now_ms = self.last_ms
+        ms: cython.longlong = now_ms - self._epoch_ms
+        if ms > 0xFFFFFFFF:
+            return -1
+        self.last_ms = now_ms
+        put_frame(
+            self._view,
+            position,
+            value,
+            size,
+            self.index,
+            self._seed,
+            cython.cast(cython.ulonglong, ms),
+        )
+        self.position = position + _FRAME + size
+        offset: cython.longlong = self._base + cython.cast(cython.longlong, self.index)
+        self.index += 1
+        return offset
+
+    @cython.cfunc
+    @cython.inline
+    def _now(self) -> cython.longlong:
+        if self._now_ms is not None:
+            return self._now_ms()
+        if cython.compiled:
+            now: timespec
+            clock_gettime(CLOCK_REALTIME, cython.address(now))
+            return cython.cast(cython.longlong, now.tv_sec) * 1000 + now.tv_nsec // 1_000_000
+        return time.time_ns() // 1_000_000
