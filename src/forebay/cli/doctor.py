@@ -1,4 +1,4 @@
-"""`forebay doctor`: checks the installation, and the disk that a queue is or would be on."""
+"""`forebay doctor`: checks the installation, the disk that a queue is or would be on, and Spark."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import click
@@ -45,15 +45,27 @@ class Finding:
 
 
 @click.command("doctor")
-@click.argument("path", type=click.Path(), default=".")
+@click.argument("paths", metavar="[PATH]...", type=click.Path(), nargs=-1)
+@click.option("--spark", is_flag=True, help="Start Spark, and ask its executors what they see.")
+@click.option("--master", metavar="URL", help="Where Spark runs: local[*], spark://…, sc://…")
 @json_option
-def command(path: str, as_json: bool) -> int:
+def command(paths: tuple[str, ...], spark: bool, master: str | None, as_json: bool) -> int:
     """Check the installation, and the disk at PATH (default: here); code 1 if something is wrong.
 
     PATH may be a queue, a directory, or one that is not there yet. A note is worth to know and is
     not wrong. Besides a file that is written, synced and removed, nothing is changed.
+
+    With --spark a small job runs as well: it tells the versions of Spark, Java and Python, and for
+    each executor which kernels and CRC it has, and whether it sees the PATHs.
     """
-    findings = [*_installation(), *_disk(_existing(path)), *_queue(path)]
+    if master is not None and not spark:
+        raise click.UsageError("--master says where --spark runs: give both")
+    places = paths or (".",)
+    findings = [*_installation(), *_places(places)]
+    if spark:
+        from forebay.cli.doctor_spark import spark_findings
+
+        findings += spark_findings(places, master)
     if as_json:
         for finding in findings:
             write_json({"what": finding.what, "found": finding.found, "verdict": finding.verdict})
@@ -67,7 +79,7 @@ def command(path: str, as_json: bool) -> int:
 def _installation() -> Iterator[Finding]:
     yield Finding("forebay", __version__)
     yield Finding("python", f"{platform.python_version()} at {sys.executable}")
-    for name in ("click", "rich", "msgspec", "zlib-ng"):
+    for name in ("cbor2", "click", "rich", "zlib-ng"):
         yield _library(name)
     compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
     if fflg.COMPILED:
@@ -91,6 +103,12 @@ def _library(name: str) -> Finding:
         return Finding(name, importlib.metadata.version(name))
     except importlib.metadata.PackageNotFoundError:
         return Finding(name, "not installed", NOTE if name == "zlib-ng" else BAD)
+
+
+def _places(paths: Sequence[str]) -> Iterator[Finding]:
+    for path in paths:
+        yield from _disk(_existing(path))
+        yield from _queue(path)
 
 
 def _existing(path: str) -> str:

@@ -1,0 +1,169 @@
+"""Reads queues as they are at one moment: `spark.read.format("forebay")`, the table `records`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
+
+from forebay.errors import NotAQueue
+from forebay.queues.reader import LogReader
+from forebay.spark import logs, paths
+from forebay.spark.bounds import end_offset, first_offset
+from forebay.spark.options import SourceOptions
+from forebay.spark.planning import Range, Wanted, pack
+
+_logger = logging.getLogger(__name__)
+
+
+class RecordsReader(DataSourceReader):
+    """Plans once, in the driver's planning process; reads in the tasks."""
+
+    def __init__(self, options: SourceOptions, schema: Any) -> None:
+        self._options = options
+        self._wanted = Wanted(
+            schema,
+            options.mode,
+            options.fail_on_data_loss,
+            options.start_ms,
+            options.end_ms,
+        )
+        self._limits = Limits()
+
+    def partitions(self) -> list[InputPartition]:
+        """Gives the tasks."""
+        return pack(self._ranges(), self._options.partition_bytes)
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Gives the record batches of one task."""
+        yield from logs.read(self._wanted, partition.value or ())
+
+    def _ranges(self) -> Iterator[Range]:
+        for reader in open_queues(self._options.paths):
+            if not self._limits.allow(reader.path):
+                continue
+            start, end = self._limits.narrow(*_bounds(reader, self._options))
+            yield from logs.plan(reader, start, end, self._wanted.start_ms, self._wanted.end_ms)
+
+
+class PushdownReader(RecordsReader):
+    """Also skips what Spark's filters rule out; Spark checks them again on every row."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Takes note of bounds on offset, timestamp and queue; leaves every filter to Spark."""
+        for one in filters:
+            self._limits.note(one)
+        self._wanted = replace(
+            self._wanted,
+            start_ms=_higher(self._wanted.start_ms, self._limits.start_ms),
+            end_ms=_lower(self._wanted.end_ms, self._limits.end_ms),
+        )
+        return filters
+
+
+class Limits:
+    """What filters say of offsets, times and queues: never too narrow, perhaps too wide."""
+
+    def __init__(self) -> None:
+        self.start = 0
+        self.end: int | None = None
+        self.start_ms: int | None = None
+        self.end_ms: int | None = None
+        self._queues: set[str] | None = None
+
+    def note(self, one: Filter) -> None:
+        """Narrows by one filter, if it is one that helps."""
+        match one:
+            case EqualTo(attribute=("queue",), value=str(path)):
+                self._only({path})
+            case In(attribute=("queue",), value=values):
+                self._only(set(values))
+            case EqualTo(attribute=("offset",), value=int(offset)):
+                self._from(offset)
+                self._to(offset + 1)
+            case GreaterThan(attribute=("offset",), value=int(offset)):
+                self._from(offset + 1)
+            case GreaterThanOrEqual(attribute=("offset",), value=int(offset)):
+                self._from(offset)
+            case LessThan(attribute=("offset",), value=int(offset)):
+                self._to(offset)
+            case LessThanOrEqual(attribute=("offset",), value=int(offset)):
+                self._to(offset + 1)
+            case (
+                GreaterThan(attribute=("timestamp",), value=datetime() as time)
+                | GreaterThanOrEqual(attribute=("timestamp",), value=datetime() as time)
+            ):
+                self.start_ms = _higher(self.start_ms, int(time.timestamp() * 1000))
+            case (
+                LessThan(attribute=("timestamp",), value=datetime() as time)
+                | LessThanOrEqual(attribute=("timestamp",), value=datetime() as time)
+            ):
+                self.end_ms = _lower(self.end_ms, int(time.timestamp() * 1000) + 1)
+
+    def allow(self, queue: str) -> bool:
+        """Says whether records of a queue can be wanted."""
+        return self._queues is None or queue in self._queues
+
+    def narrow(self, start: int, end: int) -> tuple[int, int]:
+        """Gives the part of a range that can be wanted."""
+        return max(start, self.start), end if self.end is None else min(end, self.end)
+
+    def _only(self, queues: set[str]) -> None:
+        self._queues = queues if self._queues is None else self._queues & queues
+
+    def _from(self, offset: int) -> None:
+        self.start = max(self.start, offset)
+
+    def _to(self, offset: int) -> None:
+        self.end = _lower(self.end, offset)
+
+
+def open_queues(given: Iterable[str]) -> Iterator[LogReader]:
+    """Opens the queues that paths and patterns name, one after the other.
+
+    A directory that is no queue is an error if it was named, and passed over if a pattern met it.
+    """
+    named = {path for path in given if not paths.is_pattern(path)}
+    found = 0
+    for path in paths.expand(given):
+        try:
+            reader = LogReader(path)
+        except NotAQueue:
+            if path in named:
+                raise
+            _logger.info("%s is not a queue; passed over", path)
+            continue
+        found += 1
+        with reader:
+            yield reader
+    if not found:
+        raise NotAQueue(f"path: no queue matches {', '.join(given)}")
+
+
+def _bounds(reader: LogReader, options: SourceOptions) -> tuple[int, int]:
+    if options.start_ms is not None:
+        # Planning skips whole segments by their headers, the tasks do the rest.
+        return reader.begin, end_offset(reader, options)
+    return first_offset(reader, options, "earliest"), end_offset(reader, options)
+
+
+def _higher(one: int | None, other: int | None) -> int | None:
+    return one if other is None else other if one is None else max(one, other)
+
+
+def _lower(one: int | None, other: int | None) -> int | None:
+    return one if other is None else other if one is None else min(one, other)

@@ -1,0 +1,170 @@
+"""The options of the source: names as in Kafka's source and Spark's file source, checked at once.
+
+A wrong option names itself, its value and what is allowed; an unknown one names those that there
+are. Names do not tell upper case from lower.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from forebay.errors import InvalidOption
+
+TABLES = ("records", "consumers", "segments", "damage")
+MODES = ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")
+MAX_PARTITION_BYTES = 128 << 20
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_BYTES = re.compile(r"(\d+)\s*([kmg]?)b?", re.IGNORECASE)
+
+# What Spark itself puts among the options.
+_OF_SPARK = {"path", "paths", "checkpointlocation", "queryname"}
+
+# "earliest", "latest", "consumer:NAME", an offset, or an offset for each path.
+Bound = str | int | dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """What a reader was asked for."""
+
+    paths: tuple[str, ...]
+    table: str = "records"
+    columns: tuple[str, ...] | None = None
+    mode: str = "FAILFAST"
+    start: Bound | None = None
+    end: Bound = "latest"
+    start_ms: int | None = None
+    end_ms: int | None = None
+    partition_bytes: int = MAX_PARTITION_BYTES
+    fail_on_data_loss: bool = True
+    pushdown: bool = False
+    max_records: int | None = None
+    max_bytes: int | None = None
+    consumer: str | None = None
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> SourceOptions:
+        """Reads Spark's options; raises `InvalidOption`."""
+        given = {name.lower(): value for name, value in options.items()}
+        unknown = sorted(set(given) - set(_OPTIONS) - _OF_SPARK)
+        if unknown:
+            names = ", ".join(name for name, _, _ in _TABLE)
+            raise InvalidOption(f"option {unknown[0]!r} is unknown; there are: path, {names}")
+        chosen: dict[str, Any] = {}
+        for lowered, value in given.items():
+            if lowered in _OPTIONS:
+                name, field, convert = _OPTIONS[lowered]
+                chosen[field] = _converted(name, value, convert)
+        parsed = cls(paths=_paths(given), **chosen)
+        for one, other, both in (
+            ("startingOffsets", "startingTimestamp", (parsed.start, parsed.start_ms)),
+            ("endingOffsets", "endingTimestamp", (given.get("endingoffsets"), parsed.end_ms)),
+            ("maxOffsetsPerTrigger", "maxBytesPerTrigger", (parsed.max_records, parsed.max_bytes)),
+        ):
+            if None not in both:
+                raise InvalidOption(f"{one} and {other}: only one of them can be given")
+        return parsed
+
+
+def _converted(name: str, value: str, convert: Callable[[str], Any]) -> Any:
+    try:
+        return convert(value)
+    except ValueError as error:
+        raise InvalidOption(f"{name} = {value!r}: must be {error}") from None
+
+
+def _one_of(*allowed: str) -> Callable[[str], str]:
+    def convert(value: str) -> str:
+        for word in allowed:
+            if value.lower() == word.lower():
+                return word
+        raise ValueError("one of " + ", ".join(allowed))
+
+    return convert
+
+
+def _boolean(value: str) -> bool:
+    return _one_of("true", "false")(value) == "true"
+
+
+def _count(value: str) -> int:
+    if not value.isdecimal() or int(value) == 0:
+        raise ValueError("a whole number above 0")
+    return int(value)
+
+
+def _bytes(value: str) -> int:
+    match = _BYTES.fullmatch(value.strip())
+    size = int(match[1]) * _UNITS[match[2].lower()] if match else 0
+    if size == 0:
+        raise ValueError("a size in bytes above 0, such as 134217728 or 128m")
+    return size
+
+
+def _milliseconds(value: str) -> int:
+    if not value.isdecimal():
+        raise ValueError("milliseconds since 1970, a whole number")
+    return int(value)
+
+
+def _columns(value: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in value.split(","))
+    if "" in names or len(set(names)) != len(names):
+        raise ValueError("names of columns, each once, with commas between them")
+    return names
+
+
+def _bound(*words: str) -> Callable[[str], Bound]:
+    def convert(value: str) -> Bound:
+        text = value.strip()
+        if text.isdecimal():
+            return int(text)
+        if text in words or (text.startswith("consumer:") and "consumer:NAME" in words):
+            return text
+        if text.startswith("{"):
+            return _offsets(text)
+        raise ValueError(", ".join(words) + ', an offset, or a JSON object {"path": offset}')
+
+    return convert
+
+
+def _offsets(text: str) -> dict[str, int]:
+    try:
+        found = json.loads(text)
+    except json.JSONDecodeError:
+        found = {"": None}
+    if not all(type(offset) is int and offset >= 0 for offset in found.values()):
+        raise ValueError('a JSON object of whole numbers {"path": offset}')
+    return {str(path): offset for path, offset in found.items()}
+
+
+def _paths(given: Mapping[str, str]) -> tuple[str, ...]:
+    paths = json.loads(given["paths"]) if "paths" in given else []
+    if "path" in given:
+        paths.append(given["path"])
+    if not paths:
+        raise InvalidOption("path is missing: give load() a queue directory, several, or a glob")
+    return tuple(paths)
+
+
+# Option, field, and how its text is read.
+_TABLE: tuple[tuple[str, str, Callable[[str], Any]], ...] = (
+    ("table", "table", _one_of(*TABLES)),
+    ("columns", "columns", _columns),
+    ("mode", "mode", _one_of(*MODES)),
+    ("startingOffsets", "start", _bound("earliest", "latest", "consumer:NAME")),
+    ("endingOffsets", "end", _bound("latest")),
+    ("startingTimestamp", "start_ms", _milliseconds),
+    ("endingTimestamp", "end_ms", _milliseconds),
+    ("maxPartitionBytes", "partition_bytes", _bytes),
+    ("failOnDataLoss", "fail_on_data_loss", _boolean),
+    ("pushdown", "pushdown", _boolean),
+    ("maxOffsetsPerTrigger", "max_records", _count),
+    ("maxBytesPerTrigger", "max_bytes", _bytes),
+    ("consumerId", "consumer", str),
+)
+_OPTIONS = {name.lower(): (name, field, convert) for name, field, convert in _TABLE}

@@ -1,0 +1,48 @@
+"""From the paths that a user gives to queue directories, absolute and sorted.
+
+Spark plans in one process and reads in others, on other machines even: only an absolute path means
+the same to all of them. A relative one is taken from the directory in which the driver's JVM runs,
+as Spark does with files.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterable
+from urllib.parse import unquote, urlsplit
+
+from forebay.errors import InvalidOption, NotAQueue
+
+
+def absolute(path: str) -> str:
+    """Gives the absolute form of a path or a `file:` URL, without touching the disk."""
+    parts = urlsplit(path)
+    if parts.scheme == "file" and parts.netloc in ("", "localhost"):
+        path = unquote(parts.path)
+    elif "://" in path:
+        raise InvalidOption(f"path = {path!r}: must be a directory that every executor can see")
+    return os.path.abspath(path)
+
+
+def is_pattern(path: str) -> bool:
+    """Says whether a path stands for whatever matches it."""
+    return glob.has_magic(path)
+
+
+def expand(paths: Iterable[str]) -> list[str]:
+    """Gives the directories that the absolute paths name, each once.
+
+    A path without a pattern must be there; a pattern gives the directories that match now.
+    """
+    found: set[str] = set()
+    for path in paths:
+        if is_pattern(path):
+            matches = glob.glob(path, recursive=True)
+            found.update(match.rstrip("/") for match in matches if os.path.isdir(match))
+        elif os.path.isdir(path):
+            found.add(path)
+        else:
+            state = "is not a directory" if os.path.exists(path) else "does not exist"
+            raise NotAQueue(f"path = {path!r} {state}")
+    return sorted(found)

@@ -1,0 +1,103 @@
+"""From queues to Spark tasks: what each task reads, in pieces of about the same size.
+
+Planning opens no more than the headers of segments. Small segments are packed together, large ones
+are cut at bytes: a task begins at the first sure frame behind its cut and ends where the next one
+begins, which both work out from the segment alone (`queues/seeking.py`).
+
+A kind of queue takes part by a module such as `logs.py`, which makes ranges and reads one.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pyspark.sql.datasource import InputPartition
+
+# What opening one more file costs, in bytes that could be read meanwhile.
+_OPEN_BYTES = 256 << 10
+_SMALLEST_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Records of one queue, by offset, in one segment or wherever they are by then."""
+
+    kind: str
+    queue: str
+    start: int
+    end: int
+    segment: str = ""
+    base: int = 0
+    # Where they lie in the segment, about; exact where the range is cut.
+    first_byte: int = 0
+    last_byte: int = 0
+    cut_first: bool = False
+    cut_last: bool = False
+    can_be_cut: bool = False
+
+    @property
+    def size(self) -> int:
+        """About how many bytes are to be read."""
+        return self.last_byte - self.first_byte
+
+    def cut(self, size: int) -> tuple[Range, Range]:
+        """Parts it behind about that many bytes."""
+        place = self.first_byte + size
+        return (
+            replace(self, last_byte=place, cut_last=True),
+            replace(self, first_byte=place, cut_first=True),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a task is to deliver: which columns, what to do about damage, and which times."""
+
+    schema: Any
+    mode: str = "FAILFAST"
+    fail_on_data_loss: bool = True
+    start_ms: int | None = None
+    end_ms: int | None = None
+
+
+class Task(InputPartition):
+    """The ranges that one Spark task reads, one after the other."""
+
+    def __init__(self, ranges: tuple[Any, ...]) -> None:
+        super().__init__(ranges)
+
+
+def pack(ranges: Iterable[Range], partition_bytes: int) -> list[InputPartition]:
+    """Deals ranges out to tasks of at most about that many bytes, in their order.
+
+    Their number is a multiple of the cores, so that none of them idles at the end.
+    """
+    waiting = list(ranges)
+    total = sum(part.size + _OPEN_BYTES for part in waiting)
+    cores = os.cpu_count() or 1
+    tasks = math.ceil(math.ceil(total / partition_bytes) / cores) * cores
+    target = max(total // max(tasks, 1), min(_SMALLEST_BYTES, partition_bytes)) + 1
+    packed: list[InputPartition] = []
+    held: list[Range] = []
+    room = target
+    for whole in waiting:
+        part = whole
+        while part.can_be_cut and part.size > room + target // 8 and part.size > 1:
+            head, part = part.cut(max(1, min(room, part.size - 1)))
+            packed.append(Task((*held, head)))
+            held, room = [], target
+        if held and part.size > room + target // 8:
+            packed.append(Task(tuple(held)))
+            held, room = [], target
+        held.append(part)
+        room -= part.size + _OPEN_BYTES
+        if room <= target // 8:
+            packed.append(Task(tuple(held)))
+            held, room = [], target
+    if held:
+        packed.append(Task(tuple(held)))
+    return packed

@@ -1,0 +1,68 @@
+"""The format `forebay`: what Spark asks for reads, streams and writes.
+
+`pyspark_forebay` exposes it, so that Spark finds it by itself where the package is installed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+from forebay.errors import InvalidOption
+from forebay.spark import paths, schemas
+from forebay.spark.batch import PushdownReader, RecordsReader
+from forebay.spark.options import SourceOptions
+from forebay.spark.sink import ForebayStreamWriter, ForebayWriter
+from forebay.spark.stream import LogStreamReader
+from forebay.spark.tables import DamageReader, SmallTableReader
+
+
+class ForebaySource(DataSource):
+    """Queues of any kind as Spark tables."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The word after `format`."""
+        return "forebay"
+
+    def schema(self) -> StructType:
+        """Gives the columns of the table that was asked for."""
+        options = self._source_options()
+        return schemas.spark_schema(schemas.arrow_schema(options.table, options.columns))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Gives a reader of the queues as they are now."""
+        options = self._source_options()
+        columns = schemas.check_schema(options.table, schema)
+        if options.table == "damage":
+            return DamageReader(options, columns)
+        if options.table != "records":
+            return SmallTableReader(options, columns)
+        return (PushdownReader if options.pushdown else RecordsReader)(options, columns)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Gives a reader that goes on as records come."""
+        options = self._source_options()
+        if options.table != "records":
+            raise InvalidOption(f"table = {options.table!r}: a stream reads records only")
+        return LogStreamReader(options, schemas.check_schema(options.table, schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Gives a writer of one batch of records."""
+        return ForebayWriter(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """Gives a writer of one batch after the other."""
+        return ForebayStreamWriter(self.options, schema, overwrite)
+
+    def _source_options(self) -> SourceOptions:
+        options = SourceOptions.parse(self.options)
+        return replace(options, paths=tuple(map(paths.absolute, options.paths)))

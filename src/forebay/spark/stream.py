@@ -1,0 +1,297 @@
+"""Reads queues as they grow: `spark.readStream.format("forebay")`, exactly once.
+
+Spark keeps the offsets in the checkpoint, as JSON of this form, small and with a version:
+
+    {"v": 1, "queues": {PATH: {"id": HEX, "incarnation": N, "offset": N, "from": N, "seen": N}}}
+
+`offset` is behind the last record of the batch. `from` stands where a queue came in with this
+batch, as all do with the first: a replay must begin there again. `seen` is the durable end that was
+known, where it is higher because of a limit. The id and the incarnation tell a queue, and offsets
+that a power cut took back and that were given out again, from what the checkpoint meant: that is
+data loss, never skipped.
+
+A stream reads up to the durable end only. With `consumerId` it owns `cursors/NAME` in each queue,
+and trimming never overtakes it; a second stream of that name gets `Locked`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from forebay.errors import DataLoss, NotAQueue
+from forebay.queues.reader import LogReader
+from forebay.spark import logs, paths
+from forebay.spark.bounds import first_offset, lose
+from forebay.spark.cursors import Cursors
+from forebay.spark.options import SourceOptions
+from forebay.spark.planning import Range, Wanted, pack
+from forebay.spark.watch import Mark, Watch
+
+VERSION = 1
+Places = dict[str, dict[str, Any]]
+
+
+class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A stream over queues. Spark keeps one in a process of its own, and copies in the tasks."""
+
+    def __init__(self, options: SourceOptions, schema: Any) -> None:
+        self._options = options
+        self._wanted = Wanted(schema, options.mode, options.fail_on_data_loss)
+        # Made at first use: a copy of this object in a task opens and locks nothing.
+        self._watch: Watch | None = None
+        self._cursors: Cursors | None = None
+        self._initial: dict[str, Any] | None = None
+        self._final: dict[str, Mark] | None = None
+        self._ahead: dict[str, Mark] = {}
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Gives the offsets at which a new query begins."""
+        if self._initial is None:
+            marks = self._queues().marks()
+            missing = [path for path in self._options.paths if not paths.is_pattern(path)]
+            for path in missing:
+                if path not in marks:
+                    paths.expand([path])
+                    raise NotAQueue(f"path = {path!r} is not a queue")
+            places = {path: self._initial_place(path, mark) for path, mark in marks.items()}
+            self._initial = {"v": VERSION, "queues": places}
+        return self._initial
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Gives the limit of one batch."""
+        if self._options.max_records is not None:
+            return ReadMaxRows(self._options.max_records)
+        if self._options.max_bytes is not None:
+            return ReadMaxBytes(self._options.max_bytes)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Takes note of what is there now: a query with that trigger ends behind it."""
+        self._queues().look_again()
+        self._final = self._queues().marks()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Gives the offsets behind the next batch: what is durable, within the limit."""
+        before = _places(start)
+        marks = self._final if self._final is not None else self._queues().marks()
+        self._check_vanished(before, marks)
+        known = {path: place for path, place in before.items() if path in marks}
+        for path, mark in sorted(marks.items()):
+            if path in known:
+                known[path] = self._checked(path, known[path], mark)
+            else:
+                known[path] = self._first_place(path, mark)
+        begins = start == self._initial
+        if begins:
+            # Spark does not keep where a query began: a replay of its first batch asks again.
+            known = {path: {"from": place["offset"], **place} for path, place in known.items()}
+        ends = _limited({path: (known[path]["offset"], marks[path]) for path in known}, limit)
+        after = {path: _end_place(known[path], marks[path], ends[path]) for path in known}
+        if not begins and _without_from(after) == _without_from(before):
+            return start
+        return {"v": VERSION, "queues": after}
+
+    def reportLatestOffset(self) -> dict[str, Any]:
+        """Gives the durable ends: progress shows them beside those that were read."""
+        marks = self._queues().marks()
+        return {"v": VERSION, "queues": {path: _place(mark) for path, mark in marks.items()}}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Gives the tasks of a batch; of a replayed one the same records."""
+        before, after = _places(start), _places(end)
+        ranges: list[Range] = []
+        for path, place in sorted(after.items()):
+            if place == before.get(path):
+                continue
+            first = place["from"] if "from" in place else before[path]["offset"]
+            if place["offset"] > first:
+                ranges += self._ranges(path, first, place)
+        return pack(ranges, self._options.partition_bytes)
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Gives the record batches of one task."""
+        yield from logs.read(self._wanted, partition.value or ())
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Lets trimming follow: Spark will not ask for anything before `end` again."""
+        self._kept().advance(_places(end))
+
+    def stop(self) -> None:
+        """Gives files and cursors back."""
+        if self._watch is not None:
+            self._watch.close()
+        if self._cursors is not None:
+            self._cursors.close()
+
+    def _queues(self) -> Watch:
+        if self._watch is None:
+            self._watch = Watch(self._options.paths)
+        return self._watch
+
+    def _kept(self) -> Cursors:
+        if self._cursors is None:
+            self._cursors = Cursors(self._options.consumer)
+        return self._cursors
+
+    def _initial_place(self, path: str, mark: Mark) -> dict[str, Any]:
+        saved = self._kept().saved(path)
+        with LogReader(path) as reader:
+            if self._options.start is None and self._options.start_ms is None and saved is not None:
+                offset = max(saved, reader.begin)
+            else:
+                offset = min(first_offset(reader, self._options, "latest"), mark.durable)
+        self._kept().hold(path, offset, mark.incarnation)
+        return _place(mark, offset)
+
+    def _first_place(self, path: str, mark: Mark) -> dict[str, Any]:
+        """The place of a queue that came after the start: it is read from its earliest record."""
+        with LogReader(path) as reader:
+            begin = min(reader.begin, mark.durable)
+        self._kept().hold(path, begin, mark.incarnation)
+        return {**_place(mark, begin), "from": begin}
+
+    def _checked(self, path: str, place: dict[str, Any], mark: Mark) -> dict[str, Any]:
+        """Gives the place from which to go on; raises if records were lost behind its back."""
+        offset, incarnation = place["offset"], place["incarnation"]
+        if place["id"] != mark.queue_id:
+            lose(
+                self._options,
+                f"{path} is another queue than the one that the checkpoint tells of: "
+                f"its id is {mark.queue_id or 'unknown'}, not {place['id'] or 'unknown'}",
+            )
+            return self._first_place(path, mark)
+        if mark.lost_since(incarnation, offset) and not self._is_ahead(path, place, mark):
+            lose(
+                self._options,
+                f"{path}: records below offset {offset} that this stream has read were lost to a "
+                "crash of the machine, and their offsets given out again",
+            )
+            restart = mark.restart(incarnation, offset)
+            return {**_place(mark, restart), "from": restart}
+        self._kept().hold(path, offset, mark.incarnation)
+        return _place(mark, offset)
+
+    def _is_ahead(self, path: str, place: dict[str, Any], mark: Mark) -> bool:
+        """Says whether only the mark is behind the reader, and the records are there.
+
+        It is synced less often than they are. After a crash of the machine it may be an old one,
+        until the owner comes back; the stream waits for that.
+        """
+        if place["incarnation"] != mark.incarnation:
+            return False
+        if self._ahead.get(path) != mark:
+            with LogReader(path) as reader:
+                if reader.written < place["offset"]:
+                    return False
+            self._ahead[path] = mark
+        return True
+
+    def _check_vanished(self, before: Places, marks: dict[str, Mark]) -> None:
+        for path, place in before.items():
+            if path in marks:
+                continue
+            if not self._queues().belongs(path):
+                raise DataLoss(
+                    f"the checkpoint is of other queues: {path} is not among the paths of this "
+                    "query; give it its own checkpointLocation, or the old paths"
+                )
+            self._kept().let_go(path)
+            if place.get("seen", place["offset"]) > place["offset"]:
+                unread = place["seen"] - place["offset"]
+                lose(self._options, f"{path} is gone, with {unread} records or more unread")
+
+    def _ranges(self, path: str, first: int, place: dict[str, Any]) -> Iterator[Range]:
+        try:
+            reader = LogReader(path)
+        except (FileNotFoundError, NotAQueue):
+            lose(self._options, f"{path} is gone, with offsets {first}..{place['offset']} unread")
+            return
+        with reader:
+            tail = reader.tail
+            if tail is not None and (
+                tail.queue_id.hex() != place["id"]
+                or reader.written < place["offset"]
+                or tail.lost_since(place["incarnation"], place["offset"])
+            ):
+                lose(
+                    self._options,
+                    f"{path}: offsets {first}..{place['offset']} are not what the checkpoint "
+                    "meant: the queue was made anew, or a crash of the machine took them",
+                )
+            if first < reader.begin:
+                lose(
+                    self._options,
+                    f"{path} begins at offset {reader.begin}: {first}..{reader.begin} were trimmed",
+                )
+            # A replay comes before the first poll: from now on nobody else may move the cursor.
+            self._kept().hold(path, first, place["incarnation"])
+            yield from logs.plan(reader, max(first, reader.begin), place["offset"])
+
+
+def _places(offsets: dict[str, Any]) -> Places:
+    if offsets.get("v") != VERSION:
+        raise DataLoss(
+            f"the checkpoint has offsets of version {offsets.get('v')}, this program reads "
+            f"{VERSION}; give the query a new checkpointLocation"
+        )
+    places: Places = offsets["queues"]
+    return places
+
+
+def _without_from(places: Places) -> Places:
+    return {
+        path: {name: value for name, value in place.items() if name != "from"}
+        for path, place in places.items()
+    }
+
+
+def _place(mark: Mark, offset: int | None = None) -> dict[str, Any]:
+    offset = mark.durable if offset is None else offset
+    return {"id": mark.queue_id, "incarnation": mark.incarnation, "offset": offset}
+
+
+def _end_place(place: dict[str, Any], mark: Mark, end: int) -> dict[str, Any]:
+    after = {**place, "offset": end}
+    return {**after, "seen": mark.durable} if end < mark.durable else after
+
+
+def _limited(queues: dict[str, tuple[int, Mark]], limit: ReadLimit) -> dict[str, int]:
+    """Deals a limit out over the queues by what each has waiting; one record at least goes on."""
+    durable = {path: max(start, mark.durable) for path, (start, mark) in queues.items()}
+    ends = dict(durable)
+    if isinstance(limit, ReadMaxRows):
+        sizes, room = dict.fromkeys(queues, 1), limit.max_rows
+    elif isinstance(limit, ReadMaxBytes):
+        sizes = {path: mark.record_bytes for path, (_, mark) in queues.items()}
+        room = limit.max_bytes
+    else:
+        return ends
+    waiting = {path: (ends[path] - start) * sizes[path] for path, (start, _) in queues.items()}
+    total = sum(waiting.values())
+    if total <= room:
+        return ends
+    left = room
+    for path, (start, _) in sorted(queues.items()):
+        share = room * waiting[path] // total // sizes[path]
+        ends[path] = start + share
+        left -= share * sizes[path]
+    # What rounding left over goes to the first that have some waiting.
+    progress = left < room
+    for path, (start, _) in sorted(queues.items()):
+        more = min(left // sizes[path], durable[path] - ends[path])
+        if more == 0 and not progress and durable[path] > start:
+            more = 1
+        ends[path] += more
+        left -= more * sizes[path]
+        progress = progress or more > 0
+    return ends

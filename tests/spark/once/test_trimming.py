@@ -1,0 +1,79 @@
+"""Trimming follows a stream: segments go while it reads, and none before it has read them."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+import forebay
+from tests.counting import Count
+from tests.crash.test_kills import value_at
+from tests.queues.helpers import segment_files, wait_until
+from tests.spark.once.processes import Process
+
+SEGMENTS = 80
+UNLINKED_MIN = 50
+
+
+class Seen:
+    """The segments that there were, and those that are gone."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._names: set[str] = set()
+
+    def unlinked(self) -> int:
+        """Looks again; gives how many are gone by now."""
+        there = {file.name for file in segment_files(self._path)} if self._path.exists() else set()
+        self._names |= there
+        return len(self._names - there)
+
+
+def start(spark: SparkSession, path: Path, directory: Path, **trigger: bool) -> StreamingQuery:
+    """Streams the queue into Parquet files: offset and checksum of each record."""
+    stream = (
+        spark.readStream.format("forebay")
+        .options(startingOffsets="earliest", maxBytesPerTrigger="8m", consumerId="spark")
+        .load(str(path))
+        .selectExpr("offset", "crc32(value) AS crc")
+        .writeStream.format("parquet")
+        .option("path", str(directory / "landed"))
+        .option("checkpointLocation", str(directory / "checkpoint"))
+    )
+    return (stream.trigger(**trigger) if trigger else stream).start()
+
+
+@pytest.fixture
+def producer(tmp_path: Path) -> Iterator[Process]:
+    process = Process("producer", tmp_path / "q", SEGMENTS, output=tmp_path / "output")
+    assert wait_until((tmp_path / "q" / "tail").exists)
+    yield process
+    if process.running:
+        process.kill()
+
+
+def test_segments_go_while_the_stream_reads_and_every_record_arrives_once(
+    spark: SparkSession, tmp_path: Path, producer: Process, record_property: Count
+) -> None:
+    seen = Seen(tmp_path / "q")
+    query = start(spark, tmp_path / "q", tmp_path)
+    try:
+        enough = wait_until(lambda: seen.unlinked() >= UNLINKED_MIN, 120)
+        assert producer.finish() == 0
+        unlinked = seen.unlinked()
+    finally:
+        query.stop()
+    start(spark, tmp_path / "q", tmp_path, availableNow=True).awaitTermination(120)
+
+    with forebay.read(tmp_path / "q") as reader:
+        end = reader.end
+    landed = spark.read.parquet(str(tmp_path / "landed")).orderBy("offset").toArrow().to_pydict()
+    assert enough
+    assert landed["offset"] == list(range(end))
+    assert landed["crc"] == [zlib.crc32(value_at(offset)) for offset in range(end)]
+    record_property("segments unlinked while a stream read them", unlinked)
