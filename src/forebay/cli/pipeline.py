@@ -1,0 +1,123 @@
+"""`forebay pipeline`: queues to tables on Spark, and the proof that nothing is missing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from forebay.cli import exits, pipeline_report
+from forebay.cli.arguments import json_option
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Spark's own warnings would drown what the verbs say.
+_SPARK_SETTINGS = {"spark.log.level": "ERROR"}
+
+
+def master_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds --master."""
+    return click.option(
+        "--master", metavar="URL", help="Spark to run on: local[2], spark://…, sc://… [local[*]]"
+    )(command)
+
+
+@click.group("pipeline")
+def command() -> None:
+    """Bring queues into tables on Spark, exactly once, and prove it."""
+
+
+@command.command("ingest")
+@click.argument("file", type=click.Path())
+@click.option("--backfill", metavar="A..B", help="Rebuild the batches of these offsets or times.")
+@master_option
+@json_option
+def ingest_command(file: str, backfill: str | None, master: str | None, as_json: bool) -> int:
+    """Bring the records of queues into tables, as FILE says (TOML; see docs/pipelines.md).
+
+    Goes on where the last run ended, however that was. Without a trigger in FILE it takes what is
+    there and ends; with one it runs until Ctrl-C.
+    """
+    from forebay.pipelines import plan, read_settings
+
+    settings = read_settings(file)
+    if backfill is not None:
+        settings["backfill"] = backfill
+        settings.pop("trigger", None)
+    # Before Spark starts, which takes long: most mistakes show without it.
+    job = plan(**settings)
+    with _spark(master) as spark, _Stop() as stop, pipeline_report.Meter(as_json=as_json) as meter:
+        result = job.run(spark, meter.update, stop.event)
+    pipeline_report.write_result(result, as_json=as_json)
+    # With a trigger there is no other way to end it.
+    return exits.OK if "trigger" in settings else stop.code
+
+
+@command.command("reconcile")
+@click.argument("path", metavar="FILE|OUT", type=click.Path())
+@master_option
+@json_option
+def reconcile_command(path: str, master: str | None, as_json: bool) -> int:
+    """Prove that every record of the queues is in the tables once, or say where it is not.
+
+    Takes the TOML file of an ingest, or the directory of its tables. Changes nothing, and may run
+    beside an ingest. Exit code 4 if something does not add up.
+    """
+    from forebay.pipelines import read_settings, reconcile
+    from forebay.pipelines.output import Output
+
+    out = path if os.path.isdir(path) else read_settings(path)["out"]
+    # Raises if there are no tables, before Spark starts.
+    Output.at(out).current()
+    with _spark(master) as spark:
+        found = reconcile(out, spark=spark)
+    pipeline_report.write_proof(found, as_json=as_json)
+    return exits.OK if found.proven else exits.DAMAGE
+
+
+class _Stop:
+    """Turns Ctrl-C and SIGTERM into an event: what is being published, gets published."""
+
+    def __init__(self) -> None:
+        self.event = threading.Event()
+        self.code = exits.OK
+        self._old: dict[int, Any] = {}
+
+    def __enter__(self) -> _Stop:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._old[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for number, handler in self._old.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        self.code = 128 + number
+        self.event.set()
+
+
+@contextlib.contextmanager
+def _spark(master: str | None) -> Iterator[SparkSession]:
+    """Starts Spark, and ends it if it was not there before; its errors become one line."""
+    from forebay.spark.session import session
+
+    spark = session(master, **_SPARK_SETTINGS)
+    from pyspark.errors import PySparkException
+
+    try:
+        yield spark
+    except PySparkException as error:
+        raise exits.Failure(pipeline_report.cause_of(str(error))) from error

@@ -1,0 +1,343 @@
+"""Queues to tables, exactly once: the stream, its start, and what it tells while it runs.
+
+The parameters of `ingest` that say what the tables are made of, so that a change of them against an
+old `out` is refused:
+`source`: a queue directory, a glob, or several; all executors must see them.
+`decode`: how values become columns: "json" (default), "cbor" (in Python, several times slower
+than JSON), "text" (one column `text`, UTF-8), "raw" (one column `value`).
+`schema`: the columns as DDL, for "json" and "cbor". Other fields go to `_rescued`, which costs
+a second, quick look at every record.
+`sql`: a query over the view `records`: queue, offset, timestamp and the decoded columns. It may
+drop records, which costs a second decoding and a join in each batch that does, and must pass on
+queue and offset. Default: all.
+`deduplicate`: `{"key": column or columns of decoded, "within": "1h"}`. Costs a sort of the keys
+of the batch and of the batches that lie within reach, and 24 bytes on the disk for each key.
+`format`: of the tables, any file format of this Spark. Only "parquet" (default) is promised.
+`starting`: where new tables begin: "earliest" (default), "latest", an offset, or a time. A
+queue that comes later is read from its earliest record.
+
+Those that say how a run goes, and may change from run to run:
+`consumer_id`: keeps a cursor of that name in each queue, so that trimming follows the tables and
+never overtakes them. Default: none, and whoever trims does not wait.
+`trigger`: None (default) takes what is there and returns; "10s" goes on for ever with a batch
+every 10 s, or later if there is nothing. A batch costs about a second, whatever is in it.
+`max_offsets_per_trigger`, `max_bytes_per_trigger`: the most that goes into a batch; default
+all. Batches of some 100 MB cost the least a record.
+`fail_on_data_loss`: True (default) stops if records that were not read are gone; False goes on
+and counts them as trimmed.
+`backfill`: "A..B" rebuilds the batches that hold offsets, or times, from A up to B, and returns.
+The definition may then differ from the old one, and takes its place. See docs/pipelines.md.
+`spark`: default `forebay.spark.session()`. `on_progress`: called after each batch.
+`stop`: an event that ends a run with a `trigger`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from forebay.errors import InvalidOption
+from forebay.pipelines import checkpoint, decoding
+from forebay.pipelines.backfill import REBUILDABLE, Span, document_of, rebuild
+from forebay.pipelines.building import SOURCE_COLUMNS, Builder
+from forebay.pipelines.definition import Definition, Source, Starting
+from forebay.pipelines.durations import duration_ms
+from forebay.pipelines.manifest import Counts, Manifest, total
+from forebay.pipelines.micro_batches import MicroBatches
+from forebay.pipelines.output import COLUMNS_ONLY, Output, read_manifest
+from forebay.queues.reader import LogReader
+from forebay.spark.options import SourceOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_POLL_SECONDS = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A batch that was published: its number, what became of its records, and since the start."""
+
+    batch: int
+    counts: Counts
+    total: Counts
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class IngestResult:
+    """What a run did: the batches that it published, and what became of each queue's records."""
+
+    out: str
+    batches: tuple[int, ...]
+    queues: dict[str, Counts]
+    seconds: float
+
+    @property
+    def counts(self) -> Counts:
+        """What became of the records of all queues."""
+        return total(self.queues.values())
+
+
+def ingest(
+    *,
+    source: Source,
+    out: str | os.PathLike[str],
+    decode: str = "json",
+    schema: str | None = None,
+    sql: str | None = None,
+    deduplicate: object = None,
+    format: str = "parquet",
+    starting: Starting = "earliest",
+    consumer_id: str | None = None,
+    trigger: str | None = None,
+    max_offsets_per_trigger: int | None = None,
+    max_bytes_per_trigger: int | str | None = None,
+    fail_on_data_loss: bool = True,
+    backfill: str | None = None,
+    spark: SparkSession | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+    stop: threading.Event | None = None,
+) -> IngestResult:
+    """Brings the records of queues into tables, each exactly once, whatever is killed meanwhile.
+
+    What is published when it returns, or is killed, is durable. The same call goes on behind it.
+
+    The parameters, with their defaults and what they cost, are told at the top of this module.
+
+    Raises `InvalidOption`, `Locked` if another process writes to `out`, and what Spark raises.
+    """
+    job = plan(
+        source=source,
+        out=out,
+        decode=decode,
+        schema=schema,
+        sql=sql,
+        deduplicate=deduplicate,
+        format=format,
+        starting=starting,
+        consumer_id=consumer_id,
+        trigger=trigger,
+        max_offsets_per_trigger=max_offsets_per_trigger,
+        max_bytes_per_trigger=max_bytes_per_trigger,
+        fail_on_data_loss=fail_on_data_loss,
+        backfill=backfill,
+    )
+    if spark is None:
+        from forebay.spark.session import session
+
+        spark = session()
+    return job.run(spark, on_progress, stop)
+
+
+def plan(
+    *,
+    out: str | os.PathLike[str],
+    consumer_id: str | None = None,
+    trigger: str | None = None,
+    max_offsets_per_trigger: int | None = None,
+    max_bytes_per_trigger: int | str | None = None,
+    fail_on_data_loss: bool = True,
+    backfill: str | None = None,
+    **definition: Any,
+) -> Job:
+    """Checks the parameters of `ingest` as far as that needs no Spark, and the output with them."""
+    if backfill is not None and trigger is not None:
+        raise InvalidOption("backfill and trigger: only one of them can be given")
+    options = _source_options(
+        consumer_id, max_offsets_per_trigger, max_bytes_per_trigger, fail_on_data_loss
+    )
+    job = Job(
+        definition=Definition.make(**definition),
+        output=Output.at(out),
+        options=options,
+        trigger_ms=None if trigger is None else duration_ms("trigger", trigger),
+        span=None if backfill is None else Span.parse(backfill),
+    )
+    job.check()
+    return job
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """An ingest that can begin."""
+
+    definition: Definition
+    output: Output
+    options: dict[str, str]
+    trigger_ms: int | None
+    span: Span | None
+
+    def check(self) -> None:
+        """Raises if the tables that are there were made by another definition."""
+        if self.span is not None:
+            # Raises if there is nothing to rebuild.
+            self.output.current()
+        elif self.output.exists:
+            document = self.output.current().document()
+            changed = self.definition.differences(Definition.from_document(document["definition"]))
+            if changed:
+                raise InvalidOption(_refusal(self.output, changed))
+
+    def run(
+        self,
+        spark: SparkSession,
+        on_progress: Callable[[Progress], None] | None = None,
+        stop: threading.Event | None = None,
+    ) -> IngestResult:
+        """Runs until it is done, or until it is stopped."""
+        told = _Teller(self.output, on_progress)
+        with self.output.locked():
+            # Another process may have made it, or changed it, meanwhile.
+            self.check()
+            columns = decoding.check_columns(spark, self.definition).json()
+            builder = Builder(self.definition, columns)
+            if self.span is not None:
+                self.output.clean()
+                for manifest in rebuild(spark, self.output, builder, self.span):
+                    told.add(manifest)
+            else:
+                _prepare(spark, self.output, builder)
+                self._stream(spark, builder, told, stop or threading.Event())
+        return told.result()
+
+    def _stream(
+        self, spark: SparkSession, builder: Builder, told: _Teller, stop: threading.Event
+    ) -> None:
+        told.pass_over_what_is_there()
+        query = self._start(spark, builder)
+        try:
+            while query.isActive and not stop.wait(_POLL_SECONDS):
+                told.tell()
+            if not query.isActive:
+                # Raises what ended it, if something did.
+                query.awaitTermination()
+        finally:
+            query.stop()
+            checkpoint.make_durable(self.output.checkpoint)
+        told.tell()
+
+    def _start(self, spark: SparkSession, builder: Builder) -> StreamingQuery:
+        starts: dict[str, int] = self.output.current().document()["starts"]
+        options = dict(self.options)
+        options["startingOffsets"] = json.dumps(starts) if starts else "earliest"
+        options["paths"] = json.dumps(list(self.definition.source))
+        raw = spark.readStream.format("forebay").options(**options).load()
+        writer = raw.writeStream.option("checkpointLocation", self.output.checkpoint)
+        writer = writer.foreachBatch(MicroBatches(self.output, builder, starts))
+        if self.trigger_ms is None:
+            writer = writer.trigger(availableNow=True)
+        else:
+            writer = writer.trigger(processingTime=f"{self.trigger_ms} milliseconds")
+        return writer.start()
+
+
+class _Teller:
+    """Looks for batches that were published meanwhile, and tells of each once."""
+
+    def __init__(self, output: Output, on_progress: Callable[[Progress], None] | None) -> None:
+        self._output = output
+        self._on_progress = on_progress
+        self._started = time.monotonic()
+        self._published: set[int] = set()
+        self._batches: list[int] = []
+        self._queues: dict[str, Counts] = {}
+        self._total = Counts()
+
+    def pass_over_what_is_there(self) -> None:
+        """Tells only of what comes from now on."""
+        self._published = set(self._output.current().batches())
+
+    def tell(self) -> None:
+        """Tells of the batches that came since the last time."""
+        for batch, directory in self._output.current().batches().items():
+            if batch not in self._published:
+                self._published.add(batch)
+                self.add(read_manifest(directory))
+
+    def add(self, manifest: Manifest) -> None:
+        """Tells of one batch."""
+        self._batches.append(manifest.batch)
+        for queue, share in manifest.queues.items():
+            self._queues[queue] = self._queues.get(queue, Counts()) + share.counts
+        self._total += manifest.counts
+        if self._on_progress is not None:
+            seconds = time.monotonic() - self._started
+            progress = Progress(manifest.batch, manifest.counts, self._total, seconds)
+            self._on_progress(progress)
+
+    def result(self) -> IngestResult:
+        """Gives all that was told."""
+        seconds = time.monotonic() - self._started
+        queues = dict(sorted(self._queues.items()))
+        return IngestResult(self._output.path, tuple(self._batches), queues, seconds)
+
+
+def _prepare(spark: SparkSession, output: Output, builder: Builder) -> None:
+    """Makes the output, or cleans up the one that is there."""
+    if output.exists:
+        output.clean()
+    else:
+        staged = output.stage(COLUMNS_ONLY)
+        builder.columns_only(spark, staged)
+        output.make(document_of(builder, _starts(builder.definition)), staged)
+    checkpoint.repair(output.checkpoint, output.has)
+
+
+def _refusal(output: Output, changed: list[str]) -> str:
+    names = " and ".join(changed)
+    verb = "differs" if len(changed) == 1 else "differ"
+    text = f"{names} {verb} from what {output.path} was made with: give another out"
+    if set(changed) <= set(REBUILDABLE):
+        text += ", or rebuild the tables that are there by backfill '..'"
+    return text
+
+
+def _starts(definition: Definition) -> dict[str, int]:
+    """Gives the offsets at which queues begin that are there now; none if at their beginning.
+
+    They are kept with the tables: "latest" must mean the same when the first batch is replayed.
+    """
+    from forebay.spark.batch import open_queues
+
+    starting = definition.starting
+    if starting == "earliest":
+        return {}
+    return {reader.path: _start(reader, starting) for reader in open_queues(definition.source)}
+
+
+def _start(reader: LogReader, starting: str) -> int:
+    if starting == "latest":
+        return reader.durable
+    if starting.isdecimal():
+        return int(starting)
+    return min(reader.resolve(datetime.fromisoformat(starting)), reader.durable)
+
+
+def _source_options(
+    consumer_id: str | None,
+    max_offsets_per_trigger: int | None,
+    max_bytes_per_trigger: int | str | None,
+    fail_on_data_loss: bool,
+) -> dict[str, str]:
+    """Gives the options of the source; it checks them itself."""
+    if not isinstance(fail_on_data_loss, bool):
+        raise InvalidOption(f"fail_on_data_loss = {fail_on_data_loss!r}: must be true or false")
+    given = {
+        "consumerId": consumer_id,
+        "maxOffsetsPerTrigger": max_offsets_per_trigger,
+        "maxBytesPerTrigger": max_bytes_per_trigger,
+        "failOnDataLoss": str(fail_on_data_loss).lower(),
+        "mode": "PERMISSIVE",
+        "columns": SOURCE_COLUMNS,
+    }
+    options = {name: str(value) for name, value in given.items() if value is not None}
+    SourceOptions.parse({"path": "/", **options})
+    return options

@@ -1,0 +1,256 @@
+"""The directory of an output, and the one rename that publishes a batch with all its tables.
+
+    OUT/current                        -> _sets/ID; replaced by one rename when tables are rebuilt
+    OUT/landed, decoded, …             -> current/landed, …
+    OUT/pipeline.json                  -> current/pipeline.json
+    OUT/_sets/ID/pipeline.json         the definition of these tables
+    OUT/_sets/ID/batches/NUMBER        -> ../../../_batches/NUMBER-ID
+    OUT/_sets/ID/TABLE/batch=NUMBER    -> ../batches/NUMBER/TABLE
+    OUT/_batches/NUMBER-ID/            one batch: TABLE/…, manifest.json
+    OUT/_staging/                      what is being written
+    OUT/_checkpoint/                   Spark's
+
+The links of a batch are made, and durable, before its directory is renamed from `_staging` to
+`_batches`: they lead nowhere until then, and readers pass over such links. So all tables of a batch
+appear at one moment, and a crash at any moment leaves it whole or absent. Batches are numbered as
+Spark numbers them; batch -1 holds no rows, only the columns, so that every table can be read.
+
+An `Output` has no state but the path: a copy in another process does the same. Only the process
+that holds the lock, or works for it, may change what is there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from forebay.errors import InvalidOption, NotAQueue
+from forebay.pipelines.durability import replace_link, sync, sync_tree, write_file
+from forebay.pipelines.manifest import Manifest
+from forebay.pipelines.tables import TABLES
+from forebay.spark.paths import absolute
+from forebay.storage.filesystem import DiskFilesystem
+
+COLUMNS_ONLY = -1
+DOCUMENT = "pipeline.json"
+MANIFEST = "manifest.json"
+# Queries that were planned on tables before they were replaced may still read the old files.
+REPLACED_KEPT_SECONDS = 3600
+_CURRENT = "current"
+_SETS = "_sets"
+_POOL = "_batches"
+_STAGING = "_staging"
+_INDEX = "batches"
+_VERSION = 1
+
+
+def batch_name(batch: int) -> str:
+    """Gives the number of a batch as it stands in names: sorted as text, it is sorted."""
+    return f"{batch:012d}"
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """The tables of one ingest."""
+
+    path: str
+
+    @classmethod
+    def at(cls, path: str | os.PathLike[str]) -> Output:
+        """Gives the output at a path, there or not."""
+        return cls(absolute(os.fspath(path)))
+
+    @property
+    def checkpoint(self) -> str:
+        """Where Spark keeps how far the stream is."""
+        return self._inner("_checkpoint")
+
+    @property
+    def exists(self) -> bool:
+        """Says whether it was made; one whose making was cut off does not count."""
+        return os.path.exists(self._inner(_CURRENT, DOCUMENT))
+
+    def current(self) -> TableSet:
+        """Gives the tables as they are now; raises `NotAQueue` if there are none."""
+        if not self.exists:
+            raise NotAQueue(f"{self.path} holds no tables: it has no {DOCUMENT}")
+        return TableSet(os.path.realpath(self._inner(_CURRENT)), self._inner(_POOL))
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keeps every other process from changing it; raises `Locked`. Makes the directory."""
+        os.makedirs(self.path, exist_ok=True)
+        try:
+            directory = DiskFilesystem().open_directory(self.path)
+        except NotAQueue:
+            raise InvalidOption(f"out = {self.path!r}: is a file; must be a directory") from None
+        try:
+            directory.lock()
+            yield
+        finally:
+            directory.close()
+
+    def make(self, document: Mapping[str, Any], columns_only: str) -> None:
+        """Makes an output of no batches; `columns_only` is a staged one of tables without rows."""
+        strangers = sorted(set(os.listdir(self.path)) - {_SETS, _POOL, _STAGING, "_checkpoint"})
+        strangers = [name for name in strangers if name not in (*TABLES, DOCUMENT)]
+        if strangers:
+            raise InvalidOption(
+                f"out = {self.path!r}: holds {strangers[0]!r} and no {DOCUMENT}; give a new or an "
+                "empty directory"
+            )
+        held = os.listdir(self._inner(_POOL)) if os.path.isdir(self._inner(_POOL)) else []
+        if any(not name.startswith(batch_name(COLUMNS_ONLY)) for name in held):
+            raise InvalidOption(
+                f"out = {self.path!r}: holds batches, but the link {_CURRENT!r} to its tables is "
+                "missing; restore it, or give a new directory"
+            )
+        # One that was never finished may have left a checkpoint, of a stream that had no tables.
+        shutil.rmtree(self.checkpoint, ignore_errors=True)
+        for name in (_SETS, _POOL):
+            os.makedirs(self._inner(name), exist_ok=True)
+        for name in (*TABLES, DOCUMENT):
+            with contextlib.suppress(FileExistsError):
+                os.symlink(f"{_CURRENT}/{name}", self._inner(name))
+        self.replace({COLUMNS_ONLY: self.settle(columns_only)}, document)
+        sync(os.path.dirname(self.path))
+
+    def stage(self, batch: int) -> str:
+        """Makes a new directory to write a batch to."""
+        path = self._inner(_STAGING, f"{batch_name(batch)}-{uuid.uuid4().hex[:8]}")
+        os.makedirs(path)
+        return path
+
+    def publish(self, batch: int, staged: str) -> None:
+        """Makes all tables of a staged batch appear at once; durable on return."""
+        name = os.path.basename(staged)
+        sync_tree(staged)
+        current = os.path.realpath(self._inner(_CURRENT))
+        self._link(current, batch, name, _tables_in(staged))
+        # The links before the rename: after a crash a batch must not be there for one table only.
+        for table in (*TABLES, _INDEX):
+            sync(os.path.join(current, table))
+        self._move_to_pool(staged)
+
+    def settle(self, staged: str) -> str:
+        """Puts a staged batch where batches are, linked from nowhere yet; gives its name there."""
+        sync_tree(staged)
+        self._move_to_pool(staged)
+        return os.path.basename(staged)
+
+    def replace(self, changed: Mapping[int, str], document: Mapping[str, Any]) -> None:
+        """Puts settled batches in the place of those of the same number, all by one rename."""
+        name = uuid.uuid4().hex[:8]
+        unfinished = self._inner(_STAGING, name)
+        for table in (*TABLES, _INDEX):
+            os.makedirs(os.path.join(unfinished, table))
+        text = json.dumps({"v": _VERSION, **document}, indent=2)
+        write_file(os.path.join(unfinished, DOCUMENT), text.encode() + b"\n")
+        old = self.current().names() if self.exists else {}
+        for batch, directory in {**old, **changed}.items():
+            tables = _tables_in(self.settled(directory))
+            self._link(unfinished, batch, directory, tables)
+        sync_tree(unfinished)
+        os.rename(unfinished, self._inner(_SETS, name))
+        sync(self._inner(_SETS))
+        replace_link(f"{_SETS}/{name}", self._inner(_CURRENT), self._inner(_STAGING))
+        sync(self.path)
+
+    def settled(self, name: str) -> str:
+        """Gives the directory of a settled batch."""
+        return self._inner(_POOL, name)
+
+    def has(self, batch: int) -> bool:
+        """Says whether a batch is published."""
+        return os.path.exists(self._inner(_CURRENT, _INDEX, batch_name(batch)))
+
+    def clean(self) -> None:
+        """Removes what a crash left, and tables that were replaced a while ago."""
+        shutil.rmtree(self._inner(_STAGING), ignore_errors=True)
+        current = os.path.basename(os.path.realpath(self._inner(_CURRENT)))
+        age = time.time() - os.lstat(self._inner(_CURRENT)).st_mtime
+        for name in os.listdir(self._inner(_SETS)):
+            if name != current and age > REPLACED_KEPT_SECONDS:
+                shutil.rmtree(self._inner(_SETS, name))
+        linked = {
+            os.path.basename(os.readlink(link.path))
+            for name in os.listdir(self._inner(_SETS))
+            for link in os.scandir(self._inner(_SETS, name, _INDEX))
+        }
+        for name in set(os.listdir(self._inner(_POOL))) - linked:
+            shutil.rmtree(self._inner(_POOL, name))
+
+    def _move_to_pool(self, staged: str) -> None:
+        os.rename(staged, self._inner(_POOL, os.path.basename(staged)))
+        sync(self._inner(_POOL))
+        sync(self._inner(_STAGING))
+
+    def _link(self, table_set: str, batch: int, directory: str, tables: list[str]) -> None:
+        """Makes the links of a batch in a set of tables; they lead nowhere until it is settled."""
+        name = batch_name(batch)
+        index = os.path.join(table_set, _INDEX, name)
+        replace_link(f"../../../{_POOL}/{directory}", index, self._inner(_STAGING))
+        for table in tables:
+            # The text of the link is always the same: one that is there is the right one.
+            with contextlib.suppress(FileExistsError):
+                os.symlink(
+                    f"../{_INDEX}/{name}/{table}", os.path.join(table_set, table, f"batch={name}")
+                )
+
+    def _inner(self, *names: str) -> str:
+        return os.path.join(self.path, *names)
+
+
+@dataclass(frozen=True, slots=True)
+class TableSet:
+    """Tables that belong together; batches may come, but none is replaced by another."""
+
+    path: str
+    pool: str
+
+    def table(self, name: str) -> str:
+        """Gives the directory of a table."""
+        return os.path.join(self.path, name)
+
+    def document(self) -> dict[str, Any]:
+        """Gives what is stored with the tables: their definition and their columns."""
+        path = os.path.join(self.path, DOCUMENT)
+        with open(path, encoding="utf-8") as file:
+            document: dict[str, Any] = json.load(file)
+        if document.get("v") != _VERSION:
+            found = document.get("v")
+            raise InvalidOption(f"{path} is of version {found!r}, this program reads {_VERSION}")
+        return document
+
+    def batches(self) -> dict[int, str]:
+        """Gives the batches that are published, in their order, with their directories."""
+        names = sorted(self.names().items())
+        return {
+            batch: os.path.join(self.pool, name) for batch, name in names if batch != COLUMNS_ONLY
+        }
+
+    def names(self) -> dict[int, str]:
+        """Gives the published batches, the one of the columns too, by their names in the pool."""
+        found: dict[int, str] = {}
+        with os.scandir(os.path.join(self.path, _INDEX)) as links:
+            for link in links:
+                if os.path.exists(link.path):
+                    found[int(link.name)] = os.path.basename(os.readlink(link.path))
+        return found
+
+
+def read_manifest(directory: str) -> Manifest:
+    """Gives what a batch says of itself."""
+    with open(os.path.join(directory, MANIFEST), "rb") as file:
+        return Manifest.decode(file.read())
+
+
+def _tables_in(directory: str) -> list[str]:
+    return [table for table in TABLES if os.path.isdir(os.path.join(directory, table))]

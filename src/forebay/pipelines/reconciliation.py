@@ -1,0 +1,307 @@
+"""Proves from the tables that every record of the queues is accounted for, once.
+
+Per queue: the offsets of its range = landed + damaged + trimmed, landed = decoded + rejected +
+deduplicated + filtered, each landed (queue, offset) is in exactly one of the other tables, none is
+in a table twice, and the ranges of the batches follow one another without a gap. The counts are
+taken from the tables; those that the batches say of themselves must be the same.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from forebay.pipelines import checkpoint
+from forebay.pipelines.definition import Definition
+from forebay.pipelines.manifest import COUNTED, Counts, Lost, Manifest, Share, account, total
+from forebay.pipelines.output import Output, TableSet, read_manifest
+from forebay.pipelines.tables import (
+    DAMAGE,
+    DDLS,
+    DECODED,
+    DROPPED,
+    DUPLICATE,
+    FILTERED,
+    LANDED,
+    REJECTED,
+    columns_of,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+# How often an offset is in each table, in 15 bits of one number.
+_PLACES = (LANDED, DECODED, REJECTED, DROPPED)
+_BITS = 15
+_PROBLEMS_MAX = 20
+
+
+@dataclass(frozen=True, slots=True)
+class QueueProof:
+    """One queue: its range, what became of the records, and what does not add up."""
+
+    queue: str
+    start: int
+    end: int
+    counts: Counts
+    problems: tuple[str, ...]
+
+    @property
+    def range(self) -> int:
+        """How many offsets there are from `start` up to `end`."""
+        return self.end - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Reconciliation:
+    """What the tables say of all queues."""
+
+    out: str
+    batches: int
+    older: int
+    queues: tuple[QueueProof, ...]
+    # What is wrong with the batches as a whole.
+    problems: tuple[str, ...]
+
+    @property
+    def proven(self) -> bool:
+        """Says whether everything adds up."""
+        return not self.problems and not any(proof.problems for proof in self.queues)
+
+    @property
+    def counts(self) -> Counts:
+        """What became of the records of all queues."""
+        return total(proof.counts for proof in self.queues)
+
+
+def reconcile(out: str | os.PathLike[str], *, spark: SparkSession | None = None) -> Reconciliation:
+    """Counts the tables of an output against the ranges of its batches; changes nothing.
+
+    May run while an ingest does: it looks at the batches that are published when it begins. Costs
+    one shuffle of queue and offset of every record, and reads no values.
+    """
+    if spark is None:
+        from forebay.spark.session import session
+
+        spark = session()
+    output = Output.at(out)
+    # Before the tables: what is done by now, is in them.
+    done = checkpoint.committed_batches(output.checkpoint)
+    tables = output.current()
+    document = tables.document()
+    definition = Definition.from_document(document["definition"])
+    manifests = [read_manifest(directory) for directory in tables.batches().values()]
+    sums = _follow(manifests, document["starts"])
+    if manifests:
+        reader = _Reader(spark, tables, definition, document["columns"], manifests)
+        reader.count(sums)
+        reader.look_for_strays(sums)
+    for manifest in manifests:
+        for queue, share in manifest.queues.items():
+            sums[queue].check(manifest.batch, share)
+    return Reconciliation(
+        out=output.path,
+        batches=len(manifests),
+        older=sum(1 for manifest in manifests if manifest.definition != definition.digest),
+        queues=tuple(found.proof(queue) for queue, found in sorted(sums.items())),
+        problems=tuple(_missing_batches([manifest.batch for manifest in manifests], done)),
+    )
+
+
+def _follow(manifests: list[Manifest], starts: dict[str, int]) -> dict[str, _Sums]:
+    """Joins the ranges of the batches, queue by queue."""
+    sums: dict[str, _Sums] = {}
+    for manifest in manifests:
+        for queue, share in manifest.queues.items():
+            start = starts.get(queue, 0)
+            sums.setdefault(queue, _Sums(start, start)).follow(manifest.batch, share)
+    return sums
+
+
+def _missing_batches(found: list[int], done: list[int]) -> Iterator[str]:
+    last = max([*found, *done], default=-1)
+    missing = sorted(set(range(last + 1)) - set(found))
+    for batch in missing[:_PROBLEMS_MAX]:
+        yield f"batch {batch} is missing"
+
+
+@dataclass(slots=True)
+class _Rows:
+    """What the tables hold of one queue in one batch."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+    first: int = 0
+    last: int = 0
+    below_begin: int = 0
+    lost: list[Lost] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Sums:
+    """What is known of one queue so far."""
+
+    start: int = 0
+    end: int = 0
+    counts: Counts = field(default_factory=Counts)
+    rows: dict[int, _Rows] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+    def follow(self, batch: int, share: Share) -> None:
+        """Takes the range of the next batch."""
+        offsets = share.offsets
+        if offsets.start > self.end:
+            self.problems.append(
+                f"offsets {self.end}..{offsets.start} are in no batch; batch {batch} follows"
+            )
+        elif offsets.start < self.end:
+            self.problems.append(
+                f"offsets {offsets.start}..{self.end} are in batch {batch} again: the queue gave "
+                "them out a second time"
+            )
+        self.end = offsets.end
+
+    def check(self, batch: int, share: Share) -> None:
+        """Compares a batch's tables with its range and with what it says of itself."""
+        rows = self.rows.pop(batch, _Rows())
+        offsets, says = share.offsets, share.counts
+        landed = rows.counts.get(LANDED, 0)
+        damaged, trimmed, missing = account(offsets, landed, rows.below_begin, rows.lost)
+        counts = Counts(
+            landed=landed,
+            decoded=rows.counts.get(DECODED, 0),
+            rejected=rows.counts.get(REJECTED, 0),
+            deduplicated=rows.counts.get(DUPLICATE, 0),
+            filtered=rows.counts.get(FILTERED, 0),
+            damaged=damaged,
+            trimmed=trimmed,
+        )
+        self.counts += counts
+        if missing:
+            what = f"{missing} are missing" if missing > 0 else f"{-missing} too many landed"
+            self.problems.append(f"batch {batch}: of {offsets.start}..{offsets.end} {what}")
+        rest = counts.decoded + counts.rejected + counts.deduplicated + counts.filtered
+        if rest != landed:
+            self.problems.append(f"batch {batch}: {landed} landed, but {rest} came of them")
+        if landed and not offsets.start <= rows.first <= rows.last < offsets.end:
+            self.problems.append(
+                f"batch {batch}: landed {rows.first} to {rows.last}, which is not within "
+                f"{offsets.start}..{offsets.end}"
+            )
+        for name in COUNTED:
+            if getattr(says, name) != getattr(counts, name):
+                self.problems.append(
+                    f"batch {batch}: says {getattr(says, name)} {name}, the tables "
+                    f"{getattr(counts, name)}"
+                )
+
+    def proof(self, queue: str) -> QueueProof:
+        """Gives what was found."""
+        for batch, rows in sorted(self.rows.items()):
+            self.problems.append(f"batch {batch} has rows, but does not know it: {rows.counts}")
+        problems = self.problems[:_PROBLEMS_MAX]
+        if len(self.problems) > _PROBLEMS_MAX:
+            problems.append(f"and {len(self.problems) - _PROBLEMS_MAX} more")
+        return QueueProof(queue, self.start, self.end, self.counts, tuple(problems))
+
+
+class _Reader:
+    """Reads the tables, up to the last batch that was there at the beginning."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        tables: TableSet,
+        definition: Definition,
+        columns: str,
+        manifests: list[Manifest],
+    ) -> None:
+        self._spark = spark
+        self._tables = tables
+        self._format = definition.format
+        self._columns = columns
+        self._manifests = manifests
+
+    def count(self, sums: dict[str, _Sums]) -> None:
+        """Counts rows by queue, batch and table."""
+        from pyspark.sql import functions as F
+
+        begins = self._begins()
+        parts = []
+        for table in _PLACES:
+            rows = self._read(table)
+            kind = F.col("why") if table == DROPPED else F.lit(table)
+            parts.append(rows.select("queue", "batch", kind.alias("kind"), "offset"))
+        counted = _union(parts)
+        if begins:
+            ddl = "queue STRING, batch BIGINT, begin BIGINT"
+            known = F.broadcast(self._spark.createDataFrame(begins, ddl))
+            counted = counted.join(known, ["queue", "batch"], "left")
+        else:
+            counted = counted.withColumn("begin", F.lit(None).cast("bigint"))
+        grouped = counted.groupBy("queue", "batch", "kind").agg(
+            F.count("*").alias("count"),
+            F.min("offset").alias("first"),
+            F.max("offset").alias("last"),
+            F.count_if(F.col("offset") < F.col("begin")).alias("below"),
+        )
+        for row in grouped.collect():
+            found = _rows_of(sums, row)
+            found.counts[row["kind"]] = row["count"]
+            if row["kind"] == LANDED:
+                found.first, found.last, found.below_begin = row["first"], row["last"], row["below"]
+        for row in self._read(DAMAGE).where("NOT torn").collect():
+            _rows_of(sums, row).lost.append(Lost(row["offset"], row["count"]))
+
+    def look_for_strays(self, sums: dict[str, _Sums]) -> None:
+        """Looks how often each (queue, offset) is in each table."""
+        from pyspark.sql import functions as F
+
+        parts = [
+            self._read(table).select("queue", "offset", F.lit(1 << (_BITS * place)).alias("seen"))
+            for place, table in enumerate(_PLACES)
+        ]
+        each = _union(parts).groupBy("queue", "offset").agg(F.sum("seen").alias("seen"))
+        patterns = each.groupBy("queue", "seen").agg(
+            F.count("*").alias("count"), F.min("offset").alias("first")
+        )
+        for queue, seen, count, first in patterns.collect():
+            times = [seen >> (_BITS * place) & ((1 << _BITS) - 1) for place in range(len(_PLACES))]
+            if times[0] == 1 and sum(times[1:]) == 1:
+                continue
+            where = ", ".join(
+                f"{table} {number}×" for table, number in zip(_PLACES, times, strict=True) if number
+            )
+            problem = f"{count} offsets, {first} the first, are in: {where}"
+            sums.setdefault(queue, _Sums()).problems.append(problem)
+
+    def _read(self, table: str) -> DataFrame:
+        from pyspark.sql import functions as F
+        from pyspark.sql.types import LongType
+
+        columns = columns_of(self._columns if table == DECODED else DDLS[table])
+        # Without the type of `batch` Spark would guess it, from the numbers that there are.
+        reader = self._spark.read.schema(columns.add("batch", LongType())).format(self._format)
+        rows = reader.load(self._tables.table(table))
+        return rows.where(F.col("batch") <= self._manifests[-1].batch)
+
+    def _begins(self) -> list[tuple[str, int, int]]:
+        """Gives where queues began, for the batches that found something trimmed."""
+        return [
+            (queue, manifest.batch, share.offsets.begin)
+            for manifest in self._manifests
+            for queue, share in manifest.queues.items()
+            if share.offsets.begin is not None
+        ]
+
+
+def _rows_of(sums: dict[str, _Sums], row: Any) -> _Rows:
+    return sums.setdefault(row["queue"], _Sums()).rows.setdefault(row["batch"], _Rows())
+
+
+def _union(parts: Iterable[DataFrame]) -> DataFrame:
+    first, *rest = parts
+    for part in rest:
+        first = first.unionAll(part)
+    return first

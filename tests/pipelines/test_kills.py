@@ -1,0 +1,74 @@
+"""Tests that kill the driver of an ingest with SIGKILL, and start the same command again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from forebay.pipelines.output import Output
+from forebay.pipelines.tables import DECODED, LANDED, REJECTED
+from tests.cli.helpers import json_lines
+from tests.cli.helpers import run as cli
+from tests.pipelines.helpers import append, event, numbered, places, proof_of
+from tests.sources import ROOT
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SETTINGS = """
+source = "q*"
+out = "out"
+schema = "id BIGINT, name STRING"
+consumer_id = "tables"
+max_offsets_per_trigger = 60
+"""
+# A Java that starts fast, as the tests of the shared session have it.
+FAST_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+# Each driver goes on where the one before it was killed.
+KILLS = [("staged", 0), ("renamed", 0), ("committed", 1)]
+
+
+def start(*command: str) -> subprocess.CompletedProcess[str]:
+    paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    return subprocess.run(
+        [sys.executable, *command],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=280,
+        env={**os.environ, "PYTHONPATH": paths, "JAVA_TOOL_OPTIONS": FAST_JAVA},
+    )
+
+
+@pytest.mark.crash
+def test_killed_drivers_and_the_same_command_again_give_every_record_once(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    for name in ("q1", "q2"):
+        append(tmp_path / name, [event(number).ljust(100) for number in range(80)] + [b"bad"])
+    file, out = tmp_path / "ingest.toml", tmp_path / "out"
+    file.write_text(SETTINGS)
+
+    published = []
+    for moment, batch in KILLS:
+        killed = start("-m", "tests.pipelines.killed_driver", str(file), moment, str(batch))
+        assert killed.returncode == -signal.SIGKILL, killed.stderr
+        published.append(list(Output.at(out).current().batches()))
+    # The same command; only that Spark runs here already.
+    last = cli("pipeline", "ingest", file, "--json")
+
+    assert published == [[], [0], [0, 1]]
+    assert last.exit_code == 0, last.output
+    *batches, result = json_lines(last)
+    assert [line["batch"] for line in batches] == result["batches"] == [2]
+    everything = numbered("q1", range(81)) + numbered("q2", range(81))
+    assert places(spark, out, LANDED) == everything
+    assert places(spark, out, DECODED) == [place for place in everything if place[1] < 80]
+    assert places(spark, out, REJECTED) == [("q1", 80), ("q2", 80)]
+    assert proof_of(spark, out).batches == 3

@@ -1,0 +1,90 @@
+"""Tests of the proof: whatever is wrong with the tables, it is found and named."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from forebay.pipelines import reconcile
+from forebay.pipelines.output import Output
+from tests.pipelines.conftest import Made
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def batch(out: Path, number: int) -> str:
+    return Output.at(out).current().batches()[number]
+
+
+def lose_a_table(out: Path) -> None:
+    shutil.rmtree(f"{batch(out, 1)}/decoded")
+
+
+def double_a_table(out: Path) -> None:
+    table = Path(batch(out, 0), "decoded")
+    for file in table.glob("part-*"):
+        shutil.copy(file, table / f"again-{file.name}")
+
+
+def lose_what_landed(out: Path) -> None:
+    shutil.rmtree(f"{batch(out, 1)}/landed")
+
+
+def lose_the_first_batch(out: Path) -> None:
+    os.unlink(Output.at(out).current().path + "/batches/000000000000")
+
+
+def lose_the_last_batch(out: Path) -> None:
+    os.unlink(Output.at(out).current().path + "/batches/000000000001")
+
+
+def move_rows_to_another_batch(out: Path) -> None:
+    source, target = (Path(batch(out, number), "landed") for number in (0, 1))
+    for file in source.iterdir():
+        file.rename(target / file.name)
+
+
+def change_a_count(out: Path) -> None:
+    path = Path(batch(out, 1), "manifest.json")
+    path.write_text(path.read_text().replace('"filtered": 1', '"filtered": 2'))
+
+
+def test_tables_that_add_up_are_proven(spark: SparkSession, made: Made) -> None:
+    found = reconcile(made.out, spark=spark)
+
+    assert found.proven
+    assert (found.batches, found.older) == (2, 0)
+    assert found.counts == made.result.counts
+    assert [(proof.start, proof.end, proof.range) for proof in found.queues] == [(0, 6, 6)] * 2
+
+
+@pytest.mark.parametrize(
+    ("spoil", "problem"),
+    [
+        (lose_a_table, "batch 1: says 3 decoded, the tables 0"),
+        (double_a_table, "2 offsets, 1 the first, are in: landed 1×, decoded 2×"),
+        (lose_what_landed, "batch 1: of 3..6 3 are missing"),
+        (lose_the_first_batch, "offsets 0..3 are in no batch; batch 1 follows"),
+        (lose_the_first_batch, "batch 0 is missing"),
+        (lose_the_last_batch, "batch 1 is missing"),
+        (move_rows_to_another_batch, "landed 0 to 5, which is not within 3..6"),
+        (change_a_count, "batch 1: says 2 filtered, the tables 1"),
+    ],
+)
+def test_what_does_not_add_up_is_named(
+    spark: SparkSession, made: Made, tmp_path: Path, spoil: Callable[[Path], None], problem: str
+) -> None:
+    out = made.copy(tmp_path / "out")
+    spoil(out)
+
+    found = reconcile(out, spark=spark)
+
+    assert not found.proven
+    lines = [*found.problems, *(line for proof in found.queues for line in proof.problems)]
+    assert any(problem in line for line in lines), lines
