@@ -23,7 +23,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("daemon", "client", "forward"),
     ("spark",),
     ("pipelines", "pyspark_forebay"),
-    ("cli", "dashboard"),
+    ("dashboard",),
+    ("cli",),
     ("__main__",),
 )
 # The words of the bottom row are one vocabulary: an error carries a Damage.
@@ -198,7 +199,7 @@ def test_importing_forebay_imports_no_heavy_library() -> None:
         ("src/forebay/queues/log.py", "def late():\n    from forebay import Fifo"),
         ("src/forebay/daemon/server.py", "import forebay.client"),
         ("src/forebay/__init__.py", "from forebay.spark import source"),
-        ("src/forebay/cli/main.py", "from forebay.dashboard import app"),
+        ("src/forebay/dashboard/page.py", "from forebay.cli import output"),
         ("src/forebay/helpers.py", ""),
     ],
 )

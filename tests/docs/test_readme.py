@@ -7,9 +7,12 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
+import forebay
 from tests.docs.pages import ROOT, only_block
 
 PAGES = [
@@ -41,6 +44,27 @@ def test_the_example_runs_and_reads_what_it_wrote(tmp_path: Path) -> None:
 
 def test_the_example_has_at_most_ten_lines() -> None:
     assert len(only_block("README.md", "python").splitlines()) <= 10
+
+
+def test_the_example_of_spark_runs_and_copies_every_record(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    for host in ("a", "b"):
+        with forebay.Log(tmp_path / "spool" / host / "events") as log:
+            log.append_many([host.encode()] * 3)
+    program = only_block("README.md", "py")
+    for name in ("/spool", "/lake"):
+        program = program.replace(f'"{name}/', f'"{tmp_path}{name}/')
+    names: dict[str, Any] = {}
+
+    exec(compile(program, "README.md", "exec"), names)
+    names["query"].processAllAvailable()
+    names["query"].stop()
+
+    with forebay.read(tmp_path / "spool" / "copy") as reader:
+        assert sorted(reader.values()) == [b"a"] * 3 + [b"b"] * 3
+    # A stream begins at the end.
+    assert spark.read.parquet(f"{tmp_path}/lake/events").count() == 0
 
 
 @pytest.mark.parametrize("page", sorted(PAGES))

@@ -29,8 +29,10 @@ VERBS = {
     "trim": "Remove segments that every consumer has read.",
     "fsck": "Verify every byte; changes nothing.",
     "recover": "Salvage what can be read into a new queue.",
+    "pipeline": "Bring queues into tables on Spark, and prove it.",
     "bench": "Measure this disk, and Forebay on it.",
     "doctor": "Check the installation and the disk.",
+    "tour": "Bring events into tables, kill what runs, and prove that nothing is lost.",
     "demo": "Kill a writer, flip a byte, and prove that nothing is lost.",
 }
 

@@ -1,0 +1,195 @@
+"""What the tour proves from the tables, and how: by `reconcile`, and against the events themselves.
+
+The producers' events are known beforehand, so the tables are compared with what must be in them,
+value by value, without trusting the counts of the pipeline.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from forebay.cli import exits
+from forebay.cli.demo_records import Claim
+from forebay.cli.tour_events import (
+    DAMAGED_OFFSET,
+    DAMAGED_QUEUE,
+    DECODED,
+    QUEUES,
+    Plan,
+    event,
+    fate,
+    frame_position,
+)
+from forebay.cli.tour_processes import answer_of
+
+COUNTS = ("landed", "decoded", "rejected", "deduplicated", "filtered", "damaged", "trimmed")
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSums:
+    """What `reconcile` found of one queue."""
+
+    queue: str
+    range: int
+    counts: dict[str, int]
+    problems: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Comparison:
+    """What a table holds, beside what should be there."""
+
+    right: int = 0
+    wrong: int = 0
+    twice: int = 0
+    missing: int = 0
+
+    @property
+    def exact(self) -> bool:
+        """Says whether everything is there, right, and once."""
+        return not (self.wrong or self.twice or self.missing)
+
+    def __str__(self) -> str:
+        return f"missing: {self.missing}, twice: {self.twice}, wrong: {self.wrong}"
+
+
+@dataclass(slots=True)
+class Proof:
+    """All that was found in the tables of a tour."""
+
+    sums: list[QueueSums]
+    landed: Comparison
+    decoded: Comparison
+    damage: list[dict[str, Any]]
+
+
+def prove(directory: str, plan: Plan) -> Proof:
+    """Runs `forebay pipeline reconcile`, and compares the tables with the events."""
+    return Proof(
+        reconcile(directory),
+        compare_landed(_rows(directory, "landed", ["queue", "offset", "value"]), plan),
+        compare_decoded(_rows(directory, "decoded", ["queue", "id"]), plan),
+        [
+            {**row, "queue": os.path.basename(row["queue"])}
+            for row in _rows(directory, "damage", None)
+        ],
+    )
+
+
+def reconcile(directory: str) -> list[QueueSums]:
+    """Gives the sums that `forebay pipeline reconcile` finds, in a process of its own."""
+    answer = answer_of(
+        ["pipeline", "reconcile", os.path.join(directory, "tables"), "--json"],
+        os.path.join(directory, "reconcile.log"),
+        (exits.OK, exits.DAMAGE),
+    )
+    rows = [json.loads(line) for line in answer.splitlines()]
+    return [
+        QueueSums(
+            os.path.basename(row["queue"]),
+            row["end"] - row["start"],
+            row["counts"],
+            tuple(row["problems"]),
+        )
+        for row in rows
+        if "queue" in row
+    ]
+
+
+def compare_landed(rows: Iterable[Mapping[str, Any]], plan: Plan) -> Comparison:
+    """Compares each value with the event that was to be written there."""
+    found = Comparison()
+    seen = {queue: bytearray(plan.per_queue) for queue in QUEUES}
+    for row in rows:
+        queue, offset = os.path.basename(row["queue"]), row["offset"]
+        if queue not in seen or not 0 <= offset < plan.per_queue:
+            found.wrong += 1
+        elif seen[queue][offset]:
+            found.twice += 1
+        else:
+            seen[queue][offset] = 1
+            right = row["value"] == event(queue, offset) and not plan.is_damaged(queue, offset)
+            found.right += right
+            found.wrong += not right
+    expected = sum(plan.expected(queue)["landed"] for queue in QUEUES)
+    found.missing = max(0, expected - sum(map(sum, seen.values())))
+    return found
+
+
+def compare_decoded(rows: Iterable[Mapping[str, Any]], plan: Plan) -> Comparison:
+    """Compares the ids with those that must be there, each once."""
+    found = Comparison()
+    missing = {
+        f"{queue}-{offset}"
+        for queue in QUEUES
+        for offset in range(plan.per_queue)
+        if fate(offset) == DECODED and not plan.is_damaged(queue, offset)
+    }
+    seen: set[str] = set()
+    for row in rows:
+        if row["id"] in missing:
+            missing.remove(row["id"])
+            seen.add(row["id"])
+            found.right += 1
+        elif row["id"] in seen:
+            found.twice += 1
+        else:
+            found.wrong += 1
+    found.missing = len(missing)
+    return found
+
+
+def claim_reconciled(sums: list[QueueSums], plan: Plan) -> Claim:
+    """The sums add up, and are those that the producers' events must give."""
+    problems = [f"{one.queue}: {problem}" for one in sums for problem in one.problems]
+    as_planned = sum(one.counts == plan.expected(one.queue) for one in sums)
+    text = f"each sum adds up, and {as_planned} of {len(QUEUES)} are as the events were made"
+    if problems:
+        text = f"{len(problems)} sums do not add up; {problems[0]}"
+    holds = not problems and as_planned == len(sums) == len(QUEUES)
+    facts: dict[str, object] = {
+        "queues": {one.queue: {"range": one.range, **one.counts} for one in sums},
+        "problems": problems,
+    }
+    return Claim("counts in are counts out", text, holds, facts)
+
+
+def claim_damage(damage: list[dict[str, Any]]) -> Claim:
+    """The changed byte costs the event that it is in, and the table `damage` names the place."""
+    places = [(row["queue"], row["offset"], row["count"], row["position"]) for row in damage]
+    position = frame_position(DAMAGED_QUEUE, DAMAGED_OFFSET)
+    holds = places == [(DAMAGED_QUEUE, DAMAGED_OFFSET, 1, position)]
+    text = f"the changed byte is in damage: {len(damage)} row"
+    if len(damage) == 1:
+        (row,) = damage
+        text += f", {row['queue']} {row['segment']}, byte {row['position']:,}: {row['reason']}"
+    facts: dict[str, object] = {"places": [list(place) for place in places]}
+    return Claim("a changed byte costs one event and is named", text, holds, facts)
+
+
+def claim_landed(found: Comparison) -> Claim:
+    """Every event is in `landed`, byte for byte, once."""
+    text = f"{found.right:,} landed values compared with the events, byte by byte; {found}"
+    return Claim("every event has landed, once", text, found.exact, asdict(found))
+
+
+def claim_decoded(found: Comparison) -> Claim:
+    """Every id that must be in `decoded` is there, once."""
+    text = f"{found.right:,} ids in decoded; {found}"
+    return Claim("every id is decoded, once", text, found.exact, asdict(found))
+
+
+def _rows(directory: str, table: str, columns: list[str] | None) -> Iterator[dict[str, Any]]:
+    """Reads a table without Spark, as anybody may."""
+    import pyarrow.dataset
+
+    path = os.path.join(directory, "tables", table)
+    dataset = pyarrow.dataset.dataset(path, format="parquet", partitioning="hive")
+    for batch in dataset.to_batches(columns=columns):
+        names = batch.schema.names
+        for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            yield dict(zip(names, values, strict=True))

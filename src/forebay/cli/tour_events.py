@@ -1,0 +1,97 @@
+"""The events of the tour, and what has to become of each of them.
+
+An event is a function of its queue and its offset, so that whoever reads it back can tell whether
+it is the right one, in the right place. Some cannot be decoded, some come twice, and some are left
+out by the SQL: which ones is a matter of the offset alone, so the sums are known beforehand.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from forebay.formats.fflg import LAYOUTS, VERSION_DEFAULT
+
+QUEUES = ("doors", "lamps", "meters")
+SCHEMA = "id STRING, kind STRING, hall INT, value DOUBLE"
+SQL = "SELECT * FROM records WHERE kind <> 'heartbeat'"
+KEY = "id"
+
+PER_QUEUE_MIN = 1_000
+# In this queue one byte of this event is changed on the disk. It is an event that nothing repeats.
+DAMAGED_QUEUE = "lamps"
+DAMAGED_OFFSET = 220
+
+_CYCLE = 100
+_BROKEN = 13
+_REPEATS = (37, 87)
+_REPEATED_BEFORE = 5
+_HEARTBEATS = (10, 30, 50, 70, 90)
+
+DECODED = "decoded"
+REJECTED = "rejected"
+DEDUPLICATED = "deduplicated"
+FILTERED = "filtered"
+
+
+def event(queue: str, offset: int) -> bytes:
+    """Gives the event of an offset."""
+    place = offset % _CYCLE
+    if place in _REPEATS:
+        # A producer that got no answer sends the same again.
+        return event(queue, offset - _REPEATED_BEFORE)
+    kind = "heartbeat" if place in _HEARTBEATS else "reading"
+    value = offset * 7919 % 100_000
+    text = (
+        f'{{"id":"{queue}-{offset}","kind":"{kind}","hall":{offset % 17},'
+        f'"value":{value // 100}.{value % 100:02d}}}'
+    )
+    if place == _BROKEN:
+        text = text[:-20]
+    return text.encode()
+
+
+def fate(offset: int) -> str:
+    """Says what becomes of an event that lands."""
+    place = offset % _CYCLE
+    if place == _BROKEN:
+        return REJECTED
+    if place in _REPEATS:
+        return DEDUPLICATED
+    return FILTERED if place in _HEARTBEATS else DECODED
+
+
+def frame_position(queue: str, offset: int) -> int:
+    """Gives where in the first segment the frame of an event begins."""
+    layout = LAYOUTS[VERSION_DEFAULT]
+    sizes = (layout.frame_bytes + len(event(queue, before)) for before in range(offset))
+    return layout.header_bytes + sum(sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much the producers write, and what must come of it."""
+
+    events: int
+
+    @property
+    def per_queue(self) -> int:
+        """How many events each queue gets."""
+        return self.events // len(QUEUES)
+
+    @property
+    def total(self) -> int:
+        """How many events all queues get."""
+        return self.per_queue * len(QUEUES)
+
+    def expected(self, queue: str) -> dict[str, int]:
+        """Gives the sums of a queue that `reconcile` must find."""
+        sums = dict.fromkeys((DECODED, REJECTED, DEDUPLICATED, FILTERED), 0)
+        for offset in range(self.per_queue):
+            sums[fate(offset)] += 1
+        damaged = int(queue == DAMAGED_QUEUE)
+        sums[DECODED] -= damaged
+        return {"landed": self.per_queue - damaged, **sums, "damaged": damaged, "trimmed": 0}
+
+    def is_damaged(self, queue: str, offset: int) -> bool:
+        """Says whether this is the event whose byte is changed."""
+        return (queue, offset) == (DAMAGED_QUEUE, DAMAGED_OFFSET)

@@ -1,0 +1,196 @@
+"""The processes of the tour: producers and the ingest, which can be killed and started again."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import forebay
+
+# What Spark keeps while it runs; the tour removes it.
+TEMPORARY = "spark"
+
+_PIPE_READ_BYTES = 1 << 16
+_LOG_TAIL_BYTES = 4_000
+_END_SECONDS_MAX = 60.0
+_ANSWER_SECONDS_MAX = 300.0
+
+
+class ProcessFailed(Exception):
+    """A process did not do what it was started for."""
+
+
+class Producer:
+    """The producer of one queue, and what it has acknowledged."""
+
+    def __init__(self, path: str, count: int, arguments: Sequence[object]) -> None:
+        self.path = path
+        self.name = os.path.basename(path)
+        self.acknowledged = 0
+        # The end of the log as the running process found it; None until it says so.
+        self.found: int | None = None
+        self._count = count
+        self._arguments = [path, count, *arguments]
+        self._process: subprocess.Popen[bytes] | None = None
+        self._unread = b""
+
+    def start(self) -> None:
+        """Starts the process; it goes on behind what is in the log."""
+        self.found = None
+        self._unread = b""
+        command = [sys.executable, "-m", "forebay.cli.tour_producer", *map(str, self._arguments)]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=environment()
+        )
+        assert self._process.stdout is not None
+        os.set_blocking(self._process.stdout.fileno(), False)
+
+    def look(self) -> None:
+        """Takes what it said meanwhile; raises `ProcessFailed` if it ended before its time."""
+        assert self._process is not None
+        # Whether it has ended before the last look at the pipe: nothing can come after that.
+        code = self._process.poll()
+        self._read()
+        if code is not None and self.acknowledged < self._count:
+            raise ProcessFailed(f"the producer of {self.name} ended by itself, with code {code}")
+
+    @property
+    def done(self) -> bool:
+        """Says whether it has written all, and has ended."""
+        return self._process is not None and self._process.poll() == 0
+
+    def kill(self) -> None:
+        """Kills it with SIGKILL; afterwards `acknowledged` is all that it ever promised."""
+        assert self._process is not None
+        assert self._process.stdout is not None
+        self._process.kill()
+        self._process.wait()
+        self._read()
+        self._process.stdout.close()
+        self._process = None
+
+    def end(self) -> None:
+        """Kills it if it still runs."""
+        if self._process is not None:
+            self.kill()
+
+    def _read(self) -> None:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        while True:
+            try:
+                data = os.read(self._process.stdout.fileno(), _PIPE_READ_BYTES)
+            except BlockingIOError:
+                return
+            if not data:
+                return
+            *lines, self._unread = (self._unread + data).split(b"\n")
+            if lines:
+                self.found = int(lines[0]) if self.found is None else self.found
+                self.acknowledged = int(lines[-1])
+
+
+class Command:
+    """A command of `forebay` that writes what it says into a file, with all that it starts."""
+
+    def __init__(self, arguments: Sequence[str], log: str) -> None:
+        self._arguments = arguments
+        self._log = log
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Starts it, in a session of its own: its Java and its workers are killed with it."""
+        with open(self._log, "ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "forebay", *self._arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=_spark_environment(os.path.dirname(self._log)),
+                start_new_session=True,
+            )
+
+    def look(self) -> None:
+        """Raises `ProcessFailed` if it was started and has ended."""
+        if self._process is not None and self._process.poll() is not None:
+            raise ProcessFailed(_failure(self._arguments, self._process.returncode, self._log))
+
+    def kill(self) -> None:
+        """Kills it and all that it started, with SIGKILL."""
+        assert self._process is not None
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def stop(self) -> None:
+        """Asks it to end, and waits for that."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGINT)
+        self.join()
+
+    def join(self) -> None:
+        """Waits until it ends; raises `ProcessFailed` if that is not a success."""
+        assert self._process is not None
+        try:
+            code = self._process.wait(_END_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            raise ProcessFailed(f"the ingest did not end; see {self._log}") from None
+        if code != 0:
+            raise ProcessFailed(_failure(self._arguments, code, self._log))
+
+    def end(self) -> None:
+        """Kills it if it still runs."""
+        if self._process is not None and self._process.poll() is None:
+            self.kill()
+
+
+def answer_of(arguments: Sequence[str], log: str, codes: Sequence[int]) -> str:
+    """Gives what a command of `forebay` prints; raises `ProcessFailed` if it ends otherwise."""
+    with open(log, "wb") as target:
+        result = subprocess.run(
+            [sys.executable, "-m", "forebay", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=target,
+            env=_spark_environment(os.path.dirname(log)),
+            timeout=_ANSWER_SECONDS_MAX,
+            check=False,
+        )
+    if result.returncode not in codes:
+        raise ProcessFailed(_failure(arguments, result.returncode, log))
+    return result.stdout.decode()
+
+
+def _failure(arguments: Sequence[str], code: int, log: str) -> str:
+    with open(log, "rb") as file:
+        file.seek(max(0, os.path.getsize(log) - _LOG_TAIL_BYTES))
+        said = file.read().decode(errors="replace").strip().splitlines()
+    last = said[-1] if said else "nothing"
+    return (
+        f"forebay {' '.join(arguments)} ended with code {code}; "
+        f"it said: {last} (the rest is in {log})"
+    )
+
+
+def environment() -> dict[str, str]:
+    """Gives the environment of a process that finds this package, wherever it was started."""
+    root = os.path.dirname(os.path.dirname(forebay.__file__))
+    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def _spark_environment(directory: str) -> dict[str, str]:
+    """Gives the environment of a process that starts Spark for a short while.
+
+    A Java that is killed leaves its temporary files behind: they go where the tour can remove them.
+    Quick compiling and plain plans halve the time of jobs as small as these.
+    """
+    temporary = os.path.join(directory, TEMPORARY)
+    os.makedirs(temporary, exist_ok=True)
+    java = f'-XX:+UseSerialGC -XX:TieredStopAtLevel=1 "-Djava.io.tmpdir={temporary}"'
+    words = ["--driver-java-options", java, "--conf", "spark.sql.adaptive.enabled=false"]
+    arguments = shlex.join([*words, "pyspark-shell"])
+    return {**environment(), "PYSPARK_SUBMIT_ARGS": arguments}

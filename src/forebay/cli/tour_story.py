@@ -1,0 +1,255 @@
+"""What the tour does: producers and an ingest that run, are killed, and go on."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from forebay import LogReader
+from forebay.cli.demo_records import Claim
+from forebay.cli.output import Bar
+from forebay.cli.tour_events import (
+    DAMAGED_OFFSET,
+    DAMAGED_QUEUE,
+    KEY,
+    QUEUES,
+    SCHEMA,
+    SQL,
+    Plan,
+    event,
+    frame_position,
+)
+from forebay.cli.tour_processes import Command, ProcessFailed, Producer
+from forebay.cli.tour_teller import TourTeller
+from forebay.cli.tour_watch import Watch
+from forebay.dashboard.history import Outage, outage
+from forebay.formats.fflg import LAYOUTS, VERSION_DEFAULT, segment_name
+
+CONSUMER_ID = "tour"
+KILLED_PRODUCER = "doors"
+_EVENTS_PER_SECOND = 6_000
+_SECONDS_MIN = 8.0
+_SEGMENTS = 16
+_SEGMENT_BYTES_MIN = 100_000
+# At least so many that the ingest can be killed in the middle, however late Spark has started.
+_BATCHES_MIN = 4
+_KILL_AFTER_BATCHES = 2
+_POLL_SECONDS = 0.02
+# Which byte of the event is changed.
+_FLIPPED_BYTE = 10
+# Nothing happens for so long only if something is wrong; Spark takes its time on a busy machine.
+_STANDSTILL_SECONDS_MAX = 300.0
+
+_SETTINGS = """\
+source = "queues/*"
+out = "tables"
+decode = "json"
+schema = "{schema}"
+sql = "{sql}"
+deduplicate = {{ key = "{key}", within = "1h" }}
+consumer_id = "{consumer_id}"
+trigger = "1s"
+max_offsets_per_trigger = {offsets}
+"""
+
+
+@dataclass(slots=True)
+class Facts:
+    """What the tour found out on its way, for its claims and its report."""
+
+    acknowledged: int = 0
+    found: int = 0
+    producer_away_seconds: float = 0.0
+    ingest: Outage | None = None
+    batches_before: int = 0
+    begins: dict[str, int] = field(default_factory=dict)
+
+
+class Story:
+    """One run of the tour in a directory that holds nothing of it yet."""
+
+    def __init__(self, directory: str, plan: Plan, teller: TourTeller) -> None:
+        self.settings = _settings(plan)
+        self.facts = Facts()
+        self._directory = directory
+        self._plan = plan
+        self._teller = teller
+        self._ended = False
+        self._seconds = max(_SECONDS_MIN, plan.total / _EVENTS_PER_SECOND)
+        size = plan.per_queue * len(event(QUEUES[0], plan.per_queue))
+        segment_bytes = max(_SEGMENT_BYTES_MIN, size // _SEGMENTS)
+        arguments = [plan.per_queue / self._seconds, segment_bytes]
+        self._producers = [
+            Producer(os.path.join(directory, "queues", name), plan.per_queue, arguments)
+            for name in QUEUES
+        ]
+        toml = os.path.join(directory, "ingest.toml")
+        self._ingest = Command(["pipeline", "ingest", toml], os.path.join(directory, "ingest.log"))
+        self.watch = Watch(self._producers, os.path.join(directory, "tables"))
+
+    def tell(self) -> None:
+        """Runs the scenes in order; leaves no process behind."""
+        Path(self._directory, "ingest.toml").write_text(self.settings)
+        os.mkdir(os.path.join(self._directory, "queues"))
+        try:
+            self._start_producers()
+            self._start_ingest()
+            self._kill_producer()
+            self._kill_ingest()
+            self._run_out()
+        finally:
+            self._ingest.end()
+            for producer in self._producers:
+                producer.end()
+
+    def _start_producers(self) -> None:
+        self._teller.line(
+            f"1. three producers, a process each, append to {', '.join(QUEUES)} for "
+            f"{self._seconds:.0f} s; what they acknowledge is synced"
+        )
+        for producer in self._producers:
+            producer.start()
+        self.watch.mark("producers start")
+        victim = self._producers[QUEUES.index(DAMAGED_QUEUE)]
+        self._wait(lambda: victim.acknowledged > DAMAGED_OFFSET, "the producers to write")
+        header = LAYOUTS[VERSION_DEFAULT].frame_bytes
+        position = frame_position(DAMAGED_QUEUE, DAMAGED_OFFSET) + header + _FLIPPED_BYTE
+        _flip(Path(victim.path, segment_name(0)), position)
+        self._teller.line(
+            f"   a byte of {DAMAGED_QUEUE} is changed on the disk, in its event {DAMAGED_OFFSET}"
+        )
+
+    def _start_ingest(self) -> None:
+        self._teller.line("2. Spark starts, in a process of its own: forebay pipeline ingest")
+        self._ingest.start()
+        self.watch.mark("ingest starts")
+
+    def _kill_producer(self) -> None:
+        producer = self._producers[QUEUES.index(KILLED_PRODUCER)]
+        at = self._plan.per_queue * 2 // 5
+        self._wait(lambda: producer.acknowledged >= at, "the producers to write")
+        producer.kill()
+        killed = self.watch.mark(f"SIGKILL to the producer of {producer.name}")
+        acknowledged = producer.acknowledged
+        self._teller.line(
+            f"3. SIGKILL to the producer of {producer.name}, after {acknowledged:,} acknowledged "
+            "events; started again"
+        )
+        producer.start()
+        self._wait(lambda: producer.found is not None, f"the producer of {producer.name}")
+        back = self.watch.mark(f"the producer of {producer.name} is back")
+        assert producer.found is not None
+        self.facts.acknowledged, self.facts.found = acknowledged, producer.found
+        self.facts.producer_away_seconds = back.seconds - killed.seconds
+        self._teller.claim(
+            claim_recovered(acknowledged, producer.found, self.facts.producer_away_seconds)
+        )
+
+    def _kill_ingest(self) -> None:
+        self._wait(
+            lambda: len(self.watch.batches) >= _KILL_AFTER_BATCHES and self._is_writing(),
+            "the ingest to publish batches",
+        )
+        self._ingest.kill()
+        # What it published in its last moment does not count as come back.
+        self.watch.sample()
+        killed = self.watch.mark("SIGKILL to the ingest")
+        before = self.watch.names()
+        self.facts.batches_before = len(before)
+        self._teller.line(
+            f"4. SIGKILL to the ingest and its Java, in the middle of batch {max(before) + 1}; "
+            "the same command again"
+        )
+        self._ingest.start()
+        self._wait(
+            lambda: outage(self.watch.samples, killed.seconds).until_caught_up is not None,
+            "the ingest to catch up",
+        )
+        self.watch.mark("the ingest has caught up")
+        found = outage(self.watch.samples, killed.seconds)
+        self.facts.ingest = found
+        self._teller.claim(claim_resumed(before, self.watch.names(), found))
+
+    def _run_out(self) -> None:
+        self._wait(lambda: self._ended, "the producers to end")
+        self._teller.line(
+            f"5. the producers have ended after {self.watch.appended:,} events; "
+            f"the ingest is {self.watch.lag:,} behind, and runs out"
+        )
+        self._wait(lambda: self.watch.landed >= self._plan.total, "the ingest to end")
+        self.watch.mark("the ingest has run out")
+        self._ingest.stop()
+        for producer in self._producers:
+            with LogReader(producer.path) as reader:
+                self.facts.begins[producer.name] = reader.begin
+        trimmed = sum(self.facts.begins.values())
+        also = f"; {trimmed:,} events are trimmed from the logs behind it" if trimmed else ""
+        self._teller.line(f"   it has, in {len(self.watch.batches)} batches{also}")
+
+    def _is_writing(self) -> bool:
+        """Says whether a batch is being written that nobody can see yet."""
+        staging = os.path.join(self._directory, "tables", "_staging")
+        return os.path.isdir(staging) and bool(os.listdir(staging))
+
+    def _wait(self, done: Callable[[], bool], what: str) -> None:
+        """Looks at everything until something is so; raises `ProcessFailed` if nothing goes on."""
+        seen, since = (-1, -1), time.monotonic()
+        with Bar("   events", self._plan.total, hidden=self._teller.as_json) as bar:
+            while not done():
+                for producer in self._producers:
+                    producer.look()
+                self._ingest.look()
+                if not self._ended and all(producer.done for producer in self._producers):
+                    self._ended = True
+                    self.watch.mark("the producers have ended")
+                self.watch.look()
+                now = (self.watch.appended, self.watch.landed)
+                bar.update(now[1], f"{now[0]:,} appended, {now[1]:,} in tables")
+                if now != seen:
+                    seen, since = now, time.monotonic()
+                elif time.monotonic() - since > _STANDSTILL_SECONDS_MAX:
+                    raise ProcessFailed(f"waited for {what}, in vain; see {self._directory}")
+                time.sleep(_POLL_SECONDS)
+
+
+def claim_recovered(acknowledged: int, found: int, seconds: float) -> Claim:
+    """Every acknowledged event is there after the kill of a producer."""
+    lost = max(0, acknowledged - found)
+    text = f"back in {seconds:.1f} s: it finds {found:,} events in the log; lost: {lost}"
+    facts: dict[str, object] = {"acknowledged": acknowledged, "found": found, "lost": lost}
+    return Claim("nothing acknowledged is lost", text, lost == 0, facts)
+
+
+def claim_resumed(before: dict[int, str], after: dict[int, str], found: Outage) -> Claim:
+    """What was published before the kill of the ingest stays as it was, and it goes on behind."""
+    kept = sum(after.get(batch) == directory for batch, directory in before.items())
+    text = (
+        f"back after {found.until_back or 0:.1f} s, caught up after "
+        f"{found.until_caught_up or 0:.1f} s; {kept} of {len(before)} published batches untouched"
+    )
+    gapless = sorted(after) == list(range(len(after)))
+    facts: dict[str, object] = {
+        "published": len(before),
+        "kept": kept,
+        "back_seconds": found.until_back,
+        "caught_up_seconds": found.until_caught_up,
+    }
+    holds = kept == len(before) and gapless and len(after) > len(before)
+    return Claim("the ingest goes on where it was", text, holds, facts)
+
+
+def _settings(plan: Plan) -> str:
+    offsets = max(1, plan.total // _BATCHES_MIN)
+    return _SETTINGS.format(
+        schema=SCHEMA, sql=SQL, key=KEY, consumer_id=CONSUMER_ID, offsets=offsets
+    )
+
+
+def _flip(file: Path, position: int) -> None:
+    """Changes one byte of a file, as a bad disk would."""
+    with open(file, "r+b", buffering=0) as target:
+        (byte,) = os.pread(target.fileno(), 1, position)
+        os.pwrite(target.fileno(), bytes([byte ^ 1]), position)
