@@ -9,10 +9,13 @@ from __future__ import annotations
 from xdist.scheduler import LoadScopeScheduling
 
 SPARK_TESTS = ("tests/spark/", "tests/pipelines/", "tests/docs/test_readme.py")
+# These start a Spark of their own.
+OWN_SPARK = ("tests/spark/test_connect.py", "tests/spark/test_java.py")
 
 
 class OneWorkerForSpark(LoadScopeScheduling):
     """Hands out the tests of Spark as one piece, first, and the others one by one."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return "spark" if nodeid.startswith(SPARK_TESTS) else nodeid
+        in_session = nodeid.startswith(SPARK_TESTS) and not nodeid.startswith(OWN_SPARK)
+        return "spark" if in_session else nodeid

@@ -129,9 +129,11 @@ def test_the_first_line_comes_at_once_and_ctrl_c_leaves_no_process(tmp_path: Pat
 
     first = process.stdout.readline()
     waited = time.monotonic() - started
-    assert wait_until((tmp_path / "out" / "ingest.log").exists, 60)
+    assert wait_until(lambda: "ingest.toml" in str(processes_that_name(tmp_path)), 60)
+    # It must have noted the process that it has just started.
+    time.sleep(0.5)
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=120)
 
     assert first.startswith(b"forebay ")
     # Loading takes its time on a busy machine; on an idle one this is a third of a second.

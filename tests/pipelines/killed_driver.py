@@ -14,11 +14,24 @@ from typing import Any
 
 from forebay.cli.main import main
 from forebay.pipelines import ingestion
-from forebay.pipelines.output import Output
+from forebay.pipelines.building import Builder
+from forebay.pipelines.output import Output, batch_name
 
 
 def die(*_: object) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def after_landing(batch: int) -> None:
+    """Dies when what was read is written, and nothing is made of it yet."""
+    real = Builder.derive
+
+    def derive(self: Builder, spark: Any, number: int, *rest: Any) -> Any:
+        if number == batch:
+            die()
+        return real(self, spark, number, *rest)
+
+    set_attribute(Builder, "derive", derive)
 
 
 def after_staging(batch: int) -> None:
@@ -31,6 +44,18 @@ def after_staging(batch: int) -> None:
         real(self, number, staged)
 
     set_attribute(Output, "publish", publish)
+
+
+def after_linking(batch: int) -> None:
+    """Dies when the links of a batch are made, and lead nowhere."""
+    real = Output._move_to_pool
+
+    def move(self: Output, staged: str) -> None:
+        if os.path.basename(staged).startswith(batch_name(batch)):
+            die()
+        real(self, staged)
+
+    set_attribute(Output, "_move_to_pool", move)
 
 
 def after_rename(batch: int) -> None:
@@ -64,7 +89,9 @@ def set_attribute(owner: Any, name: str, value: Any) -> None:
 
 
 MOMENTS: dict[str, Callable[[int], None]] = {
+    "landed": after_landing,
     "staged": after_staging,
+    "linked": after_linking,
     "renamed": after_rename,
     "committed": after_commit,
 }

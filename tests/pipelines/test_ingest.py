@@ -61,6 +61,18 @@ def test_the_tables_are_ordinary_tables_for_every_reader(spark: SparkSession, ma
     assert sum(pyarrow.parquet.ParquetFile(file).metadata.num_rows for file in files) == 7
 
 
+def test_readers_pass_over_the_links_of_a_batch_that_is_not_published(
+    spark: SparkSession, made: Made, tmp_path: Path
+) -> None:
+    out = made.copy(tmp_path / "out")
+    link = Path(Output.at(out).current().table(DECODED), "batch=000000000002")
+
+    link.symlink_to("../batches/000000000002/decoded")
+
+    assert len(places(spark, out, DECODED)) == 7
+    assert len(pyarrow.parquet.read_table(f"{out}/{DECODED}")) == 7
+
+
 def test_a_second_run_goes_on_behind_the_first_and_trimming_follows(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -15,7 +15,9 @@ from forebay.pipelines.output import Output
 from forebay.pipelines.tables import DECODED, LANDED, REJECTED
 from tests.cli.helpers import json_lines
 from tests.cli.helpers import run as cli
+from tests.counting import Count
 from tests.pipelines.helpers import append, event, numbered, places, proof_of
+from tests.pipelines.killed_driver import MOMENTS
 from tests.sources import ROOT
 
 if TYPE_CHECKING:
@@ -46,6 +48,12 @@ def start(*command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def kill_one(file: Path, moment: str, batch: int) -> None:
+    """Runs a driver that dies at a moment of a batch."""
+    killed = start("-m", "tests.pipelines.killed_driver", str(file), moment, str(batch))
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+
+
 @pytest.mark.crash
 def test_killed_drivers_and_the_same_command_again_give_every_record_once(
     spark: SparkSession, tmp_path: Path
@@ -57,8 +65,7 @@ def test_killed_drivers_and_the_same_command_again_give_every_record_once(
 
     published = []
     for moment, batch in KILLS:
-        killed = start("-m", "tests.pipelines.killed_driver", str(file), moment, str(batch))
-        assert killed.returncode == -signal.SIGKILL, killed.stderr
+        kill_one(file, moment, batch)
         published.append(list(Output.at(out).current().batches()))
     # The same command; only that Spark runs here already.
     last = cli("pipeline", "ingest", file, "--json")
@@ -72,3 +79,25 @@ def test_killed_drivers_and_the_same_command_again_give_every_record_once(
     assert places(spark, out, DECODED) == [place for place in everything if place[1] < 80]
     assert places(spark, out, REJECTED) == [("q1", 80), ("q2", 80)]
     assert proof_of(spark, out).batches == 3
+
+
+@pytest.mark.full
+@pytest.mark.crash
+def test_thirty_killed_drivers_cost_nothing(
+    spark: SparkSession, tmp_path: Path, record_property: Count
+) -> None:
+    append(tmp_path / "q1", [event(number) for number in range(900)])
+    file, out = tmp_path / "ingest.toml", tmp_path / "out"
+    file.write_text(SETTINGS.replace("60", "30"))
+    moments = [*MOMENTS] * 6
+
+    for moment in moments:
+        batch = len(Output.at(out).current().batches()) if Output.at(out).exists else 0
+        kill_one(file, moment, batch)
+    last = cli("pipeline", "ingest", file)
+
+    assert last.exit_code == 0, last.output
+    for moment in MOMENTS:
+        record_property(f"kills of an ingest, {moment}", moments.count(moment))
+    assert places(spark, out, DECODED) == numbered("q1", range(900))
+    assert proof_of(spark, out).batches == 30

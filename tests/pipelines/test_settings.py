@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from forebay.errors import InvalidOption
 from forebay.pipelines import ingest, plan, read_settings
 from forebay.pipelines.settings import known_settings
+from tests.sources import ROOT
 
 EVERY_KEY = """
 source = ["spool/*", "/var/spool/b"]
@@ -49,6 +51,14 @@ def test_every_parameter_but_those_of_programs_can_be_in_a_file() -> None:
     parameters = set(inspect.signature(ingest).parameters)
 
     assert parameters - set(known_settings()) == {"spark", "on_progress", "stop"}
+
+
+def test_the_page_lists_every_key_in_the_order_of_the_parameters() -> None:
+    page = (ROOT / "docs" / "pipelines.md").read_text()
+
+    table = page.partition("## Settings")[2].partition("## ")[0]
+
+    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == known_settings()
 
 
 @pytest.mark.parametrize(

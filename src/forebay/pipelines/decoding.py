@@ -69,7 +69,7 @@ def check_columns(spark: SparkSession, definition: Definition) -> StructType:
 
     if definition.decode in WITH_SCHEMA:
         _check_declared(definition)
-    if any(table.name == VIEW and table.isTemporary for table in spark.catalog.listTables()):
+    if any(table.isTemporary for table in spark.catalog.listTables(pattern=VIEW)):
         raise InvalidOption(f"a temporary view {VIEW} exists: drop it, the SQL has its own")
     try:
         with decoded(spark.createDataFrame([], LANDED_DDL), definition) as rows:

@@ -246,21 +246,20 @@ class _Teller:
         self._output = output
         self._on_progress = on_progress
         self._started = time.monotonic()
-        self._published: set[int] = set()
+        self._next = 0
         self._batches: list[int] = []
         self._queues: dict[str, Counts] = {}
         self._total = Counts()
 
     def pass_over_what_is_there(self) -> None:
         """Tells only of what comes from now on."""
-        self._published = set(self._output.current().batches())
+        self._next = max(self._output.current().batches(), default=-1) + 1
 
     def tell(self) -> None:
         """Tells of the batches that came since the last time."""
-        for batch, directory in self._output.current().batches().items():
-            if batch not in self._published:
-                self._published.add(batch)
-                self.add(read_manifest(directory))
+        while self._output.has(self._next):
+            self.add(read_manifest(self._output.current().batch(self._next)))
+            self._next += 1
 
     def add(self, manifest: Manifest) -> None:
         """Tells of one batch."""

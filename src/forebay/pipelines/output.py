@@ -41,7 +41,7 @@ from forebay.storage.filesystem import DiskFilesystem
 COLUMNS_ONLY = -1
 DOCUMENT = "pipeline.json"
 MANIFEST = "manifest.json"
-# Queries that were planned on tables before they were replaced may still read the old files.
+# Who resolved the link before the tables were replaced may still read the old ones.
 REPLACED_KEPT_SECONDS = 3600
 _CURRENT = "current"
 _SETS = "_sets"
@@ -86,7 +86,8 @@ class Output:
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Keeps every other process from changing it; raises `Locked`. Makes the directory."""
-        os.makedirs(self.path, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            os.makedirs(self.path)
         try:
             directory = DiskFilesystem().open_directory(self.path)
         except NotAQueue:
@@ -235,6 +236,10 @@ class TableSet:
         return {
             batch: os.path.join(self.pool, name) for batch, name in names if batch != COLUMNS_ONLY
         }
+
+    def batch(self, batch: int) -> str:
+        """Gives the directory of a published batch."""
+        return os.path.join(self.path, _INDEX, batch_name(batch))
 
     def names(self) -> dict[int, str]:
         """Gives the published batches, the one of the columns too, by their names in the pool."""

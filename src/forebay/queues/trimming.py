@@ -105,9 +105,9 @@ class Trimmer:
         for name in [self._segments.names[base] for base in bases[:count]]:
             with contextlib.suppress(FileNotFoundError):
                 self._directory.unlink(name)
+            self._segments.drop_first(1)
             # A power cut may take the unlinks in any order: one that is left before a gap would
             # look like damage.
             self._directory.sync()
-            self._segments.drop_first(1)
         keep_reserve(self._directory)
         return removed

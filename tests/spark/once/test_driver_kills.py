@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
 from tests.counting import Count
@@ -29,6 +30,7 @@ def kill_in(window: str, query: Query, path: Path, output: Path) -> None:
         driver.kill()
 
 
+@pytest.mark.full
 def test_a_driver_killed_in_any_window_neither_loses_nor_doubles_a_record(
     spark: SparkSession, tmp_path: Path, record_property: Count
 ) -> None:
