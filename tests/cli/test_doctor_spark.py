@@ -18,7 +18,7 @@ from tests.cli.helpers import json_lines, run
 
 GOOD_ONE = Executor(
     host="node1",
-    directory="/work/0",
+    directory="/executors/0",
     python=platform.python_version(),
     forebay=__version__,
     problem=None,
