@@ -4,6 +4,7 @@
     ├── the caller's mistake
     │   ├── InvalidOption          also a ValueError: an option out of its bounds
     │   ├── RecordTooLarge         also a ValueError: the record cannot fit into a segment
+    │   ├── InvalidEvent           also a ValueError: the format cannot hold this event
     │   └── NotAQueue              the path is not a queue, or not one that may be opened
     ├── the state of a queue
     │   ├── Closed                 the handle is closed, failed, or belongs to the parent of a fork
@@ -16,6 +17,8 @@
     └── the data
         ├── Damaged                bytes that do not verify: path, position, reason
         ├── DataLoss               records that a stream had yet to read are gone, or others' now
+        ├── UndecodableEvent       a frame that verifies and holds no event
+        ├── WrongKey               an encrypted file, and no key or another one than its own
         └── UnsupportedVersion     a format version that this program does not know
 
 `OSError` passes through untouched: a full disk is `OSError(ENOSPC)`, as everywhere in Python.
@@ -40,6 +43,10 @@ class InvalidOption(ForebayError, ValueError):
 
 class RecordTooLarge(ForebayError, ValueError):
     """The record cannot fit into a segment, whatever happens; nothing was written."""
+
+
+class InvalidEvent(ForebayError, ValueError):
+    """The event cannot be written so that Beats reads it; nothing was written."""
 
 
 class NotAQueue(ForebayError):
@@ -94,6 +101,14 @@ class Damaged(ForebayError):
 
 class DataLoss(ForebayError):
     """Records that a reader counted on are gone: trimmed, lost to a power cut, or never there."""
+
+
+class UndecodableEvent(ForebayError):
+    """The bytes of a frame verify and hold no event; the message says what is wrong with them."""
+
+
+class WrongKey(ForebayError):
+    """The file is encrypted and the key is missing or another one; its bytes may be whole."""
 
 
 class UnsupportedVersion(ForebayError):
