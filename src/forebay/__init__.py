@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from forebay.errors import (
     Closed,
@@ -11,21 +12,39 @@ from forebay.errors import (
     Empty,
     ForebayError,
     Full,
+    InvalidEvent,
     InvalidOption,
     Locked,
     NotAQueue,
     NotInstalled,
     Overtaken,
     RecordTooLarge,
+    UndecodableEvent,
     UnsupportedVersion,
+    WrongKey,
 )
 from forebay.frames import Damage
 from forebay.kernels.records import Record
 from forebay.queues.consumer import Consumer
+from forebay.queues.kinds import kind_of
 from forebay.queues.log import Log
 from forebay.queues.reader import LogReader
 
+if TYPE_CHECKING:
+    from forebay.formats.beats_events import Event
+    from forebay.queues.event import EventQueue
+    from forebay.queues.event_batch import EventBatch
+    from forebay.queues.event_reader import EventReader
+
 __version__ = "0.1.0"
+
+# Imported at first use: who only has logs needs neither LZ4 nor AES nor CBOR.
+_MODULES = {
+    "Event": "forebay.formats.beats_events",
+    "EventBatch": "forebay.queues.event_batch",
+    "EventQueue": "forebay.queues.event",
+    "EventReader": "forebay.queues.event_reader",
+}
 
 __all__ = [
     "Closed",
@@ -33,8 +52,13 @@ __all__ = [
     "Damage",
     "Damaged",
     "Empty",
+    "Event",
+    "EventBatch",
+    "EventQueue",
+    "EventReader",
     "ForebayError",
     "Full",
+    "InvalidEvent",
     "InvalidOption",
     "Locked",
     "Log",
@@ -44,18 +68,31 @@ __all__ = [
     "Overtaken",
     "Record",
     "RecordTooLarge",
+    "UndecodableEvent",
     "UnsupportedVersion",
+    "WrongKey",
     "open",
     "read",
 ]
 
 
-def open(path: str | os.PathLike[str], **options: Any) -> Log:
+def open(path: str | os.PathLike[str], **options: Any) -> Any:
     """Opens a queue that is there, of whatever kind it is; raises `NotAQueue` if there is none."""
-    LogReader(path).close()
-    return Log(path, **options)
+    kind = kind_of(path)
+    if kind.name == "log":
+        LogReader(path).close()
+    return kind.open_queue(path, **options)
 
 
-def read(path: str | os.PathLike[str], *, salvage: bool = False) -> LogReader:
-    """Reads a queue without owning it: no lock, nothing written, dead or alive."""
-    return LogReader(path, salvage=salvage)
+def read(path: str | os.PathLike[str], *, salvage: bool = False, **options: Any) -> Any:
+    """Reads a queue without owning it: no lock, nothing written, dead or alive.
+
+    An event queue takes `key_file` and `dialect` as well.
+    """
+    return kind_of(path).open_reader(path, salvage=salvage, **options)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_MODULES[name]), name)

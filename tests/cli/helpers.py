@@ -41,7 +41,8 @@ def environment() -> dict[str, str]:
 
 
 def json_lines(result: Result) -> list[Any]:
-    return [json.loads(line) for line in result.stdout.splitlines()]
+    # Not by `splitlines`: text may hold other ends of lines.
+    return [json.loads(line) for line in result.stdout.split("\n")[:-1]]
 
 
 def make_log(path: Path, values: list[bytes], **options: Any) -> Path:

@@ -6,10 +6,10 @@ from typing import Any
 
 from forebay.errors import ForebayError
 from tests.crash.forgetful import ForgetfulFilesystem
-from tests.crash.scenarios import SCENARIOS, Steps, random_steps
-from tests.crash.workload import Broken, Promise, Workload, check_state, promises_of
+from tests.crash.kinds import LOG, Kind
+from tests.crash.scenarios import Steps
+from tests.crash.workload import Broken, Promise, check_state, promises_of
 
-POLICIES: list[dict[str, Any]] = [{}, {"sync": "os"}, {"sync": "interval"}, {"version": 1}]
 _GO_ON_EVERY = 8
 _NESTED_EVERY = 25
 
@@ -17,7 +17,8 @@ _NESTED_EVERY = 25
 class Campaign:
     """Counts the distinct states that were opened and found whole."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: Kind = LOG) -> None:
+        self._kind = kind
         self.seen: set[bytes] = set()
         self.contents: set[bytes] = set()
         self._opened = 0
@@ -29,29 +30,30 @@ class Campaign:
 
     def run_scenario(self, name: str, seed: int, **limits: Any) -> None:
         """Runs a scenario by name and checks every state that a power cut may leave."""
-        steps, options = SCENARIOS[name]
+        steps, options = self._kind.scenarios[name]
         self.run(steps, options, seed, f"scenario {name!r}", **limits)
 
     def run_random(self, seed: int, **limits: Any) -> None:
         """Runs random operations, under the policy that the seed gives."""
-        options = POLICIES[seed % len(POLICIES)]
-        self.run(random_steps, options, seed, f"random operations under {options}", **limits)
+        options = self._kind.policies[seed % len(self._kind.policies)]
+        what = f"random operations under {options}"
+        self.run(self._kind.random_steps, options, seed, what, **limits)
 
     def run(
         self, steps: Steps, options: dict[str, Any], seed: int, what: str, **limits: Any
     ) -> None:
         """Runs steps on a new machine and checks every state that a power cut may leave."""
-        work = Workload(ForgetfulFilesystem(seed), seed, **options)
+        work = self._kind.workload(ForgetfulFilesystem(seed), seed, **options)
         try:
             steps(work)
         finally:
-            work.log._closed = True
+            work.forget()
         settings = {"random_subsets": 8, "torn": True, **limits}
         for state in work.filesystem.crash_states(seen=self.seen, **settings):
             self.contents.add(state.key)
             self._opened += 1
             promises = promises_of(state, work.filesystem)
-            if state.description == "everything" and options.get("version") != 1:
+            if state.description == "everything" and self._kind.keeps_all(options):
                 # The same bytes as after `kill -9`, which under no policy takes what was stored.
                 stored = max((promise.seen for promise in promises), default=0)
                 promises = [*promises, Promise(end=stored)]
@@ -60,7 +62,12 @@ class Campaign:
             where = f"{what}, seed {seed}"
             try:
                 machine = check_state(
-                    state, promises, work.model, options=work.options, go_on=go_on
+                    self._kind.check,
+                    state,
+                    promises,
+                    work.model,
+                    options=work.options,
+                    go_on=go_on,
                 )
                 if not nested:
                     continue
@@ -68,6 +75,6 @@ class Campaign:
                 for again in machine.crash_states(1, seen=self.seen, limit=6):
                     where = f"{what}, seed {seed}, point {state.point}, {state.description}"
                     self.contents.add(again.key)
-                    check_state(again, promises, work.model, options=work.options)
+                    check_state(self._kind.check, again, promises, work.model, options=work.options)
             except (Broken, ForebayError, OSError) as error:
                 raise Broken(f"{where}: {error}") from error

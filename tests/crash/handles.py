@@ -85,7 +85,8 @@ class ForgetfulFile:
                 raise ValueError(f"cannot map {size} of {len(self._node.content)} bytes")
             return self._cache.map(self._node, size)
 
-    def lock(self) -> bool:
+    def lock(self, *, shared: bool = False) -> bool:
+        # One machine, one owner: a shared lock is as good as one of its own.
         with self._cache.mutex:
             if self._node.owner is None:
                 self._node.owner = self

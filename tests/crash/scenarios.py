@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tests.crash.log_kind import LogWorkload
 from tests.crash.workload import Workload
 
-Steps = Callable[[Workload], None]
+# Of any kind of queue, or of one: then it uses what only that one has.
+Steps = Callable[[Any], None]
 
 
 def singles(run: Workload) -> None:
@@ -51,7 +53,7 @@ def trimming_much(run: Workload) -> None:
     run.append(50)
 
 
-def cursors(run: Workload) -> None:
+def cursors(run: LogWorkload) -> None:
     run.append_many(6, size=600)
     run.sync()
     run.move_cursor("spark", 2)
@@ -71,7 +73,7 @@ def draining(run: Workload) -> None:
     run.append(20)
 
 
-def adoption(run: Workload) -> None:
+def adoption(run: LogWorkload) -> None:
     run.append(60)
     run.publish_batch([2, 1])
     run.adopt()
@@ -80,7 +82,7 @@ def adoption(run: Workload) -> None:
     run.adopt()
 
 
-def one_time_adoption(run: Workload) -> None:
+def one_time_adoption(run: LogWorkload) -> None:
     run.append(60)
     run.leave_orphan()
     run.publish_batch([2, 1], writer="once:a")
@@ -107,7 +109,17 @@ def dropping(run: Workload) -> None:
         run.append(500)
 
 
-SCENARIOS: dict[str, tuple[Steps, dict[str, Any]]] = {
+def settling(run: Workload) -> None:
+    run.append_many(9, size=300)
+    for _ in range(3):
+        run.read_and_commit("b", 2)
+    run.append(700)
+    run.read_and_commit("a", 20)
+    run.read_and_commit("a", 20)
+    run.append(50)
+
+
+LOG_SCENARIOS: dict[str, tuple[Steps, dict[str, Any]]] = {
     "singles": (singles, {}),
     "batches": (batches, {}),
     "rolling": (rolling, {}),
@@ -135,6 +147,40 @@ SCENARIOS: dict[str, tuple[Steps, dict[str, Any]]] = {
 }
 
 
+EVENT_SCENARIOS: dict[str, tuple[Steps, dict[str, Any]]] = {
+    "singles": (singles, {"version": "v2"}),
+    "batches": (batches, {"version": "v2"}),
+    "rolling": (rolling, {"version": "v2"}),
+    "closing": (closing, {"version": "v2"}),
+    "trimming": (trimming, {"version": "v2"}),
+    "settling": (settling, {"version": "v2"}),
+    "killed": (killed, {"version": "v2"}),
+    "dropping": (
+        dropping,
+        {"version": "v2", "max_bytes": 3000, "when_full": "drop_oldest"},
+    ),
+    "os dropping": (
+        dropping,
+        {"version": "v2", "max_bytes": 3000, "when_full": "drop_oldest", "sync": "os"},
+    ),
+    "os batches": (batches, {"version": "v2", "sync": "os"}),
+    "os rolling": (rolling, {"version": "v2", "sync": "os"}),
+    "os killed": (killed, {"version": "v2", "sync": "os"}),
+    "os closing": (closing, {"version": "v2", "sync": "os"}),
+    "os settling": (settling, {"version": "v2", "sync": "os"}),
+    "interval draining": (draining, {"version": "v2", "sync": "interval"}),
+    "interval trimming": (trimming, {"version": "v2", "sync": "interval"}),
+    "v1": (settling, {"version": "v1"}),
+    "v2-lz4": (settling, {"version": "v2-lz4"}),
+    "v2-lz4 killed": (killed, {"version": "v2-lz4"}),
+    "v2-seed": (settling, {"version": "v2-seed"}),
+    "v3-seed": (settling, {"version": "v3-seed"}),
+    "v3-seed killed": (killed, {"version": "v3-seed"}),
+    "os v3-seed": (rolling, {"version": "v3-seed", "sync": "os"}),
+    "os v2-lz4": (draining, {"version": "v2-lz4", "sync": "os"}),
+}
+
+
 def random_steps(run: Workload) -> None:
     """A few operations of all kinds, drawn by the run's seed."""
     draw = run.random
@@ -152,6 +198,12 @@ def random_steps(run: Workload) -> None:
     ]
     for _ in range(draw.randrange(4, 9)):
         draw.choice(operations)()
+
+
+def random_log_steps(run: LogWorkload) -> None:
+    """The same, and what only a log has."""
+    random_steps(run)
+    draw = run.random
     if draw.random() < 0.3:
         run.publish_batch([draw.randrange(1, 3) for _ in range(draw.randrange(1, 3))])
         run.adopt()

@@ -16,44 +16,29 @@ import pytest
 
 from forebay.errors import Closed, ForebayError
 from tests.counting import Count
-from tests.crash import scenarios
 from tests.crash.forgetful import ForgetfulFilesystem
-from tests.crash.workload import Broken, Promise, Workload, check_machine, check_state, promises_of
+from tests.crash.kinds import EACH_FAILING, KINDS, Kind
+from tests.crash.workload import Broken, Promise, Workload, check_state, promises_of
 
 FAULTS = {"EIO": errno.EIO, "ENOSPC": errno.ENOSPC, "short write": None}
-CASES: dict[str, tuple[scenarios.Steps, dict[str, Any]]] = {
-    name: scenarios.SCENARIOS[name]
-    for name in (
-        "rolling",
-        "closing",
-        "trimming",
-        "adoption",
-        "one-time adoption",
-        "killed",
-        "version 1",
-        "os draining",
-        "os rolling",
-        "os killed",
-        "interval draining",
-    )
-}
 
 
-class Enduring(Workload):
+class Enduring:
     """A workload that takes an error of the disk as an answer, and goes on."""
 
-    def __getattribute__(self, name: str) -> Any:
-        found = super().__getattribute__(name)
-        if name in OPERATIONS:
-            return self._enduring(found)
-        return found
+    def __init__(self, work: Workload) -> None:
+        self.work = work
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.work, name)
+        return self._enduring(found) if name in OPERATIONS else found
 
     def _enduring(self, operation: Callable[..., None]) -> Callable[..., None]:
         def run(*arguments: Any, **keywords: Any) -> None:
             try:
                 operation(*arguments, **keywords)
             except (OSError, ForebayError):
-                self.filesystem.acknowledge("an error")
+                self.work.filesystem.acknowledge("an error")
 
         return run
 
@@ -73,49 +58,56 @@ OPERATIONS = {
 
 
 def fail_each_call(
-    name: str, error: int | None, *, forever: bool, check: Callable[[Enduring], None]
+    kind: Kind,
+    name: str,
+    error: int | None,
+    *,
+    forever: bool,
+    check: Callable[[Kind, Workload], None],
 ) -> int:
     """Runs a scenario with each call failing in turn; gives how many faults there were."""
-    steps, options = CASES[name]
+    steps, options = kind.scenarios[name]
     faults = call = 0
     while True:
         call += 1
         filesystem = ForgetfulFilesystem(seed=call)
-        work = Enduring(filesystem, seed=1, **options)
+        work = kind.workload(filesystem, seed=1, **options)
         filesystem.fail_at(call, error, forever=forever)
         try:
-            steps(work)
+            steps(Enduring(work))
         except (OSError, ForebayError):
             # The scenario opens a queue while the disk fails.
             filesystem.acknowledge("cannot open")
         met = work.filesystem.faults + filesystem.faults
         work.filesystem.heal()
         filesystem.heal()
-        work.log._closed = True
+        work.forget()
         if not met:
             return faults
         faults += 1
-        check(work)
+        check(kind, work)
 
 
-def check_healed(work: Enduring) -> None:
+def check_healed(kind: Kind, work: Workload) -> None:
     """The process goes on, or is killed: either way, all that was acknowledged is there."""
     promises = [made for made in work.filesystem.acknowledgements if isinstance(made, Promise)]
-    stored = [Promise(end=work.stored)] if work.log._writer._error is None else []
-    if work.log._writer._error is None:
+    stored = [Promise(end=work.stored)] if work.trouble is None else []
+    if work.trouble is None:
         try:
-            offset = work.log.append(b"the disk is well again")
+            work.go_on()
         except Closed as error:
             raise Broken(f"the handle ended when the disk was well again: {error}") from error
-        work.model.values[offset] = [b"the disk is well again"]
-    check_machine(
-        work.filesystem.kill(),
-        promises + stored,
-        work.model,
-        options=work.options,
-        where="healed",
-        killed=True,
-    )
+    try:
+        kind.check(
+            work.filesystem.kill(),
+            promises + stored,
+            work.model,
+            options=work.options,
+            where="healed",
+            killed=True,
+        )
+    except (ForebayError, OSError) as error:
+        raise Broken(f"healed: {error}") from error
 
 
 @pytest.fixture(autouse=True)
@@ -126,32 +118,43 @@ def _quiet() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("forever", [False, True], ids=["once", "for good"])
 @pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("kind", "name"), EACH_FAILING)
 def test_an_error_of_any_call_loses_nothing_and_the_queue_goes_on(
-    name: str, fault: str, forever: bool, record_property: Count
+    kind: str, name: str, fault: str, forever: bool, record_property: Count
 ) -> None:
-    faults = fail_each_call(name, FAULTS[fault], forever=forever, check=check_healed)
+    faults = fail_each_call(KINDS[kind], name, FAULTS[fault], forever=forever, check=check_healed)
 
     record_property("I/O errors", faults)
     assert faults > 0
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["rolling", "killed", "os draining"])
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("log", "rolling"),
+        ("log", "killed"),
+        ("log", "os draining"),
+        ("events", "rolling"),
+        ("events", "killed"),
+        ("events", "settling"),
+        ("events", "v3-seed"),
+    ],
+)
 def test_a_power_cut_after_an_error_loses_nothing_acknowledged(
-    name: str, record_property: Count
+    kind: str, name: str, record_property: Count
 ) -> None:
     states = 0
 
-    def cut_power(work: Enduring) -> None:
+    def cut_power(kind: Kind, work: Workload) -> None:
         nonlocal states
         last = work.filesystem.operations
         for state in work.filesystem.crash_states(2, points=lambda point: point == last, limit=8):
             states += 1
             promises = promises_of(state, work.filesystem)
-            check_state(state, promises, work.model, options=work.options)
+            check_state(kind.check, state, promises, work.model, options=work.options)
 
-    faults = fail_each_call(name, errno.EIO, forever=False, check=cut_power)
+    faults = fail_each_call(KINDS[kind], name, errno.EIO, forever=False, check=cut_power)
 
     record_property("power cuts after an I/O error", states)
     assert states > faults

@@ -1,6 +1,6 @@
 """Real processes, killed for real: `kill -9` at random moments loses nothing acknowledged.
 
-Each record's content is a function of its offset, so that a reader can judge it alone. The writer
+Each record's content is a function of its number, so that a reader can judge it alone. The writer
 tells through a pipe what was acknowledged, before it goes on.
 """
 
@@ -10,16 +10,19 @@ import os
 import random
 import signal
 import time
+from collections.abc import Callable
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from forebay.queues.log import Log
+from forebay import Event, EventQueue, EventReader, Log
 from tests.counting import Count
+from tests.queues.event_helpers import make_key
 
 KILLS_EACH = 60
+EVENT_KILLS_EACH = 15
 OPTIONS: dict[str, Any] = {"segment_bytes": 40_000, "staging_bytes": 16_384}
 
 
@@ -29,7 +32,10 @@ def value_at(offset: int) -> bytes:
     return start * (1 + start[0] % 101)
 
 
-def write_until_killed(path: Path, pipe: int, seed: int, options: dict[str, Any]) -> None:
+Writer = Callable[[Path, int, int, dict[str, Any]], None]
+
+
+def write_log(path: Path, pipe: int, seed: int, options: dict[str, Any]) -> None:
     """Appends in all ways there are, and reports each acknowledged end."""
     draw = random.Random(seed)
     log = Log(path, **OPTIONS, **options)
@@ -50,14 +56,35 @@ def write_until_killed(path: Path, pipe: int, seed: int, options: dict[str, Any]
             log.trim()
 
 
-def kill_a_writer(path: Path, seed: int, seconds: float, options: dict[str, Any]) -> int:
+def event_at(number: int) -> Event:
+    return Event(number, 0, {}, {"value": value_at(number)})
+
+
+def write_events(path: Path, pipe: int, seed: int, options: dict[str, Any]) -> None:
+    """Puts in all ways there are, and reports each acknowledged end; acknowledges now and then."""
+    draw = random.Random(seed)
+    queue = EventQueue(path, segment_bytes=40_000, **options)
+    with EventReader(path, key_file=options.get("key_file")) as reader:
+        end = max((event.timestamp_ns for event in reader), default=-1) + 1
+    while True:
+        count = 1 if draw.random() < 0.9 else draw.randrange(1, 60)
+        queue.put_many([event_at(end + number) for number in range(count)])
+        end += count
+        os.write(pipe, end.to_bytes(8, "big"))
+        if draw.random() < 0.02:
+            queue.read(draw.randrange(1, 200)).ack()
+
+
+def kill_a_writer(
+    write: Writer, path: Path, seed: int, seconds: float, options: dict[str, Any]
+) -> int:
     """Lets a child write for a while, kills it, and gives the end that it had acknowledged."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         try:
             os.close(reading)
-            write_until_killed(path, writing, seed, options)
+            write(path, writing, seed, options)
         finally:
             os._exit(1)
     os.close(writing)
@@ -85,7 +112,8 @@ def test_kill_at_random_moments_loses_nothing_acknowledged(
 ) -> None:
     draw = random.Random(str(options))
     for seed in range(KILLS_EACH):
-        acknowledged = kill_a_writer(tmp_path / "q", seed, draw.uniform(0, 0.04), options)
+        seconds = draw.uniform(0, 0.04)
+        acknowledged = kill_a_writer(write_log, tmp_path / "q", seed, seconds, options)
         with Log(tmp_path / "q", **OPTIONS, **options) as log:
             assert log.end >= acknowledged, (seed, acknowledged, log.end)
             begin = log.begin
@@ -95,3 +123,31 @@ def test_kill_at_random_moments_loses_nothing_acknowledged(
             assert all(record.value == value_at(record.offset) for record in records)
 
     record_property("kills", KILLS_EACH)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sync", ["always", "os"])
+@pytest.mark.parametrize("version", ["v2", "v2-lz4", "v3-seed"])
+def test_kill_at_random_moments_loses_no_event(
+    tmp_path: Path, version: str, sync: str, record_property: Count
+) -> None:
+    draw = random.Random(f"{version} {sync}")
+    key_file = make_key(tmp_path)
+    options: dict[str, Any] = {"version": version, "sync": sync, "key_file": key_file}
+    for seed in range(EVENT_KILLS_EACH):
+        seconds = draw.uniform(0, 0.04)
+        acknowledged = kill_a_writer(write_events, tmp_path / "q", seed, seconds, options)
+        with EventQueue(tmp_path / "q", **options) as queue:
+            events = []
+            while batch := queue.read(1000):
+                events += batch.events
+            assert all(event == event_at(event.timestamp_ns) for event in events)
+            with EventReader(tmp_path / "q", key_file=key_file) as reader:
+                there = [event.timestamp_ns for event in reader]
+            assert there == list(range(there[0], there[-1] + 1))
+            assert there[-1] + 1 >= acknowledged, (seed, acknowledged, there[-1])
+            numbers = [event.timestamp_ns for event in events]
+            assert numbers == there[len(there) - len(numbers) :]
+            assert not queue.damage or all(damage.torn for damage in queue.damage)
+
+    record_property("kills", EVENT_KILLS_EACH)

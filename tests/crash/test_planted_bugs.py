@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import gc
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from forebay.errors import ForebayError
 from forebay.formats.fflg import Frames
-from forebay.queues import adoption, log, positions, recovery, trimming
+from forebay.queues import adoption, positions, recovery, trimming
 from forebay.queues.chunk import Chunk
 from forebay.queues.publishing import End, Publisher
 from forebay.queues.writer import LogWriter
@@ -27,50 +24,18 @@ from forebay.storage.segments import SegmentWriter
 from forebay.storage.staging import HEADER_BYTES
 from forebay.storage.tail import Tail, TailFile
 from tests.counting import Count
-from tests.crash.campaign import Campaign
 from tests.crash.forgetful import ForgetfulFilesystem
 from tests.crash.handles import ForgetfulDirectory
-from tests.crash.test_io_errors import check_healed, fail_each_call
-from tests.crash.workload import Broken, Workload
-
-Patch = pytest.MonkeyPatch
-Hunt = Callable[[], None]
-
-
-def cut_power(*names: str) -> Hunt:
-    """Looks for a bug by cutting the power in scenarios."""
-
-    def hunt() -> None:
-        for name in names:
-            Campaign().run_scenario(name, seed=3)
-
-    return hunt
-
-
-def fail_calls(name: str, error: int | None) -> Hunt:
-    """Looks for a bug by failing every call of a scenario."""
-
-    def hunt() -> None:
-        fail_each_call(name, error, forever=False, check=check_healed)
-
-    return hunt
-
-
-def power_cut_after_a_failed_sync() -> None:
-    """A call fails, the append is tried again, the process dies: what is served must stay."""
-    for call in range(1, 12):
-
-        def steps(run: Workload, call: int = call) -> None:
-            run.append(300)
-            run.filesystem.fail_at(call, errno.EIO)
-            for _ in range(2):
-                with contextlib.suppress(OSError, ForebayError):
-                    run.append(700)
-                run.filesystem.heal()
-            run.kill()
-            run.append(20)
-
-        Campaign().run(steps, {}, 5, f"call {call} fails")
+from tests.crash.hunts import (
+    Bugs,
+    Patch,
+    cut_power,
+    fail_calls,
+    power_cut_after_a_failed_sync,
+    quietly,
+)
+from tests.crash.kinds import LOG
+from tests.crash.workload import Broken
 
 
 def no_sync(patch: Patch) -> None:
@@ -255,41 +220,39 @@ def failed_write_not_cut_back(patch: Patch) -> None:
     patch.setattr(SegmentWriter, "_cut_back", leave)
 
 
-BUGS: dict[str, tuple[Callable[[Patch], None], Hunt]] = {
-    "no sync": (no_sync, cut_power("singles")),
-    "no directory sync": (no_directory_sync, cut_power("rolling")),
-    "acknowledged before the sync": (acknowledge_before_sync, cut_power("singles")),
-    "a failed sync tried again": (try_a_failed_sync_again, power_cut_after_a_failed_sync),
-    "unlinked before the position": (trim_before_the_position_is_saved, cut_power("trimming")),
-    "cursors ignored": (trim_over_cursors, cut_power("cursors")),
-    "unlinks share a sync": (unlinks_share_a_sync, cut_power("trimming much")),
-    "short write ignored": (short_write_ignored, fail_calls("rolling", None)),
-    "failed write not cut back": (failed_write_not_cut_back, fail_calls("rolling", errno.EIO)),
-    "staging reused too early": (staging_space_reused_too_early, cut_power("os draining")),
-    "staged records forgotten": (staged_records_forgotten, cut_power("os killed")),
-    "served without a copy": (found_records_served_without_a_copy, power_cut_after_a_failed_sync),
-    "offsets given out twice": (offsets_given_out_twice_unseen, cut_power("os rolling")),
-    "renamed before the sync": (rename_before_sync, cut_power("trimming", "adoption")),
-    "checksum not looked at": (checksum_not_looked_at, cut_power("rolling", "os rolling")),
-    "clean mark left standing": (clean_mark_left_standing, cut_power("closing")),
-    "marked before the sync": (mark_written_before_the_sync, cut_power("version 1")),
-    "adopted twice": (batch_adopted_without_a_ledger, cut_power("adoption")),
+BUGS: Bugs = {
+    "no sync": (no_sync, cut_power(LOG, "singles")),
+    "no directory sync": (no_directory_sync, cut_power(LOG, "rolling")),
+    "acknowledged before the sync": (acknowledge_before_sync, cut_power(LOG, "singles")),
+    "a failed sync tried again": (try_a_failed_sync_again, power_cut_after_a_failed_sync(LOG)),
+    "unlinked before the position": (trim_before_the_position_is_saved, cut_power(LOG, "trimming")),
+    "cursors ignored": (trim_over_cursors, cut_power(LOG, "cursors")),
+    "unlinks share a sync": (unlinks_share_a_sync, cut_power(LOG, "trimming much")),
+    "short write ignored": (short_write_ignored, fail_calls(LOG, "rolling", None)),
+    "failed write not cut back": (failed_write_not_cut_back, fail_calls(LOG, "rolling", errno.EIO)),
+    "staging reused too early": (staging_space_reused_too_early, cut_power(LOG, "os draining")),
+    "staged records forgotten": (staged_records_forgotten, cut_power(LOG, "os killed")),
+    "served without a copy": (
+        found_records_served_without_a_copy,
+        power_cut_after_a_failed_sync(LOG),
+    ),
+    "offsets given out twice": (offsets_given_out_twice_unseen, cut_power(LOG, "os rolling")),
+    "renamed before the sync": (rename_before_sync, cut_power(LOG, "trimming", "adoption")),
+    "checksum not looked at": (checksum_not_looked_at, cut_power(LOG, "rolling", "os rolling")),
+    "clean mark left standing": (clean_mark_left_standing, cut_power(LOG, "closing")),
+    "marked before the sync": (mark_written_before_the_sync, cut_power(LOG, "version 1")),
+    "adopted twice": (batch_adopted_without_a_ledger, cut_power(LOG, "adoption")),
     "adoption left undecided": (
         appends_after_an_undecided_adoption,
-        fail_calls("adoption", errno.EIO),
+        fail_calls(LOG, "adoption", errno.EIO),
     ),
 }
 
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
-    logging.getLogger("forebay").setLevel(logging.CRITICAL)
-    closing = log.Log.__del__
-    # A hunt that ends in the middle leaves logs behind that nobody closes.
-    log.Log.__del__ = lambda self: None  # type: ignore[method-assign]
-    yield
-    gc.collect()
-    log.Log.__del__ = closing  # type: ignore[method-assign]
+    with pytest.MonkeyPatch.context() as patch:
+        yield from quietly(patch)
 
 
 @pytest.mark.slow

@@ -1,7 +1,8 @@
 """Power cuts at every operation boundary: what was promised before is there afterwards.
 
-Everyday 100,000 distinct states over two tests, so that two workers share them; a million with
-FOREBAY_FULL=1. A failure tells the scenario, the seed, the point and the choice, which replays it.
+Everyday 100,000 distinct states over all kinds of queue; a million of each with FOREBAY_FULL=1. Two
+tests a kind, so that two workers share them. A failure tells the scenario, the seed, the point and
+the choice, which replays it.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ import pytest
 
 from tests.counting import Count
 from tests.crash.campaign import Campaign
-from tests.crash.scenarios import SCENARIOS
+from tests.crash.kinds import EACH_SCENARIO, KINDS
 
-STATES = 1_000_000 if os.environ.get("FOREBAY_FULL") == "1" else 100_000
+# Everyday, the kinds share what is run; in the long tier each has as much.
+FULL = os.environ.get("FOREBAY_FULL") == "1"
+STATES = 1_000_000 if FULL else 100_000 // len(KINDS)
 SHARES = 2
 
 
@@ -24,9 +27,9 @@ def _quiet() -> None:
     logging.getLogger("forebay").setLevel(logging.CRITICAL)
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
-def test_no_power_cut_breaks_a_promise_of_the_scenario(name: str) -> None:
-    campaign = Campaign()
+@pytest.mark.parametrize(("kind", "name"), EACH_SCENARIO)
+def test_no_power_cut_breaks_a_promise_of_the_scenario(kind: str, name: str) -> None:
+    campaign = Campaign(KINDS[kind])
 
     campaign.run_scenario(name, seed=len(name))
 
@@ -35,10 +38,11 @@ def test_no_power_cut_breaks_a_promise_of_the_scenario(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("share", range(SHARES))
+@pytest.mark.parametrize("kind", KINDS)
 def test_no_power_cut_breaks_a_promise_of_random_operations(
-    share: int, record_property: Count
+    kind: str, share: int, record_property: Count
 ) -> None:
-    campaign = Campaign()
+    campaign = Campaign(KINDS[kind])
     seed = share
     while campaign.states < STATES // SHARES:
         campaign.run_random(seed, random_subsets=4, limit=60)

@@ -1,24 +1,18 @@
-"""A log under test, the model of what it promised, and the check of what a crash left.
+"""What the crash tests of all kinds of queue share: a workload, its promises, and the check.
 
-`Workload` runs operations on a forgetful file system, one thread, no background work, and logs
-every promise as an acknowledgement. `check_state` opens what a power cut left and holds it against
-the promises made before it.
+A `Kind` runs operations on a forgetful file system, one thread, no background work, and logs every
+promise as an acknowledgement; then it opens what a power cut left and holds it against the promises
+made before it. `log_kind.py` and `event_kind.py` are the kinds; the scenarios, the campaign, the
+failing disk and the planted bugs know none of them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 
-from forebay.errors import NotAQueue
-from forebay.formats.fflg import Frames, Header
-from forebay.frames import Damage
-from forebay.queues.log import Log
-from forebay.queues.reader import LogReader
-from forebay.storage import inbox
-from forebay.storage.cursors import Cursor
-from forebay.storage.filesystem import write_all
+from forebay.errors import ForebayError
 from tests.crash.forgetful import CrashState, ForgetfulFilesystem
 
 PATH = "/queue"
@@ -59,183 +53,82 @@ class Promise:
     cursor: str | None = None
 
 
-@dataclass
-class Model:
-    """What may be at each offset, where each reader may stand, and how far a reader has seen.
+class Workload(Protocol):
+    """Operations on a queue, each followed by its promise."""
 
-    An append that failed leaves its value as one that may be there; one that succeeded is the only
-    one.
-    """
-
-    values: dict[int, list[bytes]] = field(default_factory=dict)
-    positions: dict[str, list[int]] = field(default_factory=dict)
-    published: list[list[bytes]] = field(default_factory=list)
-    dropping: bool = False
-
-
-class Workload:
-    """Operations on a log, each followed by its promise."""
+    filesystem: ForgetfulFilesystem
+    random: Random
+    options: dict[str, Any]
+    model: Any
+    stored: int
 
     def __init__(
-        self, filesystem: ForgetfulFilesystem, seed: int, model: Model | None = None, **options: Any
-    ) -> None:
-        self.filesystem = filesystem
-        self.random = Random(seed)
-        self.options = {"segment_bytes": 1500, "staging_bytes": 4096, **options}
-        self.model = model or Model(dropping=options.get("when_full") == "drop_oldest")
-        self.clock = SteppingClock()
-        self.batches = 0
-        self.stored = 0
-        self.log = self._open()
-
-    def _open(self) -> Log:
-        return Log(
-            PATH,
-            filesystem=self.filesystem,
-            clock=self.clock,
-            background=False,
-            trim_interval_seconds=None,
-            **self.options,
-        )
+        self, filesystem: ForgetfulFilesystem, seed: int, model: Any = None, **options: Any
+    ) -> None: ...
 
     @property
-    def always(self) -> bool:
-        return bool(self.options.get("sync", "always") == "always")
+    def trouble(self) -> ForebayError | None:
+        """Why the handle can no longer be used; None if it can."""
+        ...
 
-    def append(self, size: int | None = None) -> None:
-        value = self._value(size)
-        self._submit([value])
-        self._stored(self.log.append(value), [value])
+    def append(self, size: int | None = None) -> None: ...
 
-    def append_many(self, count: int, size: int | None = None) -> None:
-        values = [self._value(size) for _ in range(count)]
-        self._submit(values)
-        self._stored(self.log.append_many(values), values)
+    def append_many(self, count: int, size: int | None = None) -> None: ...
 
-    def sync(self) -> None:
-        self.log.sync()
-        self.filesystem.acknowledge(Promise(end=self.log.end))
+    def sync(self) -> None: ...
 
-    def drain(self) -> None:
-        self.clock.ms += 60
-        self.log.maintain()
+    def drain(self) -> None: ...
 
-    def read_and_commit(self, name: str, count: int) -> None:
-        self.model.positions.setdefault(name, []).append(self.log.begin)
-        consumer = self.log.consumer(name)
-        records = consumer.read(count) if self.log.begin <= consumer.position else []
-        if records:
-            self.model.positions[name].append(consumer.position)
-        consumer.commit()
-        self.filesystem.acknowledge(Promise(consumer=name, position=consumer.position))
-        consumer.close()
+    def read_and_commit(self, name: str, count: int) -> None: ...
 
-    def move_cursor(self, name: str, offset: int) -> None:
-        directory = self.filesystem.open_directory(PATH)
-        cursor = Cursor.open(directory, name, start=0, incarnation=1)
-        self.model.positions.setdefault("cursor " + name, [0]).append(offset)
-        cursor.advance(offset, 1)
-        self.filesystem.acknowledge(Promise(cursor=name, position=cursor.offset))
-        cursor.close()
-        directory.close()
+    def trim(self) -> None: ...
 
-    def trim(self) -> None:
-        self.log.trim()
+    def reopen(self) -> None: ...
 
-    def publish_batch(self, sizes: list[int], writer: str = "w") -> None:
-        """Leaves a batch in the inbox, as another process does."""
-        self.batches += 1
-        stem = f"w-{self.batches}"
-        queue = self.filesystem.open_directory(PATH)
-        work = queue.directory(inbox.DIRECTORY, create=True)
-        parts, values = [], []
-        for number, count in enumerate(sizes):
-            part = [self._value(None) for _ in range(count)]
-            values += part
-            header = Header(2, 0, self.filesystem.random_bytes(8), self.clock.now_ms())
-            frames = Frames(header)
-            _, size = frames.fit(part, 0, 2**40)
-            buffer = bytearray(size)
-            frames.encode(part, 0, len(part), buffer, 0, 1)
-            name = f"{stem}-{number}{inbox.PART}"
-            file = work.create(name)
-            write_all(file, header.encode() + bytes(buffer), 0)
-            file.sync()
-            file.close()
-            parts.append(inbox.Part(name, count, len(header.encode()) + size))
-        work.close()
-        self._submit(values, start=self.log.end)
-        self.model.published.append(values)
-        inbox.publish(queue, stem, inbox.Manifest(writer, self.batches, parts))
-        queue.close()
+    def kill(self) -> None: ...
 
-    def leave_orphan(self) -> None:
-        """Leaves a part that nobody publishes, older than a day."""
-        queue = self.filesystem.open_directory(PATH)
-        work = queue.directory(inbox.DIRECTORY, create=True)
-        made_ms = self.clock.now_ms() - inbox.ORPHAN_MS - 1000
-        file = work.create(inbox.new_stem(made_ms) + inbox.PART)
-        write_all(file, self._value(90), 0)
-        file.close()
-        work.close()
-        queue.close()
+    def forget(self) -> None:
+        """Drops the handle without closing it."""
+        ...
 
-    def adopt(self) -> None:
-        self.log.adopt()
-        self.stored = max(self.stored, self.log.end)
-        self.filesystem.acknowledge(Promise(end=self.log.end))
+    def go_on(self) -> None:
+        """Puts a record on a disk that is well again, and takes note of it."""
+        ...
 
-    def reopen(self) -> None:
-        self.log.close()
-        self.filesystem.acknowledge(Promise(end=self.log.end))
-        self.log = self._open()
 
-    def kill(self) -> None:
-        """Kills the process and opens the queue again: everything acknowledged must be there."""
-        self.log._closed = True
-        self.filesystem = self.filesystem.kill()
-        self.log = self._open()
-        if self.log.end < self.stored:
-            raise Broken(f"kill -9: {self.stored} records acknowledged, {self.log.end} there")
-        # What was recovered is served: from now on a power cut must not take it.
-        self.filesystem.acknowledge(Promise(end=self.log.end))
+class Check(Protocol):
+    """Opens the queue on a machine, and raises `Broken` if a promise does not hold.
 
-    def _submit(self, values: list[bytes], start: int | None = None) -> None:
-        first = self.log.end if start is None else start
-        for number, value in enumerate(values):
-            self.model.values.setdefault(first + number, []).append(value)
+    `killed` says that only the process died: then a reader sees what was published, and the owner
+    may find more, which was not acknowledged.
+    """
 
-    def _stored(self, first: int, values: list[bytes]) -> None:
-        for number, value in enumerate(values):
-            self.model.values[first + number] = [value]
-        self.stored = max(self.stored, first + len(values))
-        end = self.stored if self.always else 0
-        incarnation = self.log._writer.publisher.tail.incarnation
-        self.filesystem.acknowledge(Promise(end, seen=self.stored, incarnation=incarnation))
-
-    def _value(self, size: int | None) -> bytes:
-        size = self.random.choice((3, 20, 90, 200, 600)) if size is None else size
-        return self.random.randbytes(size)
+    def __call__(
+        self,
+        machine: ForgetfulFilesystem,
+        kept: list[Promise],
+        model: Any,
+        *,
+        options: dict[str, Any],
+        where: str,
+        go_on: bool = False,
+        killed: bool = False,
+    ) -> None: ...
 
 
 def check_state(
+    check: Check,
     state: CrashState,
     promises: list[Promise],
-    model: Model,
+    model: Any,
     *,
     options: dict[str, Any],
     go_on: bool = False,
 ) -> ForgetfulFilesystem:
     """Opens what is left, and raises `Broken` if a promise does not hold; gives the machine."""
     machine = state.restore()
-    check_machine(
-        machine,
-        promises,
-        model,
-        options=options,
-        go_on=go_on,
-        where=f"point {state.point}, {state.description}",
-    )
+    where = f"point {state.point}, {state.description}"
+    check(machine, promises, model, options=options, go_on=go_on, where=where)
     return machine
 
 
@@ -243,127 +136,3 @@ def promises_of(state: CrashState, filesystem: ForgetfulFilesystem) -> list[Prom
     """Gives the promises that were made before a power cut."""
     made = filesystem.acknowledgements[: state.acknowledged]
     return [promise for promise in made if isinstance(promise, Promise)]
-
-
-def check_machine(
-    machine: ForgetfulFilesystem,
-    kept: list[Promise],
-    model: Model,
-    *,
-    options: dict[str, Any],
-    where: str,
-    go_on: bool = False,
-    killed: bool = False,
-) -> None:
-    """Opens the queue on a machine, and raises `Broken` if a promise does not hold.
-
-    `killed` says that only the process died: then a reader sees what was published, and the owner
-    may find more, which was not acknowledged.
-    """
-    # A reader that does not own the queue must see the same, before anything is recovered.
-    seen = _read_only(machine)
-    log = Log(
-        PATH,
-        filesystem=machine,
-        clock=SteppingClock(),
-        background=False,
-        trim_interval_seconds=None,
-        **options,
-    )
-    found = _read_all(log, where)
-    # The owner also adopts what is in the inbox.
-    published = {value for batch in model.published for value in batch}
-    more = killed or not published.isdisjoint(found.values())
-    same = seen is None or seen == found or (more and seen.items() <= found.items())
-    if seen is not None and not same:
-        raise Broken(f"{where}: a reader saw {len(seen)} records, the owner {len(found)}")
-    _check_records(log, found, kept, model, where)
-    _check_readers(log, kept, model, where)
-    if go_on:
-        _check_going_on(log, machine, found, where, options)
-    else:
-        log._closed = True
-
-
-def _read_only(machine: ForgetfulFilesystem) -> dict[int, bytes] | None:
-    try:
-        reader = LogReader(PATH, filesystem=machine)
-    except (FileNotFoundError, NotAQueue):
-        return None
-    found: dict[int, bytes] = {}
-    for item in reader.scan():
-        if not isinstance(item, Damage):
-            found.update(enumerate(item.values, item.offset))
-    reader.close()
-    return found
-
-
-def _read_all(log: Log, where: str) -> dict[int, bytes]:
-    reader = LogReader(PATH, filesystem=log._filesystem)
-    found: dict[int, bytes] = {}
-    for item in reader.scan():
-        if isinstance(item, Damage):
-            raise Broken(f"{where}: damage after a crash: {item}")
-        found.update(enumerate(item.values, item.offset))
-    reader.close()
-    if list(found) != list(range(log.begin, log.end)):
-        raise Broken(f"{where}: offsets {list(found)[:3]}..., not {log.begin}..{log.end}")
-    return found
-
-
-def _check_records(
-    log: Log, found: dict[int, bytes], kept: list[Promise], model: Model, where: str
-) -> None:
-    published = {value for batch in model.published for value in batch}
-    adopted = [value for value in found.values() if value in published]
-    taken = [batch for batch in model.published if batch[0] in adopted]
-    if adopted != [value for batch in taken for value in batch]:
-        raise Broken(f"{where}: a batch of the inbox is there in part, twice or out of order")
-    for offset, value in found.items():
-        # A batch in the inbox gets its offsets from whoever adopts it, behind what was left.
-        if value not in model.values.get(offset, []) and value not in published:
-            raise Broken(f"{where}: record {offset} is not what was put there")
-    promised = max((promise.end for promise in kept), default=0)
-    if log.end < promised:
-        raise Broken(f"{where}: {promised} records acknowledged, {log.end} there")
-    tail = log._writer.publisher.tail
-    for promise in kept:
-        if promise.seen > log.end and not tail.lost_since(promise.incarnation, promise.seen):
-            raise Broken(f"{where}: offsets from {log.end} on will be given out twice, unseen")
-
-
-def _check_readers(log: Log, kept: list[Promise], model: Model, where: str) -> None:
-    saved = {**log.info()["consumers"]}
-    saved.update({f"cursor {name}": at for name, at in log.info()["cursors"].items()})
-    for promise in kept:
-        name = promise.consumer or (promise.cursor and f"cursor {promise.cursor}")
-        if name is None:
-            continue
-        if name not in saved or saved[name] < promise.position:
-            raise Broken(f"{where}: {name} was at {promise.position}, is at {saved.get(name)}")
-    for name, offset in saved.items():
-        if offset not in model.positions.get(name, [0]) and not model.dropping:
-            raise Broken(f"{where}: {name} is at {offset}, where it never was")
-        if log.begin > offset and not model.dropping:
-            raise Broken(f"{where}: trimmed to {log.begin}, but {name} is at {offset}")
-    if log.begin and not saved and not model.dropping:
-        raise Broken(f"{where}: trimmed to {log.begin} without a consumer")
-
-
-def _check_going_on(
-    log: Log,
-    machine: ForgetfulFilesystem,
-    found: dict[int, bytes],
-    where: str,
-    options: dict[str, Any],
-) -> None:
-    """Appends, closes and opens again: the queue must be whole, and clean."""
-    offset = log.append(b"after the crash")
-    if offset != max(found, default=log.begin - 1) + 1:
-        raise Broken(f"{where}: the next offset is {offset} behind {len(found)} records")
-    log.close()
-    with Log(PATH, filesystem=machine, background=False, **options) as again:
-        expected = {**found, offset: b"after the crash"}
-        there = _read_all(again, where)
-        if any(there.get(at, b"") != expected[at] for at in expected if at >= again.begin):
-            raise Broken(f"{where}: going on changed what was there")

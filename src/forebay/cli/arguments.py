@@ -30,6 +30,15 @@ def salvage_option(command: _Command) -> _Command:
     )(command)
 
 
+def key_option(command: _Command) -> _Command:
+    """Adds --key-file."""
+    return click.option(
+        "--key-file",
+        type=click.Path(dir_okay=False),
+        help="The key of an encrypted event queue: a file that only its owner can read.",
+    )(command)
+
+
 def parse_start(
     _context: click.Context, _parameter: click.Parameter, value: str
 ) -> str | int | datetime:
@@ -45,3 +54,10 @@ def parse_start(
             f"{value!r} is neither earliest, latest, an offset nor a time such as "
             "2026-11-01T09:00 or 2026-11-01T09:00:00Z"
         ) from None
+
+
+def parse_optional_start(
+    context: click.Context, parameter: click.Parameter, value: str | None
+) -> str | int | datetime | None:
+    """Gives the same, and None if nothing was given."""
+    return None if value is None else parse_start(context, parameter, value)

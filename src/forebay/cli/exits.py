@@ -10,9 +10,11 @@ from forebay.errors import (
     Damaged,
     Empty,
     Full,
+    InvalidEvent,
     InvalidOption,
     Locked,
     RecordTooLarge,
+    UndecodableEvent,
     UnsupportedVersion,
 )
 
@@ -59,7 +61,7 @@ def code_of(error: BaseException) -> int:
         return TRY_AGAIN
     if isinstance(error, Empty):
         return NOTHING
-    if isinstance(error, RecordTooLarge | UnsupportedVersion):
+    if isinstance(error, RecordTooLarge | InvalidEvent | UndecodableEvent | UnsupportedVersion):
         return BAD_DATA
     if isinstance(error, InvalidOption):
         return USAGE

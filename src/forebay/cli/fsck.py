@@ -9,7 +9,7 @@ import click
 
 from forebay import LogReader
 from forebay.cli import exits
-from forebay.cli.arguments import json_option, path_argument
+from forebay.cli.arguments import json_option, key_option, path_argument
 from forebay.cli.inspection import (
     STATES,
     damage_fields,
@@ -22,6 +22,7 @@ from forebay.cli.inspection import (
     state_of,
     temporary_names,
 )
+from forebay.cli.kinds import act, refuse_options
 from forebay.cli.output import Bar, plural, size_text, write_json
 from forebay.errors import Damaged
 from forebay.formats.fflg import LAYOUTS
@@ -57,14 +58,29 @@ class Findings:
 
 @click.command("fsck")
 @path_argument
+@key_option
 @json_option
-def command(path: str, as_json: bool) -> int:
-    """Verify the log PATH from its first byte to its last, read-only and without a lock.
+def command(path: str, key_file: str | None, as_json: bool) -> int:
+    """Verify the queue PATH from its first byte to its last, read-only and without a lock.
 
     Lists each damage and what it costs, files that do not belong there, and the state of the side
     files. Code 4 if there is damage. The unfinished end that a crash leaves is reported and is no
     damage: nobody was told that those records are stored.
     """
+
+    def on_log() -> int:
+        refuse_options("log", {"--key-file": key_file})
+        return _fsck_log(path, as_json)
+
+    def on_events() -> int:
+        from forebay.cli.event_reports import check_events
+
+        return check_events(path, key_file, as_json)
+
+    return act(path, "fsck", {"log": on_log, "beats": on_events})
+
+
+def _fsck_log(path: str, as_json: bool) -> int:
     with LogReader(path) as reader:
         findings = check(reader)
     if as_json:

@@ -8,7 +8,7 @@ import click
 
 from forebay import LogReader
 from forebay.cli import exits
-from forebay.cli.arguments import json_option, path_argument
+from forebay.cli.arguments import json_option, key_option, path_argument
 from forebay.cli.inspection import (
     STATES,
     damage_fields,
@@ -19,6 +19,7 @@ from forebay.cli.inspection import (
     segment_facts,
     state_of,
 )
+from forebay.cli.kinds import act, refuse_options
 from forebay.cli.output import plural, size_text, time_text, write_facts, write_json
 from forebay.errors import Damaged
 from forebay.storage.quarantine import count_kept
@@ -26,9 +27,24 @@ from forebay.storage.quarantine import count_kept
 
 @click.command("info")
 @path_argument
+@key_option
 @json_option
-def command(path: str, as_json: bool) -> int:
-    """Tell the state of the log PATH, even while it is in use, or after a crash."""
+def command(path: str, key_file: str | None, as_json: bool) -> int:
+    """Tell the state of the queue PATH, even while it is in use, or after a crash."""
+
+    def on_log() -> int:
+        refuse_options("log", {"--key-file": key_file})
+        return _info_log(path, as_json)
+
+    def on_events() -> int:
+        from forebay.cli.event_reports import tell_info
+
+        return tell_info(path, key_file, as_json)
+
+    return act(path, "info", {"log": on_log, "beats": on_events})
+
+
+def _info_log(path: str, as_json: bool) -> int:
     with LogReader(path) as reader:
         facts = _facts(reader)
     if as_json:

@@ -22,6 +22,7 @@ from forebay.errors import ForebayError
 VERBS = {
     "put": "Append records from lines, files or a pipe.",
     "cat": "Print records, from any place on.",
+    "take": "Print events and acknowledge them.",
     "tail": "Print the last records, and follow.",
     "info": "Tell the state of a queue; needs no lock.",
     "segments": "List the segment files.",
@@ -29,6 +30,7 @@ VERBS = {
     "trim": "Remove segments that every consumer has read.",
     "fsck": "Verify every byte; changes nothing.",
     "recover": "Salvage what can be read into a new queue.",
+    "convert": "Copy an event queue into another version.",
     "pipeline": "Bring queues into tables on Spark, and prove it.",
     "bench": "Measure this disk, and Forebay on it.",
     "doctor": "Check the installation and the disk.",

@@ -9,25 +9,31 @@ import io
 import os
 import select
 import sys
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 
 from forebay import Log, LogReader
 from forebay.cli import exits
-from forebay.cli.arguments import json_option, path_argument
+from forebay.cli.arguments import json_option, key_option, path_argument
 from forebay.cli.framing import INPUT_FRAMINGS, BadInput, make_splitter
 from forebay.cli.inspection import newest_version
 from forebay.cli.interrupts import Interrupted, Interrupts
+from forebay.cli.kinds import NAMES, refuse_options
 from forebay.cli.output import Bar, plural, size_text, talk, write_json
 from forebay.errors import ForebayError, Locked, NotAQueue
 from forebay.formats.fflg import LAYOUTS, VERSIONS_WRITABLE
-from forebay.queues.options import SYNC_POLICIES
+from forebay.queues.kinds import kind_of
+from forebay.queues.options import EVENT_VERSIONS, SYNC_POLICIES
+
+if TYPE_CHECKING:
+    from forebay import EventQueue
 
 _READ_BYTES = 1 << 18
 _BATCH_RECORDS_MAX = 4096
 _BATCH_BYTES_MAX = 1 << 20
+_Queue = TypeVar("_Queue", "Log", "EventQueue")
 
 
 @click.command("put")
@@ -53,9 +59,15 @@ _BATCH_BYTES_MAX = 1 << 20
 @click.option("--segment-bytes", type=int, help="Size of a segment file.  [default: 100000000]")
 @click.option(
     "--version",
-    type=click.Choice([str(version) for version in VERSIONS_WRITABLE]),
-    help="Format of new segments.  [default: what is there, else 2]",
+    type=click.Choice(sorted({str(name) for name in (*VERSIONS_WRITABLE, *EVENT_VERSIONS)})),
+    help="Format of new segments.  [default: what is there, else 2; with a key v3-seed]",
 )
+@click.option(
+    "--kind",
+    type=click.Choice(["log", "beats"]),
+    help="What to make if nothing is there.  [default: log]",
+)
+@key_option
 @json_option
 def command(
     path: str,
@@ -64,9 +76,14 @@ def command(
     sync: str,
     segment_bytes: int | None,
     version: str | None,
+    kind: str | None,
+    key_file: str | None,
     as_json: bool,
 ) -> int:
-    """Append records to the log PATH, which is made if it is not there.
+    """Append records to the queue PATH, which is made if it is not there.
+
+    Into an event queue (--kind beats makes one) it puts lines of JSON, as "forebay cat" prints
+    them; an event without timestamp_ns gets the present time.
 
     Reads lines from stdin, or from each FILE (- is stdin). The newline is not part of the record.
     At the end it tells the count and the offsets: on stderr, or with --json on stdout as
@@ -77,30 +94,62 @@ def command(
     options: dict[str, Any] = {"sync": sync}
     if segment_bytes is not None:
         options["segment_bytes"] = segment_bytes
+    names = files or ("-",)
+    if _kind(path, kind) == "beats":
+        from forebay.cli.event_put import EventPutter, open_for_put
+
+        refuse_options("beats", {"--framing": framing if framing != "lines" else None})
+        options |= {"version": version, "key_file": key_file}
+        with Interrupts() as interrupts, _open(open_for_put, path, options) as queue:
+            return _put(EventPutter(queue), interrupts, names, "lines", as_json)
+    refuse_options("log", {"--key-file": key_file})
     if version is not None:
+        if version not in map(str, VERSIONS_WRITABLE):
+            raise click.UsageError(f"--version {version} has no meaning for a log")
         options["version"] = int(version)
-    with Interrupts() as interrupts, _open(path, options) as log:
-        putter = _Putter(log)
-        try:
-            _put_all(putter, interrupts, files or ("-",), framing)
-        except Interrupted as stop:
-            putter.flush()
-            _report(putter, as_json, "interrupted: ")
-            return stop.code
-        except BadInput as error:
-            putter.flush()
-            _report(putter, as_json, "before the bad input: ")
-            raise exits.Failure(str(error), exits.BAD_DATA) from None
-        except (ForebayError, OSError):
-            _report(putter, as_json, "before the error: ")
-            raise
-        _report(putter, as_json)
+    with Interrupts() as interrupts, _open(_open_log, path, options) as log:
+        return _put(_Putter(log), interrupts, names, framing, as_json)
+
+
+def _put(
+    putter: Putter, interrupts: Interrupts, names: tuple[str, ...], framing: str, as_json: bool
+) -> int:
+    try:
+        _put_all(putter, interrupts, names, framing)
+    except Interrupted as stop:
+        putter.flush()
+        putter.report(as_json, "interrupted: ")
+        return stop.code
+    except BadInput as error:
+        putter.flush()
+        putter.report(as_json, "before the bad input: ")
+        raise exits.Failure(str(error), exits.BAD_DATA) from None
+    except (ForebayError, OSError):
+        putter.report(as_json, "before the error: ")
+        raise
+    putter.report(as_json)
     return exits.OK
 
 
-def _open(path: str, options: dict[str, Any]) -> Log:
+def _kind(path: str, wanted: str | None) -> str:
+    """Tells what is at a path, or what to make there; refuses to take one for the other."""
+    if not os.path.isdir(path) or not os.listdir(path):
+        return wanted or "log"
+    found = kind_of(path).name
+    if wanted not in (None, found):
+        raise click.UsageError(f"--kind {wanted}: {path} is {NAMES[found]}")
+    return found
+
+
+def _open_log(path: str, options: dict[str, Any]) -> Log:
+    return Log(path, **options)
+
+
+def _open(
+    open_queue: Callable[[str, dict[str, Any]], _Queue], path: str, options: dict[str, Any]
+) -> _Queue:
     try:
-        return Log(path, **options)
+        return open_queue(path, options)
     except Locked:
         raise
     except (NotAQueue, FileNotFoundError, NotADirectoryError, PermissionError) as error:
@@ -112,14 +161,27 @@ def _version_there(path: str) -> int:
         return newest_version(reader)
 
 
-def _report(putter: _Putter, as_json: bool, prefix: str = "") -> None:
-    first = putter.log.end if putter.first is None else putter.first
-    if as_json:
-        write_json({"first": first, "count": putter.count})
-    elif putter.count:
-        talk(f"{prefix}{plural(putter.count, 'record')}, offsets {first} to {putter.last}")
-    else:
-        talk(f"{prefix}no records; the next offset is {first}")
+class Putter(Protocol):
+    """Collects records and puts them in batches."""
+
+    record_bytes_max: int
+
+    @property
+    def count(self) -> int:
+        """How many were put."""
+        ...
+
+    def add(self, records: list[bytes], source: str) -> None:
+        """Takes records; puts if there are enough."""
+        ...
+
+    def flush(self) -> None:
+        """Puts what was collected."""
+        ...
+
+    def report(self, as_json: bool, prefix: str = "") -> None:
+        """Tells what was put."""
+        ...
 
 
 class _Putter:
@@ -160,6 +222,16 @@ class _Putter:
         self.last = offset + len(self._pending) - 1
         self._pending, self._size = [], 0
 
+    def report(self, as_json: bool, prefix: str = "") -> None:
+        """Tells how many records were put, and their offsets."""
+        first = self.log.end if self.first is None else self.first
+        if as_json:
+            write_json({"first": first, "count": self.count})
+        elif self.count:
+            talk(f"{prefix}{plural(self.count, 'record')}, offsets {first} to {self.last}")
+        else:
+            talk(f"{prefix}no records; the next offset is {first}")
+
     def _refuse(self, records: list[bytes], source: str) -> None:
         """Keeps what comes before the first record that cannot be stored, and says which it is."""
         for number, value in enumerate(records):
@@ -174,7 +246,7 @@ class _Putter:
                 raise BadInput(f"{source}: record {which} {what}; nothing from it on was put")
 
 
-def _put_all(putter: _Putter, interrupts: Interrupts, names: tuple[str, ...], framing: str) -> None:
+def _put_all(putter: Putter, interrupts: Interrupts, names: tuple[str, ...], framing: str) -> None:
     total = _total_bytes(names)
     done = 0
     with Bar("put", total, hidden=total is None and sys.stdin.isatty()) as bar:

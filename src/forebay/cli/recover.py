@@ -15,9 +15,10 @@ import click
 
 from forebay import Log, LogReader
 from forebay.cli import exits
-from forebay.cli.arguments import json_option, path_argument
+from forebay.cli.arguments import json_option, key_option, path_argument
 from forebay.cli.inspection import damage_fields, describe, end_damage, is_loss, owner_of
 from forebay.cli.interrupts import Interrupted, Interrupts
+from forebay.cli.kinds import act, refuse_options
 from forebay.cli.output import Bar, plural, say, write_json
 from forebay.clock import SystemClock
 from forebay.errors import Damaged
@@ -73,14 +74,31 @@ class Report:
 @click.option(
     "--to", "target", required=True, metavar="DIR", help="The new queue: not there yet, or empty."
 )
+@key_option
 @json_option
-def command(path: str, target: str, as_json: bool) -> int:
-    """Copy all that can be read of the log PATH into a new log; PATH is not changed.
+def command(path: str, target: str, key_file: str | None, as_json: bool) -> int:
+    """Copy all that can be read of the queue PATH into a new queue; PATH is not changed.
 
     Records keep their order and their times. Offsets begin at 0 again, so they may differ from the
     old ones: the mapping is printed. Consumers are carried over, to the same records.
     """
-    _check_target(path, target)
+    check_target(path, target)
+
+    def on_log() -> int:
+        refuse_options("log", {"--key-file": key_file})
+        return _recover_log(path, target, as_json)
+
+    def on_events() -> int:
+        from forebay.cli.event_copy import copy_events
+
+        return copy_events(
+            path, target, key_file=key_file, version=None, salvage=True, as_json=as_json
+        )
+
+    return act(path, "recover", {"log": on_log, "beats": on_events})
+
+
+def _recover_log(path: str, target: str, as_json: bool) -> int:
     with LogReader(path, salvage=True) as reader, Interrupts() as interrupts:
         try:
             report = _recover(reader, target, interrupts)
@@ -104,7 +122,8 @@ class _RecordedClock(SystemClock):
         return super().now_ms() if self.recorded_ms is None else self.recorded_ms
 
 
-def _check_target(path: str, target: str) -> None:
+def check_target(path: str, target: str) -> None:
+    """Refuses a target that is there and holds something."""
     if os.path.exists(target) and (not os.path.isdir(target) or os.listdir(target)):
         raise exits.Failure(
             f"{target} is there and not empty; give a new directory", exits.CANNOT_CREATE

@@ -6,8 +6,9 @@ import click
 
 from forebay import LogReader
 from forebay.cli import exits
-from forebay.cli.arguments import json_option, path_argument
+from forebay.cli.arguments import json_option, key_option, path_argument
 from forebay.cli.inspection import owner_of, segment_facts
+from forebay.cli.kinds import act, refuse_options
 from forebay.cli.output import say, time_text, write_json, write_table
 
 _COLUMNS = ("name", "base", "count", "bytes", "version", "first time", "sealed")
@@ -15,12 +16,27 @@ _COLUMNS = ("name", "base", "count", "bytes", "version", "first time", "sealed")
 
 @click.command("segments")
 @path_argument
+@key_option
 @json_option
-def command(path: str, as_json: bool) -> int:
-    """List the segments of the log PATH: name, first offset, records, bytes, version, time.
+def command(path: str, key_file: str | None, as_json: bool) -> int:
+    """List the segments of the queue PATH: name, first offset, records, bytes, version, time.
 
     Bytes are those of the file; the one that is being written is allocated ahead.
     """
+
+    def on_log() -> int:
+        refuse_options("log", {"--key-file": key_file})
+        return _segments_log(path, as_json)
+
+    def on_events() -> int:
+        from forebay.cli.event_reports import list_segments
+
+        return list_segments(path, key_file, as_json)
+
+    return act(path, "segments", {"log": on_log, "beats": on_events})
+
+
+def _segments_log(path: str, as_json: bool) -> int:
     with LogReader(path) as reader:
         facts = segment_facts(reader, owner_of(reader.path))
     if as_json:

@@ -23,8 +23,9 @@ from forebay.formats.consumers import check_name
 from forebay.formats.fflg import VERSION_DEFAULT
 from forebay.queues.adoption import adopt_all
 from forebay.queues.consumer import Consumer, Start
+from forebay.queues.forks import disown_after_fork
 from forebay.queues.maintenance import Maintenance
-from forebay.queues.options import LogOptions, log_options
+from forebay.queues.options import LogOptions, make_options
 from forebay.queues.positions import Positions
 from forebay.queues.recovery import open_directory
 from forebay.queues.scanner import OpenSegment, Scanner
@@ -54,7 +55,7 @@ class Log:
         clock: Clock | None = None,
         **options: Any,
     ) -> None:
-        self.options: LogOptions = log_options(options)
+        self.options: LogOptions = make_options(LogOptions, options)
         self._filesystem = filesystem or DiskFilesystem()
         self._clock = clock or SystemClock()
         self._directory = self._filesystem.open_directory(
@@ -94,7 +95,7 @@ class Log:
             raise
         self._maintenance = Maintenance(self, self._writer, self.options, self._clock)
         self._closed = False
-        _open_logs.add(self)
+        disown_after_fork(self)
 
     def append(self, value: Buffer) -> int:
         """Appends a record and gives its offset.
@@ -345,23 +346,13 @@ class Log:
                 self._segments.sizes[base] = file.size()
                 file.close()
 
-    def _disown(self) -> None:
+    def disown(self) -> None:
         """Ends the handle in the child of a fork; the parent's goes on."""
+        if self._closed:
+            return
         self._closed = True
         self._writer.disown(Closed(f"{self.path} was opened before a fork; open it in the child"))
         self._directory.close()
-
-
-_open_logs: weakref.WeakSet[Log] = weakref.WeakSet()
-
-
-def _disown_all() -> None:
-    for log in list(_open_logs):
-        if not log._closed:
-            log._disown()
-
-
-os.register_at_fork(after_in_child=_disown_all)
 
 
 def _as_bytes(value: object) -> bytes:

@@ -2,18 +2,57 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, fields
+from typing import TypeVar
 
 from forebay.errors import InvalidOption
+from forebay.formats.beats_versions import LAYOUTS, Dialect
 from forebay.formats.fflg import VERSIONS_WRITABLE
 
 SYNC_POLICIES = ("always", "interval", "os")
 _SECONDS_MAX = 10.0**9
 WHEN_FULL = ("block", "reject", "drop_oldest")
+# What `version` of an event queue may be, and the layout that it means.
+EVENT_VERSIONS: dict[str | int, str] = {
+    **{name: name for name, row in LAYOUTS.items() if row.writable},
+    1: "v1",
+    2: "v2",
+    3: "v3-seed",
+}
+_Options = TypeVar("_Options", "LogOptions", "EventOptions")
+
+
+class Checks:
+    """What the options of all queues are checked with."""
+
+    __slots__ = ()
+
+    def _one_of(self, name: str, allowed: tuple[object, ...]) -> None:
+        value = getattr(self, name)
+        if value not in allowed or isinstance(value, bool):
+            listed = ", ".join(repr(item) for item in allowed)
+            raise InvalidOption(f"{name} = {value!r}: must be one of {listed}")
+
+    def _one_of_two(self, name: str) -> None:
+        value = getattr(self, name)
+        if not isinstance(value, bool):
+            raise InvalidOption(f"{name} = {value!r}: must be True or False")
+
+    def _between(self, name: str, low: int, high: int) -> None:
+        value = getattr(self, name)
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+            raise InvalidOption(f"{name} = {value!r}: must be a whole number, {low} to {high}")
+
+    def _seconds(self, name: str, *, least: float) -> None:
+        value = getattr(self, name)
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not (number and least <= value < _SECONDS_MAX):
+            raise InvalidOption(f"{name} = {value!r}: must be a number of seconds from {least}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogOptions:
+class LogOptions(Checks):
     """How a `Log` behaves.
 
     `sync`: what an append waits for. "always" (default): on return a power cut loses nothing; one
@@ -63,27 +102,73 @@ class LogOptions:
                 f"trim_interval_seconds = {seconds!r}: must be a number above 0 or None"
             )
 
-    def _one_of(self, name: str, allowed: tuple[object, ...]) -> None:
-        value = getattr(self, name)
-        if value not in allowed or isinstance(value, bool):
-            listed = ", ".join(repr(item) for item in allowed)
-            raise InvalidOption(f"{name} = {value!r}: must be one of {listed}")
 
-    def _one_of_two(self, name: str) -> None:
-        value = getattr(self, name)
-        if not isinstance(value, bool):
-            raise InvalidOption(f"{name} = {value!r}: must be True or False")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventOptions(Checks):
+    """How an `EventQueue` behaves.
 
-    def _between(self, name: str, low: int, high: int) -> None:
-        value = getattr(self, name)
-        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-            raise InvalidOption(f"{name} = {value!r}: must be a whole number, {low} to {high}")
+    `version`: of the segments it writes: "v1", "v2", "v2-lz4", "v2-seed" or "v3-seed", or a number;
+    None: what is there, else "v2", with a key "v3-seed". `key_file`: holds the key, 16 raw bytes or
+    32 hex digits, in a file that only its owner can read. `dialect`: "released" or "seed" says
+    which version 2 it is, where a file does not tell.
+
+    `sync`: what a put waits for. "always" (default): on return a power cut loses nothing; one sync
+    of the disk, shared by all who wait. "interval": synced every `sync_interval_ms`; a power cut
+    may cost what came since. "os": synced when a segment is full and at `close`. Both survive
+    `kill -9`, and what a power cut takes is always the newest events.
+
+    `segment_bytes`: size of a segment before compression; a larger event is refused. `max_bytes`:
+    the most that all segments may take (None: no bound); at least two segments. `when_full`:
+    "block" waits until acknowledgements make room, "reject" raises `Full`, "drop_oldest" drops
+    whole segments, counted.
+
+    `retry_seconds`: how long a write that failed is tried again, after 1 s, 2 s, 4 s and so on up
+    to every 30 s, before the put raises; 0: at once. `background`: False starts no thread; call
+    `maintain()` from time to time instead. `group_readable`: modes 0640 and 0750 instead of 0600
+    and 0700.
+    """
+
+    version: str | int | None = None
+    key_file: str | os.PathLike[str] | None = None
+    dialect: Dialect | None = None
+    sync: str = "always"
+    sync_interval_ms: int = 100
+    segment_bytes: int = 100_000_000
+    max_bytes: int | None = None
+    when_full: str = "block"
+    retry_seconds: float = 30.0
+    background: bool = True
+    group_readable: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuses values out of bounds, naming field, value and bound."""
+        self._one_of("sync", SYNC_POLICIES)
+        self._one_of("when_full", WHEN_FULL)
+        self._one_of("dialect", (None, "released", "seed"))
+        self._one_of("version", (None, *EVENT_VERSIONS))
+        self._between("sync_interval_ms", 1, 3_600_000)
+        self._between("segment_bytes", 1_000, 2**31 - 1)
+        if self.max_bytes is not None:
+            self._between("max_bytes", 2 * self.segment_bytes, 2**62)
+        self._one_of_two("background")
+        self._one_of_two("group_readable")
+        self._seconds("retry_seconds", least=0)
+        layout = self.layout_name
+        if layout is not None and LAYOUTS[layout].encrypted and self.key_file is None:
+            raise InvalidOption(f"version = {self.version!r}: {layout} needs a key_file")
+
+    @property
+    def layout_name(self) -> str | None:
+        """The name of the layout that `version` asks for."""
+        if self.version == 2 and self.dialect == "seed":
+            return "v2-seed"
+        return None if self.version is None else EVENT_VERSIONS[self.version]
 
 
-def log_options(given: dict[str, object]) -> LogOptions:
+def make_options(kind: type[_Options], given: dict[str, object]) -> _Options:
     """Makes options of keyword arguments; an unknown one is named, with those there are."""
-    known = [field.name for field in fields(LogOptions)]
+    known = [field.name for field in fields(kind)]
     for name in given:
         if name not in known:
             raise InvalidOption(f"unknown option {name!r}: there are {', '.join(known)}")
-    return LogOptions(**given)  # type: ignore[arg-type]  # each value is checked on creation
+    return kind(**given)  # type: ignore[arg-type]  # each value is checked on creation

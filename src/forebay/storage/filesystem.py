@@ -18,7 +18,7 @@ import os
 import stat
 from typing import Protocol
 
-from forebay.errors import Locked, NotAQueue
+from forebay.errors import InvalidOption, Locked, NotAQueue
 
 Buffer = bytes | bytearray | memoryview
 Mapping = mmap.mmap | bytearray
@@ -55,8 +55,11 @@ class File(Protocol):
         """Maps the first `size` bytes for reading and writing; the file must have them."""
         ...
 
-    def lock(self) -> bool:
-        """Takes the exclusive lock of the file, if it is free; `close` gives it back."""
+    def lock(self, *, shared: bool = False) -> bool:
+        """Takes the lock of the file, if it is free; `close` gives it back.
+
+        A shared one excludes only those who want it for themselves.
+        """
         ...
 
     def close(self) -> None:
@@ -173,9 +176,10 @@ class DiskFile:
     def map(self, size: int) -> mmap.mmap:
         return mmap.mmap(self._descriptor, size)
 
-    def lock(self) -> bool:
+    def lock(self, *, shared: bool = False) -> bool:
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+            fcntl.flock(self._descriptor, kind | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         return True
@@ -306,6 +310,25 @@ def _make_directory(path: str, mode: int) -> None:
     descriptor = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_private(path: str, size_max: int) -> bytes:
+    """Gives the content of a small file that holds a secret; refuses one that others may read."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise InvalidOption(f"{path} is not a file")
+        if status.st_mode & 0o077:
+            mode = stat.S_IMODE(status.st_mode)
+            raise InvalidOption(
+                f"{path} has mode {mode:04o}: other users can get at it; chmod 600 it first"
+            )
+        if status.st_size > size_max:
+            raise InvalidOption(f"{path} has {status.st_size} bytes; at most {size_max}")
+        return os.pread(descriptor, size_max, 0)
     finally:
         os.close(descriptor)
 

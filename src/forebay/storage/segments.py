@@ -16,10 +16,26 @@ from typing import Protocol
 
 from forebay.errors import NotAQueue
 from forebay.frames import Damage
-from forebay.storage.filesystem import Buffer, Directory, File, write_all
+from forebay.storage.filesystem import Buffer, Directory, write_all
 
 CHUNK_BYTES = 1 << 20
 _ALLOCATE_BYTES = 8 << 20
+# How much of a segment is held in memory to search it for the next good frame. A file of a few
+# megabytes may stand for gigabytes, if its format compresses. Frames of up to half are found
+# wherever they lie.
+_WINDOW_BYTES = 128 << 20
+
+
+class Content(Protocol):
+    """As much of a file as a walk over its frames needs."""
+
+    def pread(self, size: int, position: int) -> bytes:
+        """Reads up to `size` bytes; fewer only at the end."""
+        ...
+
+    def size(self) -> int:
+        """Gives the size in bytes."""
+        ...
 
 
 class FrameCodec(Protocol):
@@ -86,6 +102,14 @@ class SegmentWriter:
             self._cut_back()
             raise
         self.end += len(data)
+
+    def patch(self, data: Buffer, position: int) -> None:
+        """Writes over bytes that are there already; on an error `broken` is set."""
+        try:
+            write_all(self._file, data, position)
+        except OSError:
+            self.broken = True
+            raise
 
     def sync(self) -> None:
         """Makes all that was appended durable."""
@@ -164,7 +188,7 @@ class SegmentList:
 
 
 def scan_segment(
-    file: File,
+    file: Content,
     path: str,
     codec: FrameCodec,
     *,
@@ -172,15 +196,16 @@ def scan_segment(
     index: int = 0,
     expected: int = 0,
     limit: int = 2**62,
+    chunk_bytes: int = CHUNK_BYTES,
 ) -> Iterator[Batch | Damage]:
     """Walks over a segment from a frame on, round all damage.
 
     `expected` entries must be there: where they are not, it is damage, never a torn end. Entries
-    from `limit` on do not count.
+    from `limit` on do not count. `chunk_bytes` is what one batch is taken from.
     """
     size = file.size()
     while index < limit:
-        batch = _next_batch(file, codec, size, position, index, limit)
+        batch = _next_batch(file, codec, size, position, index, limit, chunk_bytes)
         if batch is not None:
             yield batch
             position, index = batch.end_position, index + len(batch.values)
@@ -193,10 +218,16 @@ def scan_segment(
 
 
 def _next_batch(
-    file: File, codec: FrameCodec, size: int, position: int, index: int, limit: int
+    file: Content,
+    codec: FrameCodec,
+    size: int,
+    position: int,
+    index: int,
+    limit: int,
+    chunk_bytes: int,
 ) -> Batch | None:
     room = size - position
-    data = file.pread(min(room, CHUNK_BYTES), position)
+    data = file.pread(min(room, chunk_bytes), position)
     times: list[int] = []
     values, stop = codec.scan(data, 0, index, limit - index, times)
     if not values:
@@ -211,7 +242,7 @@ def _next_batch(
 
 
 def _judge(
-    file: File,
+    file: Content,
     path: str,
     codec: FrameCodec,
     size: int,
@@ -225,32 +256,57 @@ def _judge(
     Gives the damage and where the next good frame is; None if the segment just ends here.
     """
     rest = size - position
-    data = b""
-    # What is damaged is mostly short: the whole rest is read only if the next chunk has no answer.
-    for length in sorted({min(CHUNK_BYTES, rest), rest}):
-        data = file.pread(length, position)
-        if not data.strip(b"\0") and index >= expected:
+    used = 0
+    for start, length in _windows(rest):
+        data = file.pread(length, position + start)
+        filled = len(data.rstrip(b"\0"))
+        if filled:
+            used = start + filled
+        elif index >= expected:
             continue
-        found = _next_good(codec, data, rest, index, expected, limit)
+        found = _next_good(codec, data, rest, index, expected, limit, first=start == 0)
         if found is not None:
-            passed, next_index, reason = found
+            passed, next_index, reason = start + found[0], found[1], found[2]
             damage = Damage(path, position, passed, reason, False, index, next_index - index)
             return damage, position + passed, next_index
     if index < expected:
         reason = f"{expected - index} entries are missing"
-        damage = Damage(path, position, len(data), reason, False, index, expected - index)
+        damage = Damage(path, position, rest, reason, False, index, expected - index)
         return damage, size, limit
-    used = len(data.rstrip(b"\0"))
     if used == 0:
         return None
     return Damage(path, position, used, "unfinished entry", True, index, None), size, limit
 
 
+def _windows(rest: int) -> Iterator[tuple[int, int]]:
+    """Gives the parts of the rest of a segment to search, in turn: start and length.
+
+    What is damaged is mostly short: more is read only if the next chunk has no answer.
+    """
+    yield 0, min(CHUNK_BYTES, rest)
+    start = 0
+    while rest > CHUNK_BYTES:
+        yield start, min(_WINDOW_BYTES, rest - start)
+        if start + _WINDOW_BYTES >= rest:
+            return
+        start += _WINDOW_BYTES // 2
+
+
 def _next_good(
-    codec: FrameCodec, data: bytes, rest: int, index: int, expected: int, limit: int
+    codec: FrameCodec,
+    data: bytes,
+    rest: int,
+    index: int,
+    expected: int,
+    limit: int,
+    *,
+    first: bool,
 ) -> tuple[int, int, str] | None:
-    """Finds the good frame behind a bad one: how far on, its index, and what is wrong here."""
-    claimed = codec.frame_size(data, 0)
+    """Finds the good frame behind a bad one: how far on, its index, and what is wrong here.
+
+    `first` says that the bad one is at the start of the data.
+    """
+    claimed = codec.frame_size(data, 0) if first else None
     if claimed is not None and claimed <= len(data):
         # A damaged blob leaves the size whole: the next frame is where it says.
         behind, _ = codec.scan(data, claimed, index + 1, 1, None)

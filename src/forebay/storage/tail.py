@@ -85,15 +85,15 @@ class TailFile:
         self._slots = slots
 
     @classmethod
-    def open(cls, directory: Directory, *, write: bool) -> TailFile | None:
+    def open(cls, directory: Directory, *, write: bool, name: str = NAME) -> TailFile | None:
         """Opens it; None if there is none."""
-        slots = SlotFile.open(directory, NAME, _MAGIC, _PAYLOAD.size, write=write)
+        slots = SlotFile.open(directory, name, _MAGIC, _PAYLOAD.size, write=write)
         return None if slots is None else cls(slots)
 
     @classmethod
-    def create(cls, directory: Directory, tail: Tail) -> TailFile:
+    def create(cls, directory: Directory, tail: Tail, name: str = NAME) -> TailFile:
         """Creates it, durably."""
-        return cls(SlotFile.create(directory, NAME, _MAGIC, tail.encode()))
+        return cls(SlotFile.create(directory, name, _MAGIC, tail.encode()))
 
     def read(self) -> Tail | None:
         """Gives the newest slot; None if none verifies."""

@@ -1,0 +1,29 @@
+"""Which action a verb takes on which kind of queue: a table a verb, looked up by what is there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import click
+
+from forebay.queues.kinds import kind_of
+
+Action = Callable[[], int]
+# What the kinds are called in messages.
+NAMES = {"log": "a log", "beats": "an event queue"}
+
+
+def act(path: str, verb: str, actions: Mapping[str, Action]) -> int:
+    """Does what a verb means for the queue at a path; refuses a kind that it has no meaning for."""
+    kind = kind_of(path).name
+    if kind not in actions:
+        others = " or ".join(NAMES[name] for name in actions)
+        raise click.UsageError(f'"{verb}" is for {others}; {path} is {NAMES[kind]}')
+    return actions[kind]()
+
+
+def refuse_options(kind: str, given: Mapping[str, object]) -> None:
+    """Refuses options that were given and have no meaning for a kind."""
+    for name, value in given.items():
+        if value not in (None, False):
+            raise click.UsageError(f"{name} has no meaning for {NAMES[kind]}")

@@ -1,0 +1,70 @@
+"""`forebay take`: prints events and acknowledges them."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from forebay import EventBatch, EventQueue
+from forebay.cli import exits
+from forebay.cli.arguments import json_option, key_option, path_argument
+from forebay.cli.interrupts import Interrupted, Interrupts
+from forebay.cli.kinds import act
+from forebay.cli.output import write_bytes
+from forebay.errors import Empty
+from forebay.formats.beats_text import event_text
+
+_BATCH_EVENTS = 1000
+
+
+@click.command("take")
+@path_argument
+@click.option(
+    "-n",
+    "--count",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="How many events at most.",
+)
+@click.option("--timeout", type=float, help="Wait so many seconds for the first one.")
+@key_option
+@json_option
+def command(
+    path: str, count: int, timeout: float | None, key_file: str | None, as_json: bool
+) -> int:
+    """Print the next events of the event queue PATH and acknowledge them.
+
+    An event is acknowledged after it was written to stdout. With --json each is
+    {"kind":"beats","timestamp_ns":N,"flags":N,"meta":{...},"fields":{...}}. Code 3 if there is
+    none. The queue must be free.
+    """
+    return act(path, "take", {"beats": lambda: _take(path, count, timeout, key_file, as_json)})
+
+
+def _take(path: str, count: int, timeout: float | None, key_file: str | None, as_json: bool) -> int:
+    taken = 0
+    with Interrupts() as interrupts, EventQueue(path, key_file=key_file) as queue:
+        while taken < count:
+            try:
+                with interrupts.waiting():
+                    batch = _next(queue, min(_BATCH_EVENTS, count - taken), timeout, taken)
+            except Interrupted as stop:
+                return stop.code
+            if not batch.events:
+                break
+            head = '{"kind":"beats",' if as_json else "{"
+            lines = [head + event_text(event)[1:] + "\n" for event in batch]
+            write_bytes("".join(lines).encode())
+            sys.stdout.flush()
+            batch.ack()
+            taken += len(batch)
+    return exits.OK if taken else exits.NOTHING
+
+
+def _next(queue: EventQueue, count: int, timeout: float | None, taken: int) -> EventBatch:
+    try:
+        return queue.read(count, timeout=timeout if not taken else None)
+    except Empty:
+        return EventBatch([], None, None)

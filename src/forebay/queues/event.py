@@ -1,0 +1,325 @@
+"""`EventQueue`: put, read and acknowledge events, in the files of Elastic Beats.
+
+Joins the Beats format to segments. This file owns the life of the queue: opening, closing, and what
+of its parts runs when. `event_writer.py` owns what is put, `event_reading.py` what is handed out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import warnings
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Any
+
+from forebay.clock import Clock, SystemClock
+from forebay.errors import (
+    Closed,
+    Damaged,
+    Empty,
+    InvalidEvent,
+    InvalidOption,
+    RecordTooLarge,
+)
+from forebay.formats.beats import FRAME_BYTES
+from forebay.formats.beats_events import Event, encode_event
+from forebay.formats.beats_lz4 import compressed_size_max
+from forebay.formats.beats_versions import HEADER_BYTES_MAX, LAYOUTS
+from forebay.queues.beat_lock import BeatLocks
+from forebay.queues.deliveries import Deliveries
+from forebay.queues.event_batch import EventBatch
+from forebay.queues.event_keys import read_key
+from forebay.queues.event_maintenance import EventMaintenance
+from forebay.queues.event_reading import Reading
+from forebay.queues.event_recovery import Opened, open_event_directory
+from forebay.queues.event_room import Room
+from forebay.queues.event_segments import Access, EventSegment
+from forebay.queues.event_writer import EventWriter
+from forebay.queues.forks import disown_after_fork
+from forebay.queues.options import EventOptions, make_options
+from forebay.storage.atomic import keep_reserve
+from forebay.storage.filesystem import DiskFilesystem, Filesystem
+from forebay.storage.quarantine import count_kept
+
+_EVENT_KEYS = ("timestamp_ns", "flags", "meta", "fields")
+# What a stream adds to a write at most: its start, its end, and the head of a block.
+_STREAM_BYTES = 32
+
+
+class EventQueue:
+    """A durable queue of events in a directory that this process owns. Any thread may call it.
+
+    Opens the directory, also one that Beats left, or creates it. The options are those of
+    `EventOptions`, as keywords. Closed, the directory can be handed to Beats, which reads on.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        filesystem: Filesystem | None = None,
+        clock: Clock | None = None,
+        **options: Any,
+    ) -> None:
+        self._closed = True
+        self.options: EventOptions = make_options(EventOptions, options)
+        self._access = Access(read_key(self.options.key_file), self.options.dialect)
+        self._filesystem = filesystem or DiskFilesystem()
+        self._clock = clock or SystemClock()
+        self._directory = self._filesystem.open_directory(
+            os.fspath(path), create=True, group_readable=self.options.group_readable
+        )
+        self.path = self._directory.path
+        self._locks: BeatLocks | None = None
+        try:
+            self._directory.lock()
+            self._locks = BeatLocks(self._filesystem, self.path)
+            opened = open_event_directory(self._filesystem, self._directory, self._access)
+            self._build(opened)
+        except BaseException:
+            self._release()
+            raise
+        self._maintenance = EventMaintenance(self, self._writer, self.options, self._clock)
+        self._closed = False
+        disown_after_fork(self)
+
+    def put(self, event: Event | Mapping[str, Any]) -> None:
+        """Puts an event; a map has some of `timestamp_ns`, `flags`, `meta` and `fields`.
+
+        Without a time it gets the present one. Under `sync="always"` it is durable on return; under
+        the other policies it survives the process, and a power cut after the next sync. Raises
+        InvalidEvent for what Beats would not read back; then nothing is written.
+        """
+        self.put_many([event])
+
+    def put_many(self, events: Iterable[Event | Mapping[str, Any]]) -> None:
+        """Puts events with one commit.
+
+        All of them are checked before the first is written. If it raises later, nothing of it is
+        acknowledged; the first ones may be there.
+        """
+        now_ns = self._clock.now_ms() * 1_000_000
+        self.put_encoded([encode_event(_as_event(event, now_ns)) for event in events])
+
+    def put_encoded(self, payloads: list[bytes]) -> None:
+        """Puts events that `encode_event` has made; the same promise as `put_many`."""
+        for pieces, size in self._pieces(payloads):
+            self._writer.put(pieces, size, self._room.make_room)
+            self._maintenance.notice()
+        if not payloads:
+            self._check()
+
+    def read(self, count: int = 1000, timeout: float | None = None) -> EventBatch:
+        """Hands out up to `count` of the next events; an empty batch if there are none now.
+
+        With a timeout (seconds) it waits for the first, and raises `Empty` if none came. What is
+        damaged raises `Damaged`, a frame that holds no event `UndecodableEvent`, events that were
+        dropped to make room `Overtaken`; each once, and the next read goes on behind them.
+        """
+        if count < 1:
+            raise InvalidOption(f"count = {count}: must be at least 1")
+        batch = self._reading.deliver(count)
+        deadline = self._clock.monotonic() + (timeout or 0)
+        while batch is None and timeout is not None:
+            left = deadline - self._clock.monotonic()
+            if left <= 0:
+                raise Empty(f"{self.path}: no event in {timeout} s")
+            with self._writer.lock:
+                self._writer.changes.wait(min(left, 0.05))
+            batch = self._reading.deliver(count)
+        return batch or EventBatch([], None, None)
+
+    def sync(self) -> None:
+        """Makes all that was put durable."""
+        self._writer.sync()
+
+    def maintain(self) -> None:
+        """Does what is due. The background thread calls it."""
+        self._maintenance.run_due()
+
+    def info(self) -> dict[str, Any]:
+        """Gives facts on the queue, for people and for scripts."""
+        with self._writer.lock:
+            self._writer.check()
+            kept_files, kept_bytes = count_kept(self._directory)
+            place = self._deliveries.place
+            return {
+                "kind": "beats",
+                "path": self.path,
+                "version": self.version,
+                "segments": len(self._writer.segments.bases),
+                "bytes": self._writer.used_bytes,
+                "position": {
+                    "segment": place.segment,
+                    "position": place.position,
+                    "index": place.frame_index,
+                },
+                "outstanding": self._deliveries.outstanding,
+                "syncs": self._writer.commit.syncs,
+                "dropped_events": self._room.dropped_events,
+                "damage": len(self._reading.damage),
+                "quarantined_files": kept_files,
+                "quarantined_bytes": kept_bytes,
+            }
+
+    @property
+    def damage(self) -> list[Any]:
+        """What was met so far that could not be read, or looked wrong; see `forebay.Damage`."""
+        with self._writer.lock:
+            return list(self._reading.damage)
+
+    def close(self) -> None:
+        """Makes everything durable and gives the directory back; a second time does nothing.
+
+        Afterwards the segments are finished as Beats finishes them, and `state.dat` is valid.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self._writer.stop()
+        self._maintenance.stop()
+        try:
+            self._reading.close()
+            # What cannot be saved was not promised: those events come again.
+            with contextlib.suppress(Closed, OSError), self._writer.lock:
+                self._writer.check()
+                self._room.settle()
+            self._writer.close()
+        finally:
+            self._release()
+
+    def disown(self) -> None:
+        """Ends the handle in the child of a fork; the parent's goes on."""
+        if self._closed:
+            return
+        self._closed = True
+        self._writer.disown(Closed(f"{self.path} was opened before a fork; open it in the child"))
+        self._reading.abandon()
+        self._release()
+
+    def __enter__(self) -> EventQueue:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<EventQueue {self.path} {'closed' if self._closed else self.version}>"
+
+    def __del__(self) -> None:
+        # What was put is in the files; only the clean mark and the last syncs are missing.
+        if not getattr(self, "_closed", True):
+            warnings.warn(f"{self.path} was not closed", ResourceWarning, stacklevel=2)
+            self._release()
+
+    def _build(self, opened: Opened) -> None:
+        """Makes the parts of the queue for a directory that is in order."""
+        try:
+            keep_reserve(self._directory)
+            self.version = self.options.layout_name or self._found_version(opened)
+            for segment_id, name in opened.segments.names.items():
+                file = self._directory.open(name)
+                opened.segments.sizes[segment_id] = file.size()
+                file.close()
+        except BaseException:
+            opened.tail_file.close()
+            raise
+        self._writer = EventWriter(
+            self._filesystem,
+            self._directory,
+            opened.segments,
+            opened.tail_file,
+            opened.tail,
+            options=self.options,
+            layout_name=self.version,
+            key=self._access.key,
+            clock=self._clock,
+        )
+        self._deliveries = Deliveries(opened.place)
+        self._room = Room(
+            self._directory,
+            self._writer,
+            self._deliveries,
+            opened.state,
+            self._access,
+            self.options,
+        )
+        self._reading = Reading(
+            self._directory, self._writer, self._deliveries, self._room, self._access
+        )
+        self._reading.damage += opened.damage
+
+    def _found_version(self, opened: Opened) -> str:
+        """The version of the newest segment, if it can be written; else the default."""
+        default = "v2" if self._access.key is None else "v3-seed"
+        if not opened.segments.bases:
+            return default
+        segment_id = opened.segments.bases[-1]
+        name = opened.segments.names[segment_id]
+        with contextlib.suppress(Damaged):
+            segment = EventSegment(self._directory, segment_id, name, self._access, None)
+            segment.close()
+            if segment.header.layout.writable:
+                return segment.header.layout.name
+        return default
+
+    def _pieces(self, payloads: list[bytes]) -> Iterable[tuple[list[bytes], int]]:
+        """Cuts a batch so that each part finds room in a queue that is bounded, one by one."""
+        layout = LAYOUTS[self.version]
+        room = self.options.segment_bytes - layout.header_bytes - FRAME_BYTES
+        sizes = [compressed_size_max(len(payload)) + FRAME_BYTES for payload in payloads]
+        for payload, size in zip(payloads, sizes, strict=True):
+            if (size if layout.compression == "block" else len(payload) + FRAME_BYTES) > room:
+                raise RecordTooLarge(
+                    f"an event of {len(payload)} bytes does not fit into a segment of "
+                    f"segment_bytes = {self.options.segment_bytes}"
+                )
+        limit = self.options.max_bytes
+        if limit is None or self.options.when_full == "reject":
+            if payloads:
+                yield payloads, self._bound(sum(sizes))
+            return
+        first, total = 0, 0
+        for number, size in enumerate(sizes):
+            if number > first and total + size > self.options.segment_bytes // 2:
+                yield payloads[first:number], self._bound(total)
+                first, total = number, 0
+            total += size
+        if first < len(payloads):
+            yield payloads[first:], self._bound(total)
+
+    def _bound(self, size: int) -> int:
+        """Gives what events take in the files at most, headers of new segments included."""
+        segments = 2 + 2 * size // self.options.segment_bytes
+        return size + segments * (HEADER_BYTES_MAX + _STREAM_BYTES)
+
+    def _check(self) -> None:
+        with self._writer.lock:
+            self._writer.check()
+
+    def _release(self) -> None:
+        if self._locks is not None:
+            self._locks.close()
+        self._directory.close()
+
+
+def _as_event(event: Event | Mapping[str, Any], now_ns: int) -> Event:
+    if isinstance(event, Event):
+        return event
+    if not isinstance(event, Mapping):
+        raise InvalidEvent(f"an event is a map or an Event, not {type(event).__name__}")
+    unknown = [key for key in event if key not in _EVENT_KEYS]
+    if unknown:
+        raise InvalidEvent(f"an event has no {unknown[0]!r}; it has {', '.join(_EVENT_KEYS)}")
+    return Event(
+        event.get("timestamp_ns", now_ns),
+        event.get("flags", 0),
+        event.get("meta", {}),
+        event.get("fields", {}),
+    )

@@ -1,0 +1,18 @@
+"""The names in the directory of an event queue, which tell it from other kinds."""
+
+from __future__ import annotations
+
+from forebay.formats.beats_versions import parse_segment_name
+from forebay.storage import atomic, quarantine
+
+MARK_NAME = "mark"
+STATE_NAME = "state.dat"
+OWN_NAMES = {MARK_NAME, STATE_NAME, atomic.RESERVE}
+OWN_DIRECTORIES = {quarantine.DIRECTORY}
+
+
+def is_event_queue(names: list[str]) -> bool:
+    """Says whether the names in a directory are those of an event queue."""
+    return any(
+        name in (STATE_NAME, MARK_NAME) or parse_segment_name(name) is not None for name in names
+    )

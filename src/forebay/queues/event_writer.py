@@ -1,0 +1,365 @@
+"""How events get into the segments of an event queue: group commit, rolling, trying again.
+
+Owns the queue's one lock, the segment being written, the group commit and `mark`: the `Tail` of an
+event queue, in which `time_ms` stands for the size of the file at the durable end. Only the newest
+segment can hold bytes that are not durable: a segment is synced before the next one is created, so
+that what a power cut takes is always the newest events. A failed or short write is cut back and
+tried again (`Backoff`), then raised, and the queue goes on. A failed cut, or any failed sync, ends
+the handle.
+
+Any thread may call the public methods; those that say "lock held" want it held.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+
+from forebay.clock import Clock
+from forebay.errors import Closed, ForebayError
+from forebay.formats.beats_crypto import Key
+from forebay.formats.beats_versions import LAYOUTS, segment_name
+from forebay.queues.backoff import Backoff
+from forebay.queues.changes import Changes
+from forebay.queues.event_active import ActiveSegment
+from forebay.queues.event_recovery import next_segment_id
+from forebay.queues.options import EventOptions
+from forebay.queues.places import End
+from forebay.queues.publishing import End as Mark
+from forebay.queues.publishing import Publisher
+from forebay.queues.unbroken import unbroken
+from forebay.storage.commit import GroupCommit
+from forebay.storage.filesystem import Directory, Filesystem
+from forebay.storage.segments import SegmentList
+from forebay.storage.tail import Tail, TailFile
+
+_WAIT_SECONDS = 0.05
+
+
+class EventWriter:
+    """The segments of an event queue that this process owns."""
+
+    def __init__(
+        self,
+        filesystem: Filesystem,
+        directory: Directory,
+        segments: SegmentList,
+        tail_file: TailFile,
+        tail: Tail,
+        *,
+        options: EventOptions,
+        layout_name: str,
+        key: Key | None,
+        clock: Clock,
+    ) -> None:
+        """`tail` says that all that was found is durable; new segments come behind its segment."""
+        self._filesystem = filesystem
+        self._directory = directory
+        self._options = options
+        self._layout_name = layout_name
+        self._key = key
+        self._clock = clock
+        self._always = options.sync == "always"
+        # In clear, frames of another file verify as well: only the mark tells what was written.
+        self._mark_each = not LAYOUTS[layout_name].encrypted
+        self.segments = segments
+        self.lock = threading.Lock()
+        self.changes = Changes(self.lock)
+        self.publisher = Publisher(tail_file, tail, filesystem.boot_id(), self.fail)
+        # Of the events that were ever put: `written` were handed in, those up to `place` are in the
+        # files, those up to `durable` survive a power cut.
+        self.written = tail.written
+        newest = segments.bases[-1] if segments.bases else -1
+        self.place = self.durable = End(tail.written, newest, 0, None)
+        self._mark = Mark(tail.durable, tail.segment, tail.position)
+        self._marked_bytes = tail.time_ms
+        # Where the segments end that were written by this handle.
+        self.ends: dict[int, int] = {}
+        self.commit = GroupCommit(self._sync_files, tail.written)
+        self._next_id = next_segment_id(tail)
+        self._active: ActiveSegment | None = None
+        self._retired: list[ActiveSegment] = []
+        self._leftovers: list[str] = []
+        self._pending: list[bytes] = []
+        self._pending_bytes = 0
+        self._backoff = Backoff(clock, options.retry_seconds)
+        self._busy = False
+        self._closing = False
+        self._failed = False
+        self._error: ForebayError | None = None
+
+    @property
+    def used_bytes(self) -> int:
+        """What all segments take, and what waits to be written. Lock held."""
+        active = self._active.raw_size if self._active is not None else 0
+        return sum(self.segments.sizes.values()) + active + self._pending_bytes
+
+    @property
+    def readable(self) -> End:
+        """How far events may be read. Lock held."""
+        return self.durable if self._always else self.place
+
+    @property
+    def active_id(self) -> int | None:
+        """The segment being written."""
+        return self._active.id if self._active is not None else None
+
+    def check(self) -> None:
+        """Raises if the handle can no longer be used."""
+        if self._error is not None:
+            raise self._error.with_traceback(None)
+
+    def put(self, payloads: list[bytes], size: int, make_room: Callable[[int], None]) -> None:
+        """Puts events; under "always" they are durable on return.
+
+        `make_room(size)` waits, with the lock held, until so many more bytes may be written.
+        """
+        with self.lock:
+            self.check()
+            make_room(size)
+            self._submit(payloads, size)
+            end, epoch = self.written, self.commit.epoch
+            if not self._always:
+                self.write_pending()
+        if self._always:
+            self.commit.wait(end, epoch)
+
+    def sync(self) -> None:
+        """Makes all that was put durable."""
+        with self.lock:
+            self.check()
+            self.write_pending()
+            end, epoch = self.written, self.commit.epoch
+        self.commit.wait(end, epoch)
+
+    @unbroken
+    def _submit(self, payloads: list[bytes], size: int) -> None:
+        self._pending += payloads
+        self._pending_bytes += size
+        self.written += len(payloads)
+
+    @unbroken
+    def write_pending(self) -> None:
+        """Writes what was put and is not in the files yet. Lock held; let go of while it waits."""
+        while self._busy:
+            self.changes.wait(_WAIT_SECONDS)
+            self._check_whole()
+        if not self._pending:
+            return
+        self._busy = True
+        try:
+            while self._pending:
+                self._write_some()
+        finally:
+            self._busy = False
+            self.changes.announce()
+
+    @unbroken
+    def roll(self) -> None:
+        """Finishes the segment being written, durably; the next event starts a new one. Lock held.
+
+        Everything that is pending was written before.
+        """
+        active, self._active = self._active, None
+        if active is None:
+            return
+        self._retired.append(active)
+        if active.count == 0:
+            # Nothing was ever in it; its number stays used up.
+            self.segments.drop_last()
+            self._leftovers.append(active.name)
+            return
+        try:
+            active.finish()
+            active.sync()
+        except OSError as error:
+            self.fail(error)
+            raise
+        self.segments.sizes[active.id] = active.raw_size
+        self.ends[active.id] = active.position
+        self._take_durable(self.place._replace(raw_size=active.raw_size))
+        self.place = self.durable = self.place._replace(raw_size=None)
+        self.commit.advance(self.place.offset)
+
+    def sync_now(self) -> None:
+        """Makes what is in the files durable with the lock held."""
+        if self._active is None or self.place.offset == self.durable.offset:
+            return
+        try:
+            self._active.sync()
+        except OSError as error:
+            self.fail(error)
+            raise
+        self._take_durable(self.place)
+        self.commit.advance(self.place.offset)
+
+    def publish(self, *, clean: bool = False, sync: bool = False) -> None:
+        """Tells where the end is. Lock held."""
+        written = self._mark.offset if self._always else self.place.offset
+        self.publisher.publish(
+            written, self._marked_bytes, durable=self._mark, clean=clean, sync=sync
+        )
+
+    def stop(self) -> None:
+        """Ends the tries of a write that failed: the queue is being closed."""
+        self._closing = True
+
+    def close(self) -> None:
+        """Makes everything durable and marks the queue as cleanly closed."""
+        closed = Closed(f"{self._directory.path} is closed")
+        try:
+            if self._error is None:
+                with self.lock:
+                    self.write_pending()
+                    self.roll()
+                    self._clear_leftovers()
+                    self._error = closed
+                    self.publish(clean=True, sync=True)
+        finally:
+            with self.lock:
+                self.fail(closed)
+                self.release_files()
+
+    def fail(self, error: BaseException) -> None:
+        """Ends the handle: everything raises from now on. The first reason stays."""
+        self._failed = True
+        self._pending, self._pending_bytes = [], 0
+        if self._error is None:
+            self._error = (
+                error
+                if isinstance(error, ForebayError)
+                else Closed(f"{self._directory.path} failed and must be reopened: {error!r}")
+            )
+
+    def disown(self, error: Closed) -> None:
+        """Ends the handle in the child of a fork, whose lock may be held by nobody that lives."""
+        self.lock = threading.Lock()
+        self.changes = Changes(self.lock)
+        self._error = error
+
+    def release_files(self) -> None:
+        """Closes all files."""
+        for segment in [*self._retired, *([self._active] if self._active else [])]:
+            segment.close()
+        self._retired = []
+        self._active = None
+        self.publisher.close()
+
+    def _check_whole(self) -> None:
+        """Raises if the handle failed; while it is closing, what is left is still written."""
+        if self._failed:
+            self.check()
+
+    def _write_some(self) -> None:
+        """Writes as many events as a segment takes, at least one; tries again within bounds."""
+        try:
+            self._clear_leftovers()
+            active = self._segment_for(self._pending[0])
+            count = active.append(self._pending, self._options.segment_bytes)
+        except OSError as error:
+            if self._active is not None and self._active.broken:
+                self.fail(error)
+            if self._failed:
+                raise
+            if not self._wait_to_retry():
+                self._abandon(error)
+                raise
+            return
+        self._backoff.succeeded()
+        del self._pending[:count]
+        if not self._pending:
+            self._pending_bytes = 0
+        self.place = End(self.place.offset + count, active.id, active.position, active.raw_size)
+        tail = self.publisher.tail
+        if not self._always and tail.written == tail.durable:
+            # Readers in other processes learn that more is there than is durable.
+            self.publish()
+
+    def _segment_for(self, payload: bytes) -> ActiveSegment:
+        """Gives a segment with room for an event."""
+        active = self._active
+        if active is not None and active.fits(payload, self._options.segment_bytes):
+            return active
+        self.roll()
+        segment_id = self._next_id
+        # Before the file is there: after a power cut the mark must name it, and not say "clean". At
+        # position 0 it says that the file is only being made, and may hold anything.
+        self._publish_start(segment_id, 0, 0)
+        self._next_id += 1
+        self._leftovers.append(segment_name(segment_id))
+        active = ActiveSegment(
+            self._filesystem, self._directory, segment_id, self._layout_name, self._key
+        )
+        self._leftovers.pop()
+        self._active = active
+        self.segments.add(segment_id, active.name)
+        try:
+            # Both before anything is acknowledged from it: a name without its header is no file.
+            active.sync()
+            self._directory.sync()
+        except OSError as error:
+            self.fail(error)
+            raise
+        self._publish_start(segment_id, active.position, active.raw_size)
+        return active
+
+    def _clear_leftovers(self) -> None:
+        """Removes files that could not be made, and could not be removed then."""
+        while self._leftovers:
+            with contextlib.suppress(FileNotFoundError):
+                self._directory.unlink(self._leftovers[-1])
+            self._leftovers.pop()
+
+    def _publish_start(self, segment_id: int, position: int, raw_size: int) -> None:
+        self._mark = Mark(self.place.offset, segment_id, position)
+        self._marked_bytes = raw_size
+        self.publish(sync=True)
+
+    def _wait_to_retry(self) -> bool:
+        """Waits until the next try is due; False if there is none."""
+        due = self._backoff.next_try()
+        if due is None or self._closing:
+            return False
+        while not self._closing:
+            left = due - self._clock.monotonic()
+            if left <= 0:
+                return True
+            self.changes.wait(min(left, _WAIT_SECONDS))
+            self._check_whole()
+        return False
+
+    def _abandon(self, error: OSError) -> None:
+        """Gives up what is pending: all who wait for it get the error."""
+        self._backoff.succeeded()
+        self.written -= len(self._pending)
+        self._pending, self._pending_bytes = [], 0
+        self.commit.abandon(error, self.written)
+
+    def _take_durable(self, end: End) -> None:
+        self.durable = end
+        self._mark = Mark(end.offset, end.segment, end.position)
+        self._marked_bytes = end.raw_size or 0
+        self.publish(sync=self._mark_each)
+        self.changes.announce()
+
+    def _sync_files(self) -> int:
+        """Syncs all that is written; led by one thread at a time, without the lock."""
+        with self.lock:
+            self._check_whole()
+            self.write_pending()
+            place, active = self.place, self._active
+        try:
+            if active is not None:
+                active.sync()
+        except OSError as error:
+            self.fail(error)
+            raise
+        with self.lock:
+            self._check_whole()
+            for segment in self._retired:
+                segment.close()
+            self._retired = []
+            if place.offset > self.durable.offset:
+                self._take_durable(place)
+        return place.offset

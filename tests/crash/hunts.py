@@ -1,0 +1,72 @@
+"""How the crash tests look for a bug: by cutting the power, and by failing calls."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import gc
+import logging
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from forebay.errors import ForebayError
+from forebay.queues.event import EventQueue
+from forebay.queues.log import Log
+from tests.crash.campaign import Campaign
+from tests.crash.kinds import Kind
+from tests.crash.test_io_errors import check_healed, fail_each_call
+from tests.crash.workload import Workload
+
+Patch = pytest.MonkeyPatch
+Hunt = Callable[[], None]
+Bugs = dict[str, tuple[Callable[[Patch], None], Hunt]]
+
+
+def cut_power(kind: Kind, *names: str) -> Hunt:
+    """Looks for a bug by cutting the power in scenarios."""
+
+    def hunt() -> None:
+        for name in names:
+            Campaign(kind).run_scenario(name, seed=3)
+
+    return hunt
+
+
+def fail_calls(kind: Kind, name: str, error: int | None) -> Hunt:
+    """Looks for a bug by failing every call of a scenario."""
+
+    def hunt() -> None:
+        fail_each_call(kind, name, error, forever=False, check=check_healed)
+
+    return hunt
+
+
+def power_cut_after_a_failed_sync(kind: Kind, **options: str) -> Hunt:
+    """A call fails, the append is tried again, the process dies: what is served must stay."""
+
+    def hunt() -> None:
+        for call in range(1, 12):
+
+            def steps(run: Workload, call: int = call) -> None:
+                run.append(300)
+                run.filesystem.fail_at(call, errno.EIO)
+                for _ in range(2):
+                    with contextlib.suppress(OSError, ForebayError):
+                        run.append(700)
+                    run.filesystem.heal()
+                run.kill()
+                run.append(20)
+
+            Campaign(kind).run(steps, dict(options), 5, f"call {call} fails")
+
+    return hunt
+
+
+def quietly(patch: Patch) -> Iterator[None]:
+    """Lets a hunt end in the middle, which leaves queues behind that nobody closes."""
+    logging.getLogger("forebay").setLevel(logging.CRITICAL)
+    patch.setattr(Log, "__del__", lambda self: None)
+    patch.setattr(EventQueue, "__del__", lambda self: None)
+    yield
+    gc.collect()

@@ -1,0 +1,73 @@
+"""The kinds of queue that the crash tests run on: each with its workload, check and scenarios."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from forebay.formats.beats_versions import LAYOUTS
+from tests.crash import event_kind, log_kind, scenarios
+from tests.crash.scenarios import Steps
+from tests.crash.workload import Check, Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of queue under test.
+
+    `policies` are the options that random operations run under. `keeps_all` says whether what was
+    written and did reach the disk is kept after a power cut, although nobody had synced it.
+    """
+
+    workload: type[Workload]
+    check: Check
+    scenarios: dict[str, tuple[Steps, dict[str, Any]]]
+    policies: list[dict[str, Any]]
+    random_steps: Steps
+    failing: tuple[str, ...]
+    keeps_all: Callable[[dict[str, Any]], bool]
+
+
+LOG = Kind(
+    log_kind.LogWorkload,
+    log_kind.check_machine,
+    scenarios.LOG_SCENARIOS,
+    [{}, {"sync": "os"}, {"sync": "interval"}, {"version": 1}],
+    scenarios.random_log_steps,
+    (
+        "rolling",
+        "closing",
+        "trimming",
+        "adoption",
+        "one-time adoption",
+        "killed",
+        "version 1",
+        "os draining",
+        "os rolling",
+        "os killed",
+        "interval draining",
+    ),
+    lambda options: options.get("version") != 1,
+)
+EVENTS = Kind(
+    event_kind.EventWorkload,
+    event_kind.check_machine,
+    scenarios.EVENT_SCENARIOS,
+    [
+        {"version": "v2"},
+        {"version": "v2", "sync": "os"},
+        {"version": "v2", "sync": "interval"},
+        {"version": "v1"},
+        {"version": "v3-seed"},
+        {"version": "v2-lz4"},
+        {"version": "v2-seed", "sync": "os"},
+        {"version": "v2-lz4", "sync": "os"},
+    ],
+    scenarios.random_steps,
+    ("rolling", "closing", "trimming", "killed", "os rolling", "os killed", "v2-lz4", "v3-seed"),
+    lambda options: LAYOUTS[options["version"]].encrypted,
+)
+KINDS = {"log": LOG, "events": EVENTS}
+EACH_SCENARIO = [(kind, name) for kind in KINDS for name in KINDS[kind].scenarios]
+EACH_FAILING = [(kind, name) for kind in KINDS for name in KINDS[kind].failing]

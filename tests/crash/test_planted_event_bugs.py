@@ -1,0 +1,218 @@
+"""The crash tests of the event queue can fail: each of these bugs, planted into it, is caught."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from forebay.formats.beats_state import State
+from forebay.queues import event_recovery, event_state
+from forebay.queues.deliveries import Deliveries, Delivery
+from forebay.queues.event_active import ActiveSegment
+from forebay.queues.event_names import STATE_NAME
+from forebay.queues.event_room import Room
+from forebay.queues.event_writer import EventWriter
+from forebay.queues.places import Place
+from forebay.queues.publishing import Publisher
+from forebay.storage.commit import GroupCommit
+from forebay.storage.filesystem import write_all
+from forebay.storage.segments import SegmentWriter
+from tests.counting import Count
+from tests.crash.forgetful import ForgetfulFilesystem
+from tests.crash.handles import ForgetfulDirectory
+from tests.crash.hunts import (
+    Bugs,
+    Patch,
+    cut_power,
+    fail_calls,
+    power_cut_after_a_failed_sync,
+    quietly,
+)
+from tests.crash.kinds import EVENTS
+from tests.crash.workload import Broken
+
+
+def no_sync(patch: Patch) -> None:
+    patch.setattr(ActiveSegment, "sync", lambda self: None)
+
+
+def no_directory_sync(patch: Patch) -> None:
+    patch.setattr(ForgetfulDirectory, "sync", lambda self: None)
+
+
+def acknowledge_before_sync(patch: Patch) -> None:
+    patch.setattr(GroupCommit, "wait", lambda self, offset, epoch: None)
+
+
+def mark_not_synced(patch: Patch) -> None:
+    """In clear, what was acknowledged is then not known from what the disk held before."""
+    original = Publisher.publish
+
+    def publish(self: Publisher, *arguments: Any, **keywords: Any) -> None:
+        original(self, *arguments, **{**keywords, "sync": False})
+
+    patch.setattr(Publisher, "publish", publish)
+
+
+def frames_of_other_files_trusted(patch: Patch) -> None:
+    original = event_recovery.open_newest
+
+    def trusting(*arguments: Any, trusted: bool) -> Any:
+        return original(*arguments, trusted=True)
+
+    patch.setattr(event_recovery, "open_newest", trusting)
+
+
+def state_written_in_place(patch: Patch) -> None:
+    """As Beats does: in pieces, over the old one."""
+
+    def save(self: event_state.StateFile, place: Place) -> None:
+        state = State(place.segment, place.position if place.frame_index else 0, place.frame_index)
+        if state == self.saved:
+            return
+        try:
+            file = self._directory.create(STATE_NAME)
+        except FileExistsError:
+            file = self._directory.open(STATE_NAME, write=True)
+        data = state.encode()
+        for start, end in ((0, 4), (4, 12), (12, 20), (20, 28)):
+            write_all(file, data[start:end], start)
+        file.sync()
+        self._directory.sync()
+        file.close()
+        self.saved = state
+
+    patch.setattr(event_state.StateFile, "save", save)
+
+
+def place_of_the_last_acknowledgement(patch: Patch) -> None:
+    """The place jumps over what is still handed out."""
+    original = Deliveries.acknowledge
+
+    def acknowledge(self: Deliveries, delivery: Delivery) -> None:
+        original(self, delivery)
+        self.place = max(self.place, delivery.end)
+
+    patch.setattr(Deliveries, "acknowledge", acknowledge)
+
+
+def place_names_the_next_segment(patch: Patch) -> None:
+    original = Room._named_place
+
+    def named(self: Room) -> Place | None:
+        place = original(self)
+        if place is not None and place.frame_index > 1:
+            return Place(place.segment + 1)
+        return place
+
+    patch.setattr(Room, "_named_place", named)
+
+
+def found_events_served_without_a_copy(patch: Patch) -> None:
+    patch.setattr(event_recovery._Recovery, "_copy", lambda self, segment, extent: None)
+
+
+def old_segment_appended_to(patch: Patch) -> None:
+    """A second process gives its segment the number of the last one, and replaces it."""
+    create = ForgetfulDirectory.create
+
+    def over(self: ForgetfulDirectory, name: str) -> Any:
+        if name.endswith(".seg") and name in self.names():
+            self.unlink(name)
+        return create(self, name)
+
+    patch.setattr(ForgetfulDirectory, "create", over)
+    patch.setattr("forebay.queues.event_writer.next_segment_id", lambda tail: tail.segment)
+
+
+def count_not_written(patch: Patch) -> None:
+    patch.setattr(SegmentWriter, "patch", lambda self, data, position: None)
+
+
+def failed_write_not_cut_back(patch: Patch) -> None:
+    def leave(self: SegmentWriter) -> None:
+        self.end += 7
+
+    patch.setattr(SegmentWriter, "_cut_back", leave)
+
+
+def keystream_goes_on_after_a_failed_write(patch: Patch) -> None:
+    original = ActiveSegment.append
+
+    def append(self: ActiveSegment, payloads: list[bytes], segment_bytes: int) -> int:
+        encoder = self._encoder
+        try:
+            return original(self, payloads, segment_bytes)
+        except OSError:
+            self.spent, self._encoder = False, encoder
+            raise
+
+    patch.setattr(ActiveSegment, "append", append)
+
+
+def failed_sync_tried_again(patch: Patch) -> None:
+    patch.setattr(EventWriter, "fail", lambda self, error: None)
+    patch.setattr(GroupCommit, "_lead", lambda self: self._sync())
+
+
+BUGS: Bugs = {
+    "no sync": (no_sync, cut_power(EVENTS, "v3-seed killed", "singles")),
+    "no directory sync": (no_directory_sync, cut_power(EVENTS, "rolling")),
+    "acknowledged before the sync": (acknowledge_before_sync, cut_power(EVENTS, "singles")),
+    "mark not synced": (mark_not_synced, cut_power(EVENTS, "rolling")),
+    "frames of other files": (frames_of_other_files_trusted, cut_power(EVENTS, "rolling")),
+    "state written in place": (state_written_in_place, cut_power(EVENTS, "settling")),
+    "place jumps": (place_of_the_last_acknowledgement, cut_power(EVENTS, "settling")),
+    "place above the newest": (place_names_the_next_segment, cut_power(EVENTS, "settling")),
+    "served without a copy": (
+        found_events_served_without_a_copy,
+        power_cut_after_a_failed_sync(EVENTS, version="v2"),
+    ),
+    "old segment appended to": (old_segment_appended_to, cut_power(EVENTS, "closing")),
+    "count not written": (count_not_written, cut_power(EVENTS, "closing")),
+    "failed write not cut back": (
+        failed_write_not_cut_back,
+        fail_calls(EVENTS, "rolling", errno.EIO),
+    ),
+    "keystream goes on": (
+        keystream_goes_on_after_a_failed_write,
+        fail_calls(EVENTS, "v3-seed", errno.EIO),
+    ),
+    "a failed sync tried again": (
+        failed_sync_tried_again,
+        power_cut_after_a_failed_sync(EVENTS, version="v2"),
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        yield from quietly(patch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BUGS)
+def test_a_planted_bug_is_caught(
+    name: str, monkeypatch: pytest.MonkeyPatch, record_property: Count
+) -> None:
+    plant, hunt = BUGS[name]
+    plant(monkeypatch)
+
+    with pytest.raises(Broken):
+        hunt()
+
+    record_property("planted bugs caught", 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BUGS)
+def test_without_a_bug_the_same_hunt_finds_nothing(name: str) -> None:
+    _, hunt = BUGS[name]
+
+    hunt()
+
+    assert ForgetfulFilesystem().operations == 0
