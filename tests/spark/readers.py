@@ -8,7 +8,7 @@ from typing import Any
 from pyspark import cloudpickle
 
 from forebay.spark.source import ForebaySource
-from forebay.spark.stream import LogStreamReader
+from forebay.spark.stream import QueueStreamReader
 
 
 def batch_reader(path: str | Path, **options: str) -> Any:
@@ -16,10 +16,10 @@ def batch_reader(path: str | Path, **options: str) -> Any:
     return source.reader(source.schema())
 
 
-def stream_reader(path: str | Path, **options: str) -> LogStreamReader:
+def stream_reader(path: str | Path, **options: str) -> QueueStreamReader:
     source = ForebaySource({"path": str(path), **options})
     reader = source.streamReader(source.schema())
-    assert isinstance(reader, LogStreamReader)
+    assert isinstance(reader, QueueStreamReader)
     return reader
 
 

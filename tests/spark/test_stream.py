@@ -14,7 +14,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 import forebay
 from forebay.errors import DataLoss, Locked, NotAQueue
 from forebay.spark import paths, watch
-from forebay.spark.stream import LogStreamReader
+from forebay.spark.stream import QueueStreamReader
 from forebay.storage.filesystem import DiskFilesystem
 from forebay.storage.tail import TailFile
 from tests.queues.helpers import PER_SEGMENT, SEGMENT_BYTES, numbered
@@ -22,17 +22,17 @@ from tests.spark.readers import offset_in, offsets_of, rows_of, stream_reader
 
 
 @pytest.fixture
-def readers() -> Iterator[list[LogStreamReader]]:
+def readers() -> Iterator[list[QueueStreamReader]]:
     """Readers that are put into it are stopped in the end."""
-    opened: list[LogStreamReader] = []
+    opened: list[QueueStreamReader] = []
     yield opened
     for reader in opened:
         reader.stop()
 
 
 @pytest.fixture
-def start(readers: list[LogStreamReader]) -> Any:
-    def opened(path: str | Path, **options: str) -> LogStreamReader:
+def start(readers: list[QueueStreamReader]) -> Any:
+    def opened(path: str | Path, **options: str) -> QueueStreamReader:
         readers.append(stream_reader(path, **options))
         return readers[-1]
 
@@ -44,13 +44,13 @@ def fill(path: Path, count: int, first: int = 0, **options: Any) -> None:
         log.append_many(numbered(count, first=first))
 
 
-def step(reader: LogStreamReader, before: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
+def step(reader: QueueStreamReader, before: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
     """Does one batch, as Spark would."""
     after = reader.latestOffset(before, reader.getDefaultReadLimit())
     return after, offsets_of(rows_of(reader, reader.partitions(before, after)))
 
 
-def run_out(reader: LogStreamReader, before: dict[str, Any]) -> list[list[int]]:
+def run_out(reader: QueueStreamReader, before: dict[str, Any]) -> list[list[int]]:
     """Does batches until nothing is new; gives the offsets of each."""
     batches: list[list[int]] = []
     while True:
@@ -62,7 +62,7 @@ def run_out(reader: LogStreamReader, before: dict[str, Any]) -> list[list[int]]:
         before = after
 
 
-def discover(reader: LogStreamReader) -> None:
+def discover(reader: QueueStreamReader) -> None:
     """Lets ten seconds pass."""
     assert reader._watch is not None
     reader._watch.look_again()
@@ -389,7 +389,7 @@ def test_polls_are_single_reads_and_patterns_are_looked_up_rarely(
         fill(tmp_path / f"host-{number}", 1)
     looked: list[float] = []
     monkeypatch.setattr(paths, "expand", _noting(paths.expand, looked))
-    watched = watch.Watch([f"{tmp_path}/*"])
+    watched = watch.Watch([f"{tmp_path}/*"], watch.LogLive)
 
     polls = [watched.marks() for _ in range(200)]
     watched.close()

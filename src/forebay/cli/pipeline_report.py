@@ -83,7 +83,11 @@ def write_proof(found: Reconciliation, *, as_json: bool) -> None:
     if as_json:
         for proof in found.queues:
             place = {"queue": proof.queue, "start": proof.start, "end": proof.end}
-            rest = {"counts": asdict(proof.counts), "problems": list(proof.problems)}
+            rest = {
+                "range": proof.range,
+                "counts": asdict(proof.counts),
+                "problems": list(proof.problems),
+            }
             write_json({**place, **rest})
         summary = {"proven": found.proven, "batches": found.batches, "older": found.older}
         sums = {"counts": asdict(found.counts), "problems": list(found.problems)}

@@ -28,7 +28,8 @@ from forebay.pipelines.manifest import Manifest, Share
 from forebay.pipelines.micro_batches import keys_between
 from forebay.pipelines.output import COLUMNS_ONLY, MANIFEST, Output, read_manifest
 from forebay.pipelines.tables import DAMAGE, LANDED
-from forebay.queues.reader import LogReader
+from forebay.spark.kinds import open_queue
+from forebay.spark.options import SourceOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -74,7 +75,11 @@ class Span:
 
 
 def rebuild(
-    spark: SparkSession, output: Output, builder: Builder, span: Span
+    spark: SparkSession,
+    output: Output,
+    builder: Builder,
+    span: Span,
+    key_file: str | None = None,
 ) -> Iterator[Manifest]:
     """Rebuilds the batches of a range and shows them; gives the manifest of each as it is built."""
     document = output.current().document()
@@ -86,7 +91,7 @@ def rebuild(
     for batch in chosen:
         staged = output.stage(batch)
         shares = manifests[batch].queues
-        if not _land_again(spark, builder, staged, shares):
+        if not _land_again(spark, builder, staged, shares, key_file):
             _keep_landed(directories[batch], staged)
         # Those before it that were rebuilt count as they are now.
         before = [directories[earlier] for earlier in directories if earlier < batch]
@@ -144,7 +149,11 @@ def check_change(builder: Builder, document: dict[str, Any], *, everything: bool
 
 
 def _land_again(
-    spark: SparkSession, builder: Builder, staged: str, shares: dict[str, Share]
+    spark: SparkSession,
+    builder: Builder,
+    staged: str,
+    shares: dict[str, Share],
+    key_file: str | None,
 ) -> bool:
     """Lands a batch from its queues; says False if they do not hold all its records any more."""
     from pyspark.errors import PySparkException
@@ -156,6 +165,8 @@ def _land_again(
         "endingOffsets": {queue: share.offsets.end for queue, share in shares.items()},
     }
     options = {name: json.dumps(places) for name, places in bounds.items()}
+    if key_file is not None:
+        options["keyFile"] = key_file
     options |= {"mode": "PERMISSIVE", "columns": SOURCE_COLUMNS, "paths": json.dumps([*shares])}
     try:
         builder.land(spark.read.format("forebay").options(**options).load(), staged)
@@ -189,14 +200,12 @@ def _is_held(queue: str, share: Share) -> bool:
         # Some of what was trimmed had landed before it went.
         return False
     try:
-        with LogReader(queue) as reader:
-            if reader.begin > _first(share) or reader.end < offsets.end:
+        kind, reader = open_queue(queue, SourceOptions((queue,)))
+        with reader:
+            queue_id = reader.tail.queue_id.hex() if reader.tail is not None else ""
+            if queue_id != offsets.id or kind.begin(reader) > _first(share):
                 return False
-            tail = reader.tail
-            if tail is None:
-                return not offsets.id
-            same = tail.queue_id.hex() == offsets.id
-            return same and not tail.lost_since(offsets.incarnation, offsets.end)
+            return kind.holds(reader, offsets.incarnation, offsets.end)
     except (OSError, ForebayError):
         return False
 
@@ -204,9 +213,10 @@ def _is_held(queue: str, share: Share) -> bool:
 def _first(share: Share) -> int:
     """Gives the first offset of a range that was not trimmed when it landed."""
     offsets = share.offsets
+    start = offsets.parts[0][0] if offsets.parts else offsets.start
     if offsets.begin is None:
-        return offsets.start
-    return min(max(offsets.begin, offsets.start), offsets.end)
+        return start
+    return min(max(offsets.begin, start), offsets.end)
 
 
 def _time_ms(text: str) -> int:

@@ -30,7 +30,8 @@ from forebay.pipelines.tables import (
     TABLES,
     columns_of,
 )
-from forebay.queues.reader import LogReader
+from forebay.spark.kinds import open_queue
+from forebay.spark.options import SourceOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -199,8 +200,9 @@ class Builder:
 def _begin_of(queue: str, covered: Offsets) -> int:
     """Gives where a queue begins now; behind the range if it is gone, or another one."""
     try:
-        with LogReader(queue) as reader:
+        kind, reader = open_queue(queue, SourceOptions((queue,)))
+        with reader:
             queue_id = reader.tail.queue_id.hex() if reader.tail is not None else ""
-            return reader.begin if queue_id == covered.id else covered.end
+            return kind.begin(reader) if queue_id == covered.id else covered.end
     except (OSError, ForebayError):
         return covered.end

@@ -44,7 +44,14 @@ def batch_offsets(checkpoint: str, batch: int, starts: dict[str, int]) -> dict[s
         else:
             start = starts.get(queue, 0)
         if place["offset"] > start:
-            found[queue] = Offsets(place["id"], place["incarnation"], start, place["offset"])
+            spans = place.get("spans")
+            found[queue] = Offsets(
+                place["id"],
+                place["incarnation"],
+                start,
+                place["offset"],
+                spans=None if spans is None else tuple((first, end) for first, end in spans),
+            )
     return found
 
 

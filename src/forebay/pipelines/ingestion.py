@@ -18,7 +18,8 @@ queue that comes later is read from its earliest record.
 
 Those that say how a run goes, and may change from run to run:
 `consumer_id`: keeps a cursor of that name in each queue, so that trimming follows the tables and
-never overtakes them. Default: none, and whoever trims does not wait.
+never overtakes them. Default: none, and whoever trims does not wait. Event queues have none.
+`key_file`: the key of encrypted event queues, in a file that every executor can read.
 `trigger`: None (default) takes what is there and returns; "10s" goes on for ever with a batch
 every 10 s, or later if there is nothing. A batch costs about a second, whatever is in it.
 `max_offsets_per_trigger`, `max_bytes_per_trigger`: the most that goes into a batch; default
@@ -38,7 +39,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +52,6 @@ from forebay.pipelines.durations import duration_ms
 from forebay.pipelines.manifest import Counts, Manifest, total
 from forebay.pipelines.micro_batches import MicroBatches
 from forebay.pipelines.output import COLUMNS_ONLY, Output, read_manifest
-from forebay.queues.reader import LogReader
 from forebay.spark.options import SourceOptions
 
 if TYPE_CHECKING:
@@ -97,6 +97,7 @@ def ingest(
     format: str = "parquet",
     starting: Starting = "earliest",
     consumer_id: str | None = None,
+    key_file: str | None = None,
     trigger: str | None = None,
     max_offsets_per_trigger: int | None = None,
     max_bytes_per_trigger: int | str | None = None,
@@ -124,6 +125,7 @@ def ingest(
         format=format,
         starting=starting,
         consumer_id=consumer_id,
+        key_file=key_file,
         trigger=trigger,
         max_offsets_per_trigger=max_offsets_per_trigger,
         max_bytes_per_trigger=max_bytes_per_trigger,
@@ -141,6 +143,7 @@ def plan(
     *,
     out: str | os.PathLike[str],
     consumer_id: str | None = None,
+    key_file: str | None = None,
     trigger: str | None = None,
     max_offsets_per_trigger: int | None = None,
     max_bytes_per_trigger: int | str | None = None,
@@ -152,7 +155,7 @@ def plan(
     if backfill is not None and trigger is not None:
         raise InvalidOption("backfill and trigger: only one of them can be given")
     options = _source_options(
-        consumer_id, max_offsets_per_trigger, max_bytes_per_trigger, fail_on_data_loss
+        consumer_id, key_file, max_offsets_per_trigger, max_bytes_per_trigger, fail_on_data_loss
     )
     job = Job(
         definition=Definition.make(**definition),
@@ -201,10 +204,12 @@ class Job:
             builder = Builder(self.definition, columns)
             if self.span is not None:
                 self.output.clean()
-                for manifest in rebuild(spark, self.output, builder, self.span):
+                for manifest in rebuild(
+                    spark, self.output, builder, self.span, self.options.get("keyFile")
+                ):
                     told.add(manifest)
             else:
-                _prepare(spark, self.output, builder)
+                _prepare(spark, self.output, builder, self.options.get("keyFile"))
                 self._stream(spark, builder, told, stop or threading.Event())
         return told.result()
 
@@ -279,14 +284,14 @@ class _Teller:
         return IngestResult(self._output.path, tuple(self._batches), queues, seconds)
 
 
-def _prepare(spark: SparkSession, output: Output, builder: Builder) -> None:
+def _prepare(spark: SparkSession, output: Output, builder: Builder, key_file: str | None) -> None:
     """Makes the output, or cleans up the one that is there."""
     if output.exists:
         output.clean()
     else:
         staged = output.stage(COLUMNS_ONLY)
         builder.columns_only(spark, staged)
-        output.make(document_of(builder, _starts(builder.definition)), staged)
+        output.make(document_of(builder, _starts(builder.definition, key_file)), staged)
     checkpoint.repair(output.checkpoint, output.has)
 
 
@@ -299,29 +304,34 @@ def _refusal(output: Output, changed: list[str]) -> str:
     return text
 
 
-def _starts(definition: Definition) -> dict[str, int]:
+def _starts(definition: Definition, key_file: str | None) -> dict[str, int]:
     """Gives the offsets at which queues begin that are there now; none if at their beginning.
 
     They are kept with the tables: "latest" must mean the same when the first batch is replayed.
     """
-    from forebay.spark.batch import open_queues
+    from forebay.spark.kinds import open_queues
 
     starting = definition.starting
     if starting == "earliest":
         return {}
-    return {reader.path: _start(reader, starting) for reader in open_queues(definition.source)}
-
-
-def _start(reader: LogReader, starting: str) -> int:
-    if starting == "latest":
-        return reader.durable
-    if starting.isdecimal():
-        return int(starting)
-    return min(reader.resolve(datetime.fromisoformat(starting)), reader.durable)
+    options = SourceOptions(definition.source, key_file=key_file)
+    if starting not in ("latest", "") and not starting.isdecimal():
+        start_ms = round(datetime.fromisoformat(starting).timestamp() * 1000)
+        options = replace(options, start_ms=start_ms)
+    starts: dict[str, int] = {}
+    for kind, reader in open_queues(options):
+        if starting.isdecimal():
+            starts[reader.path] = int(starting)
+            continue
+        live = kind.follow(reader.path, options)
+        starts[reader.path] = min(kind.first_offset(reader, options), live.look().durable)
+        live.close()
+    return starts
 
 
 def _source_options(
     consumer_id: str | None,
+    key_file: str | None,
     max_offsets_per_trigger: int | None,
     max_bytes_per_trigger: int | str | None,
     fail_on_data_loss: bool,
@@ -331,6 +341,7 @@ def _source_options(
         raise InvalidOption(f"fail_on_data_loss = {fail_on_data_loss!r}: must be true or false")
     given = {
         "consumerId": consumer_id,
+        "keyFile": key_file,
         "maxOffsetsPerTrigger": max_offsets_per_trigger,
         "maxBytesPerTrigger": max_bytes_per_trigger,
         "failOnDataLoss": str(fail_on_data_loss).lower(),

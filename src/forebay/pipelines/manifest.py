@@ -27,7 +27,8 @@ class Offsets:
     """The offsets of one queue that a batch covers: from `start` up to, not including, `end`.
 
     `begin` is where the queue began when the batch was written, noted only if offsets of the range
-    were not there any more: what is missing below it was trimmed.
+    were not there any more: what is missing below it was trimmed. `spans` are the parts of the
+    range that have records, where there are gaps between them.
     """
 
     id: str
@@ -35,6 +36,17 @@ class Offsets:
     start: int
     end: int
     begin: int | None = None
+    spans: tuple[tuple[int, int], ...] | None = None
+
+    @property
+    def parts(self) -> tuple[tuple[int, int], ...]:
+        """The parts of the range that have records."""
+        return ((self.start, self.end),) if self.spans is None else self.spans
+
+    @property
+    def count(self) -> int:
+        """How many offsets there are in it."""
+        return sum(end - start for start, end in self.parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,13 +127,14 @@ def account(
             unknown = True
         else:
             known.append((lost.offset, lost.offset + lost.count))
-    damaged = _covered(known, offsets.start, offsets.end)
+    damaged = sum(_covered(known, start, end) for start, end in offsets.parts)
     trimmed = 0
     if offsets.begin is not None:
-        stop = min(max(offsets.begin, offsets.start), offsets.end)
-        there = landed_below_begin + _covered(known, offsets.start, stop)
-        trimmed = stop - offsets.start - there
-    missing = offsets.end - offsets.start - landed - damaged - trimmed
+        trimmed = -landed_below_begin
+        for start, end in offsets.parts:
+            stop = min(max(offsets.begin, start), end)
+            trimmed += stop - start - _covered(known, start, stop)
+    missing = offsets.count - landed - damaged - trimmed
     if unknown and missing > 0:
         return damaged + missing, trimmed, 0
     return damaged, trimmed, missing
@@ -139,8 +152,11 @@ def _covered(ranges: list[tuple[int, int]], start: int, end: int) -> int:
 
 
 def _share(plain: dict[str, Any]) -> Share:
+    offsets = dict(plain["offsets"])
+    if offsets.get("spans") is not None:
+        offsets["spans"] = tuple((start, end) for start, end in offsets["spans"])
     return Share(
-        Offsets(**plain["offsets"]),
+        Offsets(**offsets),
         Counts(**plain["counts"]),
         plain["first_ms"],
         plain["last_ms"],

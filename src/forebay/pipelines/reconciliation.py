@@ -45,13 +45,10 @@ class QueueProof:
     queue: str
     start: int
     end: int
+    # How many offsets there are from `start` up to `end`.
+    range: int
     counts: Counts
     problems: tuple[str, ...]
-
-    @property
-    def range(self) -> int:
-        """How many offsets there are from `start` up to `end`."""
-        return self.end - self.start
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +141,7 @@ class _Sums:
 
     start: int = 0
     end: int = 0
+    range: int = 0
     counts: Counts = field(default_factory=Counts)
     rows: dict[int, _Rows] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
@@ -161,6 +159,7 @@ class _Sums:
                 "them out a second time"
             )
         self.end = offsets.end
+        self.range += offsets.count
 
     def check(self, batch: int, share: Share) -> None:
         """Compares a batch's tables with its range and with what it says of itself."""
@@ -203,7 +202,7 @@ class _Sums:
         problems = self.problems[:_PROBLEMS_MAX]
         if len(self.problems) > _PROBLEMS_MAX:
             problems.append(f"and {len(self.problems) - _PROBLEMS_MAX} more")
-        return QueueProof(queue, self.start, self.end, self.counts, tuple(problems))
+        return QueueProof(queue, self.start, self.end, self.range, self.counts, tuple(problems))
 
 
 class _Reader:

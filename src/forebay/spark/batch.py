@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime
@@ -20,14 +19,9 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from forebay.errors import NotAQueue
-from forebay.queues.reader import LogReader
-from forebay.spark import logs, paths
-from forebay.spark.bounds import end_offset, first_offset
+from forebay.spark import kinds
 from forebay.spark.options import SourceOptions
 from forebay.spark.planning import Range, Wanted, pack
-
-_logger = logging.getLogger(__name__)
 
 
 class RecordsReader(DataSourceReader):
@@ -41,6 +35,7 @@ class RecordsReader(DataSourceReader):
             options.fail_on_data_loss,
             options.start_ms,
             options.end_ms,
+            options.key_file,
         )
         self._limits = Limits()
 
@@ -50,14 +45,14 @@ class RecordsReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Gives the record batches of one task."""
-        yield from logs.read(self._wanted, partition.value or ())
+        yield from kinds.read(self._wanted, partition.value or ())
 
     def _ranges(self) -> Iterator[Range]:
-        for reader in open_queues(self._options.paths):
+        for kind, reader in kinds.open_queues(self._options):
             if not self._limits.allow(reader.path):
                 continue
-            start, end = self._limits.narrow(*_bounds(reader, self._options))
-            yield from logs.plan(reader, start, end, self._wanted.start_ms, self._wanted.end_ms)
+            start, end = self._limits.narrow(*kind.bounds(reader, self._options))
+            yield from kind.plan(reader, start, end, self._wanted)
 
 
 class PushdownReader(RecordsReader):
@@ -130,35 +125,6 @@ class Limits:
 
     def _to(self, offset: int) -> None:
         self.end = _lower(self.end, offset)
-
-
-def open_queues(given: Iterable[str]) -> Iterator[LogReader]:
-    """Opens the queues that paths and patterns name, one after the other.
-
-    A directory that is no queue is an error if it was named, and passed over if a pattern met it.
-    """
-    named = {path for path in given if not paths.is_pattern(path)}
-    found = 0
-    for path in paths.expand(given):
-        try:
-            reader = LogReader(path)
-        except NotAQueue:
-            if path in named:
-                raise
-            _logger.info("%s is not a queue; passed over", path)
-            continue
-        found += 1
-        with reader:
-            yield reader
-    if not found:
-        raise NotAQueue(f"path: no queue matches {', '.join(given)}")
-
-
-def _bounds(reader: LogReader, options: SourceOptions) -> tuple[int, int]:
-    if options.start_ms is not None:
-        # Planning skips whole segments by their headers, the tasks do the rest.
-        return reader.begin, end_offset(reader, options)
-    return first_offset(reader, options, "earliest"), end_offset(reader, options)
 
 
 def _higher(one: int | None, other: int | None) -> int | None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from datetime import UTC, datetime
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from forebay.errors import DataLoss, InvalidOption
-from forebay.queues.reader import LogReader
 from forebay.spark import paths
 from forebay.spark.options import Bound, SourceOptions
 
@@ -14,37 +14,49 @@ _logger = logging.getLogger(__name__)
 _CONSUMER = "consumer:"
 
 
-def first_offset(reader: LogReader, options: SourceOptions, otherwise: str) -> int:
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """The offsets of a queue: where it begins, how far it is durable, where it ends.
+
+    `places` gives the saved places of its readers by name.
+    """
+
+    path: str
+    begin: int
+    durable: int
+    end: int
+    places: Callable[[], dict[str, int]]
+
+
+def first_offset(queue: Extent, options: SourceOptions, otherwise: str) -> int:
     """Gives the offset at which a read begins; `otherwise` says where if the options do not."""
-    if options.start_ms is not None:
-        return reader.resolve(datetime.fromtimestamp(options.start_ms / 1000, UTC))
-    bound = _of_path(options.start if options.start is not None else otherwise, reader.path)
+    bound = _of_path(options.start if options.start is not None else otherwise, queue.path)
     if bound is None:
         bound = otherwise
     if isinstance(bound, str) and bound.startswith(_CONSUMER):
-        bound = _place_of(reader, bound.removeprefix(_CONSUMER))
+        bound = _place_of(queue, bound.removeprefix(_CONSUMER))
     if bound == "earliest":
-        return reader.begin
+        return queue.begin
     if bound == "latest":
-        return reader.durable
+        return queue.durable
     start = int(bound)
-    if start < reader.begin:
-        lose(options, f"{reader.path} begins at offset {reader.begin}: {start} was trimmed")
-        return reader.begin
-    if start > reader.end:
-        lose(options, f"{reader.path} ends at offset {reader.end}, before {start}")
-        return reader.end
+    if start < queue.begin:
+        lose(options, f"{queue.path} begins at offset {queue.begin}: {start} was trimmed")
+        return queue.begin
+    if start > queue.end:
+        lose(options, f"{queue.path} ends at offset {queue.end}, before {start}")
+        return queue.end
     return start
 
 
-def end_offset(reader: LogReader, options: SourceOptions) -> int:
+def end_offset(queue: Extent, options: SourceOptions) -> int:
     """Gives the offset at which a batch read ends."""
-    bound = _of_path(options.end, reader.path)
+    bound = _of_path(options.end, queue.path)
     if bound is None or isinstance(bound, str):
-        return reader.end
-    if bound > reader.end:
-        lose(options, f"{reader.path} ends at offset {reader.end}, before {bound}")
-    return min(bound, reader.end)
+        return queue.end
+    if bound > queue.end:
+        lose(options, f"{queue.path} ends at offset {queue.end}, before {bound}")
+    return min(bound, queue.end)
 
 
 def lose(options: SourceOptions, what: str) -> None:
@@ -60,11 +72,9 @@ def _of_path(bound: Bound, path: str) -> str | int | None:
     return {paths.absolute(name): offset for name, offset in bound.items()}.get(path)
 
 
-def _place_of(reader: LogReader, name: str) -> int:
-    places = reader.cursors() | reader.consumers()
+def _place_of(queue: Extent, name: str) -> int:
+    places = queue.places()
     if name not in places:
         known = ", ".join(sorted(places)) or "none"
-        raise InvalidOption(
-            f"startingOffsets: {reader.path} has no consumer {name!r}; has: {known}"
-        )
+        raise InvalidOption(f"startingOffsets: {queue.path} has no consumer {name!r}; has: {known}")
     return places[name]

@@ -1,12 +1,14 @@
 """The cursors of a stream: one a queue, held while the stream runs, so that trimming stays below.
 
-Without a name nothing is held, and every call does nothing.
+Without a name nothing is held, and every call does nothing. Nor is anything held in an event queue,
+into which a stream writes nothing.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from forebay.queues.kinds import kind_of
 from forebay.storage.cursors import Cursor, read_cursors
 from forebay.storage.filesystem import DiskFilesystem
 
@@ -17,10 +19,11 @@ class Cursors:
     def __init__(self, name: str | None) -> None:
         self._name = name
         self._held: dict[str, Cursor] = {}
+        self._without: set[str] = set()
 
     def saved(self, path: str) -> int | None:
         """Gives the place that an earlier stream of this name left in a queue."""
-        if self._name is None:
+        if self._name is None or not self._may_hold(path):
             return None
         directory = DiskFilesystem().open_directory(path)
         try:
@@ -30,7 +33,7 @@ class Cursors:
 
     def hold(self, path: str, offset: int, incarnation: int) -> None:
         """Takes the cursor of a queue, made at `offset` if there is none; or raises `Locked`."""
-        if self._name is None or path in self._held:
+        if self._name is None or path in self._held or not self._may_hold(path):
             return
         directory = DiskFilesystem().open_directory(path)
         try:
@@ -39,6 +42,11 @@ class Cursors:
             )
         finally:
             directory.close()
+
+    def _may_hold(self, path: str) -> bool:
+        if path not in self._without and kind_of(path).name == "beats":
+            self._without.add(path)
+        return path not in self._without
 
     def advance(self, places: dict[str, dict[str, Any]]) -> None:
         """Moves the cursors forward; durable on return."""

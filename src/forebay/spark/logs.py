@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -14,29 +15,90 @@ from forebay.frames import Damage
 from forebay.queues.columns import ColumnFrames, ReusedBuffers, column
 from forebay.queues.reader import LogReader
 from forebay.queues.scanner import OpenSegment, RecordBatch, Scanner
+from forebay.spark import bounds as bounds_of
+from forebay.spark.bounds import Extent, end_offset, lose
+from forebay.spark.options import SourceOptions
 from forebay.spark.planning import Range, Wanted
+from forebay.spark.rows import CONSTANT, Rows
+from forebay.spark.watch import LogLive
 from forebay.storage.filesystem import Directory, DiskFilesystem
 from forebay.storage.segments import SegmentList
 
 KIND = "log"
+COLUMNS = ("offset", "timestamp", "value", "position")
+Place = dict[str, Any]
 _REMEDY = "mode PERMISSIVE or DROPMALFORMED reads round it, table=damage lists it"
 _logger = logging.getLogger(__name__)
 
 
-def plan(
-    reader: LogReader,
-    start: int,
-    end: int,
-    start_ms: int | None = None,
-    end_ms: int | None = None,
+def open_reader(path: str, options: SourceOptions) -> LogReader:
+    """Opens a log without owning it."""
+    return LogReader(path)
+
+
+def bounds(reader: LogReader, options: SourceOptions) -> tuple[int, int]:
+    """Gives the offsets at which a batch read begins and ends."""
+    end = end_offset(_extent(reader), options)
+    if options.start_ms is not None:
+        # Planning skips whole segments by their headers, the tasks do the rest.
+        return reader.begin, end
+    return bounds_of.first_offset(_extent(reader), options, "earliest"), end
+
+
+def begin(reader: LogReader) -> int:
+    """Gives the offset of the earliest record."""
+    return reader.begin
+
+
+def first_offset(reader: LogReader, options: SourceOptions) -> int:
+    """Gives the offset at which a stream begins: the latest, if the options do not say."""
+    if options.start_ms is not None:
+        return reader.resolve(datetime.fromtimestamp(options.start_ms / 1000, UTC))
+    return bounds_of.first_offset(_extent(reader), options, "latest")
+
+
+def follow(path: str, options: SourceOptions) -> LogLive:
+    """Opens a log for a stream."""
+    return LogLive(path)
+
+
+def holds(reader: LogReader, incarnation: int, end: int) -> bool:
+    """Says whether a log still has what it had up to `end` in an incarnation."""
+    lost = reader.tail is not None and reader.tail.lost_since(incarnation, end)
+    return reader.end >= end and not lost
+
+
+def resume(
+    reader: LogReader, first: int, before: Place, place: Place, options: SourceOptions
 ) -> Iterator[Range]:
+    """Gives the ranges of a stream's batch; what is gone by now is data loss."""
+    path, tail = reader.path, reader.tail
+    if tail is not None and (
+        place["id"] not in ("", tail.queue_id.hex())
+        or reader.written < place["offset"]
+        or tail.lost_since(place["incarnation"], place["offset"])
+    ):
+        lose(
+            options,
+            f"{path}: offsets {first}..{place['offset']} are not what the checkpoint "
+            "meant: the queue was made anew, or a crash of the machine took them",
+        )
+    if first < reader.begin:
+        lose(
+            options,
+            f"{path} begins at offset {reader.begin}: {first}..{reader.begin} were trimmed",
+        )
+    yield from plan(reader, max(first, reader.begin), place["offset"], Wanted(None))
+
+
+def plan(reader: LogReader, start: int, end: int, wanted: Wanted) -> Iterator[Range]:
     """Gives the ranges of a log from offset `start` to `end`; whole segments, from headers only."""
     bases = [base for base in reader.segments.bases if base < reader.written]
     stops = [*bases[1:], reader.written]
     for base, stop in zip(bases, stops, strict=True):
         if stop <= start or base >= end:
             continue
-        part = _segment_range(reader, base, stop, start, end, start_ms, end_ms)
+        part = _segment_range(reader, base, stop, start, end, wanted)
         if part is not None:
             yield part
     if end > reader.written:
@@ -50,9 +112,9 @@ def _segment_range(
     stop: int,
     start: int,
     end: int,
-    start_ms: int | None,
-    end_ms: int | None,
+    wanted: Wanted,
 ) -> Range | None:
+    start_ms, end_ms = wanted.start_ms, wanted.end_ms
     name = reader.segments.names[base]
     first, last = max(start, base), min(end, stop)
     try:
@@ -101,14 +163,14 @@ def read(wanted: Wanted, parts: Sequence[Range]) -> Iterator[Any]:
 
 
 def _read_one(wanted: Wanted, part: Range, buffers: ReusedBuffers) -> Iterator[Any]:
-    rows = _Rows(wanted, part)
+    rows = Rows(wanted.schema, part)
     directory = DiskFilesystem().open_directory(part.queue)
     try:
         for item in _scan(directory, part, buffers):
             if isinstance(item, RecordBatch):
                 batch = _within(item, wanted)
                 if len(batch.values):
-                    yield rows.of_records(batch)
+                    yield _record_batch(rows, batch)
             elif wanted.mode == "FAILFAST":
                 raise Damaged(item, _REMEDY)
             elif wanted.mode == "PERMISSIVE" and "damage" in wanted.schema.names:
@@ -123,7 +185,7 @@ def _read_one(wanted: Wanted, part: Range, buffers: ReusedBuffers) -> Iterator[A
         directory.close()
 
 
-def read_damage(part: Range) -> Iterator[Damage]:
+def read_damage(wanted: Wanted, part: Range) -> Iterator[Damage]:
     """Gives what does not verify in a range."""
     directory = DiskFilesystem().open_directory(part.queue)
     try:
@@ -183,51 +245,77 @@ def _first_at(times: Any, micros: int) -> int:
     return low
 
 
-class _Rows:
-    """Makes record batches of one range; columns that are the same in every row are made once."""
+def _extent(reader: LogReader) -> Extent:
+    def places() -> dict[str, int]:
+        return reader.cursors() | reader.consumers()
 
-    def __init__(self, wanted: Wanted, part: Range) -> None:
-        self._schema = wanted.schema
-        self._part = part
-        self._same: dict[tuple[str, str], Any] = {}
+    return Extent(reader.path, reader.begin, reader.durable, reader.end, places)
 
-    def of_records(self, batch: RecordBatch) -> Any:
-        count = len(batch.values)
-        columns = [self._column(batch, count, field) for field in self._schema]
-        return pyarrow.record_batch(columns, schema=self._schema)
 
-    def of_damage(self, damage: Damage) -> Any:
-        row = {
-            "queue": self._part.queue,
+def _record_batch(rows: Rows, batch: RecordBatch) -> Any:
+    count = len(batch.values)
+    columns = []
+    for field in rows.schema:
+        if field.name in CONSTANT:
+            columns.append(rows.constant(field.name, count, batch.segment))
+        elif field.name in COLUMNS:
+            columns.append(column(batch, field.name))
+        else:
+            # Damage, and what only other kinds have.
+            columns.append(pyarrow.nulls(count, field.type))
+    return pyarrow.record_batch(columns, schema=rows.schema)
+
+
+def consumer_rows(reader: LogReader) -> Iterator[dict[str, Any]]:
+    """Gives a row for each saved place."""
+    for kind, places in (("consumer", reader.consumers()), ("cursor", reader.cursors())):
+        for name, offset in sorted(places.items()):
+            yield {
+                "queue": reader.path,
+                "kind": KIND,
+                "name": name,
+                "type": kind,
+                "offset": offset,
+                "lag": max(0, reader.end - offset),
+            }
+
+
+def segment_rows(reader: LogReader) -> Iterator[dict[str, Any]]:
+    """Gives a row for each segment, and one for what is still in the staging buffer."""
+    bases = [base for base in reader.segments.bases if base < reader.written]
+    stops = [*bases[1:], reader.written]
+    for base, stop in zip(bases, stops, strict=True):
+        yield {
+            "queue": reader.path,
             "kind": KIND,
-            "offset": damage.offset,
-            "segment": self._part.segment,
-            "position": damage.position,
-            "damage": {
-                "path": damage.path,
-                "position": damage.position,
-                "length": damage.length,
-                "reason": damage.reason,
-                "torn": damage.torn,
-                "count": damage.count,
-            },
+            "segment": reader.segments.names[base],
+            "first_offset": base,
+            "count": stop - base,
+            "sealed": stop < reader.written or (reader.tail is not None and reader.tail.clean),
+            **_header_facts(reader, base),
         }
-        return pyarrow.RecordBatch.from_pylist([row], schema=self._schema)
+    if reader.end > reader.written:
+        yield {
+            "queue": reader.path,
+            "kind": KIND,
+            "segment": "staging",
+            "first_offset": reader.written,
+            "count": reader.end - reader.written,
+            "sealed": False,
+        }
 
-    def _column(self, batch: RecordBatch, count: int, field: Any) -> Any:
-        if field.name == "queue":
-            return self._repeated(field.name, self._part.queue, count)
-        if field.name == "kind":
-            return self._repeated(field.name, KIND, count)
-        if field.name == "segment":
-            return self._repeated(field.name, batch.segment, count)
-        if field.name == "damage":
-            return pyarrow.nulls(count, field.type)
-        return column(batch, field.name)
 
-    def _repeated(self, name: str, text: str, count: int) -> Any:
-        held = self._same.get((name, text))
-        if held is None or len(held) < count:
-            held = pyarrow.repeat(pyarrow.scalar(text, pyarrow.string()), count)
-            self._same[name, text] = held
-        return held.slice(0, count)
+def _header_facts(reader: LogReader, base: int) -> dict[str, Any]:
+    try:
+        segment = OpenSegment(reader.directory, reader.segments.names[base], base)
+    except (ForebayError, FileNotFoundError):
+        return {}
+    try:
+        size = segment.file.size()
+    finally:
+        segment.file.close()
+    header = segment.frames.header
+    facts: dict[str, Any] = {"bytes": size, "version": header.version}
+    if header.layout.checked:
+        facts["first_timestamp"] = datetime.fromtimestamp((header.epoch_ms + 1) / 1000, UTC)
+    return facts

@@ -7,6 +7,7 @@ are. Names do not tell upper case from lower.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -45,6 +46,7 @@ class SourceOptions:
     max_records: int | None = None
     max_bytes: int | None = None
     consumer: str | None = None
+    key_file: str | None = None
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SourceOptions:
@@ -166,5 +168,6 @@ _TABLE: tuple[tuple[str, str, Callable[[str], Any]], ...] = (
     ("maxOffsetsPerTrigger", "max_records", _count),
     ("maxBytesPerTrigger", "max_bytes", _bytes),
     ("consumerId", "consumer", str),
+    ("keyFile", "key_file", os.path.abspath),
 )
 _OPTIONS = {name.lower(): (name, field, convert) for name, field, convert in _TABLE}

@@ -7,6 +7,7 @@ as Spark does with files.
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 from collections.abc import Iterable
@@ -28,6 +29,15 @@ def absolute(path: str) -> str:
 def is_pattern(path: str) -> bool:
     """Says whether a path stands for whatever matches it."""
     return glob.has_magic(path)
+
+
+def find(paths: Iterable[str]) -> list[str]:
+    """Gives the directories that are there of those that absolute paths and patterns name."""
+    found: set[str] = set()
+    for path in paths:
+        with contextlib.suppress(NotAQueue):
+            found.update(expand([path]))
+    return sorted(found)
 
 
 def expand(paths: Iterable[str]) -> list[str]:

@@ -38,6 +38,8 @@ class Range:
     cut_first: bool = False
     cut_last: bool = False
     can_be_cut: bool = False
+    # Where in the segment the first record is, if that is known and its offset does not tell.
+    position: int = 0
 
     @property
     def size(self) -> int:
@@ -62,6 +64,7 @@ class Wanted:
     fail_on_data_loss: bool = True
     start_ms: int | None = None
     end_ms: int | None = None
+    key_file: str | None = None
 
 
 class Task(InputPartition):

@@ -6,13 +6,14 @@ the Arrow types that it derives from its own schema, so there is one list for bo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import pyarrow
-from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arrow_type
 from pyspark.sql.types import StructType
 
 from forebay.errors import InvalidOption
+from forebay.spark.typed_text import check_type
 
 _STRING, _LONG = pyarrow.string(), pyarrow.int64()
 _TIMESTAMP = pyarrow.timestamp("us", tz="UTC")
@@ -28,6 +29,19 @@ _RECORDS = pyarrow.schema(
         ("position", _LONG),
     ]
 )
+# What a kind of queue adds, if all queues are of it.
+_ADDED = {
+    "beats": pyarrow.schema(
+        [
+            ("timestamp_ns", _LONG),
+            ("flags", _LONG),
+            ("meta", _STRING),
+            ("fields", _STRING),
+        ]
+    )
+}
+# JSON text, or what a user's schema makes of it.
+_DOCUMENTS = ("meta", "fields")
 # Not among the columns unless it is asked for: with it, each damaged place is a row of its own.
 _DAMAGE_COLUMN = pyarrow.field(
     "damage",
@@ -81,13 +95,20 @@ _DAMAGE = pyarrow.schema(
 _TABLES = {"records": _RECORDS, "consumers": _CONSUMERS, "segments": _SEGMENTS, "damage": _DAMAGE}
 
 
-def arrow_schema(table: str, columns: Sequence[str] | None) -> pyarrow.Schema:
-    """Gives the columns of a table, or the chosen ones in the order in which they were named."""
+def arrow_schema(
+    table: str, columns: Sequence[str] | None, kinds: Collection[str] = ()
+) -> pyarrow.Schema:
+    """Gives the columns of a table, or the chosen ones in the order in which they were named.
+
+    `kinds` are those of the queues: records of one kind have its columns as well.
+    """
     whole = _TABLES[table]
     if columns is None:
-        return whole
+        added = _ADDED.get(*kinds) if table == "records" and len(kinds) == 1 else None
+        return pyarrow.schema([*whole, *(added or ())])
     known = {field.name: field for field in whole}
     if table == "records":
+        known |= {field.name: field for added in _ADDED.values() for field in added}
         known["damage"] = _DAMAGE_COLUMN
     for name in columns:
         if name not in known:
@@ -104,8 +125,15 @@ def spark_schema(schema: pyarrow.Schema) -> StructType:
 def check_schema(table: str, schema: StructType) -> pyarrow.Schema:
     """Gives the Arrow form of a schema that a user may have chosen; raises if it is not ours."""
     ours = arrow_schema(table, schema.fieldNames())
-    for found, expected in zip(schema.fields, spark_schema(ours).fields, strict=True):
-        names = found.dataType.simpleString(), expected.dataType.simpleString()
+    chosen = []
+    for found, expected in zip(schema.fields, ours, strict=True):
+        if expected.name in _DOCUMENTS and isinstance(found.dataType, StructType):
+            kind = to_arrow_type(found.dataType, timezone="UTC")
+            check_type(found.name, kind)
+            chosen.append(pyarrow.field(found.name, kind))
+            continue
+        names = found.dataType.simpleString(), from_arrow_type(expected.type).simpleString()
         if names[0] != names[1]:
             raise InvalidOption(f"schema: column {found.name} is {names[1]}, not {names[0]}")
-    return ours
+        chosen.append(expected)
+    return pyarrow.schema(chosen)

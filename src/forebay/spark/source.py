@@ -17,11 +17,11 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from forebay.errors import InvalidOption
-from forebay.spark import paths, schemas
+from forebay.spark import kinds, paths, schemas
 from forebay.spark.batch import PushdownReader, RecordsReader
 from forebay.spark.options import SourceOptions
 from forebay.spark.sink import ForebayStreamWriter, ForebayWriter
-from forebay.spark.stream import LogStreamReader
+from forebay.spark.stream import QueueStreamReader
 from forebay.spark.tables import DamageReader, SmallTableReader
 
 
@@ -36,7 +36,8 @@ class ForebaySource(DataSource):
     def schema(self) -> StructType:
         """Gives the columns of the table that was asked for."""
         options = self._source_options()
-        return schemas.spark_schema(schemas.arrow_schema(options.table, options.columns))
+        found = kinds.kinds_of(options.paths)
+        return schemas.spark_schema(schemas.arrow_schema(options.table, options.columns, found))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Gives a reader of the queues as they are now."""
@@ -53,7 +54,7 @@ class ForebaySource(DataSource):
         options = self._source_options()
         if options.table != "records":
             raise InvalidOption(f"table = {options.table!r}: a stream reads records only")
-        return LogStreamReader(options, schemas.check_schema(options.table, schema))
+        return QueueStreamReader(options, schemas.check_schema(options.table, schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Gives a writer of one batch of records."""

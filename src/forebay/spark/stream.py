@@ -4,7 +4,8 @@ Spark keeps the offsets in the checkpoint, as JSON of this form, small and with 
 
     {"v": 1, "queues": {PATH: {"id": HEX, "incarnation": N, "offset": N, "from": N, "seen": N}}}
 
-`offset` is behind the last record of the batch. `from` stands where a queue came in with this
+A kind of queue may add to that what it needs to find the place again (`Live.fields`). `offset` is
+behind the last record of the batch. `from` stands where a queue came in with this
 batch, as all do with the first: a replay must begin there again. `seen` is the durable end that was
 known, where it is higher because of a limit. The id and the incarnation tell a queue, and offsets
 that a power cut took back and that were given out again, from what the checkpoint meant: that is
@@ -28,31 +29,38 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from forebay.errors import DataLoss, NotAQueue
-from forebay.queues.reader import LogReader
-from forebay.spark import logs, paths
-from forebay.spark.bounds import first_offset, lose
+from forebay.errors import DataLoss, InvalidOption, NotAQueue
+from forebay.queues.kinds import kind_of
+from forebay.spark import kinds, paths
+from forebay.spark.bounds import lose
 from forebay.spark.cursors import Cursors
 from forebay.spark.options import SourceOptions
 from forebay.spark.planning import Range, Wanted, pack
-from forebay.spark.watch import Mark, Watch
+from forebay.spark.watch import Live, Mark, Watch
 
 VERSION = 1
 Places = dict[str, dict[str, Any]]
 
 
-class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A stream over queues. Spark keeps one in a process of its own, and copies in the tasks."""
 
     def __init__(self, options: SourceOptions, schema: Any) -> None:
         self._options = options
-        self._wanted = Wanted(schema, options.mode, options.fail_on_data_loss)
-        # Made at first use: a copy of this object in a task opens and locks nothing.
+        self._wanted = Wanted(
+            schema, options.mode, options.fail_on_data_loss, key_file=options.key_file
+        )
+        # Made at first use: what is only planned opens and locks nothing.
         self._watch: Watch | None = None
         self._cursors: Cursors | None = None
         self._initial: dict[str, Any] | None = None
         self._final: dict[str, Mark] | None = None
-        self._ahead: dict[str, Mark] = {}
+        # Places that were held against a mark, and nothing was lost.
+        self._sound: dict[str, tuple[Mark, int]] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What goes to a task: it opens and locks nothing.
+        return {**self.__dict__, "_watch": None, "_cursors": None, "_sound": {}, "_final": None}
 
     def initialOffset(self) -> dict[str, Any]:
         """Gives the offsets at which a new query begins."""
@@ -63,6 +71,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if path not in marks:
                     paths.expand([path])
                     raise NotAQueue(f"path = {path!r} is not a queue")
+            self._check_consumer(marks)
             places = {path: self._initial_place(path, mark) for path, mark in marks.items()}
             self._initial = {"v": VERSION, "queues": places}
         return self._initial
@@ -96,8 +105,10 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # Spark does not keep where a query began: a replay of its first batch asks again.
             known = {path: {"from": place["offset"], **place} for path, place in known.items()}
         ends = _limited({path: (known[path]["offset"], marks[path]) for path in known}, limit)
-        after = {path: _end_place(known[path], marks[path], ends[path]) for path in known}
-        if not begins and _without_from(after) == _without_from(before):
+        after = {
+            path: self._end_place(path, known[path], marks[path], ends[path]) for path in known
+        }
+        if not begins and _offsets(after) == _offsets(before):
             return start
         return {"v": VERSION, "queues": after}
 
@@ -113,14 +124,15 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for path, place in sorted(after.items()):
             if place == before.get(path):
                 continue
-            first = place["from"] if "from" in place else before[path]["offset"]
+            earlier = before.get(path, {})
+            first = place["from"] if "from" in place else earlier["offset"]
             if place["offset"] > first:
-                ranges += self._ranges(path, first, place)
+                ranges += self._ranges(path, first, earlier, place)
         return pack(ranges, self._options.partition_bytes)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Gives the record batches of one task."""
-        yield from logs.read(self._wanted, partition.value or ())
+        yield from kinds.read(self._wanted, partition.value or ())
 
     def commit(self, end: dict[str, Any]) -> None:
         """Lets trimming follow: Spark will not ask for anything before `end` again."""
@@ -135,66 +147,63 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _queues(self) -> Watch:
         if self._watch is None:
-            self._watch = Watch(self._options.paths)
+            self._watch = Watch(self._options.paths, self._follow)
         return self._watch
+
+    def _follow(self, path: str) -> Live:
+        return kinds.kind_named(kind_of(path).name).follow(path, self._options)
 
     def _kept(self) -> Cursors:
         if self._cursors is None:
             self._cursors = Cursors(self._options.consumer)
         return self._cursors
 
+    def _check_consumer(self, marks: dict[str, Mark]) -> None:
+        """Refuses a name for cursors that no queue would have."""
+        found = {kind_of(path).name for path in marks}
+        if self._options.consumer is not None and found == {"beats"}:
+            raise InvalidOption(
+                "consumerId: all queues are event queues, into which a stream writes nothing"
+            )
+
     def _initial_place(self, path: str, mark: Mark) -> dict[str, Any]:
         saved = self._kept().saved(path)
-        with LogReader(path) as reader:
+        kind, reader = kinds.open_queue(path, self._options)
+        with reader:
             if self._options.start is None and self._options.start_ms is None and saved is not None:
-                offset = max(saved, reader.begin)
+                offset = max(saved, kind.begin(reader))
             else:
-                offset = min(first_offset(reader, self._options, "latest"), mark.durable)
+                offset = min(kind.first_offset(reader, self._options), mark.durable)
         self._kept().hold(path, offset, mark.incarnation)
         return _place(mark, offset)
 
     def _first_place(self, path: str, mark: Mark) -> dict[str, Any]:
         """The place of a queue that came after the start: it is read from its earliest record."""
-        with LogReader(path) as reader:
-            begin = min(reader.begin, mark.durable)
+        kind, reader = kinds.open_queue(path, self._options)
+        with reader:
+            begin = min(kind.begin(reader), mark.durable)
         self._kept().hold(path, begin, mark.incarnation)
         return {**_place(mark, begin), "from": begin}
 
     def _checked(self, path: str, place: dict[str, Any], mark: Mark) -> dict[str, Any]:
         """Gives the place from which to go on; raises if records were lost behind its back."""
-        offset, incarnation = place["offset"], place["incarnation"]
-        if place["id"] != mark.queue_id:
+        if place["id"] not in ("", mark.queue_id):
             lose(
                 self._options,
                 f"{path} is another queue than the one that the checkpoint tells of: "
                 f"its id is {mark.queue_id or 'unknown'}, not {place['id'] or 'unknown'}",
             )
             return self._first_place(path, mark)
-        if mark.lost_since(incarnation, offset) and not self._is_ahead(path, place, mark):
-            lose(
-                self._options,
-                f"{path}: records below offset {offset} that this stream has read were lost to a "
-                "crash of the machine, and their offsets given out again",
-            )
-            restart = mark.restart(incarnation, offset)
-            return {**_place(mark, restart), "from": restart}
-        self._kept().hold(path, offset, mark.incarnation)
-        return _place(mark, offset)
-
-    def _is_ahead(self, path: str, place: dict[str, Any], mark: Mark) -> bool:
-        """Says whether only the mark is behind the reader, and the records are there.
-
-        It is synced less often than they are. After a crash of the machine it may be an old one,
-        until the owner comes back; the stream waits for that.
-        """
-        if place["incarnation"] != mark.incarnation:
-            return False
-        if self._ahead.get(path) != mark:
-            with LogReader(path) as reader:
-                if reader.written < place["offset"]:
-                    return False
-            self._ahead[path] = mark
-        return True
+        if self._sound.get(path) != (mark, place["offset"]):
+            trouble = mark.trouble(place)
+            if trouble is not None:
+                lose(self._options, trouble)
+                restart = mark.restart(place)
+                return {**_place(mark, restart), "from": restart}
+            self._sound[path] = (mark, place["offset"])
+        self._kept().hold(path, place["offset"], mark.incarnation)
+        kept = {name: value for name, value in place.items() if name not in ("from", "seen")}
+        return {**kept, "id": mark.queue_id, "incarnation": mark.incarnation}
 
     def _check_vanished(self, before: Places, marks: dict[str, Mark]) -> None:
         for path, place in before.items():
@@ -210,32 +219,25 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 unread = place["seen"] - place["offset"]
                 lose(self._options, f"{path} is gone, with {unread} records or more unread")
 
-    def _ranges(self, path: str, first: int, place: dict[str, Any]) -> Iterator[Range]:
+    def _ranges(
+        self, path: str, first: int, before: dict[str, Any], place: dict[str, Any]
+    ) -> Iterator[Range]:
         try:
-            reader = LogReader(path)
+            kind, reader = kinds.open_queue(path, self._options)
         except (FileNotFoundError, NotAQueue):
             lose(self._options, f"{path} is gone, with offsets {first}..{place['offset']} unread")
             return
         with reader:
-            tail = reader.tail
-            if tail is not None and (
-                tail.queue_id.hex() != place["id"]
-                or reader.written < place["offset"]
-                or tail.lost_since(place["incarnation"], place["offset"])
-            ):
-                lose(
-                    self._options,
-                    f"{path}: offsets {first}..{place['offset']} are not what the checkpoint "
-                    "meant: the queue was made anew, or a crash of the machine took them",
-                )
-            if first < reader.begin:
-                lose(
-                    self._options,
-                    f"{path} begins at offset {reader.begin}: {first}..{reader.begin} were trimmed",
-                )
             # A replay comes before the first poll: from now on nobody else may move the cursor.
             self._kept().hold(path, first, place["incarnation"])
-            yield from logs.plan(reader, max(first, reader.begin), place["offset"])
+            yield from kind.resume(reader, first, before, place, self._options)
+
+    def _end_place(self, path: str, place: dict[str, Any], mark: Mark, end: int) -> dict[str, Any]:
+        after: dict[str, Any] = {
+            name: place[name] for name in ("id", "incarnation", "from") if name in place
+        }
+        after |= {"offset": end, **self._queues().fields(path, mark, place, end)}
+        return {**after, "seen": mark.durable} if end < mark.durable else after
 
 
 def _places(offsets: dict[str, Any]) -> Places:
@@ -248,9 +250,11 @@ def _places(offsets: dict[str, Any]) -> Places:
     return places
 
 
-def _without_from(places: Places) -> Places:
+def _offsets(places: Places) -> Places:
+    """Gives what of places says how far they are."""
+    names = ("id", "incarnation", "offset", "seen")
     return {
-        path: {name: value for name, value in place.items() if name != "from"}
+        path: {name: place[name] for name in names if name in place}
         for path, place in places.items()
     }
 
@@ -260,38 +264,32 @@ def _place(mark: Mark, offset: int | None = None) -> dict[str, Any]:
     return {"id": mark.queue_id, "incarnation": mark.incarnation, "offset": offset}
 
 
-def _end_place(place: dict[str, Any], mark: Mark, end: int) -> dict[str, Any]:
-    after = {**place, "offset": end}
-    return {**after, "seen": mark.durable} if end < mark.durable else after
-
-
 def _limited(queues: dict[str, tuple[int, Mark]], limit: ReadLimit) -> dict[str, int]:
     """Deals a limit out over the queues by what each has waiting; one record at least goes on."""
-    durable = {path: max(start, mark.durable) for path, (start, mark) in queues.items()}
-    ends = dict(durable)
+    counts = {path: mark.waiting(start) for path, (start, mark) in queues.items()}
     if isinstance(limit, ReadMaxRows):
         sizes, room = dict.fromkeys(queues, 1), limit.max_rows
     elif isinstance(limit, ReadMaxBytes):
         sizes = {path: mark.record_bytes for path, (_, mark) in queues.items()}
         room = limit.max_bytes
     else:
-        return ends
-    waiting = {path: (ends[path] - start) * sizes[path] for path, (start, _) in queues.items()}
+        sizes, room = dict.fromkeys(queues, 0), 0
+    waiting = {path: count * sizes[path] for path, count in counts.items()}
     total = sum(waiting.values())
     if total <= room:
-        return ends
+        return {path: max(start, mark.durable) for path, (start, mark) in queues.items()}
+    shares: dict[str, int] = {}
     left = room
-    for path, (start, _) in sorted(queues.items()):
-        share = room * waiting[path] // total // sizes[path]
-        ends[path] = start + share
-        left -= share * sizes[path]
+    for path in sorted(queues):
+        shares[path] = room * waiting[path] // total // sizes[path]
+        left -= shares[path] * sizes[path]
     # What rounding left over goes to the first that have some waiting.
     progress = left < room
-    for path, (start, _) in sorted(queues.items()):
-        more = min(left // sizes[path], durable[path] - ends[path])
-        if more == 0 and not progress and durable[path] > start:
+    for path in sorted(queues):
+        more = min(left // sizes[path], counts[path] - shares[path])
+        if more == 0 and not progress and counts[path]:
             more = 1
-        ends[path] += more
+        shares[path] += more
         left -= more * sizes[path]
         progress = progress or more > 0
-    return ends
+    return {path: mark.advance(start, shares[path]) for path, (start, mark) in queues.items()}

@@ -1,10 +1,8 @@
 """The queues that a stream reads: which there are, and how far each is durable.
 
-A poll is one `pread` of `tail` a queue. Patterns are looked up again every ten seconds, never by a
-poll. Polls that take long are done rarely, so that an idle stream over a thousand queues costs
-little: at least nine tenths of the time it does nothing.
-
-A directory that has no `tail`, because another program writes it, is looked at every ten seconds.
+A poll looks at each queue once, by its `Live`: of a log that is one `pread` of `tail`. Patterns are
+looked up again every ten seconds, never by a poll. Polls that take long are done rarely, so that an
+idle stream over a thousand queues costs little: at least nine tenths of the time it does nothing.
 """
 
 from __future__ import annotations
@@ -13,8 +11,9 @@ import fnmatch
 import logging
 import resource
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 from forebay.errors import NotAQueue
 from forebay.queues.reader import LogReader
@@ -24,42 +23,82 @@ from forebay.storage.tail import Tail, TailFile
 
 DISCOVERY_SECONDS = 10.0
 _IDLE_SHARE = 9
-_RECORD_BYTES = 256
+RECORD_BYTES = 256
 _FILES_PER_QUEUE = 4
 _logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(Protocol):
     """How far a queue is durable, and in which incarnation."""
 
-    queue_id: str
-    incarnation: int
-    durable: int
-    record_bytes: int
-    tail: Tail | None = None
+    @property
+    def queue_id(self) -> str:
+        """What tells the queue from another one at the same path; empty if nothing does."""
+        ...
 
-    def lost_since(self, incarnation: int, offset: int) -> bool:
-        """Says whether a reader that stood at an offset missed records, or stands past the end."""
-        if offset > self.durable:
-            return True
-        return self.tail is not None and self.tail.lost_since(incarnation, offset)
+    @property
+    def incarnation(self) -> int:
+        """How often a crash of the machine took offsets back."""
+        ...
 
-    def restart(self, incarnation: int, offset: int) -> int:
-        """Gives the offset from which on records are new to a reader that stood at `offset`."""
-        offset = min(offset, self.durable)
-        if self.tail is None:
-            return offset
-        passed = self.tail.incarnation - incarnation
-        return min([offset, *self.tail.starts[:passed]])
+    @property
+    def durable(self) -> int:
+        """The offset behind the last durable record."""
+        ...
+
+    @property
+    def record_bytes(self) -> int:
+        """About how many bytes a record takes."""
+        ...
+
+    def trouble(self, place: dict[str, Any]) -> str | None:
+        """Says what a reader that stood at a place has lost since; None if nothing."""
+        ...
+
+    def restart(self, place: dict[str, Any]) -> int:
+        """Gives the offset from which on records are new to a reader that lost some."""
+        ...
+
+    def waiting(self, start: int) -> int:
+        """Gives how many records lie behind an offset."""
+        ...
+
+    def advance(self, start: int, count: int) -> int:
+        """Gives the offset behind so many of the records that are waiting."""
+        ...
+
+
+class Live(Protocol):
+    """A queue that is looked at again and again."""
+
+    def look(self) -> Mark:
+        """Gives where it stands now."""
+        ...
+
+    def is_same(self) -> bool:
+        """Says whether it is surely still the queue at its path."""
+        ...
+
+    def fields(self, mark: Any, place: dict[str, Any], end: int) -> dict[str, Any]:
+        """Gives what else belongs into the place at `end`, which follows `place`.
+
+        `mark` is one that `look` gave, and that the end was taken from.
+        """
+        ...
+
+    def close(self) -> None:
+        """Closes its files."""
+        ...
 
 
 class Watch:
     """The queues of one stream. One thread at a time may use it."""
 
-    def __init__(self, given: Sequence[str]) -> None:
+    def __init__(self, given: Sequence[str], follow: Callable[[str], Live]) -> None:
+        """`follow` opens a queue; it raises `NotAQueue` or `FileNotFoundError` if there is none."""
         self._given = given
-        self._tails: dict[str, TailFile | None] = {}
+        self._follow = follow
+        self._lives: dict[str, Live] = {}
         self._marks: dict[str, Mark] = {}
         self._discovered = self._polled = self._took = float("-inf")
 
@@ -75,13 +114,19 @@ class Watch:
             self._discovered = now
         elif now - self._polled < self._took * _IDLE_SHARE:
             return dict(self._marks)
-        for path, tail_file in self._tails.items():
-            tail = tail_file.read() if tail_file is not None else None
-            if tail is not None:
-                self._marks[path] = _mark_of(tail)
+        for path, live in list(self._lives.items()):
+            try:
+                self._marks[path] = live.look()
+            except (NotAQueue, FileNotFoundError):
+                self._forget(path)
         self._polled = time.monotonic()
         self._took = self._polled - now
         return dict(self._marks)
+
+    def fields(self, path: str, mark: Mark, place: dict[str, Any], end: int) -> dict[str, Any]:
+        """Gives what else belongs into the place of a queue at `end`."""
+        live = self._lives.get(path)
+        return {} if live is None else live.fields(mark, place, end)
 
     def look_again(self) -> None:
         """Makes the next poll look for queues that came or went."""
@@ -89,54 +134,126 @@ class Watch:
 
     def close(self) -> None:
         """Closes its files."""
-        for path in list(self._tails):
+        for path in list(self._lives):
             self._forget(path)
 
     def _discover(self) -> None:
-        found = _directories(self._given)
+        found = paths.find(self._given)
         _allow_open_files(len(found) * _FILES_PER_QUEUE)
-        for path in set(self._tails) - set(found):
+        for path in set(self._lives) - set(found):
             self._forget(path)
         for path in found:
-            # One that was removed and made anew has another file under the same name.
+            if path in self._lives and self._lives[path].is_same():
+                continue
             self._forget(path)
             try:
-                self._open(path)
+                self._lives[path] = self._follow(path)
             except (NotAQueue, FileNotFoundError):
                 _logger.info("%s is not a queue (yet); passed over", path)
 
-    def _open(self, path: str) -> None:
-        directory = DiskFilesystem().open_directory(path)
-        try:
-            tail_file = TailFile.open(directory, write=False)
-        finally:
-            directory.close()
-        if tail_file is None:
-            with LogReader(path) as reader:
-                self._marks[path] = Mark("", 0, reader.written, _RECORD_BYTES)
-        self._tails[path] = tail_file
-
     def _forget(self, path: str) -> None:
-        tail_file = self._tails.pop(path, None)
-        if tail_file is not None:
-            tail_file.close()
+        live = self._lives.pop(path, None)
+        if live is not None:
+            live.close()
         self._marks.pop(path, None)
 
 
-def _directories(given: Sequence[str]) -> list[str]:
-    found: set[str] = set()
-    for path in given:
+@dataclass(frozen=True, slots=True)
+class LogMark:
+    """How far a log is durable."""
+
+    path: str
+    queue_id: str
+    incarnation: int
+    durable: int
+    record_bytes: int
+    tail: Tail | None = None
+
+    def trouble(self, place: dict[str, Any]) -> str | None:
+        """Says what a reader that stood at a place has lost since; None if nothing."""
+        offset, incarnation = place["offset"], place["incarnation"]
+        lost = offset > self.durable
+        if self.tail is not None:
+            lost = lost or self.tail.lost_since(incarnation, offset)
+        if not lost or self._is_behind(place):
+            return None
+        return (
+            f"{self.path}: records below offset {offset} that this stream has read were lost to a "
+            "crash of the machine, and their offsets given out again"
+        )
+
+    def restart(self, place: dict[str, Any]) -> int:
+        """Gives the offset from which on records are new to a reader that lost some."""
+        offset = min(int(place["offset"]), self.durable)
+        if self.tail is None:
+            return offset
+        passed = self.tail.incarnation - place["incarnation"]
+        return min([offset, *self.tail.starts[:passed]])
+
+    def waiting(self, start: int) -> int:
+        """Gives how many records lie behind an offset."""
+        return max(0, self.durable - start)
+
+    def advance(self, start: int, count: int) -> int:
+        """Gives the offset behind so many of the records that are waiting."""
+        return start + count
+
+    def _is_behind(self, place: dict[str, Any]) -> bool:
+        """Says whether only the mark is behind the reader, and the records are there.
+
+        It is synced less often than they are. After a crash of the machine it may be an old one,
+        until the owner comes back; the stream waits for that.
+        """
+        if place["incarnation"] != self.incarnation:
+            return False
+        with LogReader(self.path) as reader:
+            return bool(reader.written >= place["offset"])
+
+
+class LogLive:
+    """A log, by its open `tail`.
+
+    One that has no `tail`, because another program writes it, is looked at every ten seconds.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        directory = DiskFilesystem().open_directory(path)
         try:
-            found.update(paths.expand([path]))
-        except NotAQueue:
-            continue
-    return sorted(found)
+            self._tail_file = TailFile.open(directory, write=False)
+        finally:
+            directory.close()
+        self._mark = LogMark(path, "", 0, 0, RECORD_BYTES)
+        if self._tail_file is None:
+            with LogReader(path) as reader:
+                self._mark = replace(self._mark, durable=reader.written)
+
+    def look(self) -> LogMark:
+        """Gives where it stands now."""
+        tail = self._tail_file.read() if self._tail_file is not None else None
+        if tail is not None:
+            self._mark = mark_of(self._path, tail)
+        return self._mark
+
+    def is_same(self) -> bool:
+        """Says no: one that was removed and made anew has another file under the same name."""
+        return False
+
+    def fields(self, mark: LogMark, place: dict[str, Any], end: int) -> dict[str, Any]:
+        """Gives nothing: an offset of a log tells all."""
+        return {}
+
+    def close(self) -> None:
+        """Closes its file."""
+        if self._tail_file is not None:
+            self._tail_file.close()
 
 
-def _mark_of(tail: Tail) -> Mark:
+def mark_of(path: str, tail: Tail) -> LogMark:
+    """Gives the mark that a `tail` means."""
     records = tail.durable - tail.segment
-    size = tail.position // records if records > 0 else _RECORD_BYTES
-    return Mark(tail.queue_id.hex(), tail.incarnation, tail.durable, max(size, 1), tail)
+    size = tail.position // records if records > 0 else RECORD_BYTES
+    return LogMark(path, tail.queue_id.hex(), tail.incarnation, tail.durable, max(size, 1), tail)
 
 
 def _allow_open_files(count: int) -> None:

@@ -13,7 +13,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from forebay.spark.stream import LogStreamReader
+from forebay.spark.stream import QueueStreamReader
 from tests.spark.once.checking import Broken, Row
 from tests.spark.readers import rows_of, stream_reader
 
@@ -34,7 +34,7 @@ class Engine:
         self.planned: list[str] = []
         self.done = 0
         self.landed: dict[int, list[Row]] = {}
-        self._reader: LogStreamReader | None = None
+        self._reader: QueueStreamReader | None = None
 
     def begin(self) -> None:
         """Asks where the query begins; planning does it too."""
@@ -99,7 +99,7 @@ class Engine:
         start: dict[str, Any] = json.loads(self.planned[self.done - 1])
         return start
 
-    def _running(self) -> LogStreamReader:
+    def _running(self) -> QueueStreamReader:
         if self._reader is None:
             self._reader = stream_reader(self._path, **self._options)
             if self._available_now:

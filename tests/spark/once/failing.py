@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 from forebay.spark import schemas
 from forebay.spark.source import ForebaySource
-from forebay.spark.stream import LogStreamReader
+from forebay.spark.stream import QueueStreamReader
 from tests.spark.once.points import Points
 
 FORMAT = "failing-stream"
@@ -41,7 +41,7 @@ _MIDDLE = 2
 Result = TypeVar("Result")
 
 
-class FailingReader(LogStreamReader):
+class FailingReader(QueueStreamReader):
     """A stream reader with points."""
 
     points: Points

@@ -17,7 +17,7 @@ import pytest
 from forebay.queues import positions
 from forebay.spark import stream, watch
 from forebay.spark.planning import Range
-from forebay.spark.stream import LogStreamReader
+from forebay.spark.stream import QueueStreamReader
 from forebay.storage.slots import SlotFile
 from forebay.storage.tail import Tail
 from tests.counting import Count
@@ -37,12 +37,16 @@ def limit_ignored(patch: Patch) -> None:
 
 
 def not_prepared(patch: Patch) -> None:
-    patch.setattr(LogStreamReader, "prepareForTriggerAvailableNow", lambda self: None)
+    patch.setattr(QueueStreamReader, "prepareForTriggerAvailableNow", lambda self: None)
 
 
 def read_past_durable(patch: Patch) -> None:
-    original = watch._mark_of
-    patch.setattr(watch, "_mark_of", lambda tail: original(tail._replace(durable=tail.written)))
+    original = watch.mark_of
+
+    def written(path: str, tail: Tail) -> watch.LogMark:
+        return original(path, tail._replace(durable=tail.written))
+
+    patch.setattr(watch, "mark_of", written)
 
 
 def incarnation_ignored(patch: Patch) -> None:
@@ -54,73 +58,73 @@ def trim_over_cursors(patch: Patch) -> None:
 
 
 def committed_when_planned(patch: Patch) -> None:
-    original = LogStreamReader.latestOffset
+    original = QueueStreamReader.latestOffset
 
-    def early(self: LogStreamReader, start: Any, limit: Any) -> Any:
+    def early(self: QueueStreamReader, start: Any, limit: Any) -> Any:
         after = original(self, start, limit)
         self.commit(after)
         return after
 
-    patch.setattr(LogStreamReader, "latestOffset", early)
+    patch.setattr(QueueStreamReader, "latestOffset", early)
 
 
 def replay_forgets_where_a_queue_came_in(patch: Patch) -> None:
-    original = LogStreamReader.partitions
+    original = QueueStreamReader.partitions
 
-    def partitions(self: LogStreamReader, start: Any, end: Any) -> Any:
+    def partitions(self: QueueStreamReader, start: Any, end: Any) -> Any:
         for place in end["queues"].values():
             if "from" in place:
                 place["from"] = place["offset"]
         return original(self, start, end)
 
-    patch.setattr(LogStreamReader, "partitions", partitions)
+    patch.setattr(QueueStreamReader, "partitions", partitions)
 
 
 def replay_from_the_earliest(patch: Patch) -> None:
-    original = LogStreamReader.partitions
+    original = QueueStreamReader.partitions
 
-    def partitions(self: LogStreamReader, start: Any, end: Any) -> Any:
+    def partitions(self: QueueStreamReader, start: Any, end: Any) -> Any:
         for place in end["queues"].values():
             place["from"] = 0
         return original(self, start, end)
 
-    patch.setattr(LogStreamReader, "partitions", partitions)
+    patch.setattr(QueueStreamReader, "partitions", partitions)
 
 
 def replay_to_the_present_end(patch: Patch) -> None:
-    original = LogStreamReader.partitions
+    original = QueueStreamReader.partitions
 
-    def partitions(self: LogStreamReader, start: Any, end: Any) -> Any:
+    def partitions(self: QueueStreamReader, start: Any, end: Any) -> Any:
         return original(self, start, self.reportLatestOffset())
 
-    patch.setattr(LogStreamReader, "partitions", partitions)
+    patch.setattr(QueueStreamReader, "partitions", partitions)
 
 
 def beginning_not_kept(patch: Patch) -> None:
-    original = LogStreamReader.latestOffset
+    original = QueueStreamReader.latestOffset
 
-    def forgetting(self: LogStreamReader, start: Any, limit: Any) -> Any:
+    def forgetting(self: QueueStreamReader, start: Any, limit: Any) -> Any:
         after = original(self, start, limit)
         for path in start["queues"]:
             after["queues"][path].pop("from", None)
         return after
 
-    patch.setattr(LogStreamReader, "latestOffset", forgetting)
+    patch.setattr(QueueStreamReader, "latestOffset", forgetting)
 
 
 def cursor_free_while_replaying(patch: Patch) -> None:
-    original = LogStreamReader.partitions
+    original = QueueStreamReader.partitions
 
-    def partitions(self: LogStreamReader, start: Any, end: Any) -> Any:
+    def partitions(self: QueueStreamReader, start: Any, end: Any) -> Any:
         found = original(self, start, end)
         self._kept().close()
         return found
 
-    patch.setattr(LogStreamReader, "partitions", partitions)
+    patch.setattr(QueueStreamReader, "partitions", partitions)
 
 
 def old_mark_taken_for_loss(patch: Patch) -> None:
-    patch.setattr(LogStreamReader, "_is_ahead", lambda self, path, place, mark: False)
+    patch.setattr(watch.LogMark, "_is_behind", lambda self, place: False)
 
 
 def cursor_not_locked(patch: Patch) -> None:
@@ -128,7 +132,7 @@ def cursor_not_locked(patch: Patch) -> None:
 
 
 def vanished_queue_dropped(patch: Patch) -> None:
-    patch.setattr(LogStreamReader, "_check_vanished", lambda self, before, marks: None)
+    patch.setattr(QueueStreamReader, "_check_vanished", lambda self, before, marks: None)
 
 
 def parts_of_a_segment_overlap(patch: Patch) -> None:

@@ -1,0 +1,49 @@
+"""Arrow record batches of one range: what is the same in every row, and rows of damage."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow
+
+from forebay.frames import Damage
+from forebay.spark.planning import Range
+
+CONSTANT = ("queue", "kind", "segment")
+
+
+class Rows:
+    """Makes columns of one range; those that are the same in every row are made once."""
+
+    def __init__(self, schema: Any, part: Range) -> None:
+        self.schema = schema
+        self._part = part
+        self._same: dict[tuple[str, str], Any] = {}
+
+    def constant(self, name: str, count: int, segment: str) -> Any:
+        """Gives a column that has one value."""
+        text = {"queue": self._part.queue, "kind": self._part.kind, "segment": segment}[name]
+        held = self._same.get((name, text))
+        if held is None or len(held) < count:
+            held = pyarrow.repeat(pyarrow.scalar(text, pyarrow.string()), count)
+            self._same[name, text] = held
+        return held.slice(0, count)
+
+    def of_damage(self, damage: Damage) -> Any:
+        """Gives a batch of one row that stands for a damaged place."""
+        row = {
+            "queue": self._part.queue,
+            "kind": self._part.kind,
+            "offset": damage.offset,
+            "segment": self._part.segment,
+            "position": damage.position,
+            "damage": {
+                "path": damage.path,
+                "position": damage.position,
+                "length": damage.length,
+                "reason": damage.reason,
+                "torn": damage.torn,
+                "count": damage.count,
+            },
+        }
+        return pyarrow.RecordBatch.from_pylist([row], schema=self.schema)
