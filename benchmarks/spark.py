@@ -1,9 +1,11 @@
 """Forebay's source and sink beside Spark's own formats, on the same rows, in one session.
 
     python benchmarks/spark.py [--rows 4000000] [--rounds 3] [--dir DIR]
+    python benchmarks/spark.py --sizes 1,4,16
 
 Prints medians of interleaved rounds and the ratios that count; the seconds of a shared machine mean
-little. Payloads are words, 278 bytes each; all our reads verify every checksum.
+little. Payloads are words, 278 bytes each; all our reads verify every checksum. With --sizes it
+prints a table of sum(length) over so many million rows instead.
 """
 
 from __future__ import annotations
@@ -57,10 +59,13 @@ class Bench:
         self.queue = directory / "queue"
 
     def prepare(self) -> None:
-        write_queue(self.queue, self.rows)
-        self.read().write.parquet(str(self.directory / "parquet"))
+        self.prepare_parquet()
         text = self.read(columns="offset,value").selectExpr("offset", "string(value) AS value")
         text.write.json(str(self.directory / "json"))
+
+    def prepare_parquet(self) -> None:
+        write_queue(self.queue, self.rows)
+        self.read().write.parquet(str(self.directory / "parquet"))
 
     def read(self, **options: str) -> DataFrame:
         return self.spark.read.format("forebay").options(**options).load(str(self.queue))
@@ -127,17 +132,38 @@ RATIOS = (
 )
 
 
+def table(spark: SparkSession, directory: Path, millions: list[int], rounds: int) -> None:
+    """Prints how the time grows with the rows."""
+    print(f"{'million rows':>12} {'Parquet':>9} {'forebay':>9} {'ratio':>7}")
+    for size in millions:
+        bench = Bench(spark, directory / str(size), size * 1_000_000)
+        bench.directory.mkdir()
+        bench.prepare_parquet()
+        times: list[list[float]] = [[], []]
+        for _ in range(rounds + 1):
+            for found, frame in zip(times, (bench.parquet, bench.read), strict=True):
+                start = time.perf_counter()
+                bench.total(frame())
+                found.append(time.perf_counter() - start)
+        theirs, ours = (statistics.median(found[1:]) for found in times)
+        print(f"{size:>12} {theirs:>7.2f} s {ours:>7.2f} s {theirs / ours:>6.2f} x")
+        shutil.rmtree(bench.directory)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=4_000_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default="", help="measures whose name has this in it")
+    parser.add_argument("--sizes", default="", help="millions of rows, with commas")
     parser.add_argument("--dir", type=Path)
     options = parser.parse_args()
     directory = Path(tempfile.mkdtemp(dir=options.dir))
     spark = session("local[2]", **{"spark.driver.memory": "4g"})
     spark.sparkContext.setLogLevel("ERROR")
     try:
+        if options.sizes:
+            return table(spark, directory, list(map(int, options.sizes.split(","))), options.rounds)
         bench = Bench(spark, directory, options.rows)
         bench.prepare()
         chosen = {n: m for n, m in bench.measures().items() if options.only in n}

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import forebay
-from tests.docs.pages import ROOT, only_block
+from tests.docs.pages import ROOT, blocks, only_block
 
 PAGES = [
     path.relative_to(ROOT).as_posix() for path in [ROOT / "README.md", *ROOT.glob("docs/**/*.md")]
@@ -23,7 +23,7 @@ LINK = re.compile(r"\]\(([^)#:]+)\)")
 
 def test_the_example_runs_and_reads_what_it_wrote(tmp_path: Path) -> None:
     program = tmp_path / "example.py"
-    program.write_text(only_block("README.md", "python"), encoding="utf-8")
+    program.write_text(blocks("README.md", "python")[0], encoding="utf-8")
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
 
     result = subprocess.run(
@@ -42,8 +42,19 @@ def test_the_example_runs_and_reads_what_it_wrote(tmp_path: Path) -> None:
     assert lines[3:] == ["left to read: 0"]
 
 
-def test_the_example_has_at_most_ten_lines() -> None:
-    assert len(only_block("README.md", "python").splitlines()) <= 10
+def test_the_example_of_events_prints_what_it_put(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    exec(compile(blocks("README.md", "python")[1], "README.md", "exec"), {"forebay": forebay})
+
+    assert capsys.readouterr().out.split()[1:] == ["hello"]
+    assert list(forebay.read(tmp_path / "spool" / "diskqueue").events(unread=True)) == []
+
+
+def test_the_examples_have_at_most_ten_lines() -> None:
+    assert all(len(block.splitlines()) <= 10 for block in blocks("README.md", "python"))
 
 
 def test_the_example_of_spark_runs_and_copies_every_record(

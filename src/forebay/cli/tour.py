@@ -82,8 +82,8 @@ def command(out: str, events: int, check: bool, as_json: bool) -> int:
 
 def _announce(directory: str, plan: Plan, teller: TourTeller) -> None:
     teller.line(
-        f"forebay {__version__}: {plan.total:,} events go through {len(QUEUES)} logs to tables on "
-        "Spark, with two kills"
+        f"forebay {__version__}: {plan.total:,} events go through {len(QUEUES)} queues to tables "
+        "on Spark, with two kills"
     )
     teller.line(f"   in {directory}; takes one to three minutes, longer on a busy machine")
 

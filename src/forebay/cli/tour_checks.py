@@ -18,11 +18,13 @@ from forebay.cli.tour_events import (
     DAMAGED_OFFSET,
     DAMAGED_QUEUE,
     DECODED,
+    EVENT_QUEUE,
     QUEUES,
     Plan,
     event,
     fate,
     frame_position,
+    number_of,
 )
 from forebay.cli.tour_processes import answer_of
 
@@ -91,7 +93,7 @@ def reconcile(directory: str) -> list[QueueSums]:
     return [
         QueueSums(
             os.path.basename(row["queue"]),
-            row["end"] - row["start"],
+            row["range"],
             row["counts"],
             tuple(row["problems"]),
         )
@@ -105,7 +107,8 @@ def compare_landed(rows: Iterable[Mapping[str, Any]], plan: Plan) -> Comparison:
     found = Comparison()
     seen = {queue: bytearray(plan.per_queue) for queue in QUEUES}
     for row in rows:
-        queue, offset = os.path.basename(row["queue"]), row["offset"]
+        queue = os.path.basename(row["queue"])
+        offset = number_of(row["value"]) if queue == EVENT_QUEUE else row["offset"]
         if queue not in seen or not 0 <= offset < plan.per_queue:
             found.wrong += 1
         elif seen[queue][offset]:

@@ -3,6 +3,8 @@
 An event is a function of its queue and its offset, so that whoever reads it back can tell whether
 it is the right one, in the right place. Some cannot be decoded, some come twice, and some are left
 out by the SQL: which ones is a matter of the offset alone, so the sums are known beforehand.
+
+Those of the event queue have a number in place of the offset, which their time tells.
 """
 
 from __future__ import annotations
@@ -11,9 +13,19 @@ from dataclasses import dataclass
 
 from forebay.formats.fflg import LAYOUTS, VERSION_DEFAULT
 
-QUEUES = ("doors", "lamps", "meters")
-SCHEMA = "id STRING, kind STRING, hall INT, value DOUBLE"
-SQL = "SELECT * FROM records WHERE kind <> 'heartbeat'"
+LOGS = ("doors", "lamps", "meters")
+EVENT_QUEUE = "agents"
+QUEUES = (*LOGS, EVENT_QUEUE)
+# What is in a record of a log is below `fields` in an event.
+_COLUMNS = {"id": "STRING", "kind": "STRING", "hall": "INT", "value": "DOUBLE"}
+_TYPES = ", ".join(f"{name} {kind}" for name, kind in _COLUMNS.items())
+_FIELDS = ", ".join(f"{name}: {kind}" for name, kind in _COLUMNS.items())
+SCHEMA = f"{_TYPES}, timestamp_ns BIGINT, flags INT, meta STRING, fields STRUCT<{_FIELDS}>"
+_EITHER = ", ".join(f"coalesce({name}, fields.{name}) AS {name}" for name in _COLUMNS)
+SQL = (
+    f"SELECT queue, offset, timestamp, {_EITHER} FROM records "
+    "WHERE coalesce(kind, fields.kind) <> 'heartbeat'"
+)
 KEY = "id"
 
 PER_QUEUE_MIN = 1_000
@@ -21,6 +33,8 @@ PER_QUEUE_MIN = 1_000
 DAMAGED_QUEUE = "lamps"
 DAMAGED_OFFSET = 220
 
+_FIRST_TIME_NS = 1_700_000_000_000_000_000
+_STEP_NS = 1_000
 _CYCLE = 100
 _BROKEN = 13
 _REPEATS = (37, 87)
@@ -34,11 +48,35 @@ FILTERED = "filtered"
 
 
 def event(queue: str, offset: int) -> bytes:
-    """Gives the event of an offset."""
+    """Gives the event of an offset, as it has to land."""
+    return _beats_event(offset) if queue == EVENT_QUEUE else _log_event(queue, offset)
+
+
+def number_of(value: bytes) -> int:
+    """Gives the number that the time of an event of the event queue tells."""
+    time_ns = value.partition(b",")[0].rpartition(b":")[2]
+    return (int(time_ns) - _FIRST_TIME_NS) // _STEP_NS
+
+
+def _beats_event(number: int) -> bytes:
+    place = number % _CYCLE
+    # A producer that got no answer sends the same again, at a later time.
+    said = number - _REPEATED_BEFORE if place in _REPEATS else number
+    kind = "heartbeat" if said % _CYCLE in _HEARTBEATS else "reading"
+    hall = '"none"' if place == _BROKEN else said % 17
+    fields = (
+        f'{{"id":"{EVENT_QUEUE}-{said}","kind":"{kind}","hall":{hall},'
+        f'"value":{said * 7919 % 100_000}}}'
+    )
+    time_ns = _FIRST_TIME_NS + number * _STEP_NS
+    return f'{{"timestamp_ns":{time_ns},"flags":0,"meta":{{}},"fields":{fields}}}'.encode()
+
+
+def _log_event(queue: str, offset: int) -> bytes:
     place = offset % _CYCLE
     if place in _REPEATS:
         # A producer that got no answer sends the same again.
-        return event(queue, offset - _REPEATED_BEFORE)
+        return _log_event(queue, offset - _REPEATED_BEFORE)
     kind = "heartbeat" if place in _HEARTBEATS else "reading"
     value = offset * 7919 % 100_000
     text = (

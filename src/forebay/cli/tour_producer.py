@@ -1,45 +1,72 @@
 """A producer of the tour, a process of its own, so that it can be killed.
 
-Appends the events of one queue from the log's end on, at an even pace, and tells its parent on
-stdout after each batch what is acknowledged: one line an offset. Every batch is on the disk before
-it says so.
+Appends the events of one queue from its end on, at an even pace, and tells its parent on stdout
+after each batch what is acknowledged: one line a count. Every batch is on the disk before it says
+so.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import sys
 import time
+from collections.abc import Callable, Iterator
 
-from forebay import Log
-from forebay.cli.tour_events import event
+from forebay import EventQueue, EventReader, Log
+from forebay.cli.tour_events import EVENT_QUEUE, event
+from forebay.frames import Damage
 
 TICK_SECONDS = 0.02
 _TRIM_INTERVAL_SECONDS = 2.0
 
 
+# Takes the values from one number up to another.
+Append = Callable[[list[bytes]], object]
+
+
 def produce(path: str, count: int, events_per_second: float, segment_bytes: int) -> None:
-    """Writes up to `count` events; each line that it prints is a promise that the log has kept."""
-    queue = os.path.basename(path)
-    with Log(
-        path, segment_bytes=segment_bytes, trim_interval_seconds=_TRIM_INTERVAL_SECONDS
-    ) as log:
-        first = offset = log.end
-        _acknowledge(offset)
+    """Writes up to `count` events; each line that it prints is a promise that the queue has kept.
+
+    It goes on behind those that are there.
+    """
+    name = os.path.basename(path)
+    opened = _event_queue if name == EVENT_QUEUE else _log
+    with opened(path, segment_bytes) as (first, append):
+        done = first
+        _acknowledge(done)
         started = time.monotonic()
-        while offset < count:
+        while done < count:
             due = first + round((time.monotonic() - started) * events_per_second)
-            end = min(max(due, offset + 1), count)
-            log.append_many([event(queue, number) for number in range(offset, end)])
-            offset = end
-            _acknowledge(offset)
+            end = min(max(due, done + 1), count)
+            append([event(name, number) for number in range(done, end)])
+            done = end
+            _acknowledge(done)
             time.sleep(TICK_SECONDS)
 
 
-def _acknowledge(offset: int) -> None:
-    os.write(sys.stdout.fileno(), b"%d\n" % offset)
+@contextlib.contextmanager
+def _log(path: str, segment_bytes: int) -> Iterator[tuple[int, Append]]:
+    with Log(
+        path, segment_bytes=segment_bytes, trim_interval_seconds=_TRIM_INTERVAL_SECONDS
+    ) as log:
+        yield log.end, log.append_many
+
+
+@contextlib.contextmanager
+def _event_queue(path: str, segment_bytes: int) -> Iterator[tuple[int, Append]]:
+    def append(values: list[bytes]) -> None:
+        queue.put_many(map(json.loads, values))
+
+    with EventQueue(path, segment_bytes=segment_bytes) as queue, EventReader(path) as reader:
+        found = [item for item in reader.scan() if not isinstance(item, Damage)]
+        yield sum(len(item.payloads) for item in found), append
+
+
+def _acknowledge(count: int) -> None:
+    os.write(sys.stdout.fileno(), b"%d\n" % count)
 
 
 if __name__ == "__main__":

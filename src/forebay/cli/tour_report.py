@@ -119,7 +119,8 @@ def _sums(proof: Proof) -> Table:
         "For each queue: range = landed + damaged + trimmed, and landed = decoded + rejected + "
         "deduplicated + filtered. Counted by forebay pipeline reconcile in the tables themselves; "
         "no offset is in a table twice. Rejected events are cut off in the middle of their JSON, "
-        "deduplicated ones repeat an id, filtered ones are heartbeats that the SQL leaves out.",
+        "or have a hall that is no number; deduplicated ones repeat an id; filtered ones are "
+        "heartbeats that the SQL leaves out.",
     )
 
 

@@ -14,7 +14,9 @@ from forebay.cli.output import Bar
 from forebay.cli.tour_events import (
     DAMAGED_OFFSET,
     DAMAGED_QUEUE,
+    EVENT_QUEUE,
     KEY,
+    LOGS,
     QUEUES,
     SCHEMA,
     SQL,
@@ -107,8 +109,8 @@ class Story:
 
     def _start_producers(self) -> None:
         self._teller.line(
-            f"1. three producers, a process each, append to {', '.join(QUEUES)} for "
-            f"{self._seconds:.0f} s; what they acknowledge is synced"
+            f"1. four producers, a process each, write for {self._seconds:.0f} s: to the logs "
+            f"{', '.join(LOGS)} and the event queue {EVENT_QUEUE}; what they acknowledge is synced"
         )
         for producer in self._producers:
             producer.start()
@@ -183,8 +185,9 @@ class Story:
         self.watch.mark("the ingest has run out")
         self._ingest.stop()
         for producer in self._producers:
-            with LogReader(producer.path) as reader:
-                self.facts.begins[producer.name] = reader.begin
+            if producer.name in LOGS:
+                with LogReader(producer.path) as reader:
+                    self.facts.begins[producer.name] = reader.begin
         trimmed = sum(self.facts.begins.values())
         also = f"; {trimmed:,} events are trimmed from the logs behind it" if trimmed else ""
         self._teller.line(f"   it has, in {len(self.watch.batches)} batches{also}")

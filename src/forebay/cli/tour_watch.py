@@ -75,4 +75,4 @@ class Watch:
             if batch not in self.batches:
                 self.batches[batch] = directory
                 for queue, share in read_manifest(directory).queues.items():
-                    self._landed[queue] = max(self._landed[queue], share.offsets.end)
+                    self._landed[queue] += share.offsets.count
