@@ -286,3 +286,14 @@ def test_options_and_verbs_of_logs_are_refused(tmp_path: Path, arguments: tuple[
     assert "Traceback" not in result.stderr
     assert snapshot(tmp_path / "q") == before
     assert segment_names(tmp_path / "q") == ["0.seg"]
+
+
+@pytest.mark.parametrize("verb", ["tail", "trim", "consumers"])
+def test_a_verb_that_means_nothing_for_events_says_so(verb: str, tmp_path: Path) -> None:
+    with open_queue(tmp_path / "q") as queue:
+        queue.put_many(numbered(1))
+
+    result = run(verb, tmp_path / "q")
+
+    assert result.exit_code == exits.USAGE
+    assert f'"{verb}" is for a log; {tmp_path / "q"} is an event queue' in result.stderr

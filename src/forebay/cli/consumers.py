@@ -8,6 +8,7 @@ import forebay
 from forebay import LogReader
 from forebay.cli import exits
 from forebay.cli.arguments import json_option, path_argument
+from forebay.cli.kinds import only_for
 from forebay.cli.output import talk, write_json, write_table
 
 
@@ -21,6 +22,7 @@ def command(path: str, forget: str | None, as_json: bool) -> int:
     Cursors are the places of readers in other processes, such as a Spark stream. Only --forget
     needs the queue to be free.
     """
+    only_for(path, "consumers", "log")
     if forget is not None:
         return _forget(path, forget, as_json)
     with LogReader(path) as reader:

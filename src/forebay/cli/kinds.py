@@ -15,11 +15,16 @@ NAMES = {"log": "a log", "beats": "an event queue"}
 
 def act(path: str, verb: str, actions: Mapping[str, Action]) -> int:
     """Does what a verb means for the queue at a path; refuses a kind that it has no meaning for."""
+    return actions[only_for(path, verb, *actions)]()
+
+
+def only_for(path: str, verb: str, *kinds: str) -> str:
+    """Gives the kind of queue at a path; refuses one that a verb has no meaning for."""
     kind = kind_of(path).name
-    if kind not in actions:
-        others = " or ".join(NAMES[name] for name in actions)
+    if kind not in kinds:
+        others = " or ".join(NAMES[name] for name in kinds)
         raise click.UsageError(f'"{verb}" is for {others}; {path} is {NAMES[kind]}')
-    return actions[kind]()
+    return kind
 
 
 def refuse_options(kind: str, given: Mapping[str, object]) -> None:

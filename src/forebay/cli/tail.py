@@ -11,6 +11,7 @@ from forebay.cli import exits
 from forebay.cli.arguments import json_option, path_argument, salvage_option
 from forebay.cli.follow import Follower
 from forebay.cli.framing import OUTPUT_FRAMINGS
+from forebay.cli.kinds import only_for
 from forebay.cli.output import say
 from forebay.cli.printing import Printer, framing_of
 from forebay.frames import Damage
@@ -42,6 +43,7 @@ def command(
 
     Takes no lock. JSON, damage and framing are those of "forebay cat".
     """
+    only_for(path, "tail", "log")
     printer = Printer(
         as_json=as_json, framing=framing_of(framing, as_json), salvage=salvage, flush=follow
     )

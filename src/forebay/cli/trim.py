@@ -11,6 +11,7 @@ import forebay
 from forebay import LogReader
 from forebay.cli import exits
 from forebay.cli.arguments import json_option, path_argument
+from forebay.cli.kinds import only_for
 from forebay.cli.output import plural, write_json
 
 
@@ -36,6 +37,7 @@ def command(path: str, dry_run: bool, as_json: bool) -> int:
     Without a consumer nothing goes. The newest segment always stays. The queue must be free, but
     for --dry-run.
     """
+    only_for(path, "trim", "log")
     trimmed = _plan(path) if dry_run else _trim(path)
     if as_json:
         write_json(
