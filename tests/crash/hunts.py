@@ -19,16 +19,21 @@ from tests.crash.test_io_errors import check_healed, fail_each_call
 from tests.crash.workload import Workload
 
 Patch = pytest.MonkeyPatch
-Hunt = Callable[[], None]
+# Gives how many states or calls it has tried.
+Hunt = Callable[[], int]
 Bugs = dict[str, tuple[Callable[[Patch], None], Hunt]]
 
 
 def cut_power(kind: Kind, *names: str) -> Hunt:
     """Looks for a bug by cutting the power in scenarios."""
 
-    def hunt() -> None:
+    def hunt() -> int:
+        states = 0
         for name in names:
-            Campaign(kind).run_scenario(name, seed=3)
+            campaign = Campaign(kind)
+            campaign.run_scenario(name, seed=3)
+            states += campaign.states
+        return states
 
     return hunt
 
@@ -36,8 +41,8 @@ def cut_power(kind: Kind, *names: str) -> Hunt:
 def fail_calls(kind: Kind, name: str, error: int | None) -> Hunt:
     """Looks for a bug by failing every call of a scenario."""
 
-    def hunt() -> None:
-        fail_each_call(kind, name, error, forever=False, check=check_healed)
+    def hunt() -> int:
+        return fail_each_call(kind, name, error, forever=False, check=check_healed)
 
     return hunt
 
@@ -45,7 +50,8 @@ def fail_calls(kind: Kind, name: str, error: int | None) -> Hunt:
 def power_cut_after_a_failed_sync(kind: Kind, **options: str) -> Hunt:
     """A call fails, the append is tried again, the process dies: what is served must stay."""
 
-    def hunt() -> None:
+    def hunt() -> int:
+        states = 0
         for call in range(1, 12):
 
             def steps(run: Workload, call: int = call) -> None:
@@ -58,7 +64,10 @@ def power_cut_after_a_failed_sync(kind: Kind, **options: str) -> Hunt:
                 run.kill()
                 run.append(20)
 
-            Campaign(kind).run(steps, dict(options), 5, f"call {call} fails")
+            campaign = Campaign(kind)
+            campaign.run(steps, dict(options), 5, f"call {call} fails")
+            states += campaign.states
+        return states
 
     return hunt
 
