@@ -2,8 +2,8 @@
 
     python benchmarks/beats.py [--events 200000] [--spark] [--dir DIR]
 
-Ratios are of medians of interleaved rounds in one run. With --spark also: 200 directories beside one
-with the same events, and a stream over 1,000 directories of which 50 come and 50 go.
+Ratios are of medians of interleaved rounds in one run. With --spark also: 200 directories beside
+one with the same events, and a stream over 1,000 directories of which 50 come and 50 go.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ def check_report(path: Path, told: list[Row]) -> None:
     names = ["range", "landed", "damaged", "trimmed"]
     names += [DECODED, REJECTED, DEDUPLICATED, "filtered"]
     queues = told[2]["queues"]
-    rows = [[queue, *(queues[queue][name] for name in names)] for queue in QUEUES]
+    rows = [[queue, *(queues[queue][name] for name in names)] for queue in sorted(QUEUES)]
     rows.append(["all", *(sum(queues[queue][name] for queue in QUEUES) for name in names)])
     sums = page.table("Counts in are counts out").rows
     assert sums == [[cell_text(cell) for cell in row] for row in rows]

@@ -74,7 +74,7 @@ def power_cut_after_a_failed_sync(kind: Kind, **options: str) -> Hunt:
 
 def quietly(patch: Patch) -> Iterator[None]:
     """Lets a hunt end in the middle, which leaves queues behind that nobody closes."""
-    logging.getLogger("forebay").setLevel(logging.CRITICAL)
+    patch.setattr(logging.getLogger("forebay"), "disabled", True)
     patch.setattr(Log, "__del__", lambda self: None)
     patch.setattr(EventQueue, "__del__", lambda self: None)
     yield

