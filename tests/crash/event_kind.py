@@ -124,7 +124,7 @@ class EventWorkload:
         self.forget()
         self.filesystem = self.filesystem.kill()
         self.queue = self._open()
-        with reader_of(self.filesystem) as reader:
+        with reader_of(self.filesystem, self.options) as reader:
             found = set(numbers_of(reader, "kill -9"))
         missing = self.model.stored - found - set(self.model.tried)
         if missing and not self.model.dropping:
@@ -182,13 +182,18 @@ def open_queue(
         filesystem=machine,
         clock=clock or SteppingClock(),
         background=False,
-        key_file=key_file(),
+        key_file=key_for(options),
         **options,
     )
 
 
-def reader_of(machine: ForgetfulFilesystem) -> EventReader:
-    return EventReader(PATH, filesystem=machine, key_file=key_file())
+def reader_of(machine: ForgetfulFilesystem, options: dict[str, Any]) -> EventReader:
+    return EventReader(PATH, filesystem=machine, key_file=key_for(options))
+
+
+def key_for(options: dict[str, Any]) -> str | None:
+    """Gives the key to those versions that need one: with it, more is tried at every open."""
+    return key_file() if LAYOUTS[options["version"]].encrypted else None
 
 
 def numbers_of(reader: EventReader, where: str) -> list[int]:
@@ -215,7 +220,7 @@ def check_machine(
     """Opens the queue on a machine, and raises `Broken` if a promise does not hold."""
     check_state_file(machine, where)
     seen: list[int] | None = None
-    with contextlib.suppress(FileNotFoundError, NotAQueue), reader_of(machine) as reader:
+    with contextlib.suppress(FileNotFoundError, NotAQueue), reader_of(machine, options) as reader:
         seen = numbers_of(reader, where)
     queue = open_queue(machine, options)
     check_state_file(machine, where)
@@ -269,7 +274,7 @@ def check_going_on(
         raise Broken(f"{where}: segment {new} is not above {before}")
     queue.close()
     check_state_file(machine, where)
-    check_segments(machine, where)
+    check_segments(machine, options, where)
     with open_queue(machine, options) as again:
         there = []
         while batch := again.read(1000):
@@ -279,7 +284,7 @@ def check_going_on(
         if there != [*found, AFTER] and not (dropped and [*found, AFTER][-len(there) :] == there):
             raise Broken(f"{where}: {found} became {there}")
     check_state_file(machine, where)
-    with reader_of(machine) as reader:
+    with reader_of(machine, options) as reader:
         if numbers_of(reader, where):
             raise Broken(f"{where}: events were done with and are not")
 
@@ -303,9 +308,9 @@ def check_state_file(machine: ForgetfulFilesystem, where: str) -> None:
         raise Broken(f"{where}: state.dat names {segment}, {position}, {index} of {newest}")
 
 
-def check_segments(machine: ForgetfulFilesystem, where: str) -> None:
+def check_segments(machine: ForgetfulFilesystem, options: dict[str, Any], where: str) -> None:
     """Reads finished segments with the tests' own decoder, and holds their counts against it."""
-    with reader_of(machine) as reader:
+    with reader_of(machine, options) as reader:
         for segment_id, name in reader.segments.names.items():
             segment = reader.open_segment(segment_id)
             if segment is None or isinstance(segment, Damage):
