@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.scheduling import FewWorkersForSpark
+from tests.scheduling import OneWorkerForSpark
 from tests.sources import ROOT
 
 if TYPE_CHECKING:
@@ -39,9 +39,9 @@ SPARK_CONF = {
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FewWorkersForSpark:
-    """Keeps the tests of Spark in two processes."""
-    return FewWorkersForSpark(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneWorkerForSpark:
+    """Keeps the tests of Spark in one process."""
+    return OneWorkerForSpark(config, log)
 
 
 @pytest.hookimpl(tryfirst=True)  # Before the marks are looked at.
@@ -54,7 +54,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Gives the Spark session of a worker's tests: two threads, each task tried three times.
+    """Gives the Spark session of all tests: two threads, each task tried three times.
 
     A test may set SQL settings and register sources, and must put back what others would see.
     """

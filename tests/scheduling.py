@@ -1,27 +1,21 @@
-"""How pytest-xdist spreads the tests: each on its own, but those of Spark in two pieces.
+"""How pytest-xdist spreads the tests: each on its own, but those of Spark to one worker.
 
-A piece has one Spark session, whose start costs as much as many tests. The mark `xdist_group` would
-say the same, but xdist 3.8 does not heed it with pytest 9.2.
+There is one Spark session, and a second one in another worker would cost its start again. The mark
+`xdist_group` would say the same, but xdist 3.8 does not heed it with pytest 9.2.
 """
 
 from __future__ import annotations
 
 from xdist.scheduler import LoadScopeScheduling
 
-PIECES = {
-    "tests/spark/": "source and sink",
-    "tests/pipelines/": "pipelines",
-    "tests/docs/test_readme.py": "pipelines",
-}
+SPARK_TESTS = ("tests/spark/", "tests/pipelines/", "tests/docs/test_readme.py")
 # These start a Spark of their own.
 OWN_SPARK = ("tests/spark/test_connect.py", "tests/spark/test_java.py")
 
 
-class FewWorkersForSpark(LoadScopeScheduling):
-    """Hands out the tests of Spark as two pieces, first, and the others one by one."""
+class OneWorkerForSpark(LoadScopeScheduling):
+    """Hands out the tests of Spark as one piece, first, and the others one by one."""
 
     def _split_scope(self, nodeid: str) -> str:
-        if nodeid.startswith(OWN_SPARK):
-            return nodeid
-        pieces = (piece for start, piece in PIECES.items() if nodeid.startswith(start))
-        return next(pieces, nodeid)
+        in_session = nodeid.startswith(SPARK_TESTS) and not nodeid.startswith(OWN_SPARK)
+        return "spark" if in_session else nodeid

@@ -25,8 +25,7 @@ from xml.etree import ElementTree
 ROOT = Path(__file__).resolve().parent.parent
 RULES = ["tests/test_architecture.py", "tests/test_house_style.py"]
 PLAIN = ["tests/kernels", "tests/formats"]
-# One more than the cores that there are at least: the tests of Spark wait a good deal.
-WORKERS = 3
+WORKERS = 2
 NO_TESTS_COLLECTED = 5
 
 

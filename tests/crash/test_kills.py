@@ -21,7 +21,7 @@ from forebay import Event, EventQueue, EventReader, Log
 from tests.counting import Count
 from tests.queues.event_helpers import make_key
 
-KILLS_EACH = 60
+KILLS_EACH = 40
 EVENT_KILLS_EACH = 15
 OPTIONS: dict[str, Any] = {"segment_bytes": 40_000, "staging_bytes": 16_384}
 

@@ -54,7 +54,18 @@ def test_the_text_of_an_event_reads_back() -> None:
 
 @given(events)
 def test_the_text_of_every_event_reads_back_as_the_same_bytes(event: Event) -> None:
-    assert encode_event(parse_event(event_text(event))) == encode_event(event)
+    same = Event(event.timestamp_ns, event.flags, one_nan(event.meta), one_nan(event.fields))
+
+    assert encode_event(parse_event(event_text(event))) == encode_event(same)
+
+
+def one_nan(value: Any) -> Any:
+    """Makes all NaNs the same one: the text does not tell their bits."""
+    if isinstance(value, dict):
+        return {key: one_nan(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [one_nan(item) for item in value]
+    return math.nan if isinstance(value, float) and math.isnan(value) else value
 
 
 @given(events)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from forebay.pipelines import Counts, reconcile
 from forebay.pipelines.tables import DAMAGE, DECODED, LANDED, REJECTED
 from forebay.queues.places import offset_of
@@ -76,6 +78,7 @@ def test_damage_and_frames_that_are_no_event_are_accounted_for(
     assert len(places(spark, tmp_path / "out", DAMAGE)) == 2
 
 
+@pytest.mark.full
 def test_what_went_before_it_could_be_counted_is_never_proven(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -98,6 +101,7 @@ def test_what_went_before_it_could_be_counted_is_never_proven(
     assert (proof.range, proof.problems) == (20, (gap,))
 
 
+@pytest.mark.full
 def test_a_directory_of_beats_is_rebuilt_by_backfill(spark: SparkSession, tmp_path: Path) -> None:
     path = copy_golden("v1-mid", tmp_path / "q")
     schema = "fields STRUCT<seq: INT>, timestamp_ns BIGINT, flags INT, meta STRING"

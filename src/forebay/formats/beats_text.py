@@ -7,7 +7,7 @@ JSON has no bytes, no NaN and only UTF-8, so these stand as maps with one key:
     {"$str_b64": "…"}      text that is not UTF-8
 
 A key of a map that is not UTF-8 becomes the text `$str_b64:` and its base64. The text of an event
-reads back as the same event. Refuses what an event cannot hold.
+reads back as the same event, but for the bits of a NaN. Refuses what an event cannot hold.
 """
 
 from __future__ import annotations
