@@ -65,7 +65,7 @@ EVENTS = Kind(
         {"version": "v2-lz4", "sync": "os"},
     ],
     scenarios.random_steps,
-    ("rolling", "trimming", "killed", "os rolling", "v2-lz4", "v3-seed"),
+    ("rolling", "closing", "trimming", "killed", "os rolling", "os killed", "v2-lz4", "v3-seed"),
     lambda options: LAYOUTS[options["version"]].encrypted,
 )
 KINDS = {"log": LOG, "events": EVENTS}
