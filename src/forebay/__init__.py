@@ -32,18 +32,24 @@ from forebay.queues.reader import LogReader
 
 if TYPE_CHECKING:
     from forebay.formats.beats_events import Event
+    from forebay.formats.entry import Entry
     from forebay.queues.event import EventQueue
     from forebay.queues.event_batch import EventBatch
     from forebay.queues.event_reader import EventReader
+    from forebay.queues.fifo import Fifo
+    from forebay.queues.fifo_reader import FifoReader
 
 __version__ = "0.1.0"
 
 # Imported at first use: who only has logs needs neither LZ4 nor AES nor CBOR.
 _MODULES = {
+    "Entry": "forebay.formats.entry",
     "Event": "forebay.formats.beats_events",
     "EventBatch": "forebay.queues.event_batch",
     "EventQueue": "forebay.queues.event",
     "EventReader": "forebay.queues.event_reader",
+    "Fifo": "forebay.queues.fifo",
+    "FifoReader": "forebay.queues.fifo_reader",
 }
 
 __all__ = [
@@ -52,10 +58,13 @@ __all__ = [
     "Damage",
     "Damaged",
     "Empty",
+    "Entry",
     "Event",
     "EventBatch",
     "EventQueue",
     "EventReader",
+    "Fifo",
+    "FifoReader",
     "ForebayError",
     "Full",
     "InvalidEvent",

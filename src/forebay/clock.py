@@ -18,6 +18,14 @@ class Clock(Protocol):
         ...
 
 
+class BootClock(Clock, Protocol):
+    """A clock that also tells how long the machine has run."""
+
+    def boot_ms(self) -> int:
+        """Gives the milliseconds since the machine started, asleep or not."""
+        ...
+
+
 class SystemClock:
     """The clock of the machine."""
 
@@ -28,3 +36,27 @@ class SystemClock:
     def monotonic(self) -> float:
         """Gives seconds that never go back, from an arbitrary start."""
         return time.monotonic()
+
+    def boot_ms(self) -> int:
+        """Gives the milliseconds since the machine started, asleep or not."""
+        return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+
+
+class SteadyClock:
+    """Wall time as it was when this was made, and what the machine has run since.
+
+    What expires while a queue is open does not care how somebody sets the wall clock.
+    """
+
+    def __init__(self, clock: BootClock) -> None:
+        self._clock = clock
+        self.ahead_ms = clock.now_ms() - clock.boot_ms()
+        self.is_system = type(clock) is SystemClock
+
+    def now_ms(self) -> int:
+        """Gives the milliseconds since 1970, UTC."""
+        return self._clock.boot_ms() + self.ahead_ms
+
+    def monotonic(self) -> float:
+        """Gives seconds that never go back, from an arbitrary start."""
+        return self._clock.monotonic()

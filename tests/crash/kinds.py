@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from forebay.formats.beats_versions import LAYOUTS
-from tests.crash import event_kind, log_kind, scenarios
+from tests.crash import event_kind, fifo_kind, log_kind, scenarios
 from tests.crash.scenarios import Steps
 from tests.crash.workload import Check, Workload
 
@@ -68,6 +68,15 @@ EVENTS = Kind(
     ("rolling", "closing", "trimming", "killed", "os rolling", "os killed", "v2-lz4", "v3-seed"),
     lambda options: LAYOUTS[options["version"]].encrypted,
 )
-KINDS = {"log": LOG, "events": EVENTS}
+FIFO = Kind(
+    fifo_kind.FifoWorkload,
+    fifo_kind.check_machine,
+    scenarios.FIFO_SCENARIOS,
+    [{}, {"sync": "os"}, {"sync": "interval"}],
+    scenarios.random_steps,
+    ("rolling", "closing", "popping", "killed", "spanning", "os rolling", "os killed", "os staged"),
+    lambda options: True,
+)
+KINDS = {"log": LOG, "events": EVENTS, "fifo": FIFO}
 EACH_SCENARIO = [(kind, name) for kind in KINDS for name in KINDS[kind].scenarios]
 EACH_FAILING = [(kind, name) for kind in KINDS for name in KINDS[kind].failing]

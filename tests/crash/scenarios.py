@@ -181,6 +181,61 @@ EVENT_SCENARIOS: dict[str, tuple[Steps, dict[str, Any]]] = {
 }
 
 
+def popping(run: Workload) -> None:
+    run.append_many(9, size=300)
+    run.read_and_commit("a", 2)
+    run.read_and_commit("b", 1)
+    run.append(700)
+    run.read_and_commit("a", 1)
+    run.read_and_commit("b", 1)
+    run.read_and_commit("a", 20)
+    run.read_and_commit("a", 20)
+    run.append(50)
+
+
+def spanning(run: Workload) -> None:
+    run.append(1100)
+    run.read_and_commit("a", 1)
+    run.append_many(2, size=900)
+    run.read_and_commit("a", 1)
+
+
+def popping_what_is_staged(run: Workload) -> None:
+    run.append(200)
+    run.append(90)
+    run.read_and_commit("a", 1)
+    run.append(700)
+    run.drain()
+    run.append(30)
+    run.read_and_commit("b", 1)
+    run.kill()
+    run.read_and_commit("a", 2)
+    run.append(20)
+    run.sync()
+
+
+FIFO_SCENARIOS: dict[str, tuple[Steps, dict[str, Any]]] = {
+    "singles": (singles, {}),
+    "batches": (batches, {}),
+    "rolling": (rolling, {}),
+    "closing": (closing, {}),
+    "spanning": (spanning, {"file_bytes": 300}),
+    "popping": (popping, {}),
+    "killed": (killed, {}),
+    "dropping": (dropping, {"max_bytes": 3000, "when_full": "drop_oldest"}),
+    "os dropping": (dropping, {"max_bytes": 3000, "when_full": "drop_oldest", "sync": "os"}),
+    "os batches": (batches, {"sync": "os"}),
+    "os rolling": (rolling, {"sync": "os"}),
+    "os killed": (killed, {"sync": "os"}),
+    "os closing": (closing, {"sync": "os"}),
+    "os popping": (popping, {"sync": "os"}),
+    "os spanning": (spanning, {"sync": "os", "file_bytes": 300}),
+    "os staged": (popping_what_is_staged, {"sync": "os"}),
+    "interval draining": (draining, {"sync": "interval"}),
+    "interval popping": (popping, {"sync": "interval"}),
+}
+
+
 def random_steps(run: Workload) -> None:
     """A few operations of all kinds, drawn by the run's seed."""
     draw = run.random

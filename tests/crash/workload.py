@@ -2,7 +2,7 @@
 
 A `Kind` runs operations on a forgetful file system, one thread, no background work, and logs every
 promise as an acknowledgement; then it opens what a power cut left and holds it against the promises
-made before it. `log_kind.py` and `event_kind.py` are the kinds; the scenarios, the campaign, the
+made before it. `log_kind.py`, `event_kind.py` and `fifo_kind.py` are the kinds; the scenarios, the campaign, the
 failing disk and the planted bugs know none of them.
 """
 
@@ -31,6 +31,9 @@ class SteppingClock:
     def monotonic(self) -> float:
         self.ms += 1
         return self.ms / 1000
+
+    def boot_ms(self) -> int:
+        return self.now_ms()
 
 
 class Broken(AssertionError):

@@ -26,5 +26,5 @@ def _unchanged(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-cclass = cfunc = inline = final = _unchanged
+cclass = cfunc = ccall = inline = final = _unchanged
 int = uint = longlong = ulonglong = Py_ssize_t = size_t = None

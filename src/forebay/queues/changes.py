@@ -20,6 +20,11 @@ class Changes:
         finally:
             self._watchers -= 1
 
+    @property
+    def watched(self) -> bool:
+        """Whether anybody waits. Any thread may ask, without the lock."""
+        return self._watchers > 0
+
     def announce(self) -> None:
         """Wakes all who wait."""
         if self._watchers:

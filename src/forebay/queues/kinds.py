@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from forebay.queues.event_names import is_event_queue
+from forebay.queues.fifo_names import is_fifo
 from forebay.storage.filesystem import DiskFilesystem
 
 
@@ -40,6 +41,12 @@ KINDS = (
         ("forebay.queues.event", "EventQueue"),
         ("forebay.queues.event_reader", "EventReader"),
         is_event_queue,
+    ),
+    Kind(
+        "fifo",
+        ("forebay.queues.fifo", "Fifo"),
+        ("forebay.queues.fifo_reader", "FifoReader"),
+        is_fifo,
     ),
     Kind(
         "log",

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from forebay.errors import InvalidOption
 from forebay.formats.beats_versions import LAYOUTS, Dialect
+from forebay.formats.entry import TTL_SECONDS_MAX
 from forebay.formats.fflg import VERSIONS_WRITABLE
 
 SYNC_POLICIES = ("always", "interval", "os")
@@ -20,7 +21,7 @@ EVENT_VERSIONS: dict[str | int, str] = {
     2: "v2",
     3: "v3-seed",
 }
-_Options = TypeVar("_Options", "LogOptions", "EventOptions")
+_Options = TypeVar("_Options", "LogOptions", "EventOptions", "FifoOptions")
 
 
 class Checks:
@@ -163,6 +164,53 @@ class EventOptions(Checks):
         if self.version == 2 and self.dialect == "seed":
             return "v2-seed"
         return None if self.version is None else EVENT_VERSIONS[self.version]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FifoOptions(Checks):
+    """How a `Fifo` behaves.
+
+    `sync`: what a push and a pop wait for. "always" (default): on return a power cut neither loses
+    what was pushed nor brings back what was popped; one sync of the disk each, shared by all who
+    wait. "interval": synced every `sync_interval_ms`; a power cut may cost the newest entries that
+    were pushed since, and bring back what was popped since. "os": synced when a file is full and
+    at `close`. Both survive `kill -9`.
+
+    `file_bytes`: size of a file of the tape, taken from the disk at once; an entry may span files.
+    None: what is there, else 32 MiB. `max_bytes`: the most that the entries may take, 32 bytes each
+    included (None: no bound); at least two files. The disk holds up to two files more. `when_full`:
+    "block" waits until pops make room, "reject" raises `Full`, "drop_oldest" drops the entries of
+    whole files, counted.
+
+    `ttl_seconds`: how long an entry lives if its push does not say; 0: for ever. `background`:
+    False starts no thread; call `maintain()` from time to time instead. `group_readable`: modes
+    0640 and 0750 instead of 0600 and 0700. `staging_bytes`: size of the mapped buffer that single
+    pushes go to under "interval" and "os".
+    """
+
+    sync: str = "always"
+    sync_interval_ms: int = 100
+    file_bytes: int | None = None
+    max_bytes: int | None = None
+    when_full: str = "block"
+    ttl_seconds: int = 0
+    background: bool = True
+    group_readable: bool = False
+    staging_bytes: int = 1 << 20
+
+    def __post_init__(self) -> None:
+        """Refuses values out of bounds, naming field, value and bound."""
+        self._one_of("sync", SYNC_POLICIES)
+        self._one_of("when_full", WHEN_FULL)
+        self._between("sync_interval_ms", 1, 3_600_000)
+        self._between("staging_bytes", 4_096, 4 << 20)
+        self._between("ttl_seconds", 0, TTL_SECONDS_MAX)
+        if self.file_bytes is not None:
+            self._between("file_bytes", 64, 2**31 - 1)
+        if self.max_bytes is not None:
+            self._between("max_bytes", 2 * (self.file_bytes or 64), 2**62)
+        self._one_of_two("background")
+        self._one_of_two("group_readable")
 
 
 def make_options(kind: type[_Options], given: dict[str, object]) -> _Options:

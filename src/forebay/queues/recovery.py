@@ -25,6 +25,8 @@ from forebay.formats.fflg import (
     segment_name,
 )
 from forebay.frames import Damage
+from forebay.queues.event_names import is_event_queue
+from forebay.queues.fifo_names import is_fifo
 from forebay.queues.scanner import OpenSegment, list_segments
 from forebay.storage import atomic, inbox, quarantine
 from forebay.storage.filesystem import Directory, Filesystem
@@ -122,6 +124,9 @@ def clear_adoption(directory: Directory) -> None:
 
 def refuse_foreign(directory: Directory, names: set[str], segments: SegmentList) -> None:
     """Refuses a directory that holds something, and nothing of a log."""
+    for kind, fits in (("an event queue", is_event_queue), ("a fifo", is_fifo)):
+        if fits(list(names)):
+            raise NotAQueue(f"{directory.path} is {kind}, not a log; open it as what it is")
     ours = names & (OWN_NAMES | OWN_DIRECTORIES)
     temporary = {name for name in names if _is_own_temporary(name)}
     if names - temporary and not ours and not segments.bases:

@@ -1,0 +1,317 @@
+"""The hot loops of the entry format: encode, verify and find entries.
+
+An entry is 32 bytes of metadata, little-endian, and its data:
+
+    u32 hash of the 28 bytes that follow | 8 bytes version | u32 size | u32 ttl | u64 id
+    | u32 hash of the data
+
+An id is `ms << 16 | number & 0xFFFF`: the time of the push, and the low bits of the entry's number
+in its queue. So an entry tells where it belongs, and how many are missing before it. The page is
+docs/formats/entry.md. What other compiled kernels call without a Python call in between stands in
+`entry.pxd`.
+"""
+
+from __future__ import annotations
+
+import struct
+
+try:
+    import cython
+
+    if not cython.compiled:
+        raise ImportError("Cython's own stand-in is slower than ours")
+except ImportError:
+    from forebay.kernels import stand_in as cython
+
+from forebay.kernels.checksum import crc32, direct_address
+
+if cython.compiled:
+    from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
+    from cython.cimports.forebay.kernels.direct import crc_function
+    from cython.cimports.libc.string import memcmp, memcpy
+
+    _direct = cython.declare(
+        crc_function, cython.cast(crc_function, cython.cast(cython.size_t, direct_address()))
+    )
+
+VERSION = b"FBENTRY1"
+METADATA_BYTES = 32
+_VERSION = cython.declare(bytes, VERSION)
+_META = cython.declare(cython.Py_ssize_t, 32)
+_NUMBER_MASK = cython.declare(cython.ulonglong, 0xFFFF)
+# What `entry_size` gives for bytes that are no whole, good entry.
+_CUT_OFF = cython.declare(cython.Py_ssize_t, -1)
+_BAD = cython.declare(cython.Py_ssize_t, -2)
+_CHECKED = struct.Struct("<8sIIQI")
+
+
+@cython.cfunc
+@cython.inline
+def _get32(data: cython.const[cython.uchar][::1], position: cython.Py_ssize_t) -> cython.ulonglong:
+    if cython.compiled:
+        return (
+            cython.cast(cython.ulonglong, data[position])
+            | (cython.cast(cython.ulonglong, data[position + 1]) << 8)
+            | (cython.cast(cython.ulonglong, data[position + 2]) << 16)
+            | (cython.cast(cython.ulonglong, data[position + 3]) << 24)
+        )
+    return int.from_bytes(data[position : position + 4], "little")
+
+
+@cython.cfunc
+@cython.inline
+def _put32(
+    out: cython.uchar[::1], position: cython.Py_ssize_t, value: cython.ulonglong
+) -> cython.void:
+    out[position] = value & 255
+    out[position + 1] = (value >> 8) & 255
+    out[position + 2] = (value >> 16) & 255
+    out[position + 3] = (value >> 24) & 255
+
+
+@cython.cfunc
+@cython.inline
+def _crc(
+    data: cython.const[cython.uchar][::1], position: cython.Py_ssize_t, size: cython.Py_ssize_t
+) -> cython.ulonglong:
+    if size == 0:
+        return 0
+    if cython.compiled:
+        if _direct != cython.NULL:
+            return _direct(0, cython.address(data[position]), cython.cast(cython.size_t, size))
+    crc: cython.ulonglong = crc32(take(data, position, size))
+    return crc
+
+
+@cython.cfunc
+@cython.inline
+def take(
+    data: cython.const[cython.uchar][::1], position: cython.Py_ssize_t, size: cython.Py_ssize_t
+) -> bytes:
+    """Copies bytes out of a buffer."""
+    if cython.compiled:
+        if size == 0:
+            return b""
+        return PyBytes_FromStringAndSize(
+            cython.cast(cython.p_char, cython.address(data[position])), size
+        )
+    return bytes(data[position : position + size])
+
+
+@cython.cfunc
+@cython.inline
+def get_ttl(data: cython.const[cython.uchar][::1], position: cython.Py_ssize_t) -> cython.ulonglong:
+    """Gives the time to live of the entry at a position, in seconds; 0 is for ever."""
+    return _get32(data, position + 16)
+
+
+@cython.cfunc
+@cython.inline
+def get_id(data: cython.const[cython.uchar][::1], position: cython.Py_ssize_t) -> cython.ulonglong:
+    """Gives the id of the entry at a position."""
+    return _get32(data, position + 20) | (_get32(data, position + 24) << 32)
+
+
+@cython.cfunc
+@cython.inline
+def put_entry(
+    out: cython.uchar[::1],
+    position: cython.Py_ssize_t,
+    value: bytes,
+    size: cython.Py_ssize_t,
+    ttl: cython.ulonglong,
+    entry_id: cython.ulonglong,
+) -> cython.void:
+    """Writes the entry of one value; its metadata hash last: before it is in, nothing verifies."""
+    if not cython.compiled:
+        checked = _CHECKED.pack(VERSION, size, ttl, entry_id, crc32(value))
+        out[position + 4 : position + _META] = checked
+        out[position + _META : position + _META + size] = value
+        out[position : position + 4] = crc32(checked).to_bytes(4, "little")
+        return
+    if size > 0:
+        memcpy(cython.address(out[position + _META]), cython.cast(cython.p_char, value), size)
+    memcpy(cython.address(out[position + 4]), cython.cast(cython.p_char, _VERSION), 8)
+    _put32(out, position + 12, cython.cast(cython.ulonglong, size))
+    _put32(out, position + 16, ttl)
+    _put32(out, position + 20, entry_id & 0xFFFFFFFF)
+    _put32(out, position + 24, entry_id >> 32)
+    _put32(out, position + 28, _crc(out, position + _META, size))
+    _put32(out, position, _crc(out, position + 4, 28))
+
+
+@cython.cfunc
+@cython.inline
+def _is_metadata(data: cython.const[cython.uchar][::1], position: cython.Py_ssize_t) -> cython.bint:
+    """Says whether the 32 bytes at a position are metadata that verifies."""
+    if cython.compiled:
+        if memcmp(cython.address(data[position + 4]), cython.cast(cython.p_char, _VERSION), 8) != 0:
+            return False
+    elif data[position + 4 : position + 12] != VERSION:
+        return False
+    return _get32(data, position) == _crc(data, position + 4, 28)
+
+
+@cython.cfunc
+@cython.inline
+def entry_size(
+    data: cython.const[cython.uchar][::1],
+    position: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    number: cython.ulonglong,
+    last_id: cython.ulonglong,
+) -> cython.Py_ssize_t:
+    """Gives the size of the data of the good entry at a position; negative if there is none.
+
+    It must be the entry of this number, with an id above `last_id`. -1: it goes on behind `end`;
+    -2: it is not good.
+    """
+    if end - position < _META:
+        return _CUT_OFF
+    if not _is_metadata(data, position):
+        return _BAD
+    entry_id: cython.ulonglong = get_id(data, position)
+    if (entry_id ^ number) & _NUMBER_MASK != 0 or entry_id <= last_id:
+        return _BAD
+    size: cython.Py_ssize_t = cython.cast(cython.Py_ssize_t, _get32(data, position + 12))
+    if size > end - position - _META:
+        return _CUT_OFF
+    if _get32(data, position + 28) != _crc(data, position + _META, size):
+        return _BAD
+    return size
+
+
+@cython.cfunc
+@cython.inline
+def next_ms(
+    number: cython.ulonglong, now_ms: cython.longlong, last_ms: cython.longlong
+) -> cython.longlong:
+    """Gives the time of the next entry: where the low bits of its number start anew, a later one."""
+    if number & _NUMBER_MASK == 0 and last_ms > 0:
+        last_ms += 1
+    return now_ms if now_ms > last_ms else last_ms
+
+
+def encode(
+    values: list,
+    first: cython.Py_ssize_t,
+    count: cython.Py_ssize_t,
+    buffer: object,
+    number: cython.ulonglong,
+    now_ms: cython.longlong,
+    last_ms: cython.longlong,
+    ttl: cython.ulonglong,
+) -> tuple:
+    """Writes the entries of `count` values to the start of `buffer`; gives size and last time."""
+    out: cython.uchar[::1] = memoryview(buffer)
+    position: cython.Py_ssize_t = 0
+    size: cython.Py_ssize_t
+    value: bytes
+    at: cython.Py_ssize_t
+    for at in range(first, first + count):
+        value = values[at]
+        size = len(value)
+        last_ms = next_ms(number, now_ms, last_ms)
+        put_entry(
+            out,
+            position,
+            value,
+            size,
+            ttl,
+            (cython.cast(cython.ulonglong, last_ms) << 16) | (number & _NUMBER_MASK),
+        )
+        number += 1
+        position += _META + size
+    return position, last_ms
+
+
+def scan(
+    buffer: object,
+    position: cython.Py_ssize_t,
+    number: cython.ulonglong,
+    last_id: cython.ulonglong,
+    limit: cython.Py_ssize_t,
+    ids: list | None = None,
+    ttls: list | None = None,
+) -> tuple:
+    """Verifies entries from `position` on; gives their values, where it stopped, and the last id.
+
+    The first must be of this number and have an id above `last_id`, and so on. Stops at `limit`
+    entries, at one that the buffer cuts off, or at the first that is not good. The lists get the
+    id and the ttl of each.
+    """
+    data: cython.const[cython.uchar][::1] = memoryview(buffer)
+    end: cython.Py_ssize_t = len(data)
+    values: list = []
+    size: cython.Py_ssize_t
+    while limit > 0:
+        size = entry_size(data, position, end, number, last_id)
+        if size < 0:
+            break
+        values.append(take(data, position + _META, size))
+        last_id = get_id(data, position)
+        if ids is not None:
+            ids.append(last_id)
+        if ttls is not None:
+            ttls.append(get_ttl(data, position))
+        number += 1
+        limit -= 1
+        position += _META + size
+    return values, position, last_id
+
+
+def claimed_size(buffer: object, position: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    """Gives what the entry at a position claims to take, metadata included; -1 if none is there."""
+    data: cython.const[cython.uchar][::1] = memoryview(buffer)
+    if len(data) - position < _META or not _is_metadata(data, position):
+        return -1
+    return _META + cython.cast(cython.Py_ssize_t, _get32(data, position + 12))
+
+
+def boundary(buffer: object, at: cython.Py_ssize_t) -> tuple:
+    """Gives the first end of an entry at or behind `at`, and how many entries are before it.
+
+    The buffer is whole, good entries from its start on.
+    """
+    data: cython.const[cython.uchar][::1] = memoryview(buffer)
+    position: cython.Py_ssize_t = 0
+    count: cython.Py_ssize_t = 0
+    while position < at:
+        position += _META + cython.cast(cython.Py_ssize_t, _get32(data, position + 12))
+        count += 1
+    return position, count
+
+
+def find(
+    buffer: bytes,
+    position: cython.Py_ssize_t,
+    number: cython.ulonglong,
+    last_id: cython.ulonglong,
+    most: cython.ulonglong,
+    before: cython.Py_ssize_t = 0,
+) -> tuple:
+    """Searches for the next good entry; gives (position, its number) or -1.
+
+    `number` is the one that is due `before` bytes ahead of `position`. The number found must be
+    one that the bytes passed over leave room for, at most `most` above it, and its id above
+    `last_id`.
+    """
+    data: cython.const[cython.uchar][::1] = memoryview(buffer)
+    end: cython.Py_ssize_t = len(data)
+    start: cython.Py_ssize_t = position - before
+    ahead: cython.ulonglong
+    passed: cython.ulonglong
+    while True:
+        position = buffer.find(VERSION, position + 4) - 4
+        if position < 0 or end - position < _META:
+            return -1, 0
+        if _is_metadata(data, position):
+            ahead = (get_id(data, position) - number) & _NUMBER_MASK
+            passed = cython.cast(cython.ulonglong, (position - start) // _META)
+            if (
+                ahead <= passed
+                and ahead <= most
+                and entry_size(data, position, end, number + ahead, last_id) >= 0
+            ):
+                return position, number + ahead
+        position += 1

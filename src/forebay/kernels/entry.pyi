@@ -1,0 +1,30 @@
+from typing import Final
+
+Buffer = bytes | bytearray | memoryview
+VERSION: Final = b"FBENTRY1"
+METADATA_BYTES: Final = 32
+
+def encode(
+    values: list[bytes],
+    first: int,
+    count: int,
+    buffer: bytearray | memoryview,
+    number: int,
+    now_ms: int,
+    last_ms: int,
+    ttl: int,
+) -> tuple[int, int]: ...
+def scan(
+    buffer: Buffer,
+    position: int,
+    number: int,
+    last_id: int,
+    limit: int,
+    ids: list[int] | None = None,
+    ttls: list[int] | None = None,
+) -> tuple[list[bytes], int, int]: ...
+def claimed_size(buffer: Buffer, position: int) -> int: ...
+def boundary(buffer: Buffer, at: int) -> tuple[int, int]: ...
+def find(
+    buffer: bytes, position: int, number: int, last_id: int, most: int, before: int = 0
+) -> tuple[int, int]: ...

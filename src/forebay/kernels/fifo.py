@@ -1,0 +1,375 @@
+"""The push and the pop of a fifo that does not wait for the disk: memory copies.
+
+A `Pusher` writes entries to memory: the mapped staging buffer, or a buffer of the next commit. A
+`Popper` takes entries off a window, which is a part of the tape or the staging buffer itself, and
+notes each in the mapped slots of the head. Both are atomic: compiled, with the C functions for CRC
+and time, they make no Python call, and the interpreter's own lock keeps them apart. Otherwise they
+take the queue's lock.
+"""
+
+from __future__ import annotations
+
+import time
+
+try:
+    import cython
+
+    if not cython.compiled:
+        raise ImportError("Cython's own stand-in is slower than ours")
+except ImportError:
+    from forebay.kernels import stand_in as cython
+
+from forebay.kernels.checksum import crc32, direct_address
+
+if cython.compiled:
+    from cython.cimports.forebay.kernels.direct import crc_function
+    from cython.cimports.forebay.kernels.entry import (
+        entry_size,
+        get_id,
+        get_ttl,
+        next_ms,
+        put_entry,
+        take,
+    )
+    from cython.cimports.posix.time import CLOCK_BOOTTIME, clock_gettime, timespec
+
+    _direct = cython.declare(
+        crc_function, cython.cast(crc_function, cython.cast(cython.size_t, direct_address()))
+    )
+else:
+    from forebay.kernels.entry import entry_size, get_id, get_ttl, next_ms, put_entry, take
+
+HEAD_MAGIC = b"FBHD"
+# magic 4 | sequence 8 | file bytes, position, number, id, expired, dropped, damaged, 8 each | crc 4
+HEAD_PAYLOAD_BYTES = 56
+_STRIDE = cython.declare(cython.Py_ssize_t, 4096)
+_META = cython.declare(cython.Py_ssize_t, 32)
+_NUMBER_MASK = cython.declare(cython.ulonglong, 0xFFFF)
+_TTL_MAX = cython.declare(cython.longlong, 0xFFFFFFFF)
+
+
+@cython.cfunc
+@cython.inline
+def _boot_ms() -> cython.longlong:
+    """Gives the milliseconds since the machine started, asleep or not."""
+    if cython.compiled:
+        now: timespec
+        clock_gettime(CLOCK_BOOTTIME, cython.address(now))
+        return cython.cast(cython.longlong, now.tv_sec) * 1000 + now.tv_nsec // 1_000_000
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+
+
+@cython.cfunc
+@cython.inline
+def _put64(
+    out: cython.uchar[::1], position: cython.Py_ssize_t, value: cython.ulonglong
+) -> cython.void:
+    """Writes a big-endian u64."""
+    if not cython.compiled:
+        out[position : position + 8] = value.to_bytes(8, "big")
+        return
+    at: cython.Py_ssize_t
+    for at in range(8):
+        out[position + at] = (value >> (56 - 8 * at)) & 255
+
+
+@cython.cclass
+class Pusher:
+    """Writes entries to memory. Any thread may call `push`; all else needs the queue's lock."""
+
+    position = cython.declare(cython.Py_ssize_t, visibility="readonly")
+    number = cython.declare(cython.ulonglong, visibility="readonly")
+    last_ms = cython.declare(cython.longlong, visibility="public")
+    _end: cython.Py_ssize_t
+    _ahead_ms: cython.longlong
+    _view: cython.uchar[::1]
+    _acquire: object
+    _release: object
+    _now_ms: object
+    _atomic: cython.bint
+
+    def __init__(
+        self, buffer: object, lock: object, now_ms: object, ahead_ms: cython.longlong
+    ) -> None:
+        """Keeps a view of `buffer`.
+
+        `now_ms` None means the boot clock of the machine, which wall time is `ahead_ms` ahead of.
+        """
+        self._view = memoryview(buffer)
+        self._acquire = lock.acquire
+        self._release = lock.release
+        self._now_ms = now_ms
+        self._ahead_ms = ahead_ms
+        self._atomic = now_ms is None and cython.compiled and direct_address() != 0
+        self._end = 0
+        self.position = 0
+        self.number = 0
+        self.last_ms = 0
+
+    def begin(
+        self, start: cython.Py_ssize_t, end: cython.Py_ssize_t, number: cython.ulonglong
+    ) -> None:
+        """Opens the room from `start` to `end` for entries from `number` on."""
+        self.position = start
+        self.number = number
+        self._end = end
+
+    def finish(self) -> None:
+        """Closes the room: `push` gives -1 until the next `begin`."""
+        self._end = 0
+
+    def release_buffer(self) -> None:
+        """Lets go of the memory, so that it can be unmapped."""
+        self._end = 0
+        self._view = memoryview(bytearray(1))
+
+    def push(self, value: object, ttl: cython.longlong) -> cython.longlong:
+        """Writes one entry and gives its id; -1 if there is no room for it here, or it is none."""
+        if type(value) is not bytes or ttl < 0 or ttl > _TTL_MAX:
+            return -1
+        if self._atomic:
+            return self.put(cython.cast(bytes, value), ttl)
+        self._acquire()
+        try:
+            return self.put(value, ttl)
+        finally:
+            self._release()
+
+    @cython.ccall
+    def put(self, value: bytes, ttl: cython.longlong) -> cython.longlong:
+        """Writes one entry; called with the queue's lock held."""
+        size: cython.Py_ssize_t = len(value)
+        position: cython.Py_ssize_t = self.position
+        if size > self._end - position - _META:
+            return -1
+        now_ms: cython.longlong
+        if self._now_ms is None:
+            now_ms = _boot_ms() + self._ahead_ms
+        else:
+            now_ms = self._now_ms()
+        self.last_ms = next_ms(self.number, now_ms, self.last_ms)
+        entry_id: cython.ulonglong = (cython.cast(cython.ulonglong, self.last_ms) << 16) | (
+            self.number & _NUMBER_MASK
+        )
+        put_entry(self._view, position, value, size, cython.cast(cython.ulonglong, ttl), entry_id)
+        self.position = position + _META + size
+        self.number += 1
+        return cython.cast(cython.longlong, entry_id)
+
+
+@cython.cclass
+class Popper:
+    """Takes entries off the head and notes it in the head's mapped slots.
+
+    Any thread may call `pop` and `pop_many`; all else needs the queue's lock. A window is open
+    between `open` and `close`. While none is, or while `held`, these two take nothing.
+    """
+
+    number = cython.declare(cython.ulonglong, visibility="readonly")
+    last_id = cython.declare(cython.ulonglong, visibility="readonly")
+    expired = cython.declare(cython.ulonglong, visibility="public")
+    dropped = cython.declare(cython.ulonglong, visibility="public")
+    damaged = cython.declare(cython.ulonglong, visibility="public")
+    sequence = cython.declare(cython.ulonglong, visibility="readonly")
+    held = cython.declare(cython.bint, visibility="public")
+    _file_bytes: cython.ulonglong
+    _base: cython.longlong
+    _at: cython.Py_ssize_t
+    _end: cython.Py_ssize_t
+    _found_at: cython.Py_ssize_t
+    _found_size: cython.Py_ssize_t
+    _is_open: cython.bint
+    _window: cython.const[cython.uchar][::1]
+    _slots: cython.uchar[::1]
+    _pusher: Pusher
+    _acquire: object
+    _release: object
+    _now_ms: object
+    _ahead_ms: cython.longlong
+    _atomic: cython.bint
+
+    def __init__(
+        self,
+        slots: object,
+        file_bytes: cython.ulonglong,
+        sequence: cython.ulonglong,
+        lock: object,
+        now_ms: object,
+        ahead_ms: cython.longlong,
+    ) -> None:
+        """Keeps a view of the two slots; `sequence` is that of the newest."""
+        self._slots = memoryview(slots)
+        self._file_bytes = file_bytes
+        self.sequence = sequence
+        self._acquire = lock.acquire
+        self._release = lock.release
+        self._now_ms = now_ms
+        self._ahead_ms = ahead_ms
+        self._atomic = now_ms is None and cython.compiled and direct_address() != 0
+        self._window = b""
+        self._pusher = None
+        self._is_open = False
+        self.held = False
+        self._base = 0
+        self._at = self._end = self._found_at = self._found_size = 0
+        self.number = self.last_id = self.expired = self.dropped = self.damaged = 0
+
+    @property
+    def position(self) -> int:
+        """Where on the tape the next entry is."""
+        return self._base + self._at
+
+    def place(
+        self, position: cython.longlong, number: cython.ulonglong, last_id: cython.ulonglong
+    ) -> None:
+        """Puts the head before the entry of a number, whose id is above `last_id`."""
+        self.close()
+        self._base = position
+        self.number = number
+        self.last_id = last_id
+
+    def open(self, window: object, base: cython.longlong, pusher: object) -> None:
+        """Opens a window that begins at the position `base` of the tape, at or before the head.
+
+        With a pusher, it is the memory of that one and reaches as far as it has written.
+        """
+        self._at = cython.cast(cython.Py_ssize_t, self._base + self._at - base)
+        self._base = base
+        self._window = memoryview(window)
+        self._end = len(self._window)
+        self._pusher = pusher
+        self._is_open = True
+
+    def close(self) -> None:
+        """Closes the window; the place on the tape stays."""
+        self._base += self._at
+        self._at = self._end = 0
+        self._window = b""
+        self._pusher = None
+        self._is_open = False
+
+    def release_slots(self) -> None:
+        """Lets go of the mapped memory, so that it can be unmapped."""
+        self.close()
+        self._slots = memoryview(bytearray(2 * _STRIDE))
+
+    def pop(self):
+        """Takes the next entry that has not expired; None if the window has none."""
+        if self._atomic:
+            return self._pop()
+        self._acquire()
+        try:
+            return self._pop()
+        finally:
+            self._release()
+
+    def pop_many(self, count: cython.Py_ssize_t) -> list:
+        """Takes up to `count` entries that have not expired, as far as the window has them."""
+        if self._atomic:
+            return self.take_many(count)
+        self._acquire()
+        try:
+            return self.take_many(count)
+        finally:
+            self._release()
+
+    def next_entry(self):
+        """Steps over the next entry that has not expired; gives its value, id, ttl and position.
+
+        None if the window has none. Nothing is noted before `save`; called with the lock held.
+        """
+        if not self._next():
+            return None
+        return (
+            take(self._window, self._found_at + _META, self._found_size),
+            get_id(self._window, self._found_at),
+            get_ttl(self._window, self._found_at),
+            self._base + self._found_at,
+        )
+
+    def save(self) -> None:
+        """Notes the place in the slot that is not the newest."""
+        self._save()
+
+    @cython.cfunc
+    def _pop(self) -> object:
+        before: cython.ulonglong = self.expired
+        if self.held or not self._next():
+            if self.expired != before:
+                self._save()
+            return None
+        value: bytes = take(self._window, self._found_at + _META, self._found_size)
+        self._save()
+        return value
+
+    @cython.ccall
+    def take_many(self, count: cython.Py_ssize_t) -> list:
+        """Takes entries as `pop_many` does; called with the lock held."""
+        before: cython.ulonglong = self.number
+        values: list = []
+        while not self.held and len(values) < count and self._next():
+            values.append(take(self._window, self._found_at + _META, self._found_size))
+        if self.number != before:
+            self._save()
+        return values
+
+    @cython.cfunc
+    def _next(self) -> cython.bint:
+        """Finds the next entry that has not expired, and steps over it."""
+        end: cython.Py_ssize_t
+        size: cython.Py_ssize_t
+        ttl: cython.ulonglong
+        while self._is_open:
+            end = self._end if self._pusher is None else self._pusher.position
+            size = entry_size(self._window, self._at, end, self.number, self.last_id)
+            if size < 0:
+                return False
+            self._found_at = self._at
+            self._found_size = size
+            self._at += _META + size
+            self.number += 1
+            self.last_id = get_id(self._window, self._found_at)
+            ttl = get_ttl(self._window, self._found_at)
+            if ttl == 0 or not self._is_past((self.last_id >> 16) + ttl * 1000):
+                return True
+            self.expired += 1
+        return False
+
+    @cython.cfunc
+    def _is_past(self, ms: cython.ulonglong) -> cython.bint:
+        now_ms: cython.longlong
+        if self._now_ms is None:
+            now_ms = _boot_ms() + self._ahead_ms
+        else:
+            now_ms = self._now_ms()
+        return cython.cast(cython.longlong, ms) <= now_ms
+
+    @cython.cfunc
+    def _save(self) -> cython.void:
+        self.sequence += 1
+        start: cython.Py_ssize_t = cython.cast(cython.Py_ssize_t, self.sequence % 2) * _STRIDE
+        out: cython.uchar[::1] = self._slots
+        if not cython.compiled:
+            out[start : start + 4] = HEAD_MAGIC
+        else:
+            out[start] = 0x46
+            out[start + 1] = 0x42
+            out[start + 2] = 0x48
+            out[start + 3] = 0x44
+        _put64(out, start + 4, self.sequence)
+        _put64(out, start + 12, self._file_bytes)
+        _put64(out, start + 20, cython.cast(cython.ulonglong, self._base + self._at))
+        _put64(out, start + 28, self.number)
+        _put64(out, start + 36, self.last_id)
+        _put64(out, start + 44, self.expired)
+        _put64(out, start + 52, self.dropped)
+        _put64(out, start + 60, self.damaged)
+        crc: cython.ulonglong
+        if cython.compiled and _direct != cython.NULL:
+            crc = _direct(0, cython.address(out[start]), 68)
+        else:
+            crc = crc32(bytes(out[start : start + 68]))
+        out[start + 68] = (crc >> 24) & 255
+        out[start + 69] = (crc >> 16) & 255
+        out[start + 70] = (crc >> 8) & 255
+        out[start + 71] = crc & 255

@@ -1,0 +1,419 @@
+"""`Fifo`: push, pop, peek, size and capacity; entries that expire; fixed-size files.
+
+Joins the entry format to a tape. This file owns the life of the queue: opening, closing, and what
+of its parts runs when. `fifo_writer.py` owns what is pushed, `fifo_reading.py` what is taken.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from types import TracebackType
+from typing import Any, TypeVar
+
+from forebay.clock import BootClock, SteadyClock, SystemClock
+from forebay.errors import Closed, Empty, InvalidOption, RecordTooLarge
+from forebay.formats.entry import SIZE_MAX, TTL_SECONDS_MAX, Entry, file_name
+from forebay.kernels.entry import METADATA_BYTES
+from forebay.queues.fifo_head import HeadFile, Taken
+from forebay.queues.fifo_maintenance import FifoMaintenance
+from forebay.queues.fifo_reading import Reading
+from forebay.queues.fifo_recovery import Opened, open_fifo_directory
+from forebay.queues.fifo_writer import FifoWriter
+from forebay.queues.forks import disown_after_fork
+from forebay.queues.options import FifoOptions, make_options
+from forebay.storage.atomic import keep_reserve
+from forebay.storage.filesystem import Buffer, DiskFilesystem, Filesystem
+from forebay.storage.quarantine import count_kept
+from forebay.storage.tape import TapeWriter
+
+_WAIT_SECONDS = 0.05
+_Result = TypeVar("_Result")
+
+
+class Fifo:
+    """A durable queue of bytes, first in first out, that this process owns. Any thread may call it.
+
+    Opens the directory or creates it. The options are those of `FifoOptions`, as keywords.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        filesystem: Filesystem | None = None,
+        clock: BootClock | None = None,
+        **options: Any,
+    ) -> None:
+        self._closed = True
+        self.options: FifoOptions = make_options(FifoOptions, options)
+        self._filesystem = filesystem or DiskFilesystem()
+        self._clock = SteadyClock(clock or SystemClock())
+        self._ttl_seconds = self.options.ttl_seconds
+        self._directory = self._filesystem.open_directory(
+            os.fspath(path), create=True, group_readable=self.options.group_readable
+        )
+        self.path = self._directory.path
+        try:
+            self._directory.lock()
+            self._build(
+                open_fifo_directory(
+                    self._filesystem, self._directory, self.options.file_bytes, self._clock
+                )
+            )
+        except BaseException:
+            self._directory.close()
+            raise
+        self._maintenance = FifoMaintenance(
+            self, self._writer, self._reading, self.options, self._clock
+        )
+        self._closed = False
+        disown_after_fork(self)
+
+    def push(
+        self, value: Buffer, *, ttl_seconds: int | None = None, timeout: float | None = None
+    ) -> int:
+        """Pushes an entry and gives its id, which is above all before it.
+
+        Under `sync="always"` it is durable on return; under the other policies it survives the
+        process, and a power cut after the next sync. A full queue waits for room, at most `timeout`
+        seconds if that is given, or does what `when_full` says; `Full`: nothing was written.
+        """
+        ttl = self._ttl_seconds if ttl_seconds is None else ttl_seconds
+        entry_id = self._writer.put(value, ttl) if type(ttl) is int else -1
+        if entry_id < 0:
+            entry_id = self._push_slowly(value, ttl, timeout)
+        if self._writer.changes.watched:
+            self._announce()
+        return entry_id
+
+    def push_many(
+        self,
+        values: Iterable[Buffer],
+        *,
+        ttl_seconds: int | None = None,
+        timeout: float | None = None,
+    ) -> int | None:
+        """Pushes entries with one commit and gives the id of the last; None if there are none.
+
+        If it raises, nothing of it is acknowledged.
+        """
+        ttl = _check_ttl(self._ttl_seconds if ttl_seconds is None else ttl_seconds)
+        batch = [self._check_value(value) for value in values]
+        if not batch:
+            self._check()
+            return None
+        entry_id = self._writer.push_many(batch, ttl, timeout)
+        self._maintenance.notice()
+        return entry_id
+
+    def pop(self, timeout: float | None = None) -> bytes | None:
+        """Takes the oldest entry that has not expired; None if there is none.
+
+        It is gone for good on return, as durably as the sync policy says: who must not lose it to a
+        crash uses `take`. With a timeout (seconds) it waits, and raises `Empty` if none came.
+        Entries that are damaged raise `Damaged`, once; the next call goes on behind them.
+        """
+        value = self._reading.popper.pop()
+        if value is None:
+            value = self._wait(self._pop_slowly, timeout)
+        self._taken_off()
+        return value
+
+    def pop_many(self, count: int, timeout: float | None = None) -> list[bytes]:
+        """Takes up to `count` entries; an empty list if there are none.
+
+        With a timeout (seconds) it waits for the first, and raises `Empty` if none came.
+        """
+        if count < 1:
+            raise InvalidOption(f"count = {count}: must be at least 1")
+        values = self._reading.popper.pop_many(count)
+        if len(values) < count:
+            values = self._pop_more(values, count, timeout)
+        self._taken_off()
+        return values
+
+    @contextlib.contextmanager
+    def take(self, timeout: float | None = None) -> Iterator[Entry]:
+        """Lends the oldest entry out: it is removed on success, and back at the front otherwise.
+
+        After an exception or a crash it is the next one again. Raises `Empty` if there is none, or
+        none came within `timeout` seconds.
+        """
+        found = self._wait(self._lend, 0 if timeout is None else timeout)
+        assert found is not None
+        entry, lent = found
+        try:
+            self._reading.settle()
+            yield entry
+        except BaseException:
+            with self._writer.lock:
+                self._reading.give_back(lent)
+            raise
+        with self._writer.lock:
+            self._writer.check()
+            self._reading.finish(lent)
+
+    def peek(self, *, after: int | None = None) -> Entry | None:
+        """Gives the oldest entry that has not expired, or the oldest behind an id; it stays.
+
+        None if there is none. `peek(after=entry.id)` again and again goes over the whole queue.
+        """
+        with self._writer.lock:
+            self._writer.check()
+            return self._reading.peek(after)
+
+    @property
+    def size(self) -> int:
+        """How many entries there are; those that have expired and nobody has passed yet included.
+
+        Entries that are lent out by `take` do not count.
+        """
+        return self._writer.number - self._reading.popper.number + len(self._reading.returned)
+
+    @property
+    def capacity(self) -> int | None:
+        """How many bytes of entries it can hold, 32 for each included; None: no bound."""
+        return self.options.max_bytes
+
+    def capacity_for(self, entry_bytes: int) -> int | None:
+        """How many entries of a size an empty queue can hold; None: no bound."""
+        if entry_bytes < 0:
+            raise InvalidOption(f"entry_bytes = {entry_bytes}: must be at least 0")
+        limit = self.options.max_bytes
+        return None if limit is None else limit // (entry_bytes + METADATA_BYTES)
+
+    def sync(self) -> None:
+        """Makes all that was pushed durable, and all that was popped gone for good."""
+        self._writer.sync()
+        self._reading.sync_head()
+
+    def maintain(self) -> None:
+        """Does what is due. The background thread calls it."""
+        self._maintenance.run_due()
+
+    def info(self) -> dict[str, Any]:
+        """Gives facts on the queue, for people and for scripts."""
+        with self._writer.lock:
+            self._writer.check()
+            kept_files, kept_bytes = count_kept(self._directory)
+            popper = self._reading.popper
+            return {
+                "kind": "fifo",
+                "path": self.path,
+                "size": self.size,
+                "begin": popper.number,
+                "end": self._writer.number,
+                "durable": self._writer.durable.number,
+                "taken": self._reading.lent_out,
+                "bytes": self._writer.position - self._reading.first_position,
+                "capacity": self.capacity,
+                "files": len(self._writer.tape.numbers),
+                "file_bytes": self.file_bytes,
+                "expired": popper.expired,
+                "dropped": popper.dropped,
+                "damaged": popper.damaged,
+                "syncs": self._writer.commit.syncs + self._reading.commit.syncs,
+                "quarantined_files": kept_files,
+                "quarantined_bytes": kept_bytes,
+                "incarnation": self._writer.publisher.tail.incarnation,
+            }
+
+    def close(self) -> None:
+        """Makes everything durable and gives the directory back; a second time does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        self._maintenance.stop()
+        try:
+            with contextlib.suppress(Closed):
+                self._reading.sync_head()
+            self._writer.close()
+        finally:
+            self._release()
+
+    def put(self, value: Buffer, block: bool = True, timeout: float | None = None) -> None:
+        """Pushes an entry, as a `queue.Queue` takes one."""
+        self.push(value, timeout=timeout if block else 0)
+
+    def get(self, block: bool = True, timeout: float | None = None) -> bytes:
+        """Takes the oldest entry, as a `queue.Queue` gives one; raises `Empty` if none came."""
+        seconds = float("inf") if timeout is None else timeout
+        value = self.pop(timeout=seconds if block else 0)
+        assert value is not None
+        return value
+
+    def put_nowait(self, value: Buffer) -> None:
+        """Pushes an entry, or raises `Full`."""
+        self.put(value, block=False)
+
+    def get_nowait(self) -> bytes:
+        """Takes the oldest entry, or raises `Empty`."""
+        return self.get(block=False)
+
+    def qsize(self) -> int:
+        """How many entries there are."""
+        return self.size
+
+    def empty(self) -> bool:
+        """Whether there is no entry."""
+        return self.size == 0
+
+    def full(self) -> bool:
+        """Whether not even an empty entry has room."""
+        limit = self.options.max_bytes
+        used = self._writer.position - self._reading.first_position
+        return limit is not None and used + METADATA_BYTES > limit
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __enter__(self) -> Fifo:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Fifo {self.path} {'closed' if self._closed else f'of {self.size}'}>"
+
+    def __del__(self) -> None:
+        # What was pushed is in the files; only the clean mark and the last syncs are missing.
+        if not getattr(self, "_closed", True):
+            warnings.warn(f"{self.path} was not closed", ResourceWarning, stacklevel=2)
+            self._directory.close()
+
+    def disown(self) -> None:
+        """Ends the handle in the child of a fork; the parent's goes on."""
+        if self._closed:
+            return
+        self._closed = True
+        self._writer.disown(Closed(f"{self.path} was opened before a fork; open it in the child"))
+        self._reading.popper.held = True
+        self._directory.close()
+
+    def _build(self, opened: Opened) -> None:
+        """Makes the parts of the queue for a directory that is in order."""
+        self.file_bytes = opened.head.file_bytes
+        keep_reserve(self._directory)
+        tape = TapeWriter(self._directory, self.file_bytes, file_name, opened.files)
+        self._writer = FifoWriter(
+            self._filesystem,
+            self._directory,
+            tape,
+            opened.bounds,
+            opened.tail_file,
+            opened.tail,
+            opened.end,
+            file_bytes=self.file_bytes,
+            options=self.options,
+            clock=self._clock,
+        )
+        self._reading = Reading(
+            self._directory,
+            self._writer,
+            HeadFile(
+                self._directory,
+                opened.head,
+                self._writer.lock,
+                self._clock,
+                mapped=not self._writer.always,
+            ),
+            Taken(self._directory, opened.head.number, always=self._writer.always),
+            opened.bounds,
+            self.file_bytes,
+            self.options,
+            self._clock,
+        )
+        self._bounds = opened.bounds
+
+    def _push_slowly(self, value: object, ttl: object, timeout: float | None) -> int:
+        entry_id = self._writer.push(self._check_value(value), _check_ttl(ttl), timeout)
+        self._maintenance.notice()
+        return entry_id
+
+    def _check_value(self, value: object) -> bytes:
+        if not isinstance(value, bytes | bytearray | memoryview):
+            raise TypeError(f"an entry is bytes, not {type(value).__name__}")
+        data = bytes(value)
+        limit = min(SIZE_MAX, (self.options.max_bytes or 2**62) - METADATA_BYTES)
+        if len(data) > limit:
+            raise RecordTooLarge(
+                f"an entry of {len(data)} bytes is too large: at most {limit} (max_bytes)"
+            )
+        return data
+
+    def _pop_slowly(self) -> bytes | None:
+        with self._writer.lock:
+            self._writer.check()
+            return self._reading.pop()
+
+    def _pop_more(self, values: list[bytes], count: int, timeout: float | None) -> list[bytes]:
+        """Goes on where the window had no more."""
+
+        def more() -> list[bytes] | None:
+            with self._writer.lock:
+                self._writer.check()
+                return self._reading.pop_many(count - len(values)) or None
+
+        if values:
+            return values + (more() or [])
+        return self._wait(more, timeout) or []
+
+    def _lend(self) -> Any:
+        with self._writer.lock:
+            self._writer.check()
+            return self._reading.lend()
+
+    def _wait(
+        self, try_once: Callable[[], _Result | None], timeout: float | None
+    ) -> _Result | None:
+        """Tries until there is something; with a timeout it waits, and raises `Empty`."""
+        result = try_once()
+        if result is not None or timeout is None:
+            return result
+        deadline = self._clock.monotonic() + timeout
+        while True:
+            left = deadline - self._clock.monotonic()
+            if left <= 0:
+                raise Empty(f"{self.path}: no entry in {timeout} s")
+            with self._writer.lock:
+                self._writer.changes.wait(min(left, _WAIT_SECONDS))
+            result = try_once()
+            if result is not None:
+                return result
+
+    def _taken_off(self) -> None:
+        """Does what a pop asks for once the entry is off: durable, and told to who waits."""
+        if self._writer.always:
+            self._reading.settle()
+        if self._writer.changes.watched:
+            self._announce()
+
+    def _announce(self) -> None:
+        with self._writer.lock:
+            self._writer.changes.announce()
+
+    def _check(self) -> None:
+        with self._writer.lock:
+            self._writer.check()
+
+    def _release(self) -> None:
+        self._reading.close()
+        self._bounds.close()
+        self._directory.close()
+
+
+def _check_ttl(ttl: object) -> int:
+    if isinstance(ttl, int) and not isinstance(ttl, bool) and 0 <= ttl <= TTL_SECONDS_MAX:
+        return ttl
+    raise InvalidOption(
+        f"ttl_seconds = {ttl!r}: must be a whole number, 0 (for ever) to {TTL_SECONDS_MAX}"
+    )

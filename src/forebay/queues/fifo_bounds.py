@@ -1,0 +1,126 @@
+"""`fifo-bounds`: where in each file of a tape the first entry begins, and which one it is.
+
+Rebuildable from the files; not synced, so a power cut may leave fewer rows. Without a row, readers
+search for the next good metadata instead. Rows are appended, big-endian, 32 bytes; of a file that
+is there twice, the last one counts:
+
+| field | bytes | meaning |
+| --- | --- | --- |
+| file | 8 | the number of the file |
+| position | 4 | where in it the first entry begins; the size of a file: nowhere |
+| number | 8 | of that entry |
+| id | 8 | its id is above this |
+| crc32 | 4 | of all before |
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from bisect import bisect_right, insort
+from typing import NamedTuple
+
+from forebay.kernels.checksum import crc32
+from forebay.queues.fifo_names import BOUNDS
+from forebay.storage.atomic import read_small
+from forebay.storage.filesystem import Directory, File, write_all
+
+_ROW = struct.Struct(">QIQQ")
+_CRC = struct.Struct(">I")
+_ROW_BYTES = _ROW.size + _CRC.size
+assert _ROW_BYTES == 32
+
+
+class Boundary(NamedTuple):
+    """The first entry that begins in a file."""
+
+    file: int
+    position: int
+    number: int
+    last_id: int
+
+
+class Bounds:
+    """The boundaries that are known. Called with the queue's lock held."""
+
+    def __init__(self, directory: Directory) -> None:
+        """Reads them; changes nothing."""
+        self._directory = directory
+        self._rows: dict[int, Boundary] = {}
+        self._file: File | None = None
+        self._written = 0
+        data = read_small(directory, BOUNDS) or b""
+        for start in range(0, len(data) - _ROW_BYTES + 1, _ROW_BYTES):
+            row = data[start : start + _ROW.size]
+            if _CRC.unpack_from(data, start + _ROW.size)[0] == crc32(row):
+                boundary = Boundary(*_ROW.unpack(row))
+                self._rows[boundary.file] = boundary
+        self._files = sorted(self._rows)
+
+    def after(self, file: int) -> Boundary | None:
+        """Gives the boundary in the first file behind one that has any."""
+        number = bisect_right(self._files, file)
+        return self._rows[self._files[number]] if number < len(self._files) else None
+
+    def get(self, file: int) -> Boundary | None:
+        """Gives the boundary in a file, if it is known."""
+        return self._rows.get(file)
+
+    def note(self, boundary: Boundary) -> None:
+        """Adds one."""
+        if boundary.file not in self._rows:
+            insort(self._files, boundary.file)
+        self._rows[boundary.file] = boundary
+        # It can be had from the files as well: that it cannot be written is no reason to stop.
+        with contextlib.suppress(OSError):
+            self._append(boundary)
+
+    def keep_only(self, files: list[int]) -> None:
+        """Forgets the boundaries in files that are not there, and writes the others anew."""
+        present = set(files)
+        self._rows = {file: row for file, row in self._rows.items() if file in present}
+        self._files = sorted(self._rows)
+        with contextlib.suppress(OSError):
+            self._rewrite()
+
+    def forget_below(self, file: int) -> None:
+        """Forgets the boundaries in files that were removed."""
+        count = bisect_right(self._files, file - 1)
+        for gone in self._files[:count]:
+            del self._rows[gone]
+        del self._files[:count]
+        if self._written > 64 + 2 * len(self._files):
+            with contextlib.suppress(OSError):
+                self._rewrite()
+
+    def close(self) -> None:
+        """Closes the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _append(self, boundary: Boundary) -> None:
+        file = self._file or self._open()
+        write_all(file, _encode(boundary), self._written * _ROW_BYTES)
+        self._written += 1
+
+    def _rewrite(self) -> None:
+        file = self._file or self._open()
+        # A crash in between leaves fewer rows, which is allowed.
+        file.truncate(0)
+        self._written = 0
+        write_all(file, b"".join(_encode(self._rows[number]) for number in self._files), 0)
+        self._written = len(self._files)
+
+    def _open(self) -> File:
+        try:
+            self._file = self._directory.open(BOUNDS, write=True)
+        except FileNotFoundError:
+            self._file = self._directory.create(BOUNDS)
+        self._written = self._file.size() // _ROW_BYTES
+        return self._file
+
+
+def _encode(boundary: Boundary) -> bytes:
+    row = _ROW.pack(*boundary)
+    return row + _CRC.pack(crc32(row))

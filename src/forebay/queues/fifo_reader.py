@@ -1,0 +1,185 @@
+"""Reads a fifo without owning it: no lock, nothing written, dead or alive.
+
+Sees the entries that have not left the queue at the moment of `refresh`, those that are lent out
+first; in the files and in the staging buffer, by the same rules as recovery; under `sync="always"`
+only what is durable. Damage raises `Damaged`, or, with `salvage=True`, is counted in `damage` and
+read round. Entries that have expired and that nobody has passed yet are there like all others.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from types import TracebackType
+
+from forebay.errors import Damaged, NotAQueue
+from forebay.formats.entry import Entry
+from forebay.frames import Damage
+from forebay.queues.fifo_bounds import Bounds
+from forebay.queues.fifo_head import Head, Lent, read_head, read_taken
+from forebay.queues.fifo_names import TAIL
+from forebay.queues.fifo_recovery import Recovery, find_head, look_at
+from forebay.queues.fifo_scanner import EntryBatch, FifoScanner, Place, take_batch
+from forebay.storage.filesystem import Directory, DiskFilesystem, Filesystem
+from forebay.storage.tail import Tail, TailFile
+
+
+class FifoReader:
+    """A view of a fifo's directory. One thread at a time may use it."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        salvage: bool = False,
+        filesystem: Filesystem | None = None,
+    ) -> None:
+        self._filesystem = filesystem or DiskFilesystem()
+        self._directory: Directory = self._filesystem.open_directory(os.fspath(path))
+        self.path = self._directory.path
+        self.salvage = salvage
+        self.damage: list[Damage] = []
+        self._tail_file: TailFile | None = None
+        try:
+            self._tail_file = TailFile.open(self._directory, write=False, name=TAIL)
+            self.refresh()
+        except BaseException:
+            self.close()
+            raise
+
+    def refresh(self) -> None:
+        """Looks again at what is there."""
+        self.tail: Tail | None = self._tail_file.read() if self._tail_file is not None else None
+        head = find_head(self._directory, self.tail)
+        if head is None:
+            raise NotAQueue(f"{self.path} is not a fifo: it has neither files nor a head")
+        self.head: Head = head
+        self._found: Recovery = look_at(self._filesystem, self._directory, head, self.tail)
+        lent = read_taken(self._directory, head.number)
+        self.lent: list[Lent] = [row for row in lent if row.number < self._found.found.number]
+        self.begin = head.number
+        self.end = max(head.number, self._found.found.number)
+
+    def __len__(self) -> int:
+        return len(self.lent) + self.end - self.begin
+
+    def scan(self) -> Iterator[EntryBatch | Damage]:
+        """Gives batches of entries and, in its place, each damage."""
+        scanner = FifoScanner(self._directory, self.head.file_bytes, Bounds(self._directory))
+        try:
+            for lent in self.lent:
+                yield self._read_lent(scanner, lent)
+            yield from self._scan_files(scanner)
+        finally:
+            scanner.close()
+        for batch in self._found.staged:
+            if batch.end.number > self.head.number:
+                yield _since(batch, self.head.number)
+
+    def batches(self) -> Iterator[EntryBatch]:
+        """Gives batches of entries; damage raises, or is counted and passed over."""
+        for item in self.scan():
+            if isinstance(item, EntryBatch):
+                yield item
+            elif self.salvage:
+                self.damage.append(item)
+            else:
+                raise Damaged(item)
+
+    def records(self) -> Iterator[Entry]:
+        """Gives entries one by one."""
+        for batch in self.batches():
+            yield from batch.entries()
+
+    def values(self) -> Iterator[bytes]:
+        """Gives only the payloads, which is faster."""
+        for batch in self.batches():
+            yield from batch.values
+
+    def __iter__(self) -> Iterator[Entry]:
+        return self.records()
+
+    @property
+    def directory(self) -> Directory:
+        """The open directory, for those who look at single files."""
+        return self._directory
+
+    def close(self) -> None:
+        """Closes its files."""
+        if self._tail_file is not None:
+            self._tail_file.close()
+        self._directory.close()
+
+    def __enter__(self) -> FifoReader:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<FifoReader {self.path} {self.begin}..{self.end}>"
+
+    def _scan_files(self, scanner: FifoScanner) -> Iterator[EntryBatch | Damage]:
+        """Gives what is below the durable mark, and what recovery would find above it."""
+        found = self._found
+        yield from self._scan_below(scanner, self.head.place, found.mark)
+        for item in scanner.scan(found.begin, found.stored):
+            if isinstance(item, Damage):
+                yield item
+            elif item.end.number > self.head.number:
+                yield _since(item, self.head.number)
+
+    def _scan_below(
+        self, scanner: FifoScanner, place: Place, end: Place
+    ) -> Iterator[EntryBatch | Damage]:
+        while place.number < end.number:
+            for item in scanner.scan(place, end):
+                if isinstance(item, EntryBatch):
+                    yield item
+                    place = item.end
+                    continue
+                head = read_head(self._directory)
+                if head is not None and head.number > place.number:
+                    # Popped meanwhile, and its file is gone: no damage.
+                    place = head.place
+                    break
+                yield item
+            else:
+                return
+
+    def _read_lent(self, scanner: FifoScanner, lent: Lent) -> EntryBatch | Damage:
+        found = self._found
+        if lent.number >= found.mark.number:
+            for item in scanner.scan(found.begin, found.stored):
+                if isinstance(item, EntryBatch) and lent.number < item.end.number:
+                    return _only(item, lent.number)
+        data = scanner.window(lent.place, found.mark.position)
+        if data is not None:
+            return take_batch(data, lent.place, 1)
+        staged = [batch for batch in self._found.staged if batch.start.number <= lent.number]
+        for batch in staged:
+            if lent.number < batch.end.number:
+                return _only(batch, lent.number)
+        end = Place(lent.position, lent.number + 1, lent.id)
+        return next(item for item in scanner.scan(lent.place, end) if isinstance(item, Damage))
+
+
+def _since(batch: EntryBatch, number: int) -> EntryBatch:
+    """Gives the part of a batch from a number on."""
+    skip = max(0, number - batch.start.number)
+    start = batch.start._replace(number=batch.start.number + skip)
+    return EntryBatch(start, batch.end, batch.values[skip:], batch.ids[skip:], batch.ttls[skip:])
+
+
+def _only(batch: EntryBatch, number: int) -> EntryBatch:
+    """Gives one entry of a batch."""
+    at = number - batch.start.number
+    start = batch.start._replace(number=number)
+    end = batch.end._replace(number=number + 1)
+    rows = (batch.values[at : at + 1], batch.ids[at : at + 1], batch.ttls[at : at + 1])
+    return EntryBatch(start, end, *rows)

@@ -1,0 +1,379 @@
+"""How entries leave a fifo: popped, lent out, peeked at, dropped to make room.
+
+Called with the queue's lock held, except where it says so. The kernel's `Popper` takes entries off
+a window; here is what it needs a new window for: the next part of the tape, the staging buffer,
+the unused end of a file, damage. Space comes back by whole files: the head is durable, then the
+files below it go.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import logging
+
+from forebay.clock import SteadyClock
+from forebay.errors import Damaged, Full
+from forebay.formats.entry import Entry
+from forebay.queues.fifo_bounds import Bounds
+from forebay.queues.fifo_head import Head, HeadFile, Lent, Taken
+from forebay.queues.fifo_scanner import FifoScanner, Place, take_batch
+from forebay.queues.fifo_writer import FifoWriter
+from forebay.queues.options import FifoOptions
+from forebay.storage.atomic import keep_reserve
+from forebay.storage.commit import GroupCommit
+from forebay.storage.filesystem import Directory
+from forebay.storage.staging import HEADER_BYTES
+
+_logger = logging.getLogger(__name__)
+_WAIT_SECONDS = 0.05
+_PEEK_ENTRIES = 256
+
+
+class Reading:
+    """The front of a fifo."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        writer: FifoWriter,
+        head: HeadFile,
+        taken: Taken,
+        bounds: Bounds,
+        file_bytes: int,
+        options: FifoOptions,
+        clock: SteadyClock,
+    ) -> None:
+        self._directory = directory
+        self._writer = writer
+        self._head = head
+        self.popper = head.popper
+        self._taken = taken
+        self._bounds = bounds
+        self._file_bytes = file_bytes
+        self._options = options
+        self._clock = clock
+        self._scanner = FifoScanner(directory, file_bytes, bounds)
+        # Lent out before a crash, or given back: the next to go, in the order of their numbers.
+        self.returned: list[Lent] = sorted(taken.lent.values(), key=lambda lent: lent.number)
+        self.popper.held = bool(self.returned)
+        self.commit = GroupCommit(self._sync_head, self.popper.number)
+        self._trouble: Damaged | None = None
+        self._peeked: list[Entry] = []
+        self._peek_place = self.place
+        self._peek_after: int | None = None
+        writer.before_drain = self.popper.close
+        writer.make_room = self.make_room
+
+    @property
+    def place(self) -> Place:
+        """Before the next entry that nobody has taken."""
+        return Place(self.popper.position, self.popper.number, self.popper.last_id)
+
+    @property
+    def first_position(self) -> int:
+        """Where on the tape the oldest entry is that has not left for good."""
+        lent = (entry.position for entry in self._taken.lent.values())
+        return min(self.popper.position, *lent) if self._taken.lent else self.popper.position
+
+    @property
+    def lent_out(self) -> int:
+        """How many entries are lent out now."""
+        return len(self._taken.lent) - len(self.returned)
+
+    def pop(self) -> bytes | None:
+        """Takes the next entry; None if there is none. Raises Damaged once for each damage."""
+        self._raise_trouble()
+        while self.returned:
+            entry = self._read(self.returned[0])
+            self._taken.remove(self.returned[0].number)
+            self._drop_returned()
+            if entry is not None:
+                return entry.value
+        found = self._next_entry()
+        if found is None:
+            return None
+        self.popper.save()
+        return found[0].value
+
+    def pop_many(self, count: int) -> list[bytes]:
+        """Takes up to `count` entries; damage behind the first is left for the next call."""
+        self._raise_trouble()
+        values: list[bytes] = []
+        while len(values) < count:
+            try:
+                if self.returned:
+                    value = self.pop()
+                    more = [] if value is None else [value]
+                else:
+                    more = self.popper.take_many(count - len(values))
+                if not more and not self.returned and not self._advance():
+                    break
+            except Damaged as error:
+                if not values:
+                    raise
+                self._trouble = error
+                break
+            values += more
+        return values
+
+    def lend(self) -> tuple[Entry, Lent] | None:
+        """Takes the next entry in such a way that a crash gives it back; None if there is none."""
+        self._raise_trouble()
+        while self.returned:
+            lent = self.returned[0]
+            entry = self._read(lent)
+            if entry is None:
+                self._taken.remove(lent.number)
+            self._drop_returned()
+            if entry is not None:
+                return entry, lent
+        # Nobody may pop meanwhile: that would note this entry as gone before it is noted as lent.
+        self.popper.held = True
+        try:
+            found = self._next_entry()
+            if found is None:
+                return None
+            try:
+                self._taken.add(found[1])
+            except (OSError, Full):
+                self.popper.place(*found[1].place)
+                raise
+            self.popper.save()
+            return found
+        finally:
+            self.popper.held = bool(self.returned)
+
+    def finish(self, lent: Lent) -> None:
+        """Lets an entry that is lent out leave for good."""
+        if lent.number in self._taken.lent:
+            self._taken.remove(lent.number)
+            self._release()
+            self._writer.changes.announce()
+
+    def give_back(self, lent: Lent) -> None:
+        """Puts an entry that is lent out back to the front."""
+        if lent.number in self._taken.lent:
+            self.popper.held = True
+            bisect.insort(self.returned, lent, key=lambda entry: entry.number)
+            self._writer.changes.announce()
+
+    def peek(self, after: int | None) -> Entry | None:
+        """Gives the next entry that has not expired, or the next behind an id; it stays."""
+        for lent in self.returned:
+            entry = self._read(lent) if after is None or lent.id > after else None
+            if entry is not None:
+                return entry
+        if after is None or after != self._peek_after:
+            self._peeked, self._peek_place = [], self.place
+        while True:
+            while self._peeked:
+                entry = self._peeked.pop(0)
+                gone = entry.offset < self.popper.number or self._is_past(entry)
+                if not gone and (after is None or entry.id > after):
+                    self._peek_after = entry.id
+                    return entry
+            if not self._peek_on():
+                self._peek_after = None
+                return None
+
+    def make_room(self, size: int, timeout: float | None) -> int:
+        """Waits, refuses or drops until `size` bytes may be written; gives how many may be."""
+        limit = self._options.max_bytes
+        if limit is None:
+            return 2**62
+        path = self._directory.path
+        if size > limit:
+            raise Full(f"{size} bytes are more than max_bytes = {limit}; nothing was written")
+        deadline = None if timeout is None else self._clock.monotonic() + timeout
+        while True:
+            used = self._writer.position - self.first_position
+            if size <= limit - used:
+                return limit - used
+            if self._options.when_full == "drop_oldest" and self._drop_oldest():
+                continue
+            wait = _WAIT_SECONDS
+            if deadline is not None:
+                wait = min(wait, deadline - self._clock.monotonic())
+            if self._options.when_full == "reject" or wait <= 0:
+                raise Full(f"{path} holds {used} bytes of max_bytes = {limit}; nothing was written")
+            self._writer.changes.wait(wait)
+            self._writer.check()
+
+    def settle(self) -> None:
+        """Makes what was taken durable, if the policy asks for it. Without the lock."""
+        if self._writer.always:
+            self.commit.wait(self.popper.number, 0)
+
+    def sync_head(self) -> None:
+        """Makes durable what was taken so far. Without the lock."""
+        self._sync_head()
+        with self._writer.lock:
+            self._taken.sync()
+
+    def close(self) -> None:
+        """Closes its files."""
+        self._head.close()
+        self._taken.close()
+        self._scanner.close()
+
+    def _next_entry(self) -> tuple[Entry, Lent] | None:
+        """Steps over the next entry that has not expired; `save` notes it."""
+        while True:
+            number = self.popper.number
+            found = self.popper.next_entry()
+            if found is not None:
+                value, entry_id, ttl, position = found
+                number = self.popper.number - 1
+                return Entry(number, entry_id, ttl, value), Lent(position, number, entry_id)
+            if self.popper.number != number:
+                self.popper.save()
+            if not self._advance():
+                return None
+
+    def _advance(self) -> bool:
+        """Opens the next window; False if there is nothing more now."""
+        place = self.place
+        self.popper.close()
+        self._release()
+        if place.number >= self._writer.readable.number:
+            return self._look_into_memory(place)
+        end = self._end()
+        data = self._scanner.window(place, end.position)
+        if data is not None:
+            self.popper.open(data, place.position, None)
+            return True
+        damage, place = self._scanner.judge(place, end)
+        self.popper.place(*place)
+        if damage is not None:
+            self.popper.damaged += damage.count or 0
+            self.popper.save()
+            raise Damaged(damage)
+        return True
+
+    def _look_into_memory(self, place: Place) -> bool:
+        """Opens the staging buffer as a window, if it has entries that are not in the files."""
+        writer = self._writer
+        if writer.always or not writer.waiting or writer.number <= place.number:
+            return False
+        if place.position < writer.stored.position:
+            self.popper.place(writer.stored.position, place.number, place.last_id)
+        self.popper.open(writer.memory, writer.stored.position - HEADER_BYTES, writer.pusher)
+        return True
+
+    def _end(self) -> Place:
+        readable = self._writer.readable
+        return Place(readable.position, readable.number, 0)
+
+    def _raise_trouble(self) -> None:
+        """Raises what a call before could not, because it had something to give."""
+        if self._trouble is not None:
+            trouble, self._trouble = self._trouble, None
+            raise trouble.with_traceback(None)
+
+    def _drop_returned(self) -> None:
+        del self.returned[0]
+        self.popper.held = bool(self.returned)
+
+    def _read(self, lent: Lent) -> Entry | None:
+        """Reads an entry that was lent out; None if it has expired or cannot be read."""
+        if lent.position >= self._writer.stored.position:
+            self._writer.drain()
+        data = self._scanner.window(lent.place, self._writer.stored.position)
+        if data is None:
+            self.popper.damaged += 1
+            self.popper.save()
+            return None
+        (entry,) = take_batch(data, lent.place, 1).entries()
+        return None if self._is_past(entry) else entry
+
+    def _is_past(self, entry: Entry) -> bool:
+        return entry.expires_ms is not None and entry.expires_ms <= self._clock.now_ms()
+
+    def _peek_on(self) -> bool:
+        """Reads more entries to peek at, round damage; False if there are none."""
+        if self._peek_place.number >= self._writer.readable.number and not self._writer.always:
+            self._writer.drain()
+        place, end = self._peek_place, self._end()
+        if place.number < self.popper.number:
+            place = self.place
+        if place.number >= end.number:
+            return False
+        data = self._scanner.window(place, end.position)
+        if data is None:
+            self._peek_place = self._scanner.judge(place, end)[1]
+        else:
+            batch = take_batch(data, place, min(_PEEK_ENTRIES, end.number - place.number))
+            self._peeked, self._peek_place = batch.entries(), batch.end
+        return True
+
+    def _drop_oldest(self) -> bool:
+        """Drops the entries that begin in the oldest file; False if there are none to drop."""
+        self._writer.drain()
+        stored = self._writer.stored
+        place = self.place
+        target = Place(stored.position, stored.number, place.last_id)
+        boundary = self._bounds.after(place.position // self._file_bytes)
+        while boundary is not None and boundary.number <= stored.number:
+            if boundary.number > place.number and boundary.position < self._file_bytes:
+                position = boundary.file * self._file_bytes + boundary.position
+                target = Place(position, boundary.number, max(boundary.last_id, place.last_id))
+                break
+            boundary = self._bounds.after(boundary.file)
+        if target.number <= place.number:
+            return False
+        if target.number > self._writer.durable.number:
+            # The head may not stand where a power cut leaves nothing.
+            self._writer.sync_now()
+        count = target.number - place.number
+        self.popper.place(*target)
+        self.popper.dropped += count
+        self.popper.save()
+        self._release()
+        path = self._directory.path
+        _logger.warning("%s is full: the %d oldest entries were dropped", path, count)
+        return True
+
+    def _release(self) -> None:
+        """Removes the files whose entries have all left; what left is durable before."""
+        tape = self._writer.tape
+        below = self.first_position
+        if not tape.numbers or tape.numbers[0] >= below // self._file_bytes:
+            return
+        if self._writer.durable.position < below:
+            # Recovery begins at the durable mark: the file that it is in must be there.
+            self._writer.sync_now()
+        self._commit(self._head.state())
+        self._taken.sync()
+        tape.release(below)
+        self._bounds.forget_below(below // self._file_bytes)
+        keep_reserve(self._directory)
+        self._writer.changes.announce()
+
+    def _sync_head(self) -> int:
+        """Makes the head durable; led by one thread at a time, without the lock."""
+        with self._writer.lock:
+            self._writer.check()
+            head = self._head.state()
+        try:
+            self._head.commit(head)
+        except OSError as error:
+            with self._writer.lock:
+                self._fail(error)
+            raise
+        return head.number
+
+    def _commit(self, head: Head) -> None:
+        """Makes the head durable with the lock held."""
+        try:
+            self._head.commit(head)
+        except OSError as error:
+            self._fail(error)
+            raise
+
+    def _fail(self, error: OSError) -> None:
+        """Ends the handle; what nobody was given is not gone: the head goes back."""
+        self._writer.fail(error)
+        self.popper.held = True
+        with contextlib.suppress(OSError):
+            self._head.go_back()

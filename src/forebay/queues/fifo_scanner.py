@@ -1,0 +1,175 @@
+"""Walks over the entries of a tape in order: across files, over their unused ends, round damage.
+
+Used by the owner that pops, by read-only readers and by recovery. Zeros up to the end of a file
+that is not the last mean: go on in the next. Anything else that is no entry is damage; what is
+behind it is found by the boundaries that are known, or else by searching for metadata.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from forebay.formats.entry import Entry, file_name
+from forebay.frames import Damage
+from forebay.kernels.entry import claimed_size, find, scan
+from forebay.queues.fifo_bounds import Bounds
+from forebay.queues.fifo_names import list_files
+from forebay.storage.filesystem import Directory
+from forebay.storage.tape import TapeReader
+
+WINDOW_BYTES = 256 * 1024
+
+
+class Place(NamedTuple):
+    """Before an entry: where on the tape, its number, and what its id is above."""
+
+    position: int
+    number: int
+    last_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class EntryBatch:
+    """Entries that lie one behind the other. `end` is the place behind them."""
+
+    start: Place
+    end: Place
+    values: list[bytes]
+    ids: list[int]
+    ttls: list[int]
+
+    def entries(self) -> list[Entry]:
+        """Gives them as objects."""
+        rows = zip(self.ids, self.ttls, self.values, strict=True)
+        return [Entry(number, *row) for number, row in enumerate(rows, self.start.number)]
+
+
+class FifoScanner:
+    """Reads the entries of a directory. One thread at a time may use it."""
+
+    def __init__(self, directory: Directory, file_bytes: int, bounds: Bounds) -> None:
+        self._directory = directory
+        self._file_bytes = file_bytes
+        self._bounds = bounds
+        self._tape = TapeReader(directory, file_bytes, file_name)
+
+    def scan(self, place: Place, end: Place) -> Iterator[EntryBatch | Damage]:
+        """Gives the entries between two places and, in its place, each damage."""
+        while place.number < end.number and place.position < end.position:
+            data = self.window(place, end.position)
+            if data is not None:
+                batch = take_batch(data, place, end.number - place.number)
+                place = batch.end
+                yield batch
+                continue
+            damage, place = self.judge(place, end)
+            if damage is not None:
+                yield damage
+        if place.number < end.number:
+            yield self._missing(place, end)
+
+    def window(self, place: Place, end_position: int) -> bytes | None:
+        """Gives bytes that begin with the entry at a place, whole and good; None if there is none.
+
+        More entries may follow it, the last of them cut off.
+        """
+        room = end_position - place.position
+        data = self._tape.read(min(WINDOW_BYTES, room), place.position)
+        if scan(data, 0, place.number, place.last_id, 1)[0]:
+            return data
+        claimed = claimed_size(data, 0)
+        if not len(data) < claimed <= room:
+            return None
+        data = self._tape.read(claimed, place.position)
+        return data if scan(data, 0, place.number, place.last_id, 1)[0] else None
+
+    def judge(self, place: Place, end: Place) -> tuple[Damage | None, Place]:
+        """Says what is at a place where no good entry is, and where to go on."""
+        file, start = divmod(place.position, self._file_bytes)
+        following = [number for number in self._files() if number > file]
+        if not self._tape.read(self._file_bytes - start, place.position).strip(b"\0"):
+            for number in following:
+                behind = place._replace(position=number * self._file_bytes)
+                if self.window(behind, end.position) is not None:
+                    return None, behind
+            if not following:
+                return self._damage(place, end), end
+        found = self._next_good(place, end)
+        return self._damage(place, found), found
+
+    def close(self) -> None:
+        """Closes its file."""
+        self._tape.close()
+
+    def _files(self) -> list[int]:
+        return list_files(self._directory)
+
+    def _next_good(self, place: Place, end: Place) -> Place:
+        """Gives the place of the next good entry behind a bad one; `end` if there is none."""
+        most = end.number - place.number - 1
+        file = place.position // self._file_bytes
+        for number in [file, *(other for other in self._files() if other > file)]:
+            boundary = self._bounds.get(number)
+            if boundary is not None and place.number < boundary.number < end.number:
+                position = number * self._file_bytes + boundary.position
+                known = Place(position, boundary.number, max(boundary.last_id, place.last_id))
+                if position > place.position and self.window(known, end.position) is not None:
+                    between = self._search(place, place.position, position, end.position, most)
+                    return known if between is None else between
+            start = max(place.position, number * self._file_bytes)
+            stop = min((number + 1) * self._file_bytes, end.position)
+            found = self._search(place, start, stop, end.position, most)
+            if found is not None:
+                return found
+        return end
+
+    def _search(
+        self, place: Place, start: int, stop: int, end_position: int, most: int
+    ) -> Place | None:
+        """Searches a part of one file for the next good entry; it may end in the files behind."""
+        size = min(max(0, stop - start) + self._file_bytes, end_position - start)
+        data = self._tape.read(size, start)
+        skip = 1 if start == place.position else 0
+        before = start + skip - place.position
+        at, number = find(data, skip, place.number, place.last_id, max(0, most), before)
+        if at < 0 or start + at >= stop:
+            return None
+        return Place(start + at, number, place.last_id)
+
+    def _damage(self, place: Place, found: Place) -> Damage:
+        file, start = divmod(place.position, self._file_bytes)
+        name = file_name(file)
+        lost = found.number - place.number
+        if file not in self._files():
+            reason = "the file is missing"
+        elif self._size_of(name) != self._file_bytes:
+            reason = f"the file has {self._size_of(name)} bytes, not {self._file_bytes}"
+        else:
+            reason = "no entry verifies here"
+        path = f"{self._directory.path}/{name}"
+        length = found.position - place.position
+        return Damage(path, start, length, reason, False, place.number, lost)
+
+    def _missing(self, place: Place, end: Place) -> Damage:
+        file, start = divmod(place.position, self._file_bytes)
+        path = f"{self._directory.path}/{file_name(file)}"
+        count = end.number - place.number
+        return Damage(path, start, 0, f"{count} entries are missing", False, place.number, count)
+
+    def _size_of(self, name: str) -> int:
+        file = self._directory.open(name)
+        try:
+            return file.size()
+        finally:
+            file.close()
+
+
+def take_batch(data: bytes, place: Place, limit: int) -> EntryBatch:
+    """Takes the whole, good entries at the start of some bytes."""
+    ids: list[int] = []
+    ttls: list[int] = []
+    values, stop, last_id = scan(data, 0, place.number, place.last_id, limit, ids, ttls)
+    end = Place(place.position + stop, place.number + len(values), last_id)
+    return EntryBatch(place, end, values, ids, ttls)
