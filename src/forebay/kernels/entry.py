@@ -186,7 +186,7 @@ def entry_size(
 def next_ms(
     number: cython.ulonglong, now_ms: cython.longlong, last_ms: cython.longlong
 ) -> cython.longlong:
-    """Gives the time of the next entry: where the low bits of its number start anew, a later one."""
+    """Gives the time of the next entry; a later one where the low bits of its number start anew."""
     if number & _NUMBER_MASK == 0 and last_ms > 0:
         last_ms += 1
     return now_ms if now_ms > last_ms else last_ms

@@ -24,6 +24,7 @@ from forebay.queues.fifo_recovery import Opened, open_fifo_directory
 from forebay.queues.fifo_writer import FifoWriter
 from forebay.queues.forks import disown_after_fork
 from forebay.queues.options import FifoOptions, make_options
+from forebay.queues.queue_names import QueueNames
 from forebay.storage.atomic import keep_reserve
 from forebay.storage.filesystem import Buffer, DiskFilesystem, Filesystem
 from forebay.storage.quarantine import count_kept
@@ -33,7 +34,7 @@ _WAIT_SECONDS = 0.05
 _Result = TypeVar("_Result")
 
 
-class Fifo:
+class Fifo(QueueNames):
     """A durable queue of bytes, first in first out, that this process owns. Any thread may call it.
 
     Opens the directory or creates it. The options are those of `FifoOptions`, as keywords.
@@ -233,33 +234,6 @@ class Fifo:
             self._writer.close()
         finally:
             self._release()
-
-    def put(self, value: Buffer, block: bool = True, timeout: float | None = None) -> None:
-        """Pushes an entry, as a `queue.Queue` takes one."""
-        self.push(value, timeout=timeout if block else 0)
-
-    def get(self, block: bool = True, timeout: float | None = None) -> bytes:
-        """Takes the oldest entry, as a `queue.Queue` gives one; raises `Empty` if none came."""
-        seconds = float("inf") if timeout is None else timeout
-        value = self.pop(timeout=seconds if block else 0)
-        assert value is not None
-        return value
-
-    def put_nowait(self, value: Buffer) -> None:
-        """Pushes an entry, or raises `Full`."""
-        self.put(value, block=False)
-
-    def get_nowait(self) -> bytes:
-        """Takes the oldest entry, or raises `Empty`."""
-        return self.get(block=False)
-
-    def qsize(self) -> int:
-        """How many entries there are."""
-        return self.size
-
-    def empty(self) -> bool:
-        """Whether there is no entry."""
-        return self.size == 0
 
     def full(self) -> bool:
         """Whether not even an empty entry has room."""

@@ -28,8 +28,8 @@ from forebay.kernels.entry import find
 from forebay.queues.fifo_bounds import Bounds
 from forebay.queues.fifo_head import Head, Taken, read_head, read_taken, write_head
 from forebay.queues.fifo_names import COPY, TAIL, is_temporary, list_files, refuse_foreign
-from forebay.queues.fifo_scanner import EntryBatch, FifoScanner, Place, take_batch
-from forebay.queues.fifo_writer import STAGED_HEADER, TapeEnd
+from forebay.queues.fifo_scanner import EntryBatch, FifoScanner, Place, TapeEnd, take_batch
+from forebay.queues.fifo_writer import STAGED_HEADER
 from forebay.storage import atomic, quarantine
 from forebay.storage.filesystem import Directory, Filesystem, write_all
 from forebay.storage.staging import NAME as STAGING_NAME

@@ -14,7 +14,6 @@ from __future__ import annotations
 import struct
 import threading
 from collections.abc import Callable
-from typing import NamedTuple
 
 from forebay.clock import SteadyClock
 from forebay.errors import Closed, ForebayError
@@ -23,6 +22,7 @@ from forebay.kernels.fifo import Pusher
 from forebay.kernels.sizes import measure
 from forebay.queues.changes import Changes
 from forebay.queues.fifo_bounds import Boundary, Bounds
+from forebay.queues.fifo_scanner import TapeEnd
 from forebay.queues.options import FifoOptions
 from forebay.queues.publishing import End, Publisher
 from forebay.queues.unbroken import unbroken
@@ -36,14 +36,6 @@ _PENDING_BYTES = 1 << 20
 _UNSYNCED_FILES_MAX = 4
 # In the header of a staged chunk: where on the tape it goes, and what its first id is above.
 STAGED_HEADER = struct.Struct(">QQ")
-
-
-class TapeEnd(NamedTuple):
-    """An end of the tape: the number behind it, where it is, and the last entry's time."""
-
-    number: int
-    position: int
-    last_ms: int
 
 
 class FifoWriter:
