@@ -35,6 +35,9 @@ class FakeClock:
     def now_ms(self) -> int:
         return self.ms
 
+    def boot_ms(self) -> int:
+        return self.ms
+
     def monotonic(self) -> float:
         return self.seconds
 

@@ -7,9 +7,9 @@ behind it is found by the boundaries that are known, or else by searching for me
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 from forebay.formats.entry import Entry, file_name
 from forebay.frames import Damage
@@ -54,6 +54,18 @@ class EntryBatch:
         return [Entry(number, *row) for number, row in enumerate(rows, self.start.number)]
 
 
+class Batch(Protocol):
+    """What was taken of some bytes, in whatever form."""
+
+    @property
+    def end(self) -> Place:
+        """The place behind it."""
+        ...
+
+
+_Taken = TypeVar("_Taken", bound=Batch)
+
+
 class FifoScanner:
     """Reads the entries of a directory. One thread at a time may use it."""
 
@@ -65,10 +77,23 @@ class FifoScanner:
 
     def scan(self, place: Place, end: Place) -> Iterator[EntryBatch | Damage]:
         """Gives the entries between two places and, in its place, each damage."""
+        return self.scan_by(take_batch, place, end)
+
+    def scan_by(
+        self,
+        take: Callable[[bytes, Place, int], _Taken],
+        place: Place,
+        end: Place,
+        window_bytes: int = WINDOW_BYTES,
+    ) -> Iterator[_Taken | Damage]:
+        """Gives what `take` makes of the entries between two places, and each damage.
+
+        `take` gets bytes that begin with the good entry at a place, and how many it may take.
+        """
         while place.number < end.number and place.position < end.position:
-            data = self.window(place, end.position)
+            data = self.window(place, end.position, window_bytes)
             if data is not None:
-                batch = take_batch(data, place, end.number - place.number)
+                batch = take(data, place, end.number - place.number)
                 place = batch.end
                 yield batch
                 continue
@@ -78,13 +103,13 @@ class FifoScanner:
         if place.number < end.number:
             yield self._missing(place, end)
 
-    def window(self, place: Place, end_position: int) -> bytes | None:
+    def window(self, place: Place, end_position: int, size: int = WINDOW_BYTES) -> bytes | None:
         """Gives bytes that begin with the entry at a place, whole and good; None if there is none.
 
-        More entries may follow it, the last of them cut off.
+        As far as `size` goes, more entries may follow it, the last of them cut off.
         """
         room = end_position - place.position
-        data = self._tape.read(min(WINDOW_BYTES, room), place.position)
+        data = self._tape.read(min(size, room), place.position)
         if scan(data, 0, place.number, place.last_id, 1)[0]:
             return data
         claimed = claimed_size(data, 0)
