@@ -1,7 +1,7 @@
 """The cursors of a stream: one a queue, held while the stream runs, so that trimming stays below.
 
-Without a name nothing is held, and every call does nothing. Nor is anything held in an event queue,
-into which a stream writes nothing.
+Without a name nothing is held, and every call does nothing. Nor is anything held in event queues
+and fifos, into which a stream writes nothing.
 """
 
 from __future__ import annotations
@@ -11,6 +11,9 @@ from typing import Any
 from forebay.queues.kinds import kind_of
 from forebay.storage.cursors import Cursor, read_cursors
 from forebay.storage.filesystem import DiskFilesystem
+
+# The kinds of queue that have none.
+WITHOUT_CURSORS = frozenset({"beats", "fifo"})
 
 
 class Cursors:
@@ -44,7 +47,7 @@ class Cursors:
             directory.close()
 
     def _may_hold(self, path: str) -> bool:
-        if path not in self._without and kind_of(path).name == "beats":
+        if path not in self._without and kind_of(path).name in WITHOUT_CURSORS:
             self._without.add(path)
         return path not in self._without
 

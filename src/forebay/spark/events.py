@@ -33,6 +33,7 @@ from forebay.spark.typed_text import typed
 KIND = "beats"
 # The name under which the place of `state.dat` is known.
 STATE = "state"
+_COLUMNS = ("offset", "timestamp", "value", "position", "timestamp_ns", "flags", "meta", "fields")
 _TEXT_BYTES_MAX = 16 << 20
 _REMEDY = "mode PERMISSIVE or DROPMALFORMED reads round it, table=damage lists it"
 _logger = logging.getLogger(__name__)
@@ -267,10 +268,11 @@ def _record_batch(rows: Rows, item: Payloads, columns: EventColumns) -> Any:
         if field.name in CONSTANT:
             name = item.path.rpartition("/")[2]
             arrays.append(rows.constant(field.name, count, name))
-        elif field.name == "damage":
-            arrays.append(pyarrow.nulls(count, field.type))
-        else:
+        elif field.name in _COLUMNS:
             arrays.append(made.column(field))
+        else:
+            # Damage, and what only other kinds have.
+            arrays.append(pyarrow.nulls(count, field.type))
     return pyarrow.record_batch(arrays, schema=rows.schema)
 
 

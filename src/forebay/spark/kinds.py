@@ -1,7 +1,7 @@
 """Which module of the source reads which kind of queue, and what such a module offers.
 
-`logs.py` and `events.py` are such modules. They are imported at first use: a task that reads logs
-needs neither LZ4 nor AES nor CBOR.
+`logs.py`, `events.py` and `fifos.py` are such modules. They are imported at first use: a task that
+reads logs needs neither LZ4 nor AES nor CBOR.
 """
 
 from __future__ import annotations
@@ -20,7 +20,11 @@ from forebay.spark.options import SourceOptions
 from forebay.spark.planning import Range, Wanted
 from forebay.spark.watch import Live
 
-_MODULES = {"log": "forebay.spark.logs", "beats": "forebay.spark.events"}
+_MODULES = {
+    "log": "forebay.spark.logs",
+    "beats": "forebay.spark.events",
+    "fifo": "forebay.spark.fifos",
+}
 _logger = logging.getLogger(__name__)
 Place = dict[str, Any]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pyarrow
@@ -35,7 +36,7 @@ class Rows:
             "queue": self._part.queue,
             "kind": self._part.kind,
             "offset": damage.offset,
-            "segment": self._part.segment,
+            "segment": os.path.basename(damage.path),
             "position": damage.position,
             "damage": {
                 "path": damage.path,

@@ -38,7 +38,8 @@ _ADDED = {
             ("meta", _STRING),
             ("fields", _STRING),
         ]
-    )
+    ),
+    "fifo": pyarrow.schema([("id", _LONG), ("ttl_seconds", _LONG), ("expires", _TIMESTAMP)]),
 }
 # JSON text, or what a user's schema makes of it.
 _DOCUMENTS = ("meta", "fields")

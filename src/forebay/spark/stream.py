@@ -33,7 +33,7 @@ from forebay.errors import DataLoss, InvalidOption, NotAQueue
 from forebay.queues.kinds import kind_of
 from forebay.spark import kinds, paths
 from forebay.spark.bounds import lose
-from forebay.spark.cursors import Cursors
+from forebay.spark.cursors import WITHOUT_CURSORS, Cursors
 from forebay.spark.options import SourceOptions
 from forebay.spark.planning import Range, Wanted, pack
 from forebay.spark.watch import Live, Mark, Watch
@@ -161,9 +161,10 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _check_consumer(self, marks: dict[str, Mark]) -> None:
         """Refuses a name for cursors that no queue would have."""
         found = {kind_of(path).name for path in marks}
-        if self._options.consumer is not None and found == {"beats"}:
+        if self._options.consumer is not None and found and found <= WITHOUT_CURSORS:
             raise InvalidOption(
-                "consumerId: all queues are event queues, into which a stream writes nothing"
+                "consumerId: all queues are event queues or fifos, into which a stream writes "
+                "nothing"
             )
 
     def _initial_place(self, path: str, mark: Mark) -> dict[str, Any]:

@@ -13,7 +13,8 @@ from typing import Any
 import pyarrow
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from forebay.spark.kinds import kind_named, open_queue, open_queues
+from forebay.errors import InvalidOption
+from forebay.spark.kinds import kind_named, kinds_of, open_queue, open_queues
 from forebay.spark.options import SourceOptions
 from forebay.spark.planning import Task, Wanted, pack
 
@@ -30,6 +31,11 @@ class SmallTableReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Gives the tasks: some queues each."""
         queues = [reader.path for _, reader in open_queues(self._options)]
+        if self._options.table == "consumers" and kinds_of(queues) == {"fifo"}:
+            raise InvalidOption(
+                f"table = 'consumers': {queues[0]} is a fifo, which has no consumers; what is lent "
+                "out is among its records"
+            )
         starts = range(0, len(queues), _QUEUES_PER_TASK)
         return [Task(tuple(queues[start : start + _QUEUES_PER_TASK])) for start in starts]
 

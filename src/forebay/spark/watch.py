@@ -205,10 +205,12 @@ class LogMark:
         It is synced less often than they are. After a crash of the machine it may be an old one,
         until the owner comes back; the stream waits for that.
         """
-        if place["incarnation"] != self.incarnation:
-            return False
+        return place["incarnation"] == self.incarnation and self._is_there(place["offset"])
+
+    def _is_there(self, offset: int) -> bool:
+        """Says whether all records below an offset are there, whatever the mark says."""
         with LogReader(self.path) as reader:
-            return bool(reader.written >= place["offset"])
+            return bool(reader.written >= offset)
 
 
 class LogLive:

@@ -1,0 +1,310 @@
+"""Fifos as the source sees them: where they begin and end, their ranges, and how one is read.
+
+The offset of an entry is its number. A batch read gives what is in the queue: what is lent out, and
+all behind the head. A stream is a tap: it gives what is on the tape, popped meanwhile or not, and
+says in the log how many entries left unread. That is no loss of data: it is what a queue is for.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow
+
+from forebay.errors import Damaged, DataLoss
+from forebay.formats.entry import file_name
+from forebay.frames import Damage
+from forebay.queues.fifo_bounds import Bounds
+from forebay.queues.fifo_columns import COLUMNS, STAGING, ColumnBatch, ColumnScanner
+from forebay.queues.fifo_head import read_head
+from forebay.queues.fifo_names import list_files
+from forebay.queues.fifo_scanner import EntryBatch, FifoScanner, Place
+from forebay.spark import bounds as bounds_of
+from forebay.spark.bounds import Extent, end_offset, lose
+from forebay.spark.fifo_live import FifoLive, known_places, popped_before
+from forebay.spark.fifo_view import KIND, FifoView
+from forebay.spark.options import SourceOptions
+from forebay.spark.planning import Range, Wanted
+from forebay.spark.rows import CONSTANT, Rows
+
+# Of the entry format.
+_VERSION = 1
+_REMEDY = "mode PERMISSIVE or DROPMALFORMED reads round it, table=damage lists it"
+_logger = logging.getLogger(__name__)
+
+
+def open_reader(path: str, options: SourceOptions) -> FifoView:
+    """Opens a fifo without owning it."""
+    return FifoView(path)
+
+
+def bounds(reader: FifoView, options: SourceOptions) -> tuple[int, int]:
+    """Gives the numbers at which a batch read begins and ends."""
+    end = end_offset(_extent(reader), options)
+    if options.start_ms is not None:
+        # The tasks skip what is older.
+        return reader.begin, end
+    return _first(reader, options, "earliest"), end
+
+
+def begin(reader: FifoView) -> int:
+    """Gives the number of the first entry that has not left the queue."""
+    return reader.begin
+
+
+def first_offset(reader: FifoView, options: SourceOptions) -> int:
+    """Gives the number at which a stream begins: the latest, if the options do not say."""
+    if options.start_ms is not None:
+        return _first_since(reader, options.start_ms)
+    return _first(reader, options, "latest")
+
+
+def follow(path: str, options: SourceOptions) -> FifoLive:
+    """Opens a fifo for a stream."""
+    return FifoLive(path)
+
+
+def holds(reader: FifoView, incarnation: int, end: int) -> bool:
+    """Says whether a fifo still has what it had up to `end`, and nothing left from its middle."""
+    lost = reader.tail is not None and reader.tail.lost_since(incarnation, end)
+    return reader.end >= end and not lost and not reader.lent
+
+
+def resume(
+    reader: FifoView,
+    first: int,
+    before: dict[str, Any],
+    place: dict[str, Any],
+    options: SourceOptions,
+) -> Iterator[Range]:
+    """Gives the ranges of a stream's batch: what is left of it on the tape, popped or not."""
+    path, tail, end = reader.path, reader.tail, place["offset"]
+    if tail is not None and (
+        place["id"] not in ("", tail.queue_id.hex())
+        or (tail.durable < end and reader.end < end)
+        or tail.lost_since(place["incarnation"], end)
+    ):
+        lose(
+            options,
+            f"{path}: entries {first}..{end} are not what the checkpoint meant: the queue was made "
+            "anew, or a crash of the machine took them",
+        )
+    known = known_places(reader, before)
+    popped = popped_before(reader, first, end, known)
+    if popped:
+        _logger.warning("%s: %d entries from %d on were popped unread", path, popped, first)
+    yield from reader.tape_ranges(first, end, known)
+
+
+def plan(reader: FifoView, start: int, end: int, wanted: Wanted) -> Iterator[Range]:
+    """Gives the ranges of what is in the queue from number `start` to `end`."""
+    yield from reader.lent_ranges(start, min(end, reader.end))
+    behind = max(start, reader.head.number)
+    if behind < end:
+        yield from reader.tape_ranges(behind, end, end_ms=wanted.end_ms)
+
+
+def read(wanted: Wanted, parts: Sequence[Range]) -> Iterator[Any]:
+    """Gives the entries of ranges as Arrow record batches, in buffers that are used again."""
+    for queue, some in itertools.groupby(parts, key=lambda part: part.queue):
+        with _Entries(queue, values="value" in wanted.schema.names) as entries:
+            for part in some:
+                yield from _read_one(entries, wanted, part)
+
+
+def read_damage(wanted: Wanted, part: Range) -> Iterator[Damage]:
+    """Gives what does not verify in a range."""
+    with _Entries(part.queue, values=False) as entries:
+        for item in entries.scan(part):
+            if isinstance(item, Damage):
+                yield item
+
+
+def consumer_rows(reader: FifoView) -> Iterator[dict[str, Any]]:
+    """Gives nothing: a fifo keeps no places of readers."""
+    return iter(())
+
+
+def segment_rows(reader: FifoView) -> Iterator[dict[str, Any]]:
+    """Gives a row for each file, and one for what is not on the tape yet.
+
+    Counts are of what has not left the queue. Where no entry begins, or it is not known which, the
+    count is null, and with the file before.
+    """
+    stored = max(reader.head.number, reader.found.stored.number)
+    first = {place.position // reader.file_bytes: place.number for place in reader.boundaries()}
+    files = list_files(reader.directory)
+    for number in files[:1]:
+        # Whatever is before the first boundary that is known begins here.
+        first.setdefault(number, min(reader.begin, *first.values(), stored))
+    stops = dict(zip(sorted(first), [*sorted(first.values()), stored][1:], strict=True))
+    for number in files:
+        row = {
+            "queue": reader.path,
+            "kind": KIND,
+            "segment": file_name(number),
+            "bytes": reader.file_bytes,
+            "version": _VERSION,
+            "sealed": number != files[-1],
+        }
+        if number in first:
+            row["first_offset"] = first[number]
+            row["count"] = _count(reader, first[number], stops[number])
+        yield row
+    if reader.end > stored:
+        yield {
+            "queue": reader.path,
+            "kind": KIND,
+            "segment": STAGING,
+            "first_offset": stored,
+            "count": reader.end - stored,
+            "sealed": False,
+        }
+
+
+def _count(reader: FifoView, start: int, stop: int) -> int:
+    lent = sum(1 for row in reader.lent if start <= row.number < stop)
+    return lent + max(0, stop - max(start, reader.head.number))
+
+
+def _extent(reader: FifoView) -> Extent:
+    # It begins at 0: what was popped since is no loss.
+    return Extent(reader.path, 0, reader.mark.number, reader.end, dict)
+
+
+def _first(reader: FifoView, options: SourceOptions, otherwise: str) -> int:
+    return max(bounds_of.first_offset(_extent(reader), options, otherwise), reader.begin)
+
+
+def _first_since(reader: FifoView, time_ms: int) -> int:
+    """Gives the number of the first durable entry that was not pushed before a time."""
+    place = reader.head.place
+    for boundary in reader.boundaries():
+        if boundary.number > place.number and boundary.last_id >> 16 < time_ms:
+            place = boundary
+    scanner = FifoScanner(reader.directory, reader.file_bytes, Bounds(reader.directory))
+    try:
+        for item in scanner.scan(place, reader.mark):
+            if isinstance(item, EntryBatch) and item.ids[-1] >> 16 >= time_ms:
+                return item.start.number + bisect.bisect_left(item.ids, time_ms << 16)
+    finally:
+        scanner.close()
+    return reader.mark.number
+
+
+class _Entries:
+    """The entries of one fifo, by ranges."""
+
+    def __init__(self, queue: str, *, values: bool) -> None:
+        self._view = FifoView(queue)
+        self._scanner = ColumnScanner(
+            self._view.directory,
+            self._view.file_bytes,
+            Bounds(self._view.directory),
+            values=values,
+        )
+
+    def scan(self, part: Range) -> Iterator[ColumnBatch | Damage]:
+        """Gives the entries of a range, and its damage; what was popped meanwhile may be missing.
+
+        Raises `DataLoss` if anything else is missing.
+        """
+        missing = part.end - part.start
+        for item in self._scan(part):
+            if isinstance(item, Damage):
+                damage = _clipped(item, part)
+                if damage is None or self._was_popped(damage):
+                    continue
+                missing -= damage.count or 0
+                yield damage
+                continue
+            batch = item.between(part.start, part.end)
+            if len(batch):
+                missing -= len(batch)
+                yield batch
+        if missing > 0:
+            if missing > self._head_number() - part.start:
+                raise DataLoss(f"{part.queue}: {missing} of {part.start}..{part.end} are gone")
+            _logger.warning(
+                "%s: %d of %d..%d were popped unread", part.queue, missing, part.start, part.end
+            )
+
+    def __enter__(self) -> _Entries:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._scanner.close()
+        self._view.close()
+
+    def _scan(self, part: Range) -> Iterator[ColumnBatch | Damage]:
+        pieces = [part] if part.segment else self._view.tape_ranges(part.start, part.end)
+        for piece in pieces:
+            if piece.segment:
+                start = Place(piece.first_byte, piece.base, 0)
+                yield from self._scanner.scan(start, Place(piece.last_byte, piece.end, 0))
+            else:
+                yield from self._scan_found()
+
+    def _scan_found(self) -> Iterator[ColumnBatch | Damage]:
+        """Gives what is above the durable mark: in the files, and not in them yet."""
+        found = self._view.found
+        yield from self._scanner.scan(found.begin, found.stored)
+        for batch in found.staged:
+            yield from self._scanner.scan_staged(batch)
+
+    def _was_popped(self, damage: Damage) -> bool:
+        """Says whether what is missing has left the queue, and its file with it."""
+        gone = os.path.basename(damage.path) not in self._view.directory.names()
+        return gone and (damage.offset or 0) < self._head_number()
+
+    def _head_number(self) -> int:
+        head = read_head(self._view.directory)
+        return 0 if head is None else head.number
+
+
+def _clipped(damage: Damage, part: Range) -> Damage | None:
+    """Gives what of damage lies in a range."""
+    offset, count = damage.offset or 0, damage.count or 0
+    start, end = max(offset, part.start), min(offset + count, part.end)
+    if start < end:
+        return replace(damage, offset=start, count=end - start)
+    return damage if count == 0 and part.start <= offset < part.end else None
+
+
+def _read_one(entries: _Entries, wanted: Wanted, part: Range) -> Iterator[Any]:
+    rows = Rows(wanted.schema, part)
+    try:
+        for item in entries.scan(part):
+            if isinstance(item, ColumnBatch):
+                batch = item.within(wanted.start_ms, wanted.end_ms)
+                if len(batch):
+                    yield _record_batch(rows, batch)
+            elif wanted.mode == "FAILFAST":
+                raise Damaged(item, _REMEDY)
+            elif wanted.mode == "PERMISSIVE" and "damage" in wanted.schema.names:
+                yield rows.of_damage(item)
+            else:
+                _logger.warning("%s, byte %s: %s", item.path, item.position, item.reason)
+    except DataLoss as error:
+        if wanted.fail_on_data_loss:
+            raise
+        _logger.warning("%s", error)
+
+
+def _record_batch(rows: Rows, batch: ColumnBatch) -> Any:
+    columns = []
+    for field in rows.schema:
+        if field.name in CONSTANT:
+            columns.append(rows.constant(field.name, len(batch), batch.segment))
+        elif field.name in COLUMNS:
+            columns.append(batch.column(field.name))
+        else:
+            # Damage, and what only other kinds have.
+            columns.append(pyarrow.nulls(len(batch), field.type))
+    return pyarrow.record_batch(columns, schema=rows.schema)
