@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from forebay.queues.fifo_names import TAIL
+from forebay.queues.fifo_names import TAIL, list_files
 from forebay.queues.fifo_scanner import Place
 from forebay.spark.fifo_view import FifoView
 from forebay.spark.watch import RECORD_BYTES, LogMark
@@ -96,14 +96,15 @@ class FifoLive:
 
 
 def known_places(view: FifoView, place: dict[str, Any]) -> list[Place]:
-    """Gives where on the tape a stream stands, if its checkpoint says so.
+    """Gives where on the tape a stream stands, if its checkpoint says so and it is still true.
 
-    In another incarnation it may not be true any more.
+    In another incarnation it may not be, and of a file that is gone it is not.
     """
     incarnation, position = place.get("position", (-1, 0))
-    if view.tail is None or incarnation != view.tail.incarnation:
-        return []
-    return [Place(position, place["offset"], 0)]
+    same = view.tail is not None and incarnation == view.tail.incarnation
+    if same and position // view.file_bytes in list_files(view.directory):
+        return [Place(position, place["offset"], 0)]
+    return []
 
 
 def popped_before(view: FifoView, start: int, end: int, known: Sequence[Place] = ()) -> int:
