@@ -1,12 +1,14 @@
 """A fifo under test, the model of what it promised, and the check of what a crash left.
 
-Values tell their own number in the order of pushing. A pop or a take that a crash interrupts may
-have taken its entry or not; one that returned has.
+Values tell their own number in the order of pushing; those of batches that others hand in, their
+number among those. A pop or a take that a crash interrupts may have taken its entry or not; one
+that returned has.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -15,13 +17,19 @@ from forebay.errors import ForebayError, NotAQueue
 from forebay.frames import Damage
 from forebay.queues.fifo import Fifo
 from forebay.queues.fifo_reader import FifoReader
+from forebay.storage import inbox
 from tests.crash.forgetful import ForgetfulFilesystem
+from tests.crash.handing_in import write_parts
 from tests.crash.workload import PATH, Broken, Promise, SteppingClock
 
 AFTER = b"after the crash"
+SIZES = (3, 20, 90, 200, 600, 1500)
 # How many of the model's entries were begun to be taken, and how many are gone for good.
 TRIED = "tried"
 GONE = "gone"
+# How many of the model's batches were handed in, and the number of their first value.
+HANDED_IN = "handed in"
+FIRST_OF_OTHERS = 1 << 24
 
 
 @dataclass
@@ -35,6 +43,9 @@ class Model:
     stored: set[int] = field(default_factory=set)
     tried: list[int] = field(default_factory=list)
     gone: list[int] = field(default_factory=list)
+    # The values of batches, and which of them were handed in for sure.
+    batches: list[list[bytes]] = field(default_factory=list)
+    handed_in: list[int] = field(default_factory=list)
     dropping: bool = False
 
 
@@ -131,6 +142,28 @@ class FifoWorkload:
     def trim(self) -> None:
         """Popping has made room already."""
 
+    def publish_batch(self, sizes: list[int], writer: str = "w") -> None:
+        """Leaves a batch in the inbox, as another process does."""
+        first = FIRST_OF_OTHERS + sum(map(len, self.model.batches))
+        values = [
+            (first + number).to_bytes(4, "big") + self.random.randbytes(self.random.choice(SIZES))
+            for number in range(sum(sizes))
+        ]
+        rest = iter(values)
+        groups = [list(itertools.islice(rest, size)) for size in sizes]
+        self.model.batches.append(values)
+        batch = len(self.model.batches)
+        queue = self.filesystem.open_directory(PATH)
+        parts = write_parts(self.filesystem, self.clock, queue, f"w-{batch}", groups)
+        inbox.publish(queue, f"w-{batch}", inbox.Manifest(writer, batch, parts))
+        queue.close()
+        self.model.handed_in.append(batch - 1)
+        promise = Promise(consumer=HANDED_IN, position=len(self.model.handed_in))
+        self.filesystem.acknowledge(promise)
+
+    def adopt(self) -> None:
+        self.fifo.adopt()
+
     def reopen(self) -> None:
         self.fifo.close()
         self._promise_gone(durable=True)
@@ -143,7 +176,7 @@ class FifoWorkload:
         self.filesystem = self.filesystem.kill()
         self.fifo = self._open()
         with FifoReader(PATH, filesystem=self.filesystem) as reader:
-            found = set(numbers_in(reader, "kill -9"))
+            found = set(own(numbers_in(reader, "kill -9")))
         missing = self.model.stored - found - set(self.model.gone)
         if missing and not self.model.dropping:
             raise Broken(f"kill -9: entries {sorted(missing)} are missing")
@@ -162,7 +195,7 @@ class FifoWorkload:
         self.append(20)
 
     def _value(self, size: int | None) -> bytes:
-        size = self.random.choice((3, 20, 90, 200, 600, 1500)) if size is None else size
+        size = self.random.choice(SIZES) if size is None else size
         number = len(self.model.pushed)
         value = number.to_bytes(4, "big") + self.random.randbytes(size)
         self.model.pushed.append(value)
@@ -173,6 +206,11 @@ class FifoWorkload:
         self.stored = max(self.stored, number_of(values[-1]) + 1)
         end = self.stored if self.always else 0
         self.filesystem.acknowledge(Promise(end, seen=self.stored))
+
+
+def own(numbers: list[int]) -> list[int]:
+    """Gives the numbers of values that the owner pushed itself."""
+    return [number for number in numbers if number < FIRST_OF_OTHERS]
 
 
 def number_of(value: bytes) -> int:
@@ -217,11 +255,17 @@ def check_machine(
     with FifoReader(PATH, filesystem=machine) as reader:
         found = numbers_in(reader, where)
         values = list(reader.values())
-    if seen is not None and seen != found and not (killed and set(seen) <= set(found)):
-        raise Broken(f"{where}: a reader saw entries {seen}, the owner has {found}")
+    if seen is not None:
+        # The owner also takes in what was handed in.
+        there = [number for number in found if number < FIRST_OF_OTHERS or number in seen]
+        if seen != there and not (killed and set(seen) <= set(found)):
+            raise Broken(f"{where}: a reader saw entries {seen}, the owner has {found}")
     if len(fifo) != len(found):
         raise Broken(f"{where}: the size is {len(fifo)}, there are {found}")
-    check_entries(found, values, kept, model, where)
+    pushed = [value for value in values if number_of(value) < FIRST_OF_OTHERS]
+    check_entries(own(found), pushed, kept, model, where)
+    others = [value for value in values if number_of(value) >= FIRST_OF_OTHERS]
+    check_batches(others, kept, model, where)
     if go_on:
         check_going_on(fifo, machine, values, options, where)
     else:
@@ -254,6 +298,17 @@ def check_entries(
     again = set(model.gone[:position]) & set(found)
     if again:
         raise Broken(f"{where}: entries {sorted(again)} were popped for good and come again")
+
+
+def check_batches(values: list[bytes], kept: list[Promise], model: Model, where: str) -> None:
+    """Batches are there whole, once, in their order, and all that were handed in."""
+    taken = [number for number, batch in enumerate(model.batches) if batch[0] in values]
+    if values != [value for number in taken for value in model.batches[number]]:
+        raise Broken(f"{where}: a batch of the inbox is there in part, twice or out of order")
+    sure = max((promise.position for promise in kept if promise.consumer == HANDED_IN), default=0)
+    missing = set(model.handed_in[:sure]) - set(taken)
+    if missing:
+        raise Broken(f"{where}: batches {sorted(missing)} were handed in and are missing")
 
 
 def check_going_on(

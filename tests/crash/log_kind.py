@@ -7,7 +7,6 @@ from random import Random
 from typing import Any
 
 from forebay.errors import ForebayError, NotAQueue
-from forebay.formats.fflg import Frames, Header
 from forebay.frames import Damage
 from forebay.queues.log import Log
 from forebay.queues.reader import LogReader
@@ -15,6 +14,7 @@ from forebay.storage import inbox
 from forebay.storage.cursors import Cursor
 from forebay.storage.filesystem import write_all
 from tests.crash.forgetful import ForgetfulFilesystem
+from tests.crash.handing_in import write_parts
 from tests.crash.workload import PATH, Broken, Promise, SteppingClock
 
 
@@ -110,23 +110,9 @@ class LogWorkload:
         self.batches += 1
         stem = f"w-{self.batches}"
         queue = self.filesystem.open_directory(PATH)
-        work = queue.directory(inbox.DIRECTORY, create=True)
-        parts, values = [], []
-        for number, count in enumerate(sizes):
-            part = [self._value(None) for _ in range(count)]
-            values += part
-            header = Header(2, 0, self.filesystem.random_bytes(8), self.clock.now_ms())
-            frames = Frames(header)
-            _, size = frames.fit(part, 0, 2**40)
-            buffer = bytearray(size)
-            frames.encode(part, 0, len(part), buffer, 0, 1)
-            name = f"{stem}-{number}{inbox.PART}"
-            file = work.create(name)
-            write_all(file, header.encode() + bytes(buffer), 0)
-            file.sync()
-            file.close()
-            parts.append(inbox.Part(name, count, len(header.encode()) + size))
-        work.close()
+        groups = [[self._value(None) for _ in range(count)] for count in sizes]
+        parts = write_parts(self.filesystem, self.clock, queue, stem, groups)
+        values = [value for group in groups for value in group]
         self._submit(values, start=self.log.end)
         self.model.published.append(values)
         inbox.publish(queue, stem, inbox.Manifest(writer, self.batches, parts))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tests.crash.fifo_kind import FifoWorkload
 from tests.crash.log_kind import LogWorkload
 from tests.crash.workload import Workload
 
@@ -73,7 +74,7 @@ def draining(run: Workload) -> None:
     run.append(20)
 
 
-def adoption(run: LogWorkload) -> None:
+def adoption(run: LogWorkload | FifoWorkload) -> None:
     run.append(60)
     run.publish_batch([2, 1])
     run.adopt()
@@ -233,6 +234,8 @@ FIFO_SCENARIOS: dict[str, tuple[Steps, dict[str, Any]]] = {
     "os staged": (popping_what_is_staged, {"sync": "os"}),
     "interval draining": (draining, {"sync": "interval"}),
     "interval popping": (popping, {"sync": "interval"}),
+    "adoption": (adoption, {}),
+    "os adoption": (adoption, {"sync": "os", "file_bytes": 300}),
 }
 
 

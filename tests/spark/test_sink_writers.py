@@ -23,6 +23,7 @@ from pyspark.sql.types import (
 
 import forebay
 from forebay.errors import Damaged, ForebayError, InvalidOption, NotAQueue
+from forebay.queues.kinds import Kind
 from forebay.queues.log import Log
 from forebay.spark import sink
 from forebay.spark.sink import ForebayStreamWriter, ForebayWriter, Written
@@ -266,12 +267,12 @@ def test_a_commit_takes_in_what_others_published_while_it_held_the_lock(
 def test_an_error_after_the_publishing_does_not_fail_the_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(path: str, **options: Any) -> Log:
+    def fail(path: str) -> Kind:
         raise OSError("the disk is tired")
 
     path = tmp_path / "q"
     with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
-        patch.setattr(sink, "Log", fail)
+        patch.setattr(sink, "kind_of", fail)
         writer = batch_writer(path)
         writer.commit([task(writer, [b"a"])])
 

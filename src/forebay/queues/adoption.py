@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from forebay.errors import Damaged, ForebayError
 from forebay.formats.fflg import HEADER_BYTES_MAX, Frames, Header, decode_header, segment_name
@@ -26,8 +28,21 @@ from forebay.storage.segments import CHUNK_BYTES, SegmentList
 _logger = logging.getLogger(__name__)
 
 
+# Takes a batch whose parts are good, once and durably; None: not now.
+Adopt = Callable[[Directory, inbox.Manifest, list[tuple[Header, int]], inbox.Ledger], int | None]
+
+
 def adopt_all(directory: Directory, segments: SegmentList, writer: LogWriter, now_ms: int) -> int:
     """Adopts every batch that is ready; gives the number of records taken."""
+    return take_batches(directory, now_ms, partial(_adopt, directory, segments, writer))
+
+
+def take_batches(directory: Directory, now_ms: int, adopt: Adopt) -> int:
+    """Looks for batches that are ready and has them adopted; gives the number of records taken.
+
+    `adopt` gets the open inbox, the manifest, of each part the header and the ms of its last
+    record, and the ledger to which it adds the batch.
+    """
     try:
         work = directory.directory(inbox.DIRECTORY)
     except FileNotFoundError:
@@ -53,8 +68,10 @@ def adopt_all(directory: Directory, segments: SegmentList, writer: LogWriter, no
             except (ForebayError, FileNotFoundError) as error:
                 _refuse(directory, work, name, [part.name for part in manifest.parts], error)
                 continue
-            taken += _adopt(directory, work, segments, writer, manifest, headers, ledger)
-            inbox.remove(work, name)
+            count = adopt(work, manifest, headers, ledger)
+            if count is not None:
+                taken += count
+                inbox.remove(work, name)
         if manifests:
             _forget_one_time_writers(directory, work)
         return taken
@@ -100,7 +117,7 @@ def _forget_one_time_writers(directory: Directory, work: Directory) -> None:
     if len(kept) < len(ledger.adopted):
         # First: a manifest that comes back after a power cut must find its line.
         work.sync()
-        inbox.write_ledger(directory, inbox.Ledger(kept, ledger.moves))
+        inbox.write_ledger(directory, replace(ledger, adopted=kept))
 
 
 def _refuse(
@@ -153,9 +170,9 @@ def _count_frames(file: File, size: int, frames: Frames, limit: int) -> tuple[in
 
 def _adopt(
     directory: Directory,
-    work: Directory,
     segments: SegmentList,
     writer: LogWriter,
+    work: Directory,
     manifest: inbox.Manifest,
     headers: list[tuple[Header, int]],
     ledger: inbox.Ledger,
@@ -191,7 +208,7 @@ def _adopt_locked(
         inbox.write_ledger(directory, inbox.Ledger(adopted, moves))
         inbox.finish_moves(directory, work, moves)
     except OSError as error:
-        if _may_be_decided(directory):
+        if may_be_decided(directory):
             # Appending on would give the offsets out twice.
             writer.fail(error)
         raise
@@ -205,7 +222,7 @@ def _adopt_locked(
     return count
 
 
-def _may_be_decided(directory: Directory) -> bool:
+def may_be_decided(directory: Directory) -> bool:
     """Says whether an adoption that failed is in the ledger all the same, or nobody knows."""
     try:
         return bool(inbox.read_ledger(directory).moves)

@@ -17,6 +17,7 @@ from forebay.clock import BootClock, SteadyClock, SystemClock
 from forebay.errors import Closed, Empty, InvalidOption, RecordTooLarge
 from forebay.formats.entry import SIZE_MAX, TTL_SECONDS_MAX, Entry, file_name
 from forebay.kernels.entry import METADATA_BYTES
+from forebay.queues.fifo_adoption import Adoption
 from forebay.queues.fifo_head import HeadFile, Taken
 from forebay.queues.fifo_maintenance import FifoMaintenance
 from forebay.queues.fifo_reading import Reading
@@ -64,7 +65,11 @@ class Fifo(QueueNames):
                     self._filesystem, self._directory, self.options.file_bytes, self._clock
                 )
             )
+            self.adopt()
         except BaseException:
+            if hasattr(self, "_adoption"):
+                self._writer.release_files()
+                self._reading.close()
             self._directory.close()
             raise
         self._maintenance = FifoMaintenance(
@@ -191,6 +196,10 @@ class Fifo(QueueNames):
         self._writer.sync()
         self._reading.sync_head()
 
+    def adopt(self) -> int:
+        """Takes in what other processes left in `inbox/`; gives how many entries."""
+        return self._adoption.run()
+
     def maintain(self) -> None:
         """Does what is due. The background thread calls it."""
         self._maintenance.run_due()
@@ -290,22 +299,12 @@ class Fifo(QueueNames):
             options=self.options,
             clock=self._clock,
         )
-        self._reading = Reading(
-            self._directory,
-            self._writer,
-            HeadFile(
-                self._directory,
-                opened.head,
-                self._writer.lock,
-                self._clock,
-                mapped=not self._writer.always,
-            ),
-            Taken(self._directory, opened.head.number, always=self._writer.always),
-            opened.bounds,
-            self.file_bytes,
-            self.options,
-            self._clock,
-        )
+        lock, always = self._writer.lock, self._writer.always
+        head = HeadFile(self._directory, opened.head, lock, self._clock, mapped=not always)
+        taken = Taken(self._directory, opened.head.number, always=always)
+        shared = (opened.bounds, self.file_bytes, self.options, self._clock)
+        self._reading = Reading(self._directory, self._writer, head, taken, *shared)
+        self._adoption = Adoption(self._directory, self._writer, *shared)
         self._bounds = opened.bounds
 
     def _push_slowly(self, value: object, ttl: object, timeout: float | None) -> int:

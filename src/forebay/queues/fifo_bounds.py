@@ -18,9 +18,11 @@ from __future__ import annotations
 import contextlib
 import struct
 from bisect import bisect_right, insort
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from forebay.kernels.checksum import crc32
+from forebay.kernels.entry import boundary
 from forebay.queues.fifo_names import BOUNDS
 from forebay.storage.atomic import read_small
 from forebay.storage.filesystem import Directory, File, write_all
@@ -121,6 +123,22 @@ class Bounds:
         return self._file
 
 
-def _encode(boundary: Boundary) -> bytes:
-    row = _ROW.pack(*boundary)
+def boundaries_in(
+    data: memoryview, start: int, number: int, last_id: int, file_bytes: int
+) -> Iterator[Boundary]:
+    """Gives the first entry in each file that data reaches anew.
+
+    The data is whole entries from a position on the tape on; `number` is that of the first, and its
+    id is above `last_id`.
+    """
+    first = -(-start // file_bytes)
+    last = (start + len(data) - 1) // file_bytes
+    for file in range(first, last + 1):
+        begin = file * file_bytes - start
+        at, count = boundary(data, begin)
+        yield Boundary(file, min(at - begin, file_bytes), number + count, last_id)
+
+
+def _encode(row_of: Boundary) -> bytes:
+    row = _ROW.pack(*row_of)
     return row + _CRC.pack(crc32(row))

@@ -1,4 +1,4 @@
-"""What a fifo does by itself: drain and sync, each when it is due.
+"""What a fifo does by itself: drain, sync and take in what is in `inbox/`, each when it is due.
 
 One thread a queue, ended by `close`. It sleeps until something is due.
 """
@@ -81,6 +81,7 @@ class FifoMaintenance:
             self._look_at = now + _LOOK_SECONDS
             fifo = self._fifo()
             if fifo is not None:
+                fifo.adopt()
                 keep_reserve(fifo._directory)
         self.notice()
 

@@ -25,6 +25,7 @@ from forebay.formats.entry import encode_entry, file_name
 from forebay.frames import Damage
 from forebay.kernels.checksum import crc32
 from forebay.kernels.entry import find
+from forebay.queues.fifo_adoption import finish
 from forebay.queues.fifo_bounds import Bounds
 from forebay.queues.fifo_head import Head, Taken, read_head, read_taken, write_head
 from forebay.queues.fifo_names import COPY, TAIL, is_temporary, list_files, refuse_foreign
@@ -67,7 +68,7 @@ def open_fifo_directory(
             directory.unlink(name)
     tail_file = TailFile.open(directory, write=True, name=TAIL)
     try:
-        tail = None if tail_file is None else tail_file.read()
+        tail = finish(directory, tail_file, None if tail_file is None else tail_file.read())
         head = find_head(directory, tail)
         if head is None:
             head = Head(file_bytes or FILE_BYTES_DEFAULT)

@@ -17,11 +17,11 @@ from collections.abc import Callable
 
 from forebay.clock import SteadyClock
 from forebay.errors import Closed, ForebayError
-from forebay.kernels.entry import METADATA_BYTES, boundary, encode
+from forebay.kernels.entry import METADATA_BYTES, encode
 from forebay.kernels.fifo import Pusher
 from forebay.kernels.sizes import measure
 from forebay.queues.changes import Changes
-from forebay.queues.fifo_bounds import Boundary, Bounds
+from forebay.queues.fifo_bounds import Bounds, boundaries_in
 from forebay.queues.fifo_scanner import TapeEnd
 from forebay.queues.options import FifoOptions
 from forebay.queues.publishing import End, Publisher
@@ -329,16 +329,9 @@ class FifoWriter:
 
     def _note_boundaries(self, data: memoryview) -> None:
         """Keeps where the first entry begins in each file that the data reaches anew."""
-        start = self.stored.position
-        first = -(-start // self._file_bytes)
-        last = (start + len(data) - 1) // self._file_bytes
-        for file in range(first, last + 1):
-            begin = file * self._file_bytes - start
-            at, count = boundary(data, begin)
-            position = min(at - begin, self._file_bytes)
-            self._bounds.note(
-                Boundary(file, position, self.stored.number + count, self._floor_id())
-            )
+        end, last_id = self.stored, self._floor_id()
+        for row in boundaries_in(data, end.position, end.number, last_id, self._file_bytes):
+            self._bounds.note(row)
 
     def _mark_unclean(self) -> None:
         if self.publisher.tail.clean:

@@ -1,4 +1,4 @@
-"""The sink: `df.write.format("forebay")` and `writeStream`, into one log.
+"""The sink: `df.write.format("forebay")` and `writeStream`, into one log or one fifo.
 
 Tasks write parts (`parts.py`), the driver's commit publishes them as one batch, the owner of the
 queue adopts it; where nobody owns the queue, the commit itself does. A stream is idempotent by its
@@ -29,7 +29,8 @@ from pyspark.sql.types import StructType
 
 from forebay.clock import SystemClock
 from forebay.errors import ForebayError, InvalidOption, Locked
-from forebay.queues.log import Log
+from forebay.queues.fifo_names import is_fifo
+from forebay.queues.kinds import kind_of
 from forebay.queues.recovery import refuse_foreign
 from forebay.queues.scanner import list_segments
 from forebay.spark.parts import PartWriter, discard_parts, publish_batch, waiting_manifests
@@ -111,7 +112,7 @@ class _Sink:
 
 
 class ForebayWriter(_Sink, DataSourceArrowWriter):
-    """Writes a DataFrame into a log as one batch, whole or not at all."""
+    """Writes a DataFrame into a queue as one batch, whole or not at all."""
 
     def commit(self, messages: Messages) -> None:
         """Publishes the batch; durable on return, and readable where nobody owns the queue."""
@@ -125,7 +126,7 @@ class ForebayWriter(_Sink, DataSourceArrowWriter):
 
 
 class ForebayStreamWriter(_Sink, DataSourceStreamArrowWriter):
-    """Writes the micro-batches of a stream into a log, each once."""
+    """Writes the micro-batches of a stream into a queue, each once."""
 
     def __init__(
         self, options: Mapping[str, str], schema: StructType, overwrite: bool = False
@@ -160,7 +161,8 @@ def _parts(messages: Messages) -> list[inbox.Part]:
 def _check_queue(path: str) -> None:
     """Refuses a directory that is something else, before anything is written into it."""
     with contextlib.suppress(FileNotFoundError), _open_queue(path) as queue:
-        refuse_foreign(queue, set(queue.names()), list_segments(queue))
+        if not is_fifo(queue.names()):
+            refuse_foreign(queue, set(queue.names()), list_segments(queue))
 
 
 @contextlib.contextmanager
@@ -191,7 +193,7 @@ def _adopt(path: str) -> None:
     before: set[str] = set()
     try:
         while True:
-            Log(path, **options).close()
+            kind_of(path).open_queue(path, **options).close()
             with _open_queue(path) as queue:
                 waiting = waiting_manifests(queue)
             # Who published while this process held the lock has left it to us.

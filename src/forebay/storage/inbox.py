@@ -66,10 +66,14 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """The last batch taken of each writer, and the moves of an adoption that is not finished."""
+    """The last batch taken of each writer, and the moves of an adoption that is not finished.
+
+    `end` is what the queue must know of its end when they are done, where the files do not tell.
+    """
 
     adopted: dict[str, int] = field(default_factory=dict)
     moves: list[Move] = field(default_factory=list)
+    end: list[int] = field(default_factory=list)
 
 
 _Document = TypeVar("_Document")
@@ -160,7 +164,10 @@ def remove(inbox: Directory, name: str) -> None:
 
 
 def _encode(document: Manifest | Ledger) -> bytes:
-    text = json.dumps(asdict(document), ensure_ascii=False, separators=(",", ":"))
+    fields = asdict(document)
+    if not fields.get("end"):
+        fields.pop("end", None)
+    text = json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
     body = text.encode()
     return body + f"\n{crc32(body):08x}\n".encode()
 
@@ -198,9 +205,11 @@ def _ledger(value: object) -> Ledger:
     fields = _typed("ledger", value, dict)
     adopted = _typed("adopted", fields.get("adopted", {}), dict)
     moves = _typed("moves", fields.get("moves", []), list)
+    end = _typed("end", fields.get("end", []), list)
     return Ledger(
         {writer: _typed(writer, batch, int) for writer, batch in adopted.items()},
         [_move(move) for move in moves],
+        [_typed("end", number, int) for number in end],
     )
 
 
