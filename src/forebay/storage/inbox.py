@@ -57,7 +57,7 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A part, the segment that it becomes, and that segment's header in hex."""
+    """A part, the segment that it becomes, and that segment's header in hex; "": as it is."""
 
     part: str
     segment: str
@@ -146,12 +146,13 @@ def finish_moves(queue: Directory, inbox: Directory, moves: Sequence[Move]) -> N
     for move in moves:
         if move.part not in waiting:
             continue
-        file = inbox.open(move.part, write=True)
-        try:
-            write_all(file, bytes.fromhex(move.header), 0)
-            file.sync()
-        finally:
-            file.close()
+        if move.header:
+            file = inbox.open(move.part, write=True)
+            try:
+                write_all(file, bytes.fromhex(move.header), 0)
+                file.sync()
+            finally:
+                file.close()
         inbox.rename(move.part, move.segment, into=queue)
     inbox.sync()
     queue.sync()
