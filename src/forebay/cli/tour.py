@@ -47,9 +47,10 @@ _MARK = "tour.json"
 def command(out: str, events: int, check: bool, as_json: bool) -> int:
     """Write events, kill a producer, kill the ingest on Spark, and prove that nothing is lost.
 
-    Three processes append events to a log each, and an ingest brings them into tables meanwhile.
-    One producer and the ingest are killed with SIGKILL and started again. Then every event is
-    accounted for, and DIR/report.html shows the whole way. Code 1 if a claim does not hold.
+    Five processes append events to three logs, an event queue and a fifo, and an ingest brings them
+    into tables meanwhile. One producer and the ingest are killed with SIGKILL and started again.
+    Then every event is accounted for, and DIR/report.html shows the whole way. Code 1 if a claim
+    does not hold.
 
     What an earlier tour left in DIR is replaced.
     """

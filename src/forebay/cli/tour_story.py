@@ -15,6 +15,7 @@ from forebay.cli.tour_events import (
     DAMAGED_OFFSET,
     DAMAGED_QUEUE,
     EVENT_QUEUE,
+    FIFO,
     KEY,
     LOGS,
     QUEUES,
@@ -109,8 +110,9 @@ class Story:
 
     def _start_producers(self) -> None:
         self._teller.line(
-            f"1. four producers, a process each, write for {self._seconds:.0f} s: to the logs "
-            f"{', '.join(LOGS)} and the event queue {EVENT_QUEUE}; what they acknowledge is synced"
+            f"1. {len(QUEUES)} producers, a process each, write for {self._seconds:.0f} s: to the "
+            f"logs {', '.join(LOGS)}, the event queue {EVENT_QUEUE} and the fifo {FIFO}; what they "
+            "acknowledge is synced"
         )
         for producer in self._producers:
             producer.start()
