@@ -172,7 +172,8 @@ class Fifo(QueueNames):
 
         Entries that are lent out by `take` do not count.
         """
-        return self._writer.number - self._reading.popper.number + len(self._reading.returned)
+        there = self._writer.number - self._reading.popper.number
+        return max(0, there) + len(self._reading.returned)
 
     @property
     def capacity(self) -> int | None:
@@ -335,7 +336,7 @@ class Fifo(QueueNames):
         def more() -> list[bytes] | None:
             with self._writer.lock:
                 self._writer.check()
-                return self._reading.pop_many(count - len(values)) or None
+                return self._reading.pop_many(count - len(values), begun=bool(values)) or None
 
         if values:
             return values + (more() or [])

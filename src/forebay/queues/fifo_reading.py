@@ -17,9 +17,10 @@ from forebay.errors import Damaged, Full
 from forebay.formats.entry import Entry
 from forebay.queues.fifo_bounds import Bounds
 from forebay.queues.fifo_head import Head, HeadFile, Lent, Taken
-from forebay.queues.fifo_scanner import FifoScanner, Place, take_batch
+from forebay.queues.fifo_scanner import WINDOW_BYTES, FifoScanner, Place, take_batch
 from forebay.queues.fifo_writer import FifoWriter
 from forebay.queues.options import FifoOptions
+from forebay.queues.unbroken import unbroken
 from forebay.storage.atomic import keep_reserve
 from forebay.storage.commit import GroupCommit
 from forebay.storage.filesystem import Directory
@@ -63,6 +64,7 @@ class Reading:
         self._peek_place = self.place
         self._peek_after: int | None = None
         writer.before_drain = self.popper.close
+        writer.on_failure = self._hold
         writer.make_room = self.make_room
 
     @property
@@ -81,6 +83,7 @@ class Reading:
         """How many entries are lent out now."""
         return len(self._taken.lent) - len(self.returned)
 
+    @unbroken
     def pop(self) -> bytes | None:
         """Takes the next entry; None if there is none. Raises Damaged once for each damage."""
         self._raise_trouble()
@@ -96,9 +99,13 @@ class Reading:
         self.popper.save()
         return found[0].value
 
-    def pop_many(self, count: int) -> list[bytes]:
-        """Takes up to `count` entries; damage behind the first is left for the next call."""
-        self._raise_trouble()
+    @unbroken
+    def pop_many(self, count: int, *, begun: bool) -> list[bytes]:
+        """Takes up to `count` entries; trouble behind the first is left for the next call.
+
+        `begun` says that the caller has some already.
+        """
+        self._raise_trouble(unless=begun)
         values: list[bytes] = []
         while len(values) < count:
             try:
@@ -109,14 +116,16 @@ class Reading:
                     more = self.popper.take_many(count - len(values))
                 if not more and not self.returned and not self._advance():
                     break
-            except Damaged as error:
-                if not values:
+            except (OSError, Damaged) as error:
+                if not values and not begun:
                     raise
-                self._trouble = error
+                if isinstance(error, Damaged):
+                    self._trouble = error
                 break
             values += more
         return values
 
+    @unbroken
     def lend(self) -> tuple[Entry, Lent] | None:
         """Takes the next entry in such a way that a crash gives it back; None if there is none."""
         self._raise_trouble()
@@ -144,6 +153,7 @@ class Reading:
         finally:
             self.popper.held = bool(self.returned)
 
+    @unbroken
     def finish(self, lent: Lent) -> None:
         """Lets an entry that is lent out leave for good."""
         if lent.number in self._taken.lent:
@@ -205,6 +215,10 @@ class Reading:
         if self._writer.always:
             self.commit.wait(self.popper.number, 0)
 
+    def fail(self, error: BaseException) -> None:
+        """Ends the handle: everything raises from now on."""
+        self._writer.fail(error)
+
     def sync_head(self) -> None:
         """Makes durable what was taken so far. Without the lock."""
         self._sync_head()
@@ -239,7 +253,9 @@ class Reading:
         if place.number >= self._writer.readable.number:
             return self._look_into_memory(place)
         end = self._end()
-        data = self._scanner.window(place, end.position)
+        # Not beyond the file: its space comes back when all of it has left.
+        rest = self._file_bytes - place.position % self._file_bytes
+        data = self._scanner.window(place, end.position, min(rest, WINDOW_BYTES))
         if data is not None:
             self.popper.open(data, place.position, None)
             return True
@@ -265,9 +281,9 @@ class Reading:
         readable = self._writer.readable
         return Place(readable.position, readable.number, 0)
 
-    def _raise_trouble(self) -> None:
+    def _raise_trouble(self, *, unless: bool = False) -> None:
         """Raises what a call before could not, because it had something to give."""
-        if self._trouble is not None:
+        if self._trouble is not None and not unless:
             trouble, self._trouble = self._trouble, None
             raise trouble.with_traceback(None)
 
@@ -371,9 +387,11 @@ class Reading:
             self._fail(error)
             raise
 
+    def _hold(self) -> None:
+        self.popper.held = True
+
     def _fail(self, error: OSError) -> None:
         """Ends the handle; what nobody was given is not gone: the head goes back."""
         self._writer.fail(error)
-        self.popper.held = True
         with contextlib.suppress(OSError):
             self._head.go_back()

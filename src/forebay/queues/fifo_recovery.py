@@ -24,8 +24,8 @@ from forebay.errors import InvalidOption, NotAQueue
 from forebay.formats.entry import encode_entry, file_name
 from forebay.frames import Damage
 from forebay.kernels.checksum import crc32
-from forebay.kernels.entry import find
-from forebay.queues.fifo_bounds import Bounds
+from forebay.kernels.entry import METADATA_BYTES, find
+from forebay.queues.fifo_bounds import Boundary, Bounds
 from forebay.queues.fifo_head import Head, Taken, read_head, read_taken, write_head
 from forebay.queues.fifo_names import COPY, TAIL, is_temporary, list_files, refuse_foreign
 from forebay.queues.fifo_scanner import EntryBatch, FifoScanner, Place, TapeEnd, take_batch
@@ -90,6 +90,7 @@ def open_fifo_directory(
         files = list_files(directory)
         bounds = Bounds(directory)
         bounds.keep_only(files)
+        _find_boundaries(directory, bounds, files, recovery.head, end)
         return Opened(tail_file, recovery.tail, recovery.head, end, bounds, files)
     except BaseException:
         if tail_file is not None:
@@ -157,6 +158,38 @@ def _found_tail(filesystem: Filesystem, directory: Directory, head: Head) -> Tai
     file, position = divmod(end.position, head.file_bytes)
     tail = Tail(filesystem.random_bytes(16), filesystem.boot_id(), end.number, end.number)
     return tail._replace(segment=file, position=position, time_ms=end.last_id >> 16)
+
+
+def _find_boundaries(
+    directory: Directory, bounds: Bounds, files: list[int], head: Head, end: TapeEnd
+) -> None:
+    """Finds where the first entries begin in files of which that is not known."""
+    first = head.position // head.file_bytes
+    unknown = [number for number in files if number > first and bounds.get(number) is None]
+    if not unknown:
+        return
+    known = [row for row in map(bounds.get, range(first + 1, unknown[0])) if row is not None]
+    place = head.place
+    if known and known[-1].number > place.number:
+        row = known[-1]
+        place = Place(row.file * head.file_bytes + row.position, row.number, row.last_id)
+    scanner = FifoScanner(directory, head.file_bytes, bounds)
+    try:
+        for item in scanner.scan(place, Place(end.position, end.number, 0)):
+            if isinstance(item, EntryBatch):
+                _note_batch(bounds, item, head.file_bytes, unknown)
+    finally:
+        scanner.close()
+
+
+def _note_batch(bounds: Bounds, batch: EntryBatch, file_bytes: int, unknown: list[int]) -> None:
+    position, last_id = batch.start.position, batch.start.last_id
+    for entry in batch.entries():
+        while unknown and unknown[0] * file_bytes <= position:
+            start = min(position - unknown[0] * file_bytes, file_bytes)
+            bounds.note(Boundary(unknown.pop(0), start, entry.offset, last_id))
+        position += METADATA_BYTES + len(entry.value)
+        last_id = entry.id
 
 
 class Recovery:

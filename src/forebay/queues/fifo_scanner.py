@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from forebay.formats.entry import Entry, file_name
 from forebay.frames import Damage
-from forebay.kernels.entry import claimed_size, find, scan
+from forebay.kernels.entry import METADATA_BYTES, claimed_size, find, scan
 from forebay.queues.fifo_bounds import Bounds
 from forebay.queues.fifo_names import list_files
 from forebay.storage.filesystem import Directory
@@ -78,13 +78,13 @@ class FifoScanner:
         if place.number < end.number:
             yield self._missing(place, end)
 
-    def window(self, place: Place, end_position: int) -> bytes | None:
+    def window(self, place: Place, end_position: int, size: int = WINDOW_BYTES) -> bytes | None:
         """Gives bytes that begin with the entry at a place, whole and good; None if there is none.
 
-        More entries may follow it, the last of them cut off.
+        As far as `size` goes, more entries may follow it, the last of them cut off.
         """
         room = end_position - place.position
-        data = self._tape.read(min(WINDOW_BYTES, room), place.position)
+        data = self._tape.read(min(max(size, METADATA_BYTES), room), place.position)
         if scan(data, 0, place.number, place.last_id, 1)[0]:
             return data
         claimed = claimed_size(data, 0)

@@ -17,6 +17,7 @@ from collections.abc import Callable
 
 from forebay.clock import SteadyClock
 from forebay.errors import Closed, ForebayError
+from forebay.formats.entry import TTL_SECONDS_MAX
 from forebay.kernels.entry import METADATA_BYTES, boundary, encode
 from forebay.kernels.fifo import Pusher
 from forebay.kernels.sizes import measure
@@ -75,8 +76,9 @@ class FifoWriter:
         self._start = 0
         self._room_end = 0
         self.waiting = False
-        # Both are set by the queue: what ends a look into the memory, and what makes room.
+        # Set by the queue: what ends a look into the memory, what ends all pops, what makes room.
         self.before_drain: Callable[[], None] = lambda: None
+        self.on_failure: Callable[[], None] = lambda: None
         self.make_room: Callable[[int, float | None], int] = lambda _size, _timeout: 2**62
         self.put: Callable[[object, int], int] = self._push_durable if self.always else _no_room
         self._error: ForebayError | None = None
@@ -151,7 +153,7 @@ class FifoWriter:
     def _push_durable(self, value: object, ttl: int) -> int:
         """Pushes one entry and waits for its sync; -1 if it takes more than that."""
         with self.lock:
-            if self.pusher is None or type(value) is not bytes:
+            if self.pusher is None or type(value) is not bytes or not 0 <= ttl <= TTL_SECONDS_MAX:
                 return -1
             self.check()
             entry_id = self.pusher.put(value, ttl)
@@ -239,6 +241,7 @@ class FifoWriter:
             )
         if self.pusher is not None:
             self.pusher.finish()
+        self.on_failure()
 
     def disown(self, error: Closed) -> None:
         """Ends the handle in the child of a fork; the parent's buffer is not touched."""
