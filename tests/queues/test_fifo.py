@@ -343,9 +343,9 @@ def test_pushes_and_pops_of_many_threads_lose_and_double_nothing(tmp_path: Path)
                     fifo.push(value)
                 return
             while len(popped) < 10_000:
-                value = fifo.pop()
-                if value is not None:
-                    popped.append(value)
+                one = fifo.pop()
+                if one is not None:
+                    popped.append(one)
                 popped.extend(fifo.pop_many(3))
 
         run_threads(4, work)

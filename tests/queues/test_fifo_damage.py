@@ -8,7 +8,7 @@ import pytest
 
 import forebay
 from forebay import Damaged, Fifo
-from forebay.queues.fifo_names import BOUNDS, HEAD, TAIL, TAKEN
+from forebay.queues.fifo_names import BOUNDS, HEAD, TAIL
 from tests.queues.fifo_helpers import open_fifo, tape_files
 from tests.queues.helpers import flip, numbered, snapshot
 
@@ -194,7 +194,6 @@ def test_a_lent_entry_that_is_damaged_is_counted_and_the_rest_goes_on(tmp_path: 
 
         assert popped == numbered(4, first=1)
         assert again.info()["damaged"] == 1
-    assert (tmp_path / "q" / TAKEN).exists()
 
 
 def test_reading_changes_nothing(tmp_path: Path) -> None:

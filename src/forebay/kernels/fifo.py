@@ -31,6 +31,7 @@ if cython.compiled:
         put_entry,
         take,
     )
+    from cython.cimports.libc.string import memcpy
     from cython.cimports.posix.time import CLOCK_BOOTTIME, clock_gettime, timespec
 
     _direct = cython.declare(
@@ -40,8 +41,11 @@ else:
     from forebay.kernels.entry import entry_size, get_id, get_ttl, next_ms, put_entry, take
 
 HEAD_MAGIC = b"FBHD"
-# magic 4 | sequence 8 | file bytes, position, number, id, expired, dropped, damaged, 8 each | crc 4
-HEAD_PAYLOAD_BYTES = 56
+# magic 4 | sequence 8 | file bytes, position, number, id, expired, dropped, damaged, 8 each
+# | count of what is lent out 4 | 24 for each of these | crc 4
+HEAD_FIXED_BYTES = 72
+LENT_BYTES = 24
+_FIXED = cython.declare(cython.Py_ssize_t, 72)
 _STRIDE = cython.declare(cython.Py_ssize_t, 4096)
 _META = cython.declare(cython.Py_ssize_t, 32)
 _NUMBER_MASK = cython.declare(cython.ulonglong, 0xFFFF)
@@ -71,6 +75,21 @@ def _put64(
     at: cython.Py_ssize_t
     for at in range(8):
         out[position + at] = (value >> (56 - 8 * at)) & 255
+
+
+@cython.cfunc
+@cython.inline
+def _put32(
+    out: cython.uchar[::1], position: cython.Py_ssize_t, value: cython.ulonglong
+) -> cython.void:
+    """Writes a big-endian u32."""
+    if not cython.compiled:
+        out[position : position + 4] = value.to_bytes(4, "big")
+        return
+    out[position] = (value >> 24) & 255
+    out[position + 1] = (value >> 16) & 255
+    out[position + 2] = (value >> 8) & 255
+    out[position + 3] = value & 255
 
 
 @cython.cclass
@@ -162,7 +181,8 @@ class Popper:
     """Takes entries off the head and notes it in the head's mapped slots.
 
     Any thread may call `pop` and `pop_many`; all else needs the queue's lock. A window is open
-    between `open` and `close`. While none is, or while `held`, these two take nothing.
+    between `open` and `close`. While none is, or while `held`, these two take nothing. `lent` are
+    the rows of what is lent out, noted together with the place.
     """
 
     number = cython.declare(cython.ulonglong, visibility="readonly")
@@ -172,6 +192,7 @@ class Popper:
     damaged = cython.declare(cython.ulonglong, visibility="public")
     sequence = cython.declare(cython.ulonglong, visibility="readonly")
     held = cython.declare(cython.bint, visibility="public")
+    lent = cython.declare(bytes, visibility="public")
     _file_bytes: cython.ulonglong
     _base: cython.longlong
     _at: cython.Py_ssize_t
@@ -210,6 +231,7 @@ class Popper:
         self._pusher = None
         self._is_open = False
         self.held = False
+        self.lent = b""
         self._base = 0
         self._at = self._end = self._found_at = self._found_size = 0
         self.number = self.last_id = self.expired = self.dropped = self.damaged = 0
@@ -364,12 +386,17 @@ class Popper:
         _put64(out, start + 44, self.expired)
         _put64(out, start + 52, self.dropped)
         _put64(out, start + 60, self.damaged)
+        rows: bytes = self.lent
+        size: cython.Py_ssize_t = len(rows)
+        _put32(out, start + 68, cython.cast(cython.ulonglong, size // LENT_BYTES))
+        if not cython.compiled:
+            out[start + _FIXED : start + _FIXED + size] = rows
+        elif size > 0:
+            memcpy(cython.address(out[start + _FIXED]), cython.cast(cython.p_char, rows), size)
+        size += _FIXED
         crc: cython.ulonglong
         if cython.compiled and _direct != cython.NULL:
-            crc = _direct(0, cython.address(out[start]), 68)
+            crc = _direct(0, cython.address(out[start]), cython.cast(cython.size_t, size))
         else:
-            crc = crc32(bytes(out[start : start + 68]))
-        out[start + 68] = (crc >> 24) & 255
-        out[start + 69] = (crc >> 16) & 255
-        out[start + 70] = (crc >> 8) & 255
-        out[start + 71] = crc & 255
+            crc = crc32(bytes(out[start : start + size]))
+        _put32(out, start + size, crc)

@@ -5,7 +5,8 @@ from typing import Final
 
 Mapping = mmap | bytearray
 HEAD_MAGIC: Final = b"FBHD"
-HEAD_PAYLOAD_BYTES: Final = 56
+HEAD_FIXED_BYTES: Final = 72
+LENT_BYTES: Final = 24
 
 class Pusher:
     @property
@@ -36,6 +37,7 @@ class Popper:
     @property
     def position(self) -> int: ...
     held: bool
+    lent: bytes
     expired: int
     dropped: int
     damaged: int

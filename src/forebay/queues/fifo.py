@@ -17,7 +17,7 @@ from forebay.clock import BootClock, SteadyClock, SystemClock
 from forebay.errors import Closed, Empty, InvalidOption, RecordTooLarge
 from forebay.formats.entry import SIZE_MAX, TTL_SECONDS_MAX, Entry, file_name
 from forebay.kernels.entry import METADATA_BYTES
-from forebay.queues.fifo_head import HeadFile, Taken
+from forebay.queues.fifo_head import HeadFile
 from forebay.queues.fifo_maintenance import FifoMaintenance
 from forebay.queues.fifo_reading import Reading
 from forebay.queues.fifo_recovery import Opened, open_fifo_directory
@@ -156,6 +156,7 @@ class Fifo(QueueNames):
         with self._writer.lock:
             self._writer.check()
             self._reading.finish(lent)
+        self._reading.settle()
 
     def peek(self, *, after: int | None = None) -> Entry | None:
         """Gives the oldest entry that has not expired, or the oldest behind an id; it stays.
@@ -301,7 +302,6 @@ class Fifo(QueueNames):
                 self._clock,
                 mapped=not self._writer.always,
             ),
-            Taken(self._directory, opened.head.number, always=self._writer.always),
             opened.bounds,
             self.file_bytes,
             self.options,

@@ -16,7 +16,7 @@ from forebay.errors import Damaged, NotAQueue
 from forebay.formats.entry import Entry
 from forebay.frames import Damage
 from forebay.queues.fifo_bounds import Bounds
-from forebay.queues.fifo_head import Head, Lent, read_head, read_taken
+from forebay.queues.fifo_head import Head, Lent, read_head
 from forebay.queues.fifo_names import TAIL
 from forebay.queues.fifo_recovery import Recovery, find_head, look_at
 from forebay.queues.fifo_scanner import EntryBatch, FifoScanner, Place, take_batch
@@ -55,8 +55,8 @@ class FifoReader:
             raise NotAQueue(f"{self.path} is not a fifo: it has neither files nor a head")
         self.head: Head = head
         self._found: Recovery = look_at(self._filesystem, self._directory, head, self.tail)
-        lent = read_taken(self._directory, head.number)
-        self.lent: list[Lent] = [row for row in lent if row.number < self._found.found.number]
+        end = self._found.found.number
+        self.lent: list[Lent] = sorted(row for row in head.lent if row.number < end)
         self.begin = head.number
         self.end = max(head.number, self._found.found.number)
 

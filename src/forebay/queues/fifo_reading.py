@@ -16,7 +16,7 @@ from forebay.clock import SteadyClock
 from forebay.errors import Damaged, Full
 from forebay.formats.entry import Entry
 from forebay.queues.fifo_bounds import Bounds
-from forebay.queues.fifo_head import Head, HeadFile, Lent, Taken
+from forebay.queues.fifo_head import Head, HeadFile, Lent
 from forebay.queues.fifo_scanner import WINDOW_BYTES, FifoScanner, Place, take_batch
 from forebay.queues.fifo_writer import FifoWriter
 from forebay.queues.options import FifoOptions
@@ -39,7 +39,6 @@ class Reading:
         directory: Directory,
         writer: FifoWriter,
         head: HeadFile,
-        taken: Taken,
         bounds: Bounds,
         file_bytes: int,
         options: FifoOptions,
@@ -49,16 +48,15 @@ class Reading:
         self._writer = writer
         self._head = head
         self.popper = head.popper
-        self._taken = taken
         self._bounds = bounds
         self._file_bytes = file_bytes
         self._options = options
         self._clock = clock
         self._scanner = FifoScanner(directory, file_bytes, bounds)
         # Lent out before a crash, or given back: the next to go, in the order of their numbers.
-        self.returned: list[Lent] = sorted(taken.lent.values(), key=lambda lent: lent.number)
+        self.returned: list[Lent] = sorted(head.lent.values(), key=lambda lent: lent.number)
         self.popper.held = bool(self.returned)
-        self.commit = GroupCommit(self._sync_head, self.popper.number)
+        self.commit = GroupCommit(self._sync_head, self.popper.sequence)
         self._trouble: Damaged | None = None
         self._peeked: list[Entry] = []
         self._peek_place = self.place
@@ -75,13 +73,13 @@ class Reading:
     @property
     def first_position(self) -> int:
         """Where on the tape the oldest entry is that has not left for good."""
-        lent = (entry.position for entry in self._taken.lent.values())
-        return min(self.popper.position, *lent) if self._taken.lent else self.popper.position
+        lent = (entry.position for entry in self._head.lent.values())
+        return min(self.popper.position, *lent) if self._head.lent else self.popper.position
 
     @property
     def lent_out(self) -> int:
         """How many entries are lent out now."""
-        return len(self._taken.lent) - len(self.returned)
+        return len(self._head.lent) - len(self.returned)
 
     @unbroken
     def pop(self) -> bytes | None:
@@ -89,7 +87,7 @@ class Reading:
         self._raise_trouble()
         while self.returned:
             entry = self._read(self.returned[0])
-            self._taken.remove(self.returned[0].number)
+            self._head.finish(self.returned[0].number)
             self._drop_returned()
             if entry is not None:
                 return entry.value
@@ -133,22 +131,21 @@ class Reading:
             lent = self.returned[0]
             entry = self._read(lent)
             if entry is None:
-                self._taken.remove(lent.number)
+                self._head.finish(lent.number)
             self._drop_returned()
             if entry is not None:
                 return entry, lent
-        # Nobody may pop meanwhile: that would note this entry as gone before it is noted as lent.
+        # Nobody may pop meanwhile: that would note this entry as gone before it is lent out.
         self.popper.held = True
         try:
             found = self._next_entry()
             if found is None:
                 return None
             try:
-                self._taken.add(found[1])
-            except (OSError, Full):
+                self._head.lend(found[1])
+            except Full:
                 self.popper.place(*found[1].place)
                 raise
-            self.popper.save()
             return found
         finally:
             self.popper.held = bool(self.returned)
@@ -156,14 +153,14 @@ class Reading:
     @unbroken
     def finish(self, lent: Lent) -> None:
         """Lets an entry that is lent out leave for good."""
-        if lent.number in self._taken.lent:
-            self._taken.remove(lent.number)
+        if lent.number in self._head.lent:
+            self._head.finish(lent.number)
             self._release()
             self._writer.changes.announce()
 
     def give_back(self, lent: Lent) -> None:
         """Puts an entry that is lent out back to the front."""
-        if lent.number in self._taken.lent:
+        if lent.number in self._head.lent:
             self.popper.held = True
             bisect.insort(self.returned, lent, key=lambda entry: entry.number)
             self._writer.changes.announce()
@@ -213,7 +210,7 @@ class Reading:
     def settle(self) -> None:
         """Makes what was taken durable, if the policy asks for it. Without the lock."""
         if self._writer.always:
-            self.commit.wait(self.popper.number, 0)
+            self.commit.wait(self.popper.sequence, 0)
 
     def fail(self, error: BaseException) -> None:
         """Ends the handle: everything raises from now on."""
@@ -222,13 +219,10 @@ class Reading:
     def sync_head(self) -> None:
         """Makes durable what was taken so far. Without the lock."""
         self._sync_head()
-        with self._writer.lock:
-            self._taken.sync()
 
     def close(self) -> None:
         """Closes its files."""
         self._head.close()
-        self._taken.close()
         self._scanner.close()
 
     def _next_entry(self) -> tuple[Entry, Lent] | None:
@@ -360,7 +354,6 @@ class Reading:
             # Recovery begins at the durable mark: the file that it is in must be there.
             self._writer.sync_now()
         self._commit(self._head.state())
-        self._taken.sync()
         tape.release(below)
         self._bounds.forget_below(below // self._file_bytes)
         keep_reserve(self._directory)
@@ -377,7 +370,7 @@ class Reading:
             with self._writer.lock:
                 self._fail(error)
             raise
-        return head.number
+        return head.sequence
 
     def _commit(self, head: Head) -> None:
         """Makes the head durable with the lock held."""

@@ -26,7 +26,7 @@ from forebay.frames import Damage
 from forebay.kernels.checksum import crc32
 from forebay.kernels.entry import METADATA_BYTES, find
 from forebay.queues.fifo_bounds import Boundary, Bounds
-from forebay.queues.fifo_head import Head, Taken, read_head, read_taken, write_head
+from forebay.queues.fifo_head import Head, read_head, write_head
 from forebay.queues.fifo_names import COPY, TAIL, is_temporary, list_files, refuse_foreign
 from forebay.queues.fifo_scanner import EntryBatch, FifoScanner, Place, TapeEnd, take_batch
 from forebay.queues.fifo_writer import STAGED_HEADER
@@ -76,7 +76,7 @@ def open_fifo_directory(
                 f"file_bytes = {file_bytes}: {directory.path} has files of {head.file_bytes} bytes"
             )
         if read_head(directory) is None:
-            write_head(directory, head)
+            head = write_head(directory, head)
         if tail_file is None or tail is None:
             tail = _found_tail(filesystem, directory, head)
             tail_file = TailFile.create(directory, tail, name=TAIL)
@@ -251,7 +251,7 @@ class Recovery:
         if lost >= 0:
             # Nothing is before it: it need not stand where something was.
             self.head = self.head._replace(position=end.position)
-            write_head(self._directory, self.head)
+            self.head = write_head(self._directory, self.head)
         if lost > 0:
             path = self._directory.path
             _logger.warning("%s: %d entries that were popped are not on the disk", path, lost)
@@ -312,20 +312,16 @@ class Recovery:
         return len(starts)
 
     def _point_to(self, places: dict[int, int]) -> None:
-        """Lets the head and what is lent out name the copies."""
-        lent = read_taken(self._directory, self.head.number)
-        moved = [
+        """Lets the head, and what is lent out, name the copies; what did not survive is no more."""
+        lent = tuple(
             row._replace(position=places.get(row.number, row.position))
-            for row in lent
+            for row in self.head.lent
             if row.number < self.found.number
-        ]
-        if moved != lent:
-            taken = Taken(self._directory, self.head.number, always=True)
-            taken.replace(moved)
-            taken.close()
-        if self.head.number in places:
-            self.head = self.head._replace(position=places[self.head.number])
-            write_head(self._directory, self.head)
+        )
+        position = places.get(self.head.number, self.head.position)
+        self.head = self.head._replace(position=position, lent=lent)
+        # Even if it is the same: it may be in the cache and not on the disk, and is served.
+        self.head = write_head(self._directory, self.head)
 
     def _keep_torn_bytes(self) -> None:
         """Keeps what is behind the last good entry in the old files, if there is anything."""
