@@ -91,7 +91,9 @@ class FifoWorkload:
                 if first is not None and second is not None and self.random.random() < 0.5:
                     raise KeyError
             return
-        self._try()
+        # The oldest of those that are left may be gone from now on, and any behind them.
+        pushed = range(len(self.model.pushed))
+        self._try([number for number in pushed if number not in self.model.gone])
         values = [self.fifo.pop()] if count == 1 else self.fifo.pop_many(count)
         self.model.gone += [number_of(value) for value in values if value is not None]
         self._promise_gone()
@@ -99,16 +101,15 @@ class FifoWorkload:
     def _take(self, stack: contextlib.ExitStack) -> bytes | None:
         if not self.fifo.size:
             return None
-        self._try()
         taken = self.fifo.take()
         entry = taken.__enter__()
         number = number_of(entry.value)
 
         def leave(kind: Any, error: Any, traceback: Any) -> bool:
-            try:
-                taken.__exit__(kind, error, traceback)
-            except KeyError:
-                return False
+            if kind is None:
+                # Before this, no crash may take what is only lent out.
+                self._try([number])
+            taken.__exit__(kind, error, traceback)
             if kind is None:
                 self.model.gone.append(number)
                 self._promise_gone()
@@ -117,11 +118,9 @@ class FifoWorkload:
         stack.push(leave)
         return entry.value
 
-    def _try(self) -> None:
-        """Notes that any entry may be taken from now on: the oldest of those that are left."""
-        self.model.tried += [
-            number for number in range(len(self.model.pushed)) if number not in self.model.gone
-        ]
+    def _try(self, numbers: list[int]) -> None:
+        """Notes that entries are about to be taken: a crash may take them or not."""
+        self.model.tried += numbers
         self.filesystem.acknowledge(Promise(cursor=TRIED, position=len(self.model.tried)))
 
     def _promise_gone(self, *, durable: bool = False) -> None:

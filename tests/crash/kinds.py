@@ -74,7 +74,16 @@ FIFO = Kind(
     scenarios.FIFO_SCENARIOS,
     [{}, {"sync": "os"}, {"sync": "interval"}],
     scenarios.random_steps,
-    ("rolling", "closing", "popping", "killed", "spanning", "os rolling", "os killed", "os staged"),
+    (
+        "rolling",
+        "closing",
+        "popping",
+        "lending",
+        "killed",
+        "os draining",
+        "os popping",
+        "os staged",
+    ),
     lambda options: True,
 )
 KINDS = {"log": LOG, "events": EVENTS, "fifo": FIFO}
