@@ -15,6 +15,7 @@ from types import TracebackType
 from forebay.errors import Damaged, NotAQueue
 from forebay.formats.entry import Entry
 from forebay.frames import Damage
+from forebay.kernels.entry import METADATA_BYTES
 from forebay.queues.fifo_bounds import Bounds
 from forebay.queues.fifo_head import Head, Lent, read_head
 from forebay.queues.fifo_names import TAIL
@@ -59,6 +60,17 @@ class FifoReader:
         self.lent: list[Lent] = sorted(row for row in head.lent if row.number < end)
         self.begin = head.number
         self.end = max(head.number, self._found.found.number)
+        # Behind the last entry that is in the files.
+        self.stored: Place = self._found.stored
+
+    @property
+    def tape_bytes(self) -> int:
+        """How many bytes of the tape the entries take, 32 for each included."""
+        first = min([self.head.position, *(row.position for row in self.lent)])
+        staged = sum(
+            len(value) + METADATA_BYTES for batch in self._found.staged for value in batch.values
+        )
+        return max(0, self.stored.position + staged - first)
 
     def __len__(self) -> int:
         return len(self.lent) + self.end - self.begin

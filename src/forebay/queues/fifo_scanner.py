@@ -148,17 +148,25 @@ class FifoScanner:
 
     def _damage(self, place: Place, found: Place) -> Damage:
         file, start = divmod(place.position, self._file_bytes)
-        name = file_name(file)
         lost = found.number - place.number
-        if file not in self._files():
-            reason = "the file is missing"
-        elif self._size_of(name) != self._file_bytes:
-            reason = f"the file has {self._size_of(name)} bytes, not {self._file_bytes}"
-        else:
-            reason = "no entry verifies here"
-        path = f"{self._directory.path}/{name}"
+        path = f"{self._directory.path}/{file_name(file)}"
         length = found.position - place.position
-        return Damage(path, start, length, reason, False, place.number, lost)
+        return Damage(path, start, length, self._reason(place), False, place.number, lost)
+
+    def _reason(self, place: Place) -> str:
+        """Says why there is no entry: a file that it lies in is not whole, or it is damaged."""
+        first = place.position // self._file_bytes
+        claimed = claimed_size(self._tape.read(METADATA_BYTES, place.position), 0)
+        last = (place.position + max(claimed, METADATA_BYTES) - 1) // self._file_bytes
+        for number in range(first, last + 1):
+            name = file_name(number)
+            which = "the file" if number == first else f"the file {name}, where it goes on,"
+            size = self._size_of(name)
+            if size is None:
+                return f"{which} is missing"
+            if size != self._file_bytes:
+                return f"{which} has {size} bytes, not {self._file_bytes}"
+        return "no entry verifies here"
 
     def _missing(self, place: Place, end: Place) -> Damage:
         file, start = divmod(place.position, self._file_bytes)
@@ -166,8 +174,11 @@ class FifoScanner:
         count = end.number - place.number
         return Damage(path, start, 0, f"{count} entries are missing", False, place.number, count)
 
-    def _size_of(self, name: str) -> int:
-        file = self._directory.open(name)
+    def _size_of(self, name: str) -> int | None:
+        try:
+            file = self._directory.open(name)
+        except FileNotFoundError:
+            return None
         try:
             return file.size()
         finally:
