@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from forebay.kernels.entry import METADATA_BYTES
-from forebay.kernels.fifo import Pusher
+from forebay.kernels.pusher import Pusher
 from forebay.queues import fifo_recovery, fifo_scanner
 from forebay.queues.fifo_bounds import Bounds
 from forebay.queues.fifo_head import HeadFile, Lent

@@ -367,3 +367,11 @@ def test_the_background_thread_drains_and_syncs(tmp_path: Path) -> None:
         fifo.push(b"soon durable")
 
         assert wait_until(lambda: fifo.info()["durable"] == 1)
+
+
+def test_files_are_half_the_bound_where_nothing_else_is_said(tmp_path: Path) -> None:
+    with Fifo(tmp_path / "q", max_bytes=4_000) as fifo:
+        assert fifo.file_bytes == 2_000
+
+    with pytest.raises(InvalidOption, match=r"max_bytes = 3000: .* files of 2000 bytes; at least"):
+        Fifo(tmp_path / "q", max_bytes=3_000)

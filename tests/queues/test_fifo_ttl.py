@@ -95,3 +95,17 @@ def test_ids_rise_where_the_low_bits_of_the_number_start_anew(tmp_path: Path) ->
         assert (last & 0xFFFF, first_of_next & 0xFFFF) == (0xFFFF, 0)
         assert first_of_next > last
         assert len(fifo.pop_many(100_000)) == 65_547
+
+
+@pytest.mark.parametrize("when_full", ["reject", "block", "drop_oldest"])
+def test_a_queue_full_of_expired_entries_takes_new_ones(tmp_path: Path, when_full: str) -> None:
+    clock = TwoClocks()
+    options = {"sync": "os", "clock": clock, "max_bytes": 3_000, "when_full": when_full}
+    with open_fifo(tmp_path / "q", ttl_seconds=1, **options) as fifo:
+        fifo.push_many(numbered(22))
+        clock.pass_time(1_000)
+
+        fifo.push_many(numbered(20, first=100))
+
+        assert fifo.pop_many(30) == numbered(20, first=100)
+        assert (fifo.info()["expired"], fifo.info()["dropped"]) == (22, 0)

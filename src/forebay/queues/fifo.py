@@ -60,9 +60,7 @@ class Fifo(QueueNames):
         try:
             self._directory.lock()
             self._build(
-                open_fifo_directory(
-                    self._filesystem, self._directory, self.options.file_bytes, self._clock
-                )
+                open_fifo_directory(self._filesystem, self._directory, self.options, self._clock)
             )
         except BaseException:
             self._directory.close()

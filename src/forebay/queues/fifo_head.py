@@ -1,9 +1,9 @@
 """`fifo-head`: what has left a fifo, and what is only lent out. Source of truth.
 
-Four checked slots, 4096 bytes apart; of those that verify, the one with the highest sequence counts.
-The first two are written in turn at every change and never waited for: they survive `kill -9`. They
-are mapped, so that a pop is a few stores; under "always" they are not used. The other two are
-written in turn, each with a sync: a power cut that tears what was being stored leaves what was
+Four checked slots, 4096 bytes apart; the one with the highest sequence counts, of those that
+verify. The first two are written in turn at every change and never waited for: they survive `kill
+-9`. They are mapped, so that a pop is a few stores; under "always" they are not used. The other two
+are written in turn, each with a sync: a power cut that tears what was being stored leaves what was
 synced. One slot holds place and lent entries together, so that no crash comes between the two.
 
 A slot, big-endian:
@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 from forebay.clock import SteadyClock
 from forebay.errors import Full
 from forebay.kernels.checksum import crc32
-from forebay.kernels.fifo import HEAD_FIXED_BYTES, HEAD_MAGIC, LENT_BYTES, Popper
+from forebay.kernels.popper import HEAD_FIXED_BYTES, HEAD_MAGIC, LENT_BYTES, Popper
 from forebay.queues.fifo_names import HEAD
 from forebay.queues.fifo_scanner import Place
 from forebay.storage.filesystem import Directory, File, Mapping, write_all

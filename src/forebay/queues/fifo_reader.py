@@ -80,7 +80,9 @@ class FifoReader:
         scanner = FifoScanner(self._directory, self.head.file_bytes, Bounds(self._directory))
         try:
             for lent in self.lent:
-                yield self._read_lent(scanner, lent)
+                item = self._read_lent(scanner, lent)
+                if isinstance(item, EntryBatch) or self._is_lent(lent):
+                    yield item
             yield from self._scan_files(scanner)
         finally:
             scanner.close()
@@ -163,6 +165,11 @@ class FifoReader:
                 yield item
             else:
                 return
+
+    def _is_lent(self, lent: Lent) -> bool:
+        """Says whether an entry is still lent out: if not, its file may be gone."""
+        head = read_head(self._directory)
+        return head is None or lent in head.lent
 
     def _read_lent(self, scanner: FifoScanner, lent: Lent) -> EntryBatch | Damage:
         found = self._found

@@ -17,6 +17,7 @@ from forebay.errors import Damaged, Full
 from forebay.formats.entry import Entry
 from forebay.queues.fifo_bounds import Bounds
 from forebay.queues.fifo_head import Head, HeadFile, Lent
+from forebay.queues.fifo_peeking import Peeking
 from forebay.queues.fifo_scanner import WINDOW_BYTES, FifoScanner, Place, take_batch
 from forebay.queues.fifo_writer import FifoWriter
 from forebay.queues.options import FifoOptions
@@ -28,7 +29,6 @@ from forebay.storage.staging import HEADER_BYTES
 
 _logger = logging.getLogger(__name__)
 _WAIT_SECONDS = 0.05
-_PEEK_ENTRIES = 256
 
 
 class Reading:
@@ -58,9 +58,7 @@ class Reading:
         self.popper.held = bool(self.returned)
         self.commit = GroupCommit(self._sync_head, self.popper.sequence)
         self._trouble: Damaged | None = None
-        self._peeked: list[Entry] = []
-        self._peek_place = self.place
-        self._peek_after: int | None = None
+        self._peeking = Peeking(self._scanner, writer, clock)
         writer.before_drain = self.popper.close
         writer.on_failure = self._hold
         writer.make_room = self.make_room
@@ -171,18 +169,7 @@ class Reading:
             entry = self._read(lent) if after is None or lent.id > after else None
             if entry is not None:
                 return entry
-        if after is None or after != self._peek_after:
-            self._peeked, self._peek_place = [], self.place
-        while True:
-            while self._peeked:
-                entry = self._peeked.pop(0)
-                gone = entry.offset < self.popper.number or self._is_past(entry)
-                if not gone and (after is None or entry.id > after):
-                    self._peek_after = entry.id
-                    return entry
-            if not self._peek_on():
-                self._peek_after = None
-                return None
+        return self._peeking.next(self.place, after)
 
     def make_room(self, size: int, timeout: float | None) -> int:
         """Waits, refuses or drops until `size` bytes may be written; gives how many may be."""
@@ -197,6 +184,8 @@ class Reading:
             used = self._writer.position - self.first_position
             if size <= limit - used:
                 return limit - used
+            if self._skip_expired():
+                continue
             if self._options.when_full == "drop_oldest" and self._drop_oldest():
                 continue
             wait = _WAIT_SECONDS
@@ -275,6 +264,25 @@ class Reading:
         readable = self._writer.readable
         return Place(readable.position, readable.number, 0)
 
+    def _skip_expired(self) -> bool:
+        """Lets the entries next in turn leave that have expired; says whether there were any."""
+        while not self.returned and self._trouble is None:
+            before = self.place
+            if self.popper.skip_expired():
+                return True
+            try:
+                if not self._advance():
+                    return False
+            except Damaged as error:
+                self._trouble = error
+                return True
+            if self.popper.skip_expired():
+                return True
+            if self.place == before:
+                # What is next is alive.
+                return False
+        return False
+
     def _raise_trouble(self, *, unless: bool = False) -> None:
         """Raises what a call before could not, because it had something to give."""
         if self._trouble is not None and not unless:
@@ -295,27 +303,7 @@ class Reading:
             self.popper.save()
             return None
         (entry,) = take_batch(data, lent.place, 1).entries()
-        return None if self._is_past(entry) else entry
-
-    def _is_past(self, entry: Entry) -> bool:
-        return entry.expires_ms is not None and entry.expires_ms <= self._clock.now_ms()
-
-    def _peek_on(self) -> bool:
-        """Reads more entries to peek at, round damage; False if there are none."""
-        if self._peek_place.number >= self._writer.readable.number and not self._writer.always:
-            self._writer.drain()
-        place, end = self._peek_place, self._end()
-        if place.number < self.popper.number:
-            place = self.place
-        if place.number >= end.number:
-            return False
-        data = self._scanner.window(place, end.position)
-        if data is None:
-            self._peek_place = self._scanner.judge(place, end)[1]
-        else:
-            batch = take_batch(data, place, min(_PEEK_ENTRIES, end.number - place.number))
-            self._peeked, self._peek_place = batch.entries(), batch.end
-        return True
+        return None if entry.has_expired(self._clock.now_ms()) else entry
 
     def _drop_oldest(self) -> bool:
         """Drops the entries that begin in the oldest file; False if there are none to drop."""

@@ -30,6 +30,7 @@ from forebay.queues.fifo_head import Head, read_head, write_head
 from forebay.queues.fifo_names import COPY, TAIL, is_temporary, list_files, refuse_foreign
 from forebay.queues.fifo_scanner import EntryBatch, FifoScanner, Place, TapeEnd, take_batch
 from forebay.queues.fifo_writer import STAGED_HEADER
+from forebay.queues.options import FifoOptions
 from forebay.storage import atomic, quarantine
 from forebay.storage.filesystem import Directory, Filesystem, write_all
 from forebay.storage.staging import NAME as STAGING_NAME
@@ -37,7 +38,6 @@ from forebay.storage.staging import blank_staged, read_staged
 from forebay.storage.tail import Tail, TailFile
 
 _logger = logging.getLogger(__name__)
-FILE_BYTES_DEFAULT = 32 << 20
 # For walks that go as far as there is anything.
 _ALL = 2**62
 _COPY = struct.Struct(">QQQ")
@@ -57,7 +57,7 @@ class Opened:
 
 
 def open_fifo_directory(
-    filesystem: Filesystem, directory: Directory, file_bytes: int | None, clock: SteadyClock
+    filesystem: Filesystem, directory: Directory, options: FifoOptions, clock: SteadyClock
 ) -> Opened:
     """Recovers a directory that this process owns; creates what a new queue needs."""
     names = directory.names()
@@ -70,11 +70,8 @@ def open_fifo_directory(
         tail = None if tail_file is None else tail_file.read()
         head = find_head(directory, tail)
         if head is None:
-            head = Head(file_bytes or FILE_BYTES_DEFAULT)
-        if file_bytes is not None and file_bytes != head.file_bytes:
-            raise InvalidOption(
-                f"file_bytes = {file_bytes}: {directory.path} has files of {head.file_bytes} bytes"
-            )
+            head = Head(options.new_file_bytes)
+        _check_size(directory.path, head.file_bytes, options)
         if read_head(directory) is None:
             head = write_head(directory, head)
         if tail_file is None or tail is None:
@@ -96,6 +93,19 @@ def open_fifo_directory(
         if tail_file is not None:
             tail_file.close()
         raise
+
+
+def _check_size(path: str, file_bytes: int, options: FifoOptions) -> None:
+    """Refuses options that the files of the queue do not fit."""
+    if options.file_bytes is not None and options.file_bytes != file_bytes:
+        raise InvalidOption(
+            f"file_bytes = {options.file_bytes}: {path} has files of {file_bytes} bytes"
+        )
+    if options.max_bytes is not None and options.max_bytes < 2 * file_bytes:
+        raise InvalidOption(
+            f"max_bytes = {options.max_bytes}: {path} has files of {file_bytes} bytes; "
+            "at least two of them"
+        )
 
 
 def look_at(

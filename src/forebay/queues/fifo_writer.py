@@ -19,7 +19,7 @@ from forebay.clock import SteadyClock
 from forebay.errors import Closed, ForebayError
 from forebay.formats.entry import TTL_SECONDS_MAX
 from forebay.kernels.entry import METADATA_BYTES, boundary, encode
-from forebay.kernels.fifo import Pusher
+from forebay.kernels.pusher import Pusher
 from forebay.kernels.sizes import measure
 from forebay.queues.changes import Changes
 from forebay.queues.fifo_bounds import Boundary, Bounds
