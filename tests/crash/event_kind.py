@@ -56,6 +56,17 @@ class Model:
     dropping: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a reader saw before anything was recovered, and what the owner has afterwards.
+
+    Numbers of events; `seen` is None if there was no queue to read.
+    """
+
+    seen: list[int] | None
+    numbers: list[int]
+
+
 class EventWorkload:
     """Operations on an event queue, each followed by its promise."""
 
@@ -216,7 +227,7 @@ def check_machine(
     where: str,
     go_on: bool = False,
     killed: bool = False,
-) -> None:
+) -> Found:
     """Opens the queue on a machine, and raises `Broken` if a promise does not hold."""
     check_state_file(machine, where)
     seen: list[int] | None = None
@@ -224,16 +235,26 @@ def check_machine(
         seen = numbers_of(reader, where)
     queue = open_queue(machine, options)
     check_state_file(machine, where)
-    found = []
+    numbers = []
     while batch := queue.read(7):
-        found += [event.timestamp_ns for event in batch]
-    if seen is not None and seen != found and not (killed and set(seen) <= set(found)):
-        raise Broken(f"{where}: a reader saw events {seen}, the owner {found}")
-    check_numbers(found, kept, model, where)
+        numbers += [event.timestamp_ns for event in batch]
+    found = Found(seen, numbers)
+    hold_promises(found, kept, model, where=where, killed=killed)
     if go_on:
-        check_going_on(queue, machine, found, options, where)
+        check_going_on(queue, machine, numbers, options, where)
     else:
         queue._closed = True
+    return found
+
+
+def hold_promises(
+    found: Found, kept: list[Promise], model: Model, *, where: str, killed: bool = False
+) -> None:
+    """Raises `Broken` if what was found does not keep a promise."""
+    seen, numbers = found.seen, found.numbers
+    if seen is not None and seen != numbers and not (killed and set(seen) <= set(numbers)):
+        raise Broken(f"{where}: a reader saw events {seen}, the owner {numbers}")
+    check_numbers(numbers, kept, model, where)
 
 
 def check_numbers(found: list[int], kept: list[Promise], model: Model, where: str) -> None:
