@@ -288,9 +288,9 @@ def check_going_on(
     where: str,
 ) -> None:
     """Puts, closes and opens again: the queue must be whole, clean, and as Beats wants it."""
-    before = segment_ids(machine)
+    before = segment_ids(machine.files())
     queue.put(Event(AFTER))
-    new = max(segment_ids(machine), default=-1)
+    new = max(segment_ids(machine.files()), default=-1)
     if new <= max(before, default=-1):
         raise Broken(f"{where}: segment {new} is not above {before}")
     queue.close()
@@ -310,21 +310,22 @@ def check_going_on(
             raise Broken(f"{where}: events were done with and are not")
 
 
-def segment_ids(machine: ForgetfulFilesystem) -> list[int]:
-    names = [path.removeprefix(f"{PATH}/") for path in machine.files()]
+def segment_ids(files: dict[str, bytes]) -> list[int]:
+    names = [path.removeprefix(f"{PATH}/") for path in files]
     numbers = [parse_segment_name(name) for name in names]
     return [number for number in numbers if number is not None]
 
 
 def check_state_file(machine: ForgetfulFilesystem, where: str) -> None:
     """Beats deletes everything if its state names a segment above the newest file."""
-    state = machine.files().get(f"{PATH}/state.dat", b"")
+    files = machine.files()
+    state = files.get(f"{PATH}/state.dat", b"")
     if not state:
         return
     if len(state) != 28:
         raise Broken(f"{where}: state.dat is torn")
     version, segment, position, index = struct.unpack("<IQQQ", state)
-    newest = max(segment_ids(machine), default=-1)
+    newest = max(segment_ids(files), default=-1)
     if version != 1 or segment > newest or (index == 0) != (position == 0):
         raise Broken(f"{where}: state.dat names {segment}, {position}, {index} of {newest}")
 

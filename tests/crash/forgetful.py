@@ -31,7 +31,7 @@ from hashlib import blake2b
 from random import Random
 
 from forebay.errors import NotAQueue
-from tests.crash.disk import ROOT, Acknowledged, Image, NamesSynced, Replaced, build_tree
+from tests.crash.disk import ROOT, Acknowledged, Image, NamesSynced, Replaced
 from tests.crash.handles import ForgetfulDirectory
 from tests.crash.pagecache import Folder, Node, PageCache, os_error
 from tests.crash.states import Plan, Remains, find_remains
@@ -238,10 +238,7 @@ class ForgetfulFilesystem:
         """Gives the content by path, as the page cache has it."""
         with self._cache.mutex:
             self._cache.notice_stores()
-            image = self._cache.image()
-        tree = build_tree(image.names, image.folders)
-        contents = (image.files[number] for number in tree.numbers)
-        return dict(zip(tree.paths, contents, strict=True))
+            return self._cache.files()
 
     def read_file(self, path: str) -> bytes:
         """Gives the content of a file, as the page cache has it."""

@@ -147,6 +147,18 @@ class PageCache:
                     files[child.number] = bytes(child.content)
         return Image(names, frozenset(folder.number for folder in folders), files)
 
+    def files(self) -> dict[str, bytes]:
+        """Gives the content that can be reached, by path."""
+        files: dict[str, bytes] = {}
+        folders = [("", self.root)]
+        for path, folder in folders:
+            for name, child in folder.entries.items():
+                if isinstance(child, Folder):
+                    folders.append((f"{path}/{name}", child))
+                else:
+                    files[f"{path}/{name}"] = bytes(child.content)
+        return dict(sorted(files.items()))
+
     def begin(self, kind: str, path: str) -> bool:
         """Starts a call that can fail; true says that this write has to be short."""
         if self._mapped:
