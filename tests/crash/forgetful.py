@@ -74,7 +74,7 @@ class ForgetfulFilesystem:
     def __init__(self, seed: int = 0, *, image: Image | None = None) -> None:
         self.acknowledgements: list[object] = []
         self._seed = seed
-        self._boot_seed = seed
+        self._boot_id = blake2b(f"boot {seed}".encode(), digest_size=16).digest()
         self._random: Random | None = None
         self._cache = PageCache(image or Image({}, frozenset([ROOT]), {}))
 
@@ -111,7 +111,7 @@ class ForgetfulFilesystem:
         return folder
 
     def boot_id(self) -> bytes:
-        return blake2b(f"boot {self._boot_seed}".encode(), digest_size=16).digest()
+        return self._boot_id
 
     def random_bytes(self, count: int) -> bytes:
         with self._cache.mutex:
@@ -184,7 +184,7 @@ class ForgetfulFilesystem:
             machine._cache.next_number = self._cache.next_number
             machine._cache.base = self._cache.base
             machine._cache.log = list(self._cache.log)
-            machine._boot_seed = self._boot_seed
+            machine._boot_id = self._boot_id
             machine.acknowledgements = list(self.acknowledgements)
             machine.capacity_bytes = self.capacity_bytes
             return machine
