@@ -142,7 +142,7 @@ class FifoWorkload:
         self.filesystem = self.filesystem.kill()
         self.fifo = self._open()
         with FifoReader(PATH, filesystem=self.filesystem) as reader:
-            found = set(numbers_in(reader, "kill -9"))
+            found = {number_of(value) for value in values_in(reader, "kill -9")}
         missing = self.model.stored - found - set(self.model.gone)
         if missing and not self.model.dropping:
             raise Broken(f"kill -9: entries {sorted(missing)} are missing")
@@ -186,13 +186,23 @@ def open_fifo(
     )
 
 
-def numbers_in(reader: FifoReader, where: str) -> list[int]:
-    numbers: list[int] = []
+def values_in(reader: FifoReader, where: str) -> list[bytes]:
+    values: list[bytes] = []
     for item in reader.scan():
         if isinstance(item, Damage):
             raise Broken(f"{where}: damage after a crash: {item}")
-        numbers += [number_of(value) for value in item.values]
-    return numbers
+        values += item.values
+    return values
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a machine had: as a reader saw it (None: no queue), as its owner has it, its size."""
+
+    seen: list[int] | None
+    numbers: list[int]
+    values: list[bytes]
+    size: int
 
 
 def check_machine(
@@ -204,27 +214,36 @@ def check_machine(
     where: str,
     go_on: bool = False,
     killed: bool = False,
-) -> None:
+) -> Found:
     """Opens the fifo on a machine, and raises `Broken` if a promise does not hold."""
     seen: list[int] | None = None
     with (
         contextlib.suppress(FileNotFoundError, NotAQueue),
         FifoReader(PATH, filesystem=machine) as reader,
     ):
-        seen = numbers_in(reader, where)
+        seen = [number_of(value) for value in values_in(reader, where)]
     fifo = open_fifo(machine, options)
     with FifoReader(PATH, filesystem=machine) as reader:
-        found = numbers_in(reader, where)
-        values = list(reader.values())
-    if seen is not None and seen != found and not (killed and set(seen) <= set(found)):
-        raise Broken(f"{where}: a reader saw entries {seen}, the owner has {found}")
-    if len(fifo) != len(found):
-        raise Broken(f"{where}: the size is {len(fifo)}, there are {found}")
-    check_entries(found, values, kept, model, where)
+        values = values_in(reader, where)
+    found = Found(seen, [number_of(value) for value in values], values, len(fifo))
+    hold_promises(found, kept, model, where=where, killed=killed)
     if go_on:
         check_going_on(fifo, machine, values, options, where)
     else:
         fifo._closed = True
+    return found
+
+
+def hold_promises(
+    found: Found, kept: list[Promise], model: Model, *, where: str, killed: bool = False
+) -> None:
+    """Raises `Broken` if what was found does not keep a promise."""
+    seen, numbers = found.seen, found.numbers
+    if seen is not None and seen != numbers and not (killed and set(seen) <= set(numbers)):
+        raise Broken(f"{where}: a reader saw entries {seen}, the owner has {numbers}")
+    if found.size != len(numbers):
+        raise Broken(f"{where}: the size is {found.size}, there are {numbers}")
+    check_entries(numbers, found.values, kept, model, where)
 
 
 def check_entries(

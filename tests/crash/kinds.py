@@ -74,6 +74,7 @@ EVENTS = Kind(
 FIFO = Kind(
     fifo_kind.FifoWorkload,
     fifo_kind.check_machine,
+    fifo_kind.hold_promises,
     scenarios.FIFO_SCENARIOS,
     [{}, {"sync": "os"}, {"sync": "interval"}],
     scenarios.random_steps,
