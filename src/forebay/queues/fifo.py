@@ -306,6 +306,7 @@ class Fifo(QueueNames):
             self._clock,
         )
         self._bounds = opened.bounds
+        self.changes = self._writer.changes
 
     def _push_slowly(self, value: object, ttl: object, timeout: float | None) -> int:
         entry_id = self._writer.push(self._check_value(value), _check_ttl(ttl), timeout)
