@@ -53,6 +53,18 @@ def test_the_example_of_events_prints_what_it_put(
     assert list(forebay.read(tmp_path / "spool" / "diskqueue").events(unread=True)) == []
 
 
+def test_the_example_of_asyncio_prints_what_it_appended_and_commits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    exec(compile(blocks("README.md", "python")[2], "README.md", "exec"), {})
+
+    assert len(capsys.readouterr().out.splitlines()) == 64
+    with forebay.Log(tmp_path / "spool" / "doors") as log:
+        assert (log.end, log.info()["consumers"]) == (64, {"billing": 64})
+
+
 def test_the_examples_have_at_most_ten_lines() -> None:
     assert all(len(block.splitlines()) <= 10 for block in blocks("README.md", "python"))
 
