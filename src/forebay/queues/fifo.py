@@ -118,7 +118,8 @@ class Fifo(QueueNames):
         value = self._reading.popper.pop()
         if value is None:
             value = self._wait(self._pop_slowly, timeout)
-        self._taken_off()
+        if value is not None:
+            self._taken_off()
         return value
 
     def pop_many(self, count: int, timeout: float | None = None) -> list[bytes]:
@@ -131,7 +132,8 @@ class Fifo(QueueNames):
         values = self._reading.popper.pop_many(count)
         if len(values) < count:
             values = self._pop_more(values, count, timeout)
-        self._taken_off()
+        if values:
+            self._taken_off()
         return values
 
     @contextlib.contextmanager

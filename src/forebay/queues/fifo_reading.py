@@ -224,7 +224,9 @@ class Reading:
                 number = self.popper.number - 1
                 return Entry(number, entry_id, ttl, value), Lent(position, number, entry_id)
             if self.popper.number != number:
+                # Expired entries have left: there may be room now.
                 self.popper.save()
+                self._writer.changes.announce()
             if not self._advance():
                 return None
 
