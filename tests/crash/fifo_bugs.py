@@ -5,11 +5,11 @@ from __future__ import annotations
 from forebay.kernels.entry import METADATA_BYTES
 from forebay.kernels.pusher import Pusher
 from forebay.queues import fifo_recovery, fifo_scanner
-from forebay.queues.fifo_bounds import Bounds
+from forebay.queues.fifo_bounds import Bounds, TapeEnd
 from forebay.queues.fifo_head import HeadFile, Lent
 from forebay.queues.fifo_reading import Reading
 from forebay.queues.fifo_recovery import Recovery
-from forebay.queues.fifo_scanner import FifoScanner, Place, TapeEnd
+from forebay.queues.fifo_scanner import FifoScanner, Place
 from forebay.queues.fifo_writer import FifoWriter
 from forebay.storage import filesystem, tape
 from forebay.storage.commit import GroupCommit

@@ -21,6 +21,7 @@ from bisect import bisect_right, insort
 from typing import NamedTuple
 
 from forebay.kernels.checksum import crc32
+from forebay.kernels.entry import boundary
 from forebay.queues.fifo_names import BOUNDS
 from forebay.storage.atomic import read_small
 from forebay.storage.filesystem import Directory, File, write_all
@@ -29,6 +30,14 @@ _ROW = struct.Struct(">QIQQ")
 _CRC = struct.Struct(">I")
 _ROW_BYTES = _ROW.size + _CRC.size
 assert _ROW_BYTES == 32
+
+
+class TapeEnd(NamedTuple):
+    """An end of the tape: the number behind it, where it is, and the last entry's time."""
+
+    number: int
+    position: int
+    last_ms: int
 
 
 class Boundary(NamedTuple):
@@ -74,6 +83,16 @@ class Bounds:
         # It can be had from the files as well: that it cannot be written is no reason to stop.
         with contextlib.suppress(OSError):
             self._append(boundary)
+
+    def note_all(self, data: memoryview, start: TapeEnd, last_id: int, file_bytes: int) -> None:
+        """Adds those of the files that whole entries, written at `start`, reach anew."""
+        first = -(-start.position // file_bytes)
+        last = (start.position + len(data) - 1) // file_bytes
+        for file in range(first, last + 1):
+            begin = file * file_bytes - start.position
+            at, count = boundary(data, begin)
+            position = min(at - begin, file_bytes)
+            self.note(Boundary(file, position, start.number + count, last_id))
 
     def keep_only(self, files: list[int]) -> None:
         """Forgets the boundaries in files that are not there, and writes the others anew."""

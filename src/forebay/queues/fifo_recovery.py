@@ -25,10 +25,10 @@ from forebay.formats.entry import encode_entry, file_name
 from forebay.frames import Damage
 from forebay.kernels.checksum import crc32
 from forebay.kernels.entry import METADATA_BYTES, find
-from forebay.queues.fifo_bounds import Boundary, Bounds
+from forebay.queues.fifo_bounds import Boundary, Bounds, TapeEnd
 from forebay.queues.fifo_head import Head, read_head, write_head
 from forebay.queues.fifo_names import COPY, TAIL, is_temporary, list_files, refuse_foreign
-from forebay.queues.fifo_scanner import EntryBatch, FifoScanner, Place, TapeEnd, take_batch
+from forebay.queues.fifo_scanner import EntryBatch, FifoScanner, Place, take_batch
 from forebay.queues.fifo_writer import STAGED_HEADER
 from forebay.queues.options import FifoOptions
 from forebay.storage import atomic, quarantine

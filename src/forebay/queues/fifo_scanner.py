@@ -30,14 +30,6 @@ class Place(NamedTuple):
     last_id: int
 
 
-class TapeEnd(NamedTuple):
-    """An end of the tape: the number behind it, where it is, and the last entry's time."""
-
-    number: int
-    position: int
-    last_ms: int
-
-
 @dataclass(frozen=True, slots=True)
 class EntryBatch:
     """Entries that lie one behind the other. `end` is the place behind them."""
