@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -135,6 +136,35 @@ def check_report(path: Path, told: list[Row]) -> None:
     course = page.table("The plots as numbers").rows
     assert course[-1][3:] == [f"{PLAN.total:,}", f"{PLAN.total:,}", "0"]
     assert [one.attributes["class"] for one in page.all("li")] == ["holds"] * 6
+
+
+class Ring(Exception):
+    """An alarm clock rang."""
+
+
+def ring(_number: int, _frame: object) -> None:
+    raise Ring
+
+
+@pytest.mark.slow
+def test_a_signal_while_a_process_is_looked_at_does_not_keep_its_end_waiting(
+    tmp_path: Path,
+) -> None:
+    producer = Producer(str(tmp_path / "doors"), 10**9, [1.0, 100_000])
+    producer.start()
+    old = signal.signal(signal.SIGALRM, ring)
+    try:
+        for turn in range(2_000):
+            with contextlib.suppress(Ring):
+                signal.setitimer(signal.ITIMER_REAL, (1 + turn % 100) / 1_000_000)
+                while True:
+                    producer.look()
+        # If a lock were left behind, this would wait until the clock rings.
+        signal.alarm(30)
+        producer.end()
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, old)
 
 
 @pytest.mark.slow
