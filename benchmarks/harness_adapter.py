@@ -1,8 +1,8 @@
-"""Forebay's Log for the harness that runs its peers: `bench.py --plugin harness_adapter`.
+"""Forebay's Log and Fifo for the harness that runs its peers: `bench.py --plugin harness_adapter`.
 
 The harness gives the module `adapters` and the rules: no sync means that a push survives `kill -9`,
-durable means that it survives a power cut. A pop reads one record and commits, durably, which a log
-does not do for each record in earnest.
+durable means that it survives a power cut. A pop of the Log reads one record and commits, durably,
+which a log does not do for each record in earnest.
 """
 
 from __future__ import annotations
@@ -55,3 +55,40 @@ class ForebayLog(Adapter):
     def close(self) -> None:
         """Closes the log."""
         self.log.close()
+
+
+@register
+class ForebayFifo(Adapter):
+    """A fifo."""
+
+    name = "forebay Fifo"
+    group = "embedded"
+    version = forebay.__version__
+    note = "two CRC-32 an entry; a pop is gone for good as the sync policy says"
+
+    def open(self, path: str, durable: bool = False) -> None:
+        """Opens the fifo and binds its own methods, so that no adapter is measured."""
+        self.fifo = forebay.Fifo(path, sync="always" if durable else "os")
+        self.push = self.fifo.push
+        self.pop = self.fifo.pop
+        self.push_many = self.fifo.push_many
+        self.pop_many = self.fifo.pop_many
+
+    def push_many(self, values: list[bytes]) -> None:
+        """Pushes a batch; bound to the fifo's own method by `open`."""
+        self.fifo.push_many(values)
+
+    def pop_many(self, count: int) -> list[bytes]:
+        """Pops a batch; bound to the fifo's own method by `open`."""
+        return self.fifo.pop_many(count)
+
+    def scan(self) -> Iterable[bytes]:
+        """Gives every payload without consuming."""
+        return forebay.read(self.fifo.path).values()
+
+    def __len__(self) -> int:
+        return len(self.fifo)
+
+    def close(self) -> None:
+        """Closes the fifo."""
+        self.fifo.close()

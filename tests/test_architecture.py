@@ -20,6 +20,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("formats", "storage", "wire"),
     ("queues",),
     ("__init__",),
+    ("aio",),
     ("daemon", "client", "forward"),
     ("spark",),
     ("pipelines", "pyspark_forebay"),
@@ -177,7 +178,8 @@ def test_only_the_file_system_module_touches_the_disk() -> None:
 def test_importing_forebay_imports_no_heavy_library() -> None:
     program = (
         "import sys, forebay; "
-        "print(sorted({'pyspark', 'pyarrow', 'click', 'rich', 'pandas'} & set(sys.modules)))"
+        "heavy = {'asyncio', 'concurrent', 'pyspark', 'pyarrow', 'click', 'rich', 'pandas'}; "
+        "print(sorted(heavy & set(sys.modules)))"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
 
@@ -197,6 +199,7 @@ def test_importing_forebay_imports_no_heavy_library() -> None:
         ("src/forebay/formats/fflg.py", "from ..storage import segments"),
         ("src/forebay/storage/tape.py", "from .. import wire"),
         ("src/forebay/queues/log.py", "def late():\n    from forebay import Fifo"),
+        ("src/forebay/__init__.py", "from forebay import aio"),
         ("src/forebay/daemon/server.py", "import forebay.client"),
         ("src/forebay/__init__.py", "from forebay.spark import source"),
         ("src/forebay/dashboard/page.py", "from forebay.cli import output"),
@@ -214,6 +217,7 @@ def test_an_import_that_points_up_or_sideways_is_found(path: str, text: str) -> 
         ("src/forebay/__init__.py", "from forebay.queues.log import Log"),
         ("src/forebay/queues/log.py", "from . import options\nfrom forebay.formats import fflg"),
         ("src/forebay/cli/main.py", "import forebay\nfrom forebay import Log, errors"),
+        ("src/forebay/daemon/server.py", "import forebay.aio"),
         ("src/pyspark_forebay/__init__.py", "from forebay.spark.source import DefaultSource"),
         ("src/forebay/wire/frames.py", "import os, json"),
     ],

@@ -11,7 +11,7 @@ from forebay.cli import exits
 from forebay.cli.main import VERBS
 from tests.cli.helpers import environment, make_log, numbered, run, start
 
-READING_VERBS = ["cat", "tail", "info", "segments", "consumers", "trim", "fsck"]
+READING_VERBS = ["cat", "peek", "tail", "info", "segments", "consumers", "trim", "fsck"]
 
 
 def test_the_help_lists_every_verb_and_every_exit_code() -> None:

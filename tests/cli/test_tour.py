@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -57,21 +58,24 @@ TOUR_SECONDS_MAX = 400.0
 Row = dict[str, Any]
 
 
-# One test, because a tour takes long and each test may run in a process of its own.
 @pytest.mark.slow
 @pytest.mark.crash
-def test_a_tour_with_two_kills_holds_its_claims_until_a_file_is_lost(tmp_path: Path) -> None:
+def test_a_tour_with_two_kills_holds_its_claims(tmp_path: Path) -> None:
     # The space is there to show that it makes no difference.
     path = tmp_path / "the tour"
 
-    code, output, said = finish(
-        start("tour", "--out", path, "--events", EVENTS, "--json", stdin=subprocess.DEVNULL)
-    )
+    told = run_tour(path)
 
-    assert (code, said) == (0, b""), (output, said)
-    told = [json.loads(line) for line in output.splitlines()]
     check_claims(path, told)
     check_report(path, told)
+
+
+# In the long tier: it needs a tour of its own, and Spark once more.
+@pytest.mark.full
+@pytest.mark.crash
+def test_a_tour_that_loses_a_file_fails_its_check(tmp_path: Path) -> None:
+    path = tmp_path / "tour"
+    run_tour(path)
 
     sorted((path / "tables").glob("_batches/*/landed/*.parquet"))[-1].unlink()
     code, output, said = finish(start("tour", "--out", path, "--check", stdin=subprocess.DEVNULL))
@@ -80,6 +84,15 @@ def test_a_tour_with_two_kills_holds_its_claims_until_a_file_is_lost(tmp_path: P
     assert b"2 of 4 claims FAILED" in output
     assert b"sums do not add up" in output
     assert len(output.splitlines()) <= LINES_MAX
+
+
+def run_tour(path: Path) -> list[Row]:
+    """Runs a whole tour and gives what it told."""
+    code, output, said = finish(
+        start("tour", "--out", path, "--events", EVENTS, "--json", stdin=subprocess.DEVNULL)
+    )
+    assert (code, said) == (0, b""), (output, said)
+    return [json.loads(line) for line in output.splitlines()]
 
 
 def finish(process: subprocess.Popen[bytes]) -> tuple[int, bytes, bytes]:
@@ -124,6 +137,35 @@ def check_report(path: Path, told: list[Row]) -> None:
     course = page.table("The plots as numbers").rows
     assert course[-1][3:] == [f"{PLAN.total:,}", f"{PLAN.total:,}", "0"]
     assert [one.attributes["class"] for one in page.all("li")] == ["holds"] * 6
+
+
+class Ring(Exception):
+    """An alarm clock rang."""
+
+
+def ring(_number: int, _frame: object) -> None:
+    raise Ring
+
+
+@pytest.mark.slow
+def test_a_signal_while_a_process_is_looked_at_does_not_keep_its_end_waiting(
+    tmp_path: Path,
+) -> None:
+    producer = Producer(str(tmp_path / "doors"), 10**9, [1.0, 100_000])
+    producer.start()
+    old = signal.signal(signal.SIGALRM, ring)
+    try:
+        for turn in range(2_000):
+            with contextlib.suppress(Ring):
+                signal.setitimer(signal.ITIMER_REAL, (1 + turn % 100) / 1_000_000)
+                while True:
+                    producer.look()
+        # If a lock were left behind, this would wait until the clock rings.
+        signal.alarm(30)
+        producer.end()
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, old)
 
 
 @pytest.mark.slow

@@ -56,6 +56,17 @@ class Model:
     dropping: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a reader saw before anything was recovered, and what the owner has afterwards.
+
+    Numbers of events; `seen` is None if there was no queue to read.
+    """
+
+    seen: list[int] | None
+    numbers: list[int]
+
+
 class EventWorkload:
     """Operations on an event queue, each followed by its promise."""
 
@@ -216,7 +227,7 @@ def check_machine(
     where: str,
     go_on: bool = False,
     killed: bool = False,
-) -> None:
+) -> Found:
     """Opens the queue on a machine, and raises `Broken` if a promise does not hold."""
     check_state_file(machine, where)
     seen: list[int] | None = None
@@ -224,16 +235,26 @@ def check_machine(
         seen = numbers_of(reader, where)
     queue = open_queue(machine, options)
     check_state_file(machine, where)
-    found = []
+    numbers = []
     while batch := queue.read(7):
-        found += [event.timestamp_ns for event in batch]
-    if seen is not None and seen != found and not (killed and set(seen) <= set(found)):
-        raise Broken(f"{where}: a reader saw events {seen}, the owner {found}")
-    check_numbers(found, kept, model, where)
+        numbers += [event.timestamp_ns for event in batch]
+    found = Found(seen, numbers)
+    hold_promises(found, kept, model, where=where, killed=killed)
     if go_on:
-        check_going_on(queue, machine, found, options, where)
+        check_going_on(queue, machine, numbers, options, where)
     else:
         queue._closed = True
+    return found
+
+
+def hold_promises(
+    found: Found, kept: list[Promise], model: Model, *, where: str, killed: bool = False
+) -> None:
+    """Raises `Broken` if what was found does not keep a promise."""
+    seen, numbers = found.seen, found.numbers
+    if seen is not None and seen != numbers and not (killed and set(seen) <= set(numbers)):
+        raise Broken(f"{where}: a reader saw events {seen}, the owner {numbers}")
+    check_numbers(numbers, kept, model, where)
 
 
 def check_numbers(found: list[int], kept: list[Promise], model: Model, where: str) -> None:
@@ -267,9 +288,9 @@ def check_going_on(
     where: str,
 ) -> None:
     """Puts, closes and opens again: the queue must be whole, clean, and as Beats wants it."""
-    before = segment_ids(machine)
+    before = segment_ids(machine.files())
     queue.put(Event(AFTER))
-    new = max(segment_ids(machine), default=-1)
+    new = max(segment_ids(machine.files()), default=-1)
     if new <= max(before, default=-1):
         raise Broken(f"{where}: segment {new} is not above {before}")
     queue.close()
@@ -289,21 +310,22 @@ def check_going_on(
             raise Broken(f"{where}: events were done with and are not")
 
 
-def segment_ids(machine: ForgetfulFilesystem) -> list[int]:
-    names = [path.removeprefix(f"{PATH}/") for path in machine.files()]
+def segment_ids(files: dict[str, bytes]) -> list[int]:
+    names = [path.removeprefix(f"{PATH}/") for path in files]
     numbers = [parse_segment_name(name) for name in names]
     return [number for number in numbers if number is not None]
 
 
 def check_state_file(machine: ForgetfulFilesystem, where: str) -> None:
     """Beats deletes everything if its state names a segment above the newest file."""
-    state = machine.files().get(f"{PATH}/state.dat", b"")
+    files = machine.files()
+    state = files.get(f"{PATH}/state.dat", b"")
     if not state:
         return
     if len(state) != 28:
         raise Broken(f"{where}: state.dat is torn")
     version, segment, position, index = struct.unpack("<IQQQ", state)
-    newest = max(segment_ids(machine), default=-1)
+    newest = max(segment_ids(files), default=-1)
     if version != 1 or segment > newest or (index == 0) != (position == 0):
         raise Broken(f"{where}: state.dat names {segment}, {position}, {index} of {newest}")
 

@@ -102,7 +102,9 @@ class FifoWorkload:
                 if first is not None and second is not None and self.random.random() < 0.5:
                     raise KeyError
             return
-        self._try()
+        # The oldest of those that are left may be gone from now on, and any behind them.
+        pushed = range(len(self.model.pushed))
+        self._try([number for number in pushed if number not in self.model.gone])
         values = [self.fifo.pop()] if count == 1 else self.fifo.pop_many(count)
         self.model.gone += [number_of(value) for value in values if value is not None]
         self._promise_gone()
@@ -110,16 +112,15 @@ class FifoWorkload:
     def _take(self, stack: contextlib.ExitStack) -> bytes | None:
         if not self.fifo.size:
             return None
-        self._try()
         taken = self.fifo.take()
         entry = taken.__enter__()
         number = number_of(entry.value)
 
         def leave(kind: Any, error: Any, traceback: Any) -> bool:
-            try:
-                taken.__exit__(kind, error, traceback)
-            except KeyError:
-                return False
+            if kind is None:
+                # Before this, no crash may take what is only lent out.
+                self._try([number])
+            taken.__exit__(kind, error, traceback)
             if kind is None:
                 self.model.gone.append(number)
                 self._promise_gone()
@@ -128,11 +129,9 @@ class FifoWorkload:
         stack.push(leave)
         return entry.value
 
-    def _try(self) -> None:
-        """Notes that any entry may be taken from now on: the oldest of those that are left."""
-        self.model.tried += [
-            number for number in range(len(self.model.pushed)) if number not in self.model.gone
-        ]
+    def _try(self, numbers: list[int]) -> None:
+        """Notes that entries are about to be taken: a crash may take them or not."""
+        self.model.tried += numbers
         self.filesystem.acknowledge(Promise(cursor=TRIED, position=len(self.model.tried)))
 
     def _promise_gone(self, *, durable: bool = False) -> None:
@@ -176,7 +175,8 @@ class FifoWorkload:
         self.filesystem = self.filesystem.kill()
         self.fifo = self._open()
         with FifoReader(PATH, filesystem=self.filesystem) as reader:
-            found = set(own(numbers_in(reader, "kill -9")))
+            values = values_in(reader, "kill -9")
+        found = set(own([number_of(value) for value in values]))
         missing = self.model.stored - found - set(self.model.gone)
         if missing and not self.model.dropping:
             raise Broken(f"kill -9: entries {sorted(missing)} are missing")
@@ -225,13 +225,23 @@ def open_fifo(
     )
 
 
-def numbers_in(reader: FifoReader, where: str) -> list[int]:
-    numbers: list[int] = []
+def values_in(reader: FifoReader, where: str) -> list[bytes]:
+    values: list[bytes] = []
     for item in reader.scan():
         if isinstance(item, Damage):
             raise Broken(f"{where}: damage after a crash: {item}")
-        numbers += [number_of(value) for value in item.values]
-    return numbers
+        values += item.values
+    return values
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a machine had: as a reader saw it (None: no queue), as its owner has it, its size."""
+
+    seen: list[int] | None
+    numbers: list[int]
+    values: list[bytes]
+    size: int
 
 
 def check_machine(
@@ -243,33 +253,42 @@ def check_machine(
     where: str,
     go_on: bool = False,
     killed: bool = False,
-) -> None:
+) -> Found:
     """Opens the fifo on a machine, and raises `Broken` if a promise does not hold."""
     seen: list[int] | None = None
     with (
         contextlib.suppress(FileNotFoundError, NotAQueue),
         FifoReader(PATH, filesystem=machine) as reader,
     ):
-        seen = numbers_in(reader, where)
+        seen = [number_of(value) for value in values_in(reader, where)]
     fifo = open_fifo(machine, options)
     with FifoReader(PATH, filesystem=machine) as reader:
-        found = numbers_in(reader, where)
-        values = list(reader.values())
-    if seen is not None:
-        # The owner also takes in what was handed in.
-        there = [number for number in found if number < FIRST_OF_OTHERS or number in seen]
-        if seen != there and not (killed and set(seen) <= set(found)):
-            raise Broken(f"{where}: a reader saw entries {seen}, the owner has {found}")
-    if len(fifo) != len(found):
-        raise Broken(f"{where}: the size is {len(fifo)}, there are {found}")
-    pushed = [value for value in values if number_of(value) < FIRST_OF_OTHERS]
-    check_entries(own(found), pushed, kept, model, where)
-    others = [value for value in values if number_of(value) >= FIRST_OF_OTHERS]
-    check_batches(others, kept, model, where)
+        values = values_in(reader, where)
+    found = Found(seen, [number_of(value) for value in values], values, len(fifo))
+    hold_promises(found, kept, model, where=where, killed=killed)
     if go_on:
         check_going_on(fifo, machine, values, options, where)
     else:
         fifo._closed = True
+    return found
+
+
+def hold_promises(
+    found: Found, kept: list[Promise], model: Model, *, where: str, killed: bool = False
+) -> None:
+    """Raises `Broken` if what was found does not keep a promise."""
+    seen, numbers = found.seen, found.numbers
+    if seen is not None:
+        # The owner also takes in what was handed in.
+        there = [number for number in numbers if number < FIRST_OF_OTHERS or number in seen]
+        if seen != there and not (killed and set(seen) <= set(numbers)):
+            raise Broken(f"{where}: a reader saw entries {seen}, the owner has {numbers}")
+    if found.size != len(numbers):
+        raise Broken(f"{where}: the size is {found.size}, there are {numbers}")
+    pushed = [value for value in found.values if number_of(value) < FIRST_OF_OTHERS]
+    check_entries(own(numbers), pushed, kept, model, where)
+    others = [value for value in found.values if number_of(value) >= FIRST_OF_OTHERS]
+    check_batches(others, kept, model, where)
 
 
 def check_entries(

@@ -31,7 +31,7 @@ from hashlib import blake2b
 from random import Random
 
 from forebay.errors import NotAQueue
-from tests.crash.disk import ROOT, Acknowledged, Image, NamesSynced, Replaced, build_tree
+from tests.crash.disk import ROOT, Acknowledged, Image, NamesSynced, Replaced
 from tests.crash.handles import ForgetfulDirectory
 from tests.crash.pagecache import Folder, Node, PageCache, os_error
 from tests.crash.states import Plan, Remains, find_remains
@@ -74,7 +74,7 @@ class ForgetfulFilesystem:
     def __init__(self, seed: int = 0, *, image: Image | None = None) -> None:
         self.acknowledgements: list[object] = []
         self._seed = seed
-        self._boot_seed = seed
+        self._boot_id = blake2b(f"boot {seed}".encode(), digest_size=16).digest()
         self._random: Random | None = None
         self._cache = PageCache(image or Image({}, frozenset([ROOT]), {}))
 
@@ -111,7 +111,7 @@ class ForgetfulFilesystem:
         return folder
 
     def boot_id(self) -> bytes:
-        return blake2b(f"boot {self._boot_seed}".encode(), digest_size=16).digest()
+        return self._boot_id
 
     def random_bytes(self, count: int) -> bytes:
         with self._cache.mutex:
@@ -184,7 +184,7 @@ class ForgetfulFilesystem:
             machine._cache.next_number = self._cache.next_number
             machine._cache.base = self._cache.base
             machine._cache.log = list(self._cache.log)
-            machine._boot_seed = self._boot_seed
+            machine._boot_id = self._boot_id
             machine.acknowledgements = list(self.acknowledgements)
             machine.capacity_bytes = self.capacity_bytes
             return machine
@@ -238,10 +238,7 @@ class ForgetfulFilesystem:
         """Gives the content by path, as the page cache has it."""
         with self._cache.mutex:
             self._cache.notice_stores()
-            image = self._cache.image()
-        tree = build_tree(image.names, image.folders)
-        contents = (image.files[number] for number in tree.numbers)
-        return dict(zip(tree.paths, contents, strict=True))
+            return self._cache.files()
 
     def read_file(self, path: str) -> bytes:
         """Gives the content of a file, as the page cache has it."""

@@ -200,13 +200,14 @@ class ForgetfulDirectory:
             raise os_error(errno.EBADF, self.path)
         if "/" in name:
             raise ValueError(f"{name!r} is a path; a plain name is wanted")
-        self._cache.begin(kind, f"{self.path}/{name}" if name else self.path)
+        self._cache.begin(kind, self.path, name)
 
     def _find(self, kind: str, name: str) -> Node | Folder:
         self._begin(kind, name)
-        if name not in self._folder.entries:
+        found = self._folder.entries.get(name)
+        if found is None:
             raise os_error(errno.ENOENT, f"{self.path}/{name}")
-        return self._folder.entries[name]
+        return found
 
     def _folder_of(self, into: Directory | None) -> Folder:
         if into is None:

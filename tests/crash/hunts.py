@@ -12,6 +12,7 @@ import pytest
 
 from forebay.errors import ForebayError
 from forebay.queues.event import EventQueue
+from forebay.queues.fifo import Fifo
 from forebay.queues.log import Log
 from tests.crash.campaign import Campaign
 from tests.crash.kinds import Kind
@@ -77,5 +78,6 @@ def quietly(patch: Patch) -> Iterator[None]:
     patch.setattr(logging.getLogger("forebay"), "disabled", True)
     patch.setattr(Log, "__del__", lambda self: None)
     patch.setattr(EventQueue, "__del__", lambda self: None)
+    patch.setattr(Fifo, "__del__", lambda self: None)
     yield
     gc.collect()

@@ -9,7 +9,7 @@ from typing import Any
 from forebay.formats.beats_versions import LAYOUTS
 from tests.crash import event_kind, fifo_kind, log_kind, scenarios
 from tests.crash.scenarios import Steps
-from tests.crash.workload import Check, Workload
+from tests.crash.workload import Check, Hold, Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,7 @@ class Kind:
 
     workload: type[Workload]
     check: Check
+    hold: Hold
     scenarios: dict[str, tuple[Steps, dict[str, Any]]]
     policies: list[dict[str, Any]]
     random_steps: Steps
@@ -32,6 +33,7 @@ class Kind:
 LOG = Kind(
     log_kind.LogWorkload,
     log_kind.check_machine,
+    log_kind.hold_promises,
     scenarios.LOG_SCENARIOS,
     [{}, {"sync": "os"}, {"sync": "interval"}, {"version": 1}],
     scenarios.random_log_steps,
@@ -53,6 +55,7 @@ LOG = Kind(
 EVENTS = Kind(
     event_kind.EventWorkload,
     event_kind.check_machine,
+    event_kind.hold_promises,
     scenarios.EVENT_SCENARIOS,
     [
         {"version": "v2"},
@@ -71,6 +74,7 @@ EVENTS = Kind(
 FIFO = Kind(
     fifo_kind.FifoWorkload,
     fifo_kind.check_machine,
+    fifo_kind.hold_promises,
     scenarios.FIFO_SCENARIOS,
     [{}, {"sync": "os"}, {"sync": "interval"}],
     scenarios.random_steps,
@@ -78,10 +82,10 @@ FIFO = Kind(
         "rolling",
         "closing",
         "popping",
+        "lending",
         "killed",
-        "spanning",
-        "os rolling",
-        "os killed",
+        "os draining",
+        "os popping",
         "os staged",
         "adoption",
     ),

@@ -13,6 +13,7 @@ from forebay.queues.reader import LogReader
 from forebay.storage import inbox
 from forebay.storage.cursors import Cursor
 from forebay.storage.filesystem import write_all
+from forebay.storage.tail import Tail
 from tests.crash.forgetful import ForgetfulFilesystem
 from tests.crash.handing_in import write_parts
 from tests.crash.workload import PATH, Broken, Promise, SteppingClock
@@ -30,6 +31,21 @@ class Model:
     positions: dict[str, list[int]] = field(default_factory=dict)
     published: list[list[bytes]] = field(default_factory=list)
     dropping: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a reader saw before anything was recovered, and what the owner has afterwards.
+
+    `seen` is None if there was no queue to read; `saved` are where consumers and cursors stand.
+    """
+
+    seen: dict[int, bytes] | None
+    records: dict[int, bytes]
+    begin: int
+    end: int
+    tail: Tail
+    saved: dict[str, int]
 
 
 class LogWorkload:
@@ -183,7 +199,7 @@ def check_machine(
     where: str,
     go_on: bool = False,
     killed: bool = False,
-) -> None:
+) -> Found:
     """Opens the log on a machine, and raises `Broken` if a promise does not hold."""
     # A reader that does not own the queue must see the same, before anything is recovered.
     seen = _read_only(machine)
@@ -195,19 +211,28 @@ def check_machine(
         trim_interval_seconds=None,
         **options,
     )
-    found = _read_all(log, where)
-    # The owner also adopts what is in the inbox.
-    published = {value for batch in model.published for value in batch}
-    more = killed or not published.isdisjoint(found.values())
-    same = seen is None or seen == found or (more and seen.items() <= found.items())
-    if seen is not None and not same:
-        raise Broken(f"{where}: a reader saw {len(seen)} records, the owner {len(found)}")
-    _check_records(log, found, kept, model, where)
-    _check_readers(log, kept, model, where)
+    found = _look(log, seen, where)
+    hold_promises(found, kept, model, where=where, killed=killed)
     if go_on:
-        _check_going_on(log, machine, found, where, options)
+        _check_going_on(log, machine, found.records, where, options)
     else:
         log._closed = True
+    return found
+
+
+def hold_promises(
+    found: Found, kept: list[Promise], model: Model, *, where: str, killed: bool = False
+) -> None:
+    """Raises `Broken` if what was found does not keep a promise."""
+    seen, records = found.seen, found.records
+    published = {value for batch in model.published for value in batch}
+    # The owner also adopts what is in the inbox.
+    more = killed or not published.isdisjoint(records.values())
+    same = seen is None or seen == records or (more and seen.items() <= records.items())
+    if seen is not None and not same:
+        raise Broken(f"{where}: a reader saw {len(seen)} records, the owner {len(records)}")
+    _check_records(found, published, kept, model, where)
+    _check_readers(found, kept, model, where)
 
 
 def _read_only(machine: ForgetfulFilesystem) -> dict[int, bytes] | None:
@@ -221,6 +246,14 @@ def _read_only(machine: ForgetfulFilesystem) -> dict[int, bytes] | None:
             found.update(enumerate(item.values, item.offset))
     reader.close()
     return found
+
+
+def _look(log: Log, seen: dict[int, bytes] | None, where: str) -> Found:
+    records = _read_all(log, where)
+    info = log.info()
+    cursors = {f"cursor {name}": position for name, position in info["cursors"].items()}
+    saved = {**info["consumers"], **cursors}
+    return Found(seen, records, log.begin, log.end, log._writer.publisher.tail, saved)
 
 
 def _read_all(log: Log, where: str) -> dict[int, bytes]:
@@ -237,29 +270,27 @@ def _read_all(log: Log, where: str) -> dict[int, bytes]:
 
 
 def _check_records(
-    log: Log, found: dict[int, bytes], kept: list[Promise], model: Model, where: str
+    found: Found, published: set[bytes], kept: list[Promise], model: Model, where: str
 ) -> None:
-    published = {value for batch in model.published for value in batch}
-    adopted = [value for value in found.values() if value in published]
+    adopted = [value for value in found.records.values() if value in published]
     taken = [batch for batch in model.published if batch[0] in adopted]
     if adopted != [value for batch in taken for value in batch]:
         raise Broken(f"{where}: a batch of the inbox is there in part, twice or out of order")
-    for offset, value in found.items():
+    for offset, value in found.records.items():
         # A batch in the inbox gets its offsets from whoever adopts it, behind what was left.
         if value not in model.values.get(offset, []) and value not in published:
             raise Broken(f"{where}: record {offset} is not what was put there")
     promised = max((promise.end for promise in kept), default=0)
-    if log.end < promised:
-        raise Broken(f"{where}: {promised} records acknowledged, {log.end} there")
-    tail = log._writer.publisher.tail
+    end = found.end
+    if end < promised:
+        raise Broken(f"{where}: {promised} records acknowledged, {end} there")
     for promise in kept:
-        if promise.seen > log.end and not tail.lost_since(promise.incarnation, promise.seen):
-            raise Broken(f"{where}: offsets from {log.end} on will be given out twice, unseen")
+        if promise.seen > end and not found.tail.lost_since(promise.incarnation, promise.seen):
+            raise Broken(f"{where}: offsets from {end} on will be given out twice, unseen")
 
 
-def _check_readers(log: Log, kept: list[Promise], model: Model, where: str) -> None:
-    saved = {**log.info()["consumers"]}
-    saved.update({f"cursor {name}": at for name, at in log.info()["cursors"].items()})
+def _check_readers(found: Found, kept: list[Promise], model: Model, where: str) -> None:
+    saved, begin = found.saved, found.begin
     for promise in kept:
         name = promise.consumer or (promise.cursor and f"cursor {promise.cursor}")
         if name is None:
@@ -269,10 +300,10 @@ def _check_readers(log: Log, kept: list[Promise], model: Model, where: str) -> N
     for name, offset in saved.items():
         if offset not in model.positions.get(name, [0]) and not model.dropping:
             raise Broken(f"{where}: {name} is at {offset}, where it never was")
-        if log.begin > offset and not model.dropping:
-            raise Broken(f"{where}: trimmed to {log.begin}, but {name} is at {offset}")
-    if log.begin and not saved and not model.dropping:
-        raise Broken(f"{where}: trimmed to {log.begin} without a consumer")
+        if begin > offset and not model.dropping:
+            raise Broken(f"{where}: trimmed to {begin}, but {name} is at {offset}")
+    if begin and not saved and not model.dropping:
+        raise Broken(f"{where}: trimmed to {begin} without a consumer")
 
 
 def _check_going_on(

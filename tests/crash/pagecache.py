@@ -7,6 +7,7 @@ planned and the space that is left. Whoever calls it holds `mutex`.
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import threading
 
@@ -16,7 +17,13 @@ from tests.crash.disk import ROOT, SECTOR_SIZE, Entry, Image, Named, Place, Resi
 
 def os_error(number: int, path: str) -> OSError:
     """Makes the error that the system would give."""
-    return OSError(number, os.strerror(number), path)
+    return OSError(number, _text_of(number), path)
+
+
+@functools.cache
+def _text_of(number: int) -> str:
+    """Asks the system once: whoever opens a queue looks for many files that are not there."""
+    return os.strerror(number)
 
 
 class Node:
@@ -87,12 +94,14 @@ class Faults:
     def heal(self) -> None:
         self._fault = None
 
-    def check(self, kind: str, path: str) -> bool:
+    def check(self, kind: str, path: str, name: str) -> bool:
         """Counts a call and raises what is due; true says that this write has to be short."""
         self.calls += 1
-        self.writes += kind == "pwrite"
+        if kind == "pwrite":
+            self.writes += 1
         if self._fault is None:
             return False
+        path = f"{path}/{name}" if name else path
         target, error, forever = self._fault
         if error is None:
             return self._check_short(kind, path, target, forever)
@@ -147,11 +156,26 @@ class PageCache:
                     files[child.number] = bytes(child.content)
         return Image(names, frozenset(folder.number for folder in folders), files)
 
-    def begin(self, kind: str, path: str) -> bool:
-        """Starts a call that can fail; true says that this write has to be short."""
+    def files(self) -> dict[str, bytes]:
+        """Gives the content that can be reached, by path."""
+        files: dict[str, bytes] = {}
+        folders = [("", self.root)]
+        for path, folder in folders:
+            for name, child in folder.entries.items():
+                if isinstance(child, Folder):
+                    folders.append((f"{path}/{name}", child))
+                else:
+                    files[f"{path}/{name}"] = bytes(child.content)
+        return dict(sorted(files.items()))
+
+    def begin(self, kind: str, path: str, name: str = "") -> bool:
+        """Starts a call that can fail, on a file or on a name in a directory.
+
+        True says that this write has to be short.
+        """
         if self._mapped:
             self.notice_stores()
-        return self.faults.check(kind, path)
+        return self.faults.check(kind, path, name)
 
     def notice_stores(self) -> None:
         """Logs what was stored into mappings since the last call, sector by sector."""

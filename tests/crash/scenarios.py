@@ -194,6 +194,13 @@ def popping(run: Workload) -> None:
     run.append(50)
 
 
+def lending(run: Workload) -> None:
+    run.append_many(6, size=300)
+    for _ in range(3):
+        run.read_and_commit("b", 1)
+    run.append(20)
+
+
 def spanning(run: Workload) -> None:
     run.append(1100)
     run.read_and_commit("a", 1)
@@ -222,6 +229,8 @@ FIFO_SCENARIOS: dict[str, tuple[Steps, dict[str, Any]]] = {
     "closing": (closing, {}),
     "spanning": (spanning, {"file_bytes": 300}),
     "popping": (popping, {}),
+    "lending": (lending, {}),
+    "os lending": (lending, {"sync": "os"}),
     "killed": (killed, {}),
     "dropping": (dropping, {"max_bytes": 3000, "when_full": "drop_oldest"}),
     "os dropping": (dropping, {"max_bytes": 3000, "when_full": "drop_oldest", "sync": "os"}),
@@ -230,7 +239,7 @@ FIFO_SCENARIOS: dict[str, tuple[Steps, dict[str, Any]]] = {
     "os killed": (killed, {"sync": "os"}),
     "os closing": (closing, {"sync": "os"}),
     "os popping": (popping, {"sync": "os"}),
-    "os spanning": (spanning, {"sync": "os", "file_bytes": 300}),
+    "os draining": (draining, {"sync": "os"}),
     "os staged": (popping_what_is_staged, {"sync": "os"}),
     "interval draining": (draining, {"sync": "interval"}),
     "interval popping": (popping, {"sync": "interval"}),

@@ -17,12 +17,13 @@ from typing import Any
 
 import pytest
 
-from forebay import Event, EventQueue, EventReader, Log
+from forebay import Event, EventQueue, EventReader, Fifo, FifoReader, Log
 from tests.counting import Count
 from tests.queues.event_helpers import make_key
 
 KILLS_EACH = 40
 EVENT_KILLS_EACH = 15
+FIFO_KILLS_EACH = 20
 OPTIONS: dict[str, Any] = {"segment_bytes": 40_000, "staging_bytes": 16_384}
 
 
@@ -73,6 +74,26 @@ def write_events(path: Path, pipe: int, seed: int, options: dict[str, Any]) -> N
         os.write(pipe, end.to_bytes(8, "big"))
         if draw.random() < 0.02:
             queue.read(draw.randrange(1, 200)).ack()
+
+
+def write_fifo(path: Path, pipe: int, seed: int, options: dict[str, Any]) -> None:
+    """Pushes, pops and takes; reports each acknowledged end, and what has left for good."""
+    draw = random.Random(seed)
+    fifo = Fifo(path, file_bytes=40_000, staging_bytes=16_384, **options)
+    while True:
+        end, begin = fifo.info()["end"], fifo.info()["begin"]
+        count = 1 if draw.random() < 0.8 else draw.randrange(1, 60)
+        if count == 1:
+            fifo.push(value_at(end))
+        else:
+            fifo.push_many([value_at(end + number) for number in range(count)])
+        end += count
+        if draw.random() < 0.5:
+            begin += len(fifo.pop_many(draw.randrange(1, 12)))
+        elif draw.random() < 0.5 and not fifo._reading.returned:
+            with fifo.take():
+                begin += 1
+        os.write(pipe, (end << 32 | begin).to_bytes(8, "big"))
 
 
 def kill_a_writer(
@@ -151,3 +172,30 @@ def test_kill_at_random_moments_loses_no_event(
             assert not queue.damage or all(damage.torn for damage in queue.damage)
 
     record_property("kills", EVENT_KILLS_EACH)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sync", ["always", "os", "interval"])
+def test_kill_at_random_moments_loses_no_entry_and_brings_none_back(
+    tmp_path: Path, sync: str, record_property: Count
+) -> None:
+    draw = random.Random(sync)
+    options: dict[str, Any] = {"sync": sync}
+    for seed in range(FIFO_KILLS_EACH):
+        seconds = draw.uniform(0, 0.04)
+        told = kill_a_writer(write_fifo, tmp_path / "q", seed, seconds, options)
+        end, gone = told >> 32, told & 0xFFFFFFFF
+        with FifoReader(tmp_path / "q") as reader:
+            before = [(entry.offset, entry.value) for entry in reader]
+        with Fifo(tmp_path / "q", **options) as fifo:
+            info = fifo.info()
+            assert (info["end"] >= end, info["begin"] >= gone) == (True, True), (seed, told, info)
+            with FifoReader(tmp_path / "q") as reader:
+                entries = [(entry.offset, entry.value) for entry in reader]
+        # The owner may find more, which was not acknowledged.
+        assert before == entries[: len(before)]
+        first = info["begin"] - (len(entries) - (info["end"] - info["begin"]))
+        assert [offset for offset, _ in entries] == list(range(first, info["end"]))
+        assert all(value == value_at(offset) for offset, value in entries)
+
+    record_property("kills", FIFO_KILLS_EACH)

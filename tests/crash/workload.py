@@ -103,7 +103,7 @@ class Check(Protocol):
     """Opens the queue on a machine, and raises `Broken` if a promise does not hold.
 
     `killed` says that only the process died: then a reader sees what was published, and the owner
-    may find more, which was not acknowledged.
+    may find more, which was not acknowledged. Gives what was found, for `Hold`.
     """
 
     def __call__(
@@ -116,7 +116,13 @@ class Check(Protocol):
         where: str,
         go_on: bool = False,
         killed: bool = False,
-    ) -> None: ...
+    ) -> Any: ...
+
+
+class Hold(Protocol):
+    """Holds what a check found against promises, without opening anything."""
+
+    def __call__(self, found: Any, kept: list[Promise], model: Any, *, where: str) -> None: ...
 
 
 def check_state(
@@ -126,13 +132,14 @@ def check_state(
     model: Any,
     *,
     options: dict[str, Any],
-    go_on: bool = False,
-) -> ForgetfulFilesystem:
-    """Opens what is left, and raises `Broken` if a promise does not hold; gives the machine."""
-    machine = state.restore()
-    where = f"point {state.point}, {state.description}"
-    check(machine, promises, model, options=options, go_on=go_on, where=where)
-    return machine
+) -> None:
+    """Opens what is left, and raises `Broken` if a promise does not hold."""
+    check(state.restore(), promises, model, options=options, where=place_of(state))
+
+
+def place_of(state: CrashState) -> str:
+    """Tells a state from the others of its run."""
+    return f"point {state.point}, {state.description}"
 
 
 def promises_of(state: CrashState, filesystem: ForgetfulFilesystem) -> list[Promise]:

@@ -53,8 +53,39 @@ def test_the_example_of_events_prints_what_it_put(
     assert list(forebay.read(tmp_path / "spool" / "diskqueue").events(unread=True)) == []
 
 
+def test_the_example_of_fifos_prints_what_it_pushed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    exec(compile(blocks("README.md", "python")[2], "README.md", "exec"), {"forebay": forebay})
+
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == ["b'resize 1.png' 3", "b'resize 1.png'"]
+    assert lines[2].endswith("b'resize 2.png'")
+    with forebay.read(tmp_path / "spool" / "jobs") as reader:
+        assert list(reader.values()) == [b"mail bob"]
+
+
+def test_the_example_of_asyncio_prints_what_it_appended_and_commits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    exec(compile(blocks("README.md", "python")[3], "README.md", "exec"), {})
+
+    assert len(capsys.readouterr().out.splitlines()) == 64
+    with forebay.Log(tmp_path / "spool" / "doors") as log:
+        assert (log.end, log.info()["consumers"]) == (64, {"billing": 64})
+
+
 def test_the_examples_have_at_most_ten_lines() -> None:
-    assert all(len(block.splitlines()) <= 10 for block in blocks("README.md", "python"))
+    counts = [
+        sum(1 for line in block.splitlines() if line) for block in blocks("README.md", "python")
+    ]
+
+    assert len(counts) == 4
+    assert max(counts) <= 10
 
 
 def test_the_example_of_spark_runs_and_copies_every_record(

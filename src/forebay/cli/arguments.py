@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 
 import click
 
+from forebay.cli.framing import OUTPUT_FRAMINGS
+
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
@@ -36,6 +38,16 @@ def key_option(command: _Command) -> _Command:
         "--key-file",
         type=click.Path(dir_okay=False),
         help="The key of an encrypted event queue: a file that only its owner can read.",
+    )(command)
+
+
+def framing_option(command: _Command) -> _Command:
+    """Adds --framing for what is printed."""
+    return click.option(
+        "--framing",
+        type=click.Choice(OUTPUT_FRAMINGS),
+        help="What separates records: a newline (default), a NUL byte, or a big-endian u32 length "
+        "before each.",
     )(command)
 
 

@@ -9,16 +9,15 @@ import click
 from forebay import LogReader
 from forebay.cli import exits
 from forebay.cli.arguments import (
+    framing_option,
     json_option,
     key_option,
     parse_optional_start,
     path_argument,
     salvage_option,
 )
-from forebay.cli.framing import OUTPUT_FRAMINGS
-from forebay.cli.inspection import end_damage, is_loss, owner_of
+from forebay.cli.inspection import end_damage, owner_of
 from forebay.cli.kinds import act, refuse_options
-from forebay.cli.output import say
 from forebay.cli.printing import Printer, framing_of
 from forebay.frames import Damage
 
@@ -37,12 +36,7 @@ from forebay.frames import Damage
 @key_option
 @click.option("--count", type=click.IntRange(min=0), help="Print at most so many records.")
 @salvage_option
-@click.option(
-    "--framing",
-    type=click.Choice(OUTPUT_FRAMINGS),
-    help="What separates records: a newline (default), a NUL byte, or a big-endian u32 length "
-    "before each.",
-)
+@framing_option
 @json_option
 def command(
     path: str,
@@ -59,9 +53,12 @@ def command(
 
     With --json each record of a log is {"kind":"log","offset":N,"time_ms":N,"value_b64":"..."};
     time_ms is null where the format has no times. An event is {"kind":"beats","segment":N,
-    "timestamp_ns":N,"flags":N,"meta":{...},"fields":{...}}. At damage it stops with code 4; with
-    --salvage it goes on and prints {"damage":{"path","position","length","reason","torn"}} in its
-    place.
+    "timestamp_ns":N,"flags":N,"meta":{...},"fields":{...}}; an entry of a fifo is {"kind":"fifo",
+    "id":N,"time_ms":N,"ttl_seconds":N,"expires_ms":N,"value_b64":"..."}, expires_ms null if it
+    never does, and those that have expired and were not taken are printed as well.
+
+    At damage it stops with code 4; with --salvage it goes on and prints
+    {"damage":{"path","position","length","reason","torn"}} in its place.
     """
     if everything and unread:
         raise click.UsageError("--all and --unread exclude each other")
@@ -79,7 +76,14 @@ def command(
             path, key_file=key_file, salvage=salvage, unread=unread, as_json=as_json, count=count
         )
 
-    return act(path, "cat", {"log": cat_log, "beats": cat_events})
+    def cat_fifo() -> int:
+        from forebay.cli.fifo_printing import print_fifo
+
+        given = {"--start": start, "--key-file": key_file, "--unread": unread, "--all": everything}
+        refuse_options("fifo", given)
+        return print_fifo(path, salvage=salvage, framing=framing, as_json=as_json, count=count)
+
+    return act(path, "cat", {"log": cat_log, "beats": cat_events, "fifo": cat_fifo})
 
 
 def _cat_log(
@@ -95,7 +99,7 @@ def _cat_log(
         # The owner first: one that ends meanwhile has finished what it was writing.
         owner = owner_of(reader.path)
         if _print_all(reader, printer, reader.resolve(start), count):
-            _show_end(end_damage(reader, owner), printer, salvage)
+            printer.end(end_damage(reader, owner))
     return exits.OK
 
 
@@ -111,17 +115,3 @@ def _print_all(reader: LogReader, printer: Printer, start: int, count: int | Non
         else:
             printer.batch(item.until(item.offset + count - printer.count))
     return count is None or printer.count < count
-
-
-def _show_end(damage: Damage | None, printer: Printer, salvage: bool) -> None:
-    if damage is None:
-        return
-    if salvage:
-        printer.show(damage)
-    elif is_loss(damage):
-        printer.damage(damage)
-    else:
-        say(
-            f"{damage.path}, byte {damage.position}: {damage.length} bytes of an unfinished "
-            "record behind the last one; nothing acknowledged is missing"
-        )

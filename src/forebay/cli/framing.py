@@ -61,7 +61,7 @@ class _Unfinished:
     def add(self, data: bytes) -> None:
         self._size += len(data)
         if self._size > self._max:
-            raise BadInput(f"a record is larger than the {self._max} bytes that a segment takes")
+            raise BadInput(f"a record is larger than the {self._max} bytes that the queue takes")
         if data:
             self._parts.append(data)
 
@@ -119,7 +119,7 @@ class _LengthSplitter:
             (size,) = _LENGTH.unpack_from(self._buffer, position)
             if size > self._max:
                 # The records before it are whole: they are given first, the error next.
-                self._bad = BadInput(f"a record claims {size} bytes; a segment takes {self._max}")
+                self._bad = BadInput(f"a record claims {size} bytes; the queue takes {self._max}")
                 break
             start = position + _LENGTH.size
             if size > end - start:

@@ -77,14 +77,20 @@ def command(path: str, key_file: str | None, as_json: bool) -> int:
 
         return check_events(path, key_file, as_json)
 
-    return act(path, "fsck", {"log": on_log, "beats": on_events})
+    def on_fifo() -> int:
+        from forebay.cli.fifo_check import check_fifo
+
+        refuse_options("fifo", {"--key-file": key_file})
+        return check_fifo(path, as_json)
+
+    return act(path, "fsck", {"log": on_log, "beats": on_events, "fifo": on_fifo})
 
 
 def _fsck_log(path: str, as_json: bool) -> int:
     with LogReader(path) as reader:
         findings = check(reader)
     if as_json:
-        _write_json(findings)
+        write_findings(findings, summary(findings))
     else:
         _write_text(findings)
     return exits.DAMAGE if findings.damage else exits.OK
@@ -150,7 +156,8 @@ def _check_side_files(reader: LogReader, findings: Findings) -> None:
         findings.add(Damage(path, 0, 0, "neither of its two marks verifies", count=0))
 
 
-def _summary(findings: Findings) -> dict[str, Any]:
+def summary(findings: Findings) -> dict[str, Any]:
+    """Gives the counts, for the last line of JSON."""
     return {
         "records": findings.records,
         "segments": findings.segments,
@@ -163,7 +170,8 @@ def _summary(findings: Findings) -> dict[str, Any]:
     }
 
 
-def _write_json(findings: Findings) -> None:
+def write_findings(findings: Findings, counts: dict[str, Any]) -> None:
+    """Prints what was found as lines of JSON, the counts last."""
     for damage in [*findings.damage, *findings.torn]:
         fields = damage_fields(damage)
         write_json({"damage": {**fields, "offset": damage.offset, "count": damage.count}})
@@ -171,7 +179,7 @@ def _write_json(findings: Findings) -> None:
         write_json({"foreign": name})
     for note in findings.notes:
         write_json({"note": note})
-    write_json({"summary": _summary(findings)})
+    write_json({"summary": counts})
 
 
 def _write_text(findings: Findings) -> None:

@@ -41,7 +41,13 @@ def command(path: str, key_file: str | None, as_json: bool) -> int:
 
         return tell_info(path, key_file, as_json)
 
-    return act(path, "info", {"log": on_log, "beats": on_events})
+    def on_fifo() -> int:
+        from forebay.cli.fifo_info import tell_info
+
+        refuse_options("fifo", {"--key-file": key_file})
+        return tell_info(path, as_json)
+
+    return act(path, "info", {"log": on_log, "beats": on_events, "fifo": on_fifo})
 
 
 def _info_log(path: str, as_json: bool) -> int:

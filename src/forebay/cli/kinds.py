@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping
 
 import click
 
+from forebay import LogReader
 from forebay.queues.kinds import kind_of
 
 Action = Callable[[], int]
 # What the kinds are called in messages.
-NAMES = {"log": "a log", "beats": "an event queue"}
+NAMES = {"log": "a log", "beats": "an event queue", "fifo": "a fifo"}
 
 
 def act(path: str, verb: str, actions: Mapping[str, Action]) -> int:
@@ -22,6 +23,9 @@ def only_for(path: str, verb: str, *kinds: str) -> str:
     """Gives the kind of queue at a path; refuses one that a verb has no meaning for."""
     kind = kind_of(path).name
     if kind not in kinds:
+        if kind == "log":
+            # It is what no other kind takes: its reader says whether it is a queue at all.
+            LogReader(path).close()
         others = " or ".join(NAMES[name] for name in kinds)
         raise click.UsageError(f'"{verb}" is for {others}; {path} is {NAMES[kind]}')
     return kind

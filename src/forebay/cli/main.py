@@ -22,7 +22,8 @@ from forebay.errors import ForebayError
 VERBS = {
     "put": "Append records from lines, files or a pipe.",
     "cat": "Print records, from any place on.",
-    "take": "Print events and acknowledge them.",
+    "take": "Print the next events or entries, and remove them.",
+    "peek": "Print the next entries of a fifo; they stay.",
     "tail": "Print the last records, and follow.",
     "info": "Tell the state of a queue; needs no lock.",
     "segments": "List the segment files.",

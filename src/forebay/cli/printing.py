@@ -9,7 +9,7 @@ import click
 
 from forebay.cli import exits
 from forebay.cli.framing import join
-from forebay.cli.inspection import damage_fields, describe
+from forebay.cli.inspection import damage_fields, describe, is_loss
 from forebay.cli.output import say, write_bytes
 from forebay.frames import Damage
 from forebay.queues.scanner import RecordBatch
@@ -49,6 +49,20 @@ class Printer:
             # The lines of the two streams shall come in the order of the log.
             write_bytes(b"", flush=True)
             say(describe(damage))
+
+    def end(self, damage: Damage | None) -> None:
+        """Shows what is behind the last record; an unfinished write is no reason to stop."""
+        if damage is None:
+            return
+        if self._salvage:
+            self.show(damage)
+        elif is_loss(damage):
+            self.damage(damage)
+        else:
+            say(
+                f"{damage.path}, byte {damage.position}: {damage.length} bytes of an unfinished "
+                "record behind the last one; nothing acknowledged is missing"
+            )
 
 
 def framing_of(framing: str | None, as_json: bool) -> str:

@@ -28,12 +28,19 @@ from forebay.queues.kinds import kind_of
 from forebay.queues.options import EVENT_VERSIONS, SYNC_POLICIES
 
 if TYPE_CHECKING:
-    from forebay import EventQueue
+    from forebay import EventQueue, Fifo
 
 _READ_BYTES = 1 << 18
 _BATCH_RECORDS_MAX = 4096
 _BATCH_BYTES_MAX = 1 << 20
-_Queue = TypeVar("_Queue", "Log", "EventQueue")
+_Queue = TypeVar("_Queue", "Log", "EventQueue", "Fifo")
+# The options that only a fifo has: of the command line, and of the queue.
+_FIFO_OPTIONS = {
+    "--ttl": "ttl_seconds",
+    "--file-bytes": "file_bytes",
+    "--max-bytes": "max_bytes",
+    "--when-full": "when_full",
+}
 
 
 @click.command("put")
@@ -64,8 +71,27 @@ _Queue = TypeVar("_Queue", "Log", "EventQueue")
 )
 @click.option(
     "--kind",
-    type=click.Choice(["log", "beats"]),
+    type=click.Choice(["log", "beats", "fifo"]),
     help="What to make if nothing is there.  [default: log]",
+)
+@click.option(
+    "--ttl",
+    "ttl_seconds",
+    type=int,
+    metavar="SECONDS",
+    help="Fifo: how long the entries live; 0 is for ever.  [default: 0]",
+)
+@click.option(
+    "--file-bytes", type=int, help="Fifo: size of a file.  [default: what is there, else 33554432]"
+)
+@click.option(
+    "--max-bytes", type=int, help="Fifo: the most that all entries may take, 32 bytes each more."
+)
+@click.option(
+    "--when-full",
+    type=click.Choice(["reject", "drop_oldest"]),
+    help="Fifo: what to do at --max-bytes: stop with code 75 (default), or drop whole files of the "
+    "oldest entries. Nobody else can take entries meanwhile, so there is no waiting.",
 )
 @key_option
 @json_option
@@ -79,6 +105,7 @@ def command(
     kind: str | None,
     key_file: str | None,
     as_json: bool,
+    **fifo_options: Any,
 ) -> int:
     """Append records to the queue PATH, which is made if it is not there.
 
@@ -87,7 +114,8 @@ def command(
 
     Reads lines from stdin, or from each FILE (- is stdin). The newline is not part of the record.
     At the end it tells the count and the offsets: on stderr, or with --json on stdout as
-    {"first": offset, "count": records}.
+    {"first": offset, "count": records}; of a fifo (--kind fifo makes one) as {"count": entries,
+    "last_id": id}.
     """
     if framing == "files" and not files:
         raise click.UsageError("--framing files needs a FILE; - is stdin")
@@ -95,7 +123,16 @@ def command(
     if segment_bytes is not None:
         options["segment_bytes"] = segment_bytes
     names = files or ("-",)
-    if _kind(path, kind) == "beats":
+    kind = _kind(path, kind)
+    if kind == "fifo":
+        from forebay.cli.fifo_put import FifoPutter, open_fifo
+
+        given = {"--version": version, "--key-file": key_file, "--segment-bytes": segment_bytes}
+        refuse_options("fifo", given)
+        with Interrupts() as interrupts, _open(open_fifo, path, options | fifo_options) as fifo:
+            return _put(FifoPutter(fifo), interrupts, names, framing, as_json)
+    refuse_options(kind, {name: fifo_options[key] for name, key in _FIFO_OPTIONS.items()})
+    if kind == "beats":
         from forebay.cli.event_put import EventPutter, open_for_put
 
         refuse_options("beats", {"--framing": framing if framing != "lines" else None})
@@ -136,9 +173,15 @@ def _kind(path: str, wanted: str | None) -> str:
     if not os.path.isdir(path) or not os.listdir(path):
         return wanted or "log"
     found = kind_of(path).name
-    if wanted not in (None, found):
-        raise click.UsageError(f"--kind {wanted}: {path} is {NAMES[found]}")
-    return found
+    if wanted is None or wanted == found:
+        return found
+    if found == "log":
+        try:
+            LogReader(path).close()
+        except NotAQueue:
+            # It is no queue at all: the one that is wanted says what is in its way.
+            return wanted
+    raise click.UsageError(f"--kind {wanted}: {path} is {NAMES[found]}")
 
 
 def _open_log(path: str, options: dict[str, Any]) -> Log:

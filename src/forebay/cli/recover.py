@@ -81,6 +81,9 @@ def command(path: str, target: str, key_file: str | None, as_json: bool) -> int:
 
     Records keep their order and their times. Offsets begin at 0 again, so they may differ from the
     old ones: the mapping is printed. Consumers are carried over, to the same records.
+
+    The entries of a fifo keep their time to live as well, counted from when they were pushed; those
+    that have expired are left out and counted. Their ids are new ones, of the same times.
     """
     check_target(path, target)
 
@@ -95,7 +98,13 @@ def command(path: str, target: str, key_file: str | None, as_json: bool) -> int:
             path, target, key_file=key_file, version=None, salvage=True, as_json=as_json
         )
 
-    return act(path, "recover", {"log": on_log, "beats": on_events})
+    def on_fifo() -> int:
+        from forebay.cli.fifo_copy import recover_fifo
+
+        refuse_options("fifo", {"--key-file": key_file})
+        return recover_fifo(path, target, as_json)
+
+    return act(path, "recover", {"log": on_log, "beats": on_events, "fifo": on_fifo})
 
 
 def _recover_log(path: str, target: str, as_json: bool) -> int:

@@ -21,7 +21,9 @@ _COLUMNS = ("name", "base", "count", "bytes", "version", "first time", "sealed")
 def command(path: str, key_file: str | None, as_json: bool) -> int:
     """List the segments of the queue PATH: name, first offset, records, bytes, version, time.
 
-    Bytes are those of the file; the one that is being written is allocated ahead.
+    Bytes are those of the file; the one that is being written is allocated ahead. For a fifo it
+    lists the files of the tape: where in each the first entry begins, and its number, where the
+    queue has noted that.
     """
 
     def on_log() -> int:
@@ -33,7 +35,13 @@ def command(path: str, key_file: str | None, as_json: bool) -> int:
 
         return list_segments(path, key_file, as_json)
 
-    return act(path, "segments", {"log": on_log, "beats": on_events})
+    def on_fifo() -> int:
+        from forebay.cli.fifo_info import list_files
+
+        refuse_options("fifo", {"--key-file": key_file})
+        return list_files(path, as_json)
+
+    return act(path, "segments", {"log": on_log, "beats": on_events, "fifo": on_fifo})
 
 
 def _segments_log(path: str, as_json: bool) -> int:

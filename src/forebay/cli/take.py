@@ -1,4 +1,4 @@
-"""`forebay take`: prints events and acknowledges them."""
+"""`forebay take`: prints what is next, and removes it once it is written."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import click
 
 from forebay import EventBatch, EventQueue
 from forebay.cli import exits
-from forebay.cli.arguments import json_option, key_option, path_argument
+from forebay.cli.arguments import framing_option, json_option, key_option, path_argument
 from forebay.cli.interrupts import Interrupted, Interrupts
-from forebay.cli.kinds import act
+from forebay.cli.kinds import act, refuse_options
 from forebay.cli.output import write_bytes
 from forebay.errors import Empty
 from forebay.formats.beats_text import event_text
@@ -26,21 +26,39 @@ _BATCH_EVENTS = 1000
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="How many events at most.",
+    help="How many at most.",
 )
 @click.option("--timeout", type=float, help="Wait so many seconds for the first one.")
 @key_option
+@framing_option
 @json_option
 def command(
-    path: str, count: int, timeout: float | None, key_file: str | None, as_json: bool
+    path: str,
+    count: int,
+    timeout: float | None,
+    key_file: str | None,
+    framing: str | None,
+    as_json: bool,
 ) -> int:
-    """Print the next events of the event queue PATH and acknowledge them.
+    """Print the next events of an event queue, or entries of a fifo, and remove them.
 
-    An event is acknowledged after it was written to stdout. With --json each is
-    {"kind":"beats","timestamp_ns":N,"flags":N,"meta":{...},"fields":{...}}. Code 3 if there is
-    none. The queue must be free.
+    Each is removed after it was written to stdout: if that fails it stays, and is the next one
+    again. With --json an event is {"kind":"beats","timestamp_ns":N,"flags":N,"meta":{...},
+    "fields":{...}}, and an entry what "forebay cat" prints. Code 3 if there is none. The queue must
+    be free.
     """
-    return act(path, "take", {"beats": lambda: _take(path, count, timeout, key_file, as_json)})
+
+    def on_events() -> int:
+        refuse_options("beats", {"--framing": framing})
+        return _take(path, count, timeout, key_file, as_json)
+
+    def on_fifo() -> int:
+        from forebay.cli.fifo_take import take_entries
+
+        refuse_options("fifo", {"--key-file": key_file})
+        return take_entries(path, count, timeout, framing=framing, as_json=as_json)
+
+    return act(path, "take", {"beats": on_events, "fifo": on_fifo})
 
 
 def _take(path: str, count: int, timeout: float | None, key_file: str | None, as_json: bool) -> int:

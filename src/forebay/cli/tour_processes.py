@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 
 import forebay
@@ -17,6 +19,7 @@ TEMPORARY = "spark"
 _PIPE_READ_BYTES = 1 << 16
 _LOG_TAIL_BYTES = 4_000
 _END_SECONDS_MAX = 60.0
+_LOOK_SECONDS = 0.05
 _ANSWER_SECONDS_MAX = 300.0
 
 
@@ -53,7 +56,7 @@ class Producer:
         """Takes what it said meanwhile; raises `ProcessFailed` if it ended before its time."""
         assert self._process is not None
         # Whether it has ended before the last look at the pipe: nothing can come after that.
-        code = self._process.poll()
+        code = _code_of(self._process)
         self._read()
         if code is not None and self.acknowledged < self._count:
             raise ProcessFailed(f"the producer of {self.name} ended by itself, with code {code}")
@@ -61,13 +64,13 @@ class Producer:
     @property
     def done(self) -> bool:
         """Says whether it has written all, and has ended."""
-        return self._process is not None and self._process.poll() == 0
+        return self._process is not None and _code_of(self._process) == 0
 
     def kill(self) -> None:
         """Kills it with SIGKILL; afterwards `acknowledged` is all that it ever promised."""
         assert self._process is not None
         assert self._process.stdout is not None
-        self._process.kill()
+        os.kill(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._read()
         self._process.stdout.close()
@@ -116,35 +119,53 @@ class Command:
 
     def look(self) -> None:
         """Raises `ProcessFailed` if it was started and has ended."""
-        if self._process is not None and self._process.poll() is not None:
-            raise ProcessFailed(_failure(self._arguments, self._process.returncode, self._log))
+        code = None if self._process is None else _code_of(self._process)
+        if code is not None:
+            raise ProcessFailed(_failure(self._arguments, code, self._log))
 
     def kill(self) -> None:
         """Kills it and all that it started, with SIGKILL."""
         assert self._process is not None
-        os.killpg(self._process.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
     def stop(self) -> None:
         """Asks it to end, and waits for that."""
         assert self._process is not None
-        self._process.send_signal(signal.SIGINT)
+        os.kill(self._process.pid, signal.SIGINT)
         self.join()
 
     def join(self) -> None:
         """Waits until it ends; raises `ProcessFailed` if that is not a success."""
         assert self._process is not None
-        try:
-            code = self._process.wait(_END_SECONDS_MAX)
-        except subprocess.TimeoutExpired:
-            raise ProcessFailed(f"the ingest did not end; see {self._log}") from None
+        deadline = time.monotonic() + _END_SECONDS_MAX
+        while (code := _code_of(self._process)) is None:
+            if time.monotonic() > deadline:
+                raise ProcessFailed(f"the ingest did not end; see {self._log}")
+            time.sleep(_LOOK_SECONDS)
+        self._process.wait()
         if code != 0:
             raise ProcessFailed(_failure(self._arguments, code, self._log))
 
     def end(self) -> None:
         """Kills it if it still runs."""
-        if self._process is not None and self._process.poll() is None:
+        if self._process is not None and self._process.returncode is None:
             self.kill()
+
+
+def _code_of(process: subprocess.Popen[bytes]) -> int | None:
+    """Gives the code of a process that has ended; None if it still runs.
+
+    `poll` takes a lock that it keeps if Ctrl-C comes in the middle of it: a `wait` would then never
+    return, and the tour would leave its processes behind.
+    """
+    if process.returncode is not None:
+        return process.returncode
+    found = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    if found is None:
+        return None
+    return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
 
 
 def answer_of(arguments: Sequence[str], log: str, codes: Sequence[int]) -> str:

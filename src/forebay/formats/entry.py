@@ -54,6 +54,10 @@ class Entry:
         """When it expires, in ms since 1970, UTC; None if never."""
         return self.time_ms + self.ttl_seconds * 1000 if self.ttl_seconds else None
 
+    def has_expired(self, now_ms: int) -> bool:
+        """Says whether its time is over."""
+        return self.expires_ms is not None and self.expires_ms <= now_ms
+
 
 def make_id(time_ms: int, offset: int) -> int:
     """Gives the id of the entry with a number, pushed at a time."""

@@ -187,7 +187,7 @@ def next_ms(
     number: cython.ulonglong, now_ms: cython.longlong, last_ms: cython.longlong
 ) -> cython.longlong:
     """Gives the time of the next entry; a later one where the low bits of its number start anew."""
-    if number & _NUMBER_MASK == 0 and last_ms > 0:
+    if number & _NUMBER_MASK == 0 and number > 0:
         last_ms += 1
     return now_ms if now_ms > last_ms else last_ms
 

@@ -27,4 +27,4 @@ def _unchanged(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 cclass = cfunc = ccall = inline = final = _unchanged
-int = uint = longlong = ulonglong = Py_ssize_t = size_t = None
+bint = int = uint = longlong = ulonglong = Py_ssize_t = size_t = None

@@ -1,16 +1,22 @@
-"""Lets threads wait for news of a queue, at no cost while nobody does."""
+"""Lets threads and tasks wait for news of a queue, at no cost while nobody does."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 
 class Changes:
-    """A condition on the queue's lock. Called with the lock held."""
+    """A condition on the queue's lock. Called with the lock held.
+
+    `listener` may be set by any thread without the lock: it is called with the lock held, so it
+    must neither wait nor raise.
+    """
 
     def __init__(self, lock: threading.Lock) -> None:
         self._condition = threading.Condition(lock)
         self._watchers = 0
+        self.listener: Callable[[], None] | None = None
 
     def wait(self, seconds: float) -> None:
         """Waits until something was written, made durable, saved or trimmed."""
@@ -23,9 +29,12 @@ class Changes:
     @property
     def watched(self) -> bool:
         """Whether anybody waits. Any thread may ask, without the lock."""
-        return self._watchers > 0
+        return self._watchers > 0 or self.listener is not None
 
     def announce(self) -> None:
         """Wakes all who wait."""
         if self._watchers:
             self._condition.notify_all()
+        listener = self.listener
+        if listener is not None:
+            listener()

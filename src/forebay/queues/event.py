@@ -254,6 +254,7 @@ class EventQueue:
             self._directory, self._writer, self._deliveries, self._room, self._access
         )
         self._reading.damage += opened.damage
+        self.changes = self._writer.changes
 
     def _found_version(self, opened: Opened) -> str:
         """The version of the newest segment, if it can be written; else the default."""

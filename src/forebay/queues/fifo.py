@@ -18,7 +18,7 @@ from forebay.errors import Closed, Empty, InvalidOption, RecordTooLarge
 from forebay.formats.entry import SIZE_MAX, TTL_SECONDS_MAX, Entry, file_name
 from forebay.kernels.entry import METADATA_BYTES
 from forebay.queues.fifo_adoption import Adoption
-from forebay.queues.fifo_head import HeadFile, Taken
+from forebay.queues.fifo_head import HeadFile
 from forebay.queues.fifo_maintenance import FifoMaintenance
 from forebay.queues.fifo_reading import Reading
 from forebay.queues.fifo_recovery import Opened, open_fifo_directory
@@ -61,9 +61,7 @@ class Fifo(QueueNames):
         try:
             self._directory.lock()
             self._build(
-                open_fifo_directory(
-                    self._filesystem, self._directory, self.options.file_bytes, self._clock
-                )
+                open_fifo_directory(self._filesystem, self._directory, self.options, self._clock)
             )
             self.adopt()
         except BaseException:
@@ -125,7 +123,8 @@ class Fifo(QueueNames):
         value = self._reading.popper.pop()
         if value is None:
             value = self._wait(self._pop_slowly, timeout)
-        self._taken_off()
+        if value is not None:
+            self._taken_off()
         return value
 
     def pop_many(self, count: int, timeout: float | None = None) -> list[bytes]:
@@ -138,7 +137,8 @@ class Fifo(QueueNames):
         values = self._reading.popper.pop_many(count)
         if len(values) < count:
             values = self._pop_more(values, count, timeout)
-        self._taken_off()
+        if values:
+            self._taken_off()
         return values
 
     @contextlib.contextmanager
@@ -161,6 +161,7 @@ class Fifo(QueueNames):
         with self._writer.lock:
             self._writer.check()
             self._reading.finish(lent)
+        self._reading.settle()
 
     def peek(self, *, after: int | None = None) -> Entry | None:
         """Gives the oldest entry that has not expired, or the oldest behind an id; it stays.
@@ -177,7 +178,8 @@ class Fifo(QueueNames):
 
         Entries that are lent out by `take` do not count.
         """
-        return self._writer.number - self._reading.popper.number + len(self._reading.returned)
+        there = self._writer.number - self._reading.popper.number
+        return max(0, there) + len(self._reading.returned)
 
     @property
     def capacity(self) -> int | None:
@@ -299,13 +301,13 @@ class Fifo(QueueNames):
             options=self.options,
             clock=self._clock,
         )
-        lock, always = self._writer.lock, self._writer.always
-        head = HeadFile(self._directory, opened.head, lock, self._clock, mapped=not always)
-        taken = Taken(self._directory, opened.head.number, always=always)
+        lock, mapped = self._writer.lock, not self._writer.always
+        head = HeadFile(self._directory, opened.head, lock, self._clock, mapped=mapped)
         shared = (opened.bounds, self.file_bytes, self.options, self._clock)
-        self._reading = Reading(self._directory, self._writer, head, taken, *shared)
+        self._reading = Reading(self._directory, self._writer, head, *shared)
         self._adoption = Adoption(self._directory, self._writer, *shared)
         self._bounds = opened.bounds
+        self.changes = self._writer.changes
 
     def _push_slowly(self, value: object, ttl: object, timeout: float | None) -> int:
         entry_id = self._writer.push(self._check_value(value), _check_ttl(ttl), timeout)
@@ -334,7 +336,7 @@ class Fifo(QueueNames):
         def more() -> list[bytes] | None:
             with self._writer.lock:
                 self._writer.check()
-                return self._reading.pop_many(count - len(values)) or None
+                return self._reading.pop_many(count - len(values), begun=bool(values)) or None
 
         if values:
             return values + (more() or [])

@@ -23,8 +23,7 @@ from forebay.formats.fflg import Frames, Header
 from forebay.kernels.entry import METADATA_BYTES, encode
 from forebay.kernels.sizes import measure
 from forebay.queues.adoption import may_be_decided, take_batches
-from forebay.queues.fifo_bounds import Boundary, Bounds, boundaries_in
-from forebay.queues.fifo_scanner import TapeEnd
+from forebay.queues.fifo_bounds import Boundary, Bounds, TapeEnd, boundaries_in
 from forebay.queues.fifo_writer import FifoWriter
 from forebay.queues.options import FifoOptions
 from forebay.queues.recovery import clear_adoption, finish_adoption
@@ -122,7 +121,7 @@ class Adoption:
         )
         last_id = max(0, (end.last_ms << 16) - 1)
         view = memoryview(data)
-        copy.boundaries += boundaries_in(view, end.position, end.number, last_id, self._file_bytes)
+        copy.boundaries += boundaries_in(view, end, last_id, self._file_bytes)
         copy.write(view)
         return TapeEnd(end.number + len(values), end.position + len(data), last_ms)
 

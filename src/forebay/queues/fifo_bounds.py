@@ -33,6 +33,14 @@ _ROW_BYTES = _ROW.size + _CRC.size
 assert _ROW_BYTES == 32
 
 
+class TapeEnd(NamedTuple):
+    """An end of the tape: the number behind it, where it is, and the last entry's time."""
+
+    number: int
+    position: int
+    last_ms: int
+
+
 class Boundary(NamedTuple):
     """The first entry that begins in a file."""
 
@@ -76,6 +84,11 @@ class Bounds:
         # It can be had from the files as well: that it cannot be written is no reason to stop.
         with contextlib.suppress(OSError):
             self._append(boundary)
+
+    def note_all(self, data: memoryview, start: TapeEnd, last_id: int, file_bytes: int) -> None:
+        """Adds those of the files that whole entries, written at `start`, reach anew."""
+        for row in boundaries_in(data, start, last_id, file_bytes):
+            self.note(row)
 
     def keep_only(self, files: list[int]) -> None:
         """Forgets the boundaries in files that are not there, and writes the others anew."""
@@ -124,19 +137,18 @@ class Bounds:
 
 
 def boundaries_in(
-    data: memoryview, start: int, number: int, last_id: int, file_bytes: int
+    data: memoryview, start: TapeEnd, last_id: int, file_bytes: int
 ) -> Iterator[Boundary]:
-    """Gives the first entry in each file that data reaches anew.
+    """Gives those of the files that whole entries, written at `start`, reach anew.
 
-    The data is whole entries from a position on the tape on; `number` is that of the first, and its
-    id is above `last_id`.
+    The id of the first is above `last_id`.
     """
-    first = -(-start // file_bytes)
-    last = (start + len(data) - 1) // file_bytes
+    first = -(-start.position // file_bytes)
+    last = (start.position + len(data) - 1) // file_bytes
     for file in range(first, last + 1):
-        begin = file * file_bytes - start
+        begin = file * file_bytes - start.position
         at, count = boundary(data, begin)
-        yield Boundary(file, min(at - begin, file_bytes), number + count, last_id)
+        yield Boundary(file, min(at - begin, file_bytes), start.number + count, last_id)
 
 
 def _encode(row_of: Boundary) -> bytes:

@@ -1,68 +1,55 @@
-"""`fifo-head` and `fifo-taken`: what was taken off a fifo, and what is only lent out.
+"""`fifo-head`: what has left a fifo, and what is only lent out. Source of truth.
 
-Both are sources of truth, and hold two pairs of checked slots (`storage/slots.py`). The first pair
-is written at every change and never waited for: it survives `kill -9`. The second pair is written
-only together with a sync: a power cut that tears both slots of the first pair leaves that one. The
-first pair of the head is mapped, so that a pop is a few stores; under "always" it is not used.
+Four checked slots, 4096 bytes apart; the one with the highest sequence counts, of those that
+verify. The first two are written in turn at every change and never waited for: they survive `kill
+-9`. They are mapped, so that a pop is a few stores; under "always" they are not used. The other two
+are written in turn, each with a sync: a power cut that tears what was being stored leaves what was
+synced. One slot holds place and lent entries together, so that no crash comes between the two.
 
-The payload of the head, big-endian, 8 bytes each:
+A slot, big-endian:
 
-| field | meaning |
-| --- | --- |
-| file bytes | the size of a file of the tape |
-| position | where on the tape the next entry is |
-| number | of the next entry: how many have left the queue |
-| id | the next entry's is above this |
-| expired | how many left because their time was over |
-| dropped | how many left to make room |
-| damaged | how many left because they could not be read |
-
-The payload of `fifo-taken`: how often it was changed (8 bytes), how many entries are lent out (4),
-then for each its position, number and id. They are behind the head; after a crash they come back to
-its front.
+| field | bytes | meaning |
+| --- | --- | --- |
+| magic | 4 | `FBHD` |
+| sequence | 8 | counts the changes |
+| file bytes | 8 | the size of a file of the tape |
+| position | 8 | where on the tape the next entry is |
+| number | 8 | of the next entry: how many have left, or are lent out |
+| id | 8 | the next entry's is above this |
+| expired | 8 | how many left because their time was over |
+| dropped | 8 | how many left to make room |
+| damaged | 8 | how many left because they could not be read |
+| count | 4 | of entries that are lent out; after a crash they come back to the front |
+| lent | 24 each | position, number and id of each |
+| crc32 | 4 | of all before |
 """
 
 from __future__ import annotations
 
 import struct
 import threading
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from forebay.clock import SteadyClock
 from forebay.errors import Full
-from forebay.kernels.fifo import HEAD_MAGIC, HEAD_PAYLOAD_BYTES, Popper
-from forebay.queues.fifo_names import HEAD, TAKEN
+from forebay.kernels.checksum import crc32
+from forebay.kernels.popper import HEAD_FIXED_BYTES, HEAD_MAGIC, LENT_BYTES, Popper
+from forebay.queues.fifo_names import HEAD
 from forebay.queues.fifo_scanner import Place
-from forebay.storage.filesystem import Directory, File, Mapping
-from forebay.storage.slots import SlotFile
+from forebay.storage.filesystem import Directory, File, Mapping, write_all
 
-_MAPPED_BYTES = 2 * 4096
-_FILE_BYTES = 4 * 4096
-_SYNCED_PAIR = 2
-_TAKEN_MAGIC = b"FBTK"
-_HEAD = struct.Struct(">7Q")
-assert _HEAD.size == HEAD_PAYLOAD_BYTES
-_CHANGES = struct.Struct(">QI")
+_STRIDE = 4096
+_SLOTS = 4
+_MAPPED_BYTES = 2 * _STRIDE
+# Those that are written with a sync.
+_SYNCED = (2, 3)
+_FIXED = struct.Struct(">4s8QI")
+assert _FIXED.size == HEAD_FIXED_BYTES
 _LENT = struct.Struct(">3Q")
+assert _LENT.size == LENT_BYTES
+_CRC = struct.Struct(">I")
 LENT_MAX = 128
-_TAKEN_BYTES = _CHANGES.size + LENT_MAX * _LENT.size
-
-
-class Head(NamedTuple):
-    """What one slot of the head says."""
-
-    file_bytes: int
-    position: int = 0
-    number: int = 0
-    last_id: int = 0
-    expired: int = 0
-    dropped: int = 0
-    damaged: int = 0
-
-    @property
-    def place(self) -> Place:
-        """The place before the next entry."""
-        return Place(self.position, self.number, self.last_id)
+assert _FIXED.size + LENT_MAX * _LENT.size + _CRC.size <= _STRIDE
 
 
 class Lent(NamedTuple):
@@ -78,30 +65,92 @@ class Lent(NamedTuple):
         return Place(self.position, self.number, self.id - 1)
 
 
+class Head(NamedTuple):
+    """What one slot says."""
+
+    file_bytes: int
+    position: int = 0
+    number: int = 0
+    last_id: int = 0
+    expired: int = 0
+    dropped: int = 0
+    damaged: int = 0
+    lent: tuple[Lent, ...] = ()
+    sequence: int = 0
+
+    @property
+    def place(self) -> Place:
+        """The place before the next entry."""
+        return Place(self.position, self.number, self.last_id)
+
+    def encode(self) -> bytes:
+        """Gives the bytes of a slot."""
+        fields = (self.sequence, *self[:7], len(self.lent))
+        data = _FIXED.pack(HEAD_MAGIC, *fields) + b"".join(_LENT.pack(*row) for row in self.lent)
+        return data + _CRC.pack(crc32(data))
+
+    @classmethod
+    def decode(cls, data: bytes) -> Head | None:
+        """Reads a slot; None if it does not verify."""
+        if len(data) < _FIXED.size or data[:4] != HEAD_MAGIC:
+            return None
+        fields: tuple[Any, ...] = _FIXED.unpack_from(data)
+        count = fields[-1]
+        end = _FIXED.size + count * _LENT.size
+        if count > LENT_MAX or len(data) < end + _CRC.size:
+            return None
+        if _CRC.unpack_from(data, end)[0] != crc32(data[:end]):
+            return None
+        rows = range(_FIXED.size, end, _LENT.size)
+        lent = tuple(Lent(*_LENT.unpack_from(data, start)) for start in rows)
+        return cls(*fields[2:9])._replace(lent=lent, sequence=fields[1])
+
+
 def read_head(directory: Directory) -> Head | None:
     """Gives the newest head; None if there is none, or none that verifies."""
-    payloads = _read_pairs(directory, HEAD, HEAD_MAGIC, HEAD_PAYLOAD_BYTES)
-    heads = [Head(*_HEAD.unpack(payload)) for payload in payloads]
-    return max(heads, key=lambda head: head.number, default=None)
-
-
-def write_head(directory: Directory, head: Head) -> None:
-    """Makes this the head, whatever it was; durable on return."""
-    file = _open_pairs(directory, HEAD)
     try:
-        for first in (_SYNCED_PAIR, 0):
-            slots = SlotFile(file, HEAD_MAGIC, HEAD_PAYLOAD_BYTES, first)
-            # Twice: the slot before says something else.
-            for _ in range(2):
-                slots.write(_HEAD.pack(*head))
-                file.sync()
+        file = directory.open(HEAD)
+    except FileNotFoundError:
+        return None
+    try:
+        heads = [head for head in _read_slots(file) if head is not None]
+    finally:
+        file.close()
+    return max(heads, key=lambda head: head.sequence, default=None)
+
+
+def write_head(directory: Directory, head: Head) -> Head:
+    """Makes this the head, in all slots; durable on return. Gives it with its sequence."""
+    try:
+        file = directory.open(HEAD, write=True)
+    except FileNotFoundError:
+        file = directory.create(HEAD)
+    try:
+        # Allocated, not sparse: a store into a hole of a full disk would kill the process.
+        file.allocate(0, _SLOTS * _STRIDE)
+        sequences = [-1 if slot is None else slot.sequence for slot in _read_slots(file)]
+        sequence = max(0, *sequences)
+        # The newest one last: until another is synced, it is the one that counts.
+        for slot in sorted(range(_SLOTS), key=lambda slot: sequences[slot]):
+            sequence += 1
+            write_all(file, head._replace(sequence=sequence).encode(), slot * _STRIDE)
+            file.sync()
         directory.sync()
     finally:
         file.close()
+    return head._replace(sequence=sequence)
+
+
+def _read_slots(file: File) -> list[Head | None]:
+    data = file.pread(_SLOTS * _STRIDE, 0)
+    return [Head.decode(data[slot * _STRIDE :][:_STRIDE]) for slot in range(_SLOTS)]
 
 
 class HeadFile:
-    """The head of a fifo that this process owns, and the kernel that moves it."""
+    """The head of a fifo that this process owns, and the kernel that moves it.
+
+    Called with the queue's lock held, except `commit`.
+    """
 
     def __init__(
         self,
@@ -112,13 +161,10 @@ class HeadFile:
         *,
         mapped: bool,
     ) -> None:
-        """The file is there, and `head` is what it says. `mapped`: each move survives a kill."""
+        """`head` is what all slots say. `mapped`: each change survives a kill."""
+        self._path = directory.path
         self._file: File = directory.open(HEAD, write=True)
         self._memory: Mapping = bytearray(_MAPPED_BYTES)
-        self._slots = SlotFile(self._file, HEAD_MAGIC, HEAD_PAYLOAD_BYTES, _SYNCED_PAIR)
-        sequence = SlotFile(self._file, HEAD_MAGIC, HEAD_PAYLOAD_BYTES).sequence
-        self._mutex = threading.Lock()
-        self._mapped = mapped
         if mapped:
             try:
                 self._memory = self._file.map(_MAPPED_BYTES)
@@ -128,35 +174,60 @@ class HeadFile:
         self.popper = Popper(
             self._memory,
             head.file_bytes,
-            sequence,
+            head.sequence,
             lock,
             None if clock.is_system else clock.now_ms,
             clock.ahead_ms,
         )
-        self._file_bytes = head.file_bytes
+        self._mutex = threading.Lock()
+        self._next_slot = _SYNCED[0]
+        # After a kill the newest slot may be in the cache alone: the first commit always writes.
+        self._synced = head._replace(sequence=-1)
+        self.lent: dict[int, Lent] = {}
         self._place(head)
-        self._synced = head
+
+    def lend(self, lent: Lent) -> None:
+        """Notes that the entry that was stepped over is lent out; raises Full if too many are."""
+        if len(self.lent) >= LENT_MAX:
+            raise Full(f"{self._path}: {LENT_MAX} entries are taken and not given back")
+        self._set_lent({**self.lent, lent.number: lent})
+        self.popper.save()
+
+    def finish(self, number: int) -> None:
+        """Notes that an entry that was lent out has left."""
+        self._set_lent({key: lent for key, lent in self.lent.items() if key != number})
+        self.popper.save()
 
     def state(self) -> Head:
-        """Gives the head as it is now. Lock held."""
+        """Gives the head as it is now."""
         popper = self.popper
         counts = (popper.expired, popper.dropped, popper.damaged)
-        return Head(self._file_bytes, popper.position, popper.number, popper.last_id, *counts)
+        return Head(
+            self._synced.file_bytes,
+            popper.position,
+            popper.number,
+            popper.last_id,
+            *counts,
+            tuple(self.lent.values()),
+            popper.sequence,
+        )
 
     def commit(self, head: Head) -> None:
-        """Makes a head durable, unless a later one is; any thread may call it."""
+        """Makes a state durable, unless a later one is; any thread may call it."""
         with self._mutex:
-            if head.number < self._synced.number or head == self._synced:
+            if head.sequence <= self._synced.sequence:
                 return
-            self._slots.write(_HEAD.pack(*head))
-            self._slots.sync()
+            write_all(self._file, head.encode(), self._next_slot * _STRIDE)
+            self._file.sync()
             self._synced = head
+            self._next_slot = _SYNCED[0] + _SYNCED[1] - self._next_slot
 
     def go_back(self) -> None:
-        """Puts the head back to what is durable. Lock held, after a failed commit."""
+        """Puts the head back to what is durable, after a failed commit."""
         self._place(self._synced)
         self.popper.save()
-        self._slots.write(_HEAD.pack(*self._synced))
+        # Over the slot whose sync failed: the cache may show what is not on the disk.
+        write_all(self._file, self.state().encode(), self._next_slot * _STRIDE)
 
     def close(self) -> None:
         """Unmaps and closes the file."""
@@ -170,117 +241,8 @@ class HeadFile:
         self.popper.expired = head.expired
         self.popper.dropped = head.dropped
         self.popper.damaged = head.damaged
+        self._set_lent({lent.number: lent for lent in head.lent})
 
-
-class Taken:
-    """The entries that are lent out. Called with the queue's lock held."""
-
-    def __init__(self, directory: Directory, head: int, *, always: bool) -> None:
-        """Reads what is lent out; entries at or behind the head's number are not.
-
-        With `always`, every change is durable when it is made.
-        """
-        self._directory = directory
-        self._always = always
-        changes, rows = _read_taken(directory)
-        self._changes = changes
-        self.lent: dict[int, Lent] = {row.number: row for row in rows if row.number < head}
-        self._file: File | None = None
-        self._live: SlotFile | None = None
-        self._slots: SlotFile | None = None
-        self._synced = True
-
-    def add(self, lent: Lent) -> None:
-        """Lends one more out; raises Full if too many are."""
-        if len(self.lent) >= LENT_MAX:
-            raise Full(f"{self._directory.path}: {LENT_MAX} entries are taken and not given back")
-        self._change({**self.lent, lent.number: lent})
-
-    def remove(self, number: int) -> None:
-        """Strikes one out: it has left the queue."""
-        self._change({key: lent for key, lent in self.lent.items() if key != number})
-
-    def replace(self, entries: list[Lent]) -> None:
-        """Lends these out instead; durable on return."""
-        self._change({lent.number: lent for lent in entries})
-        self.sync()
-
-    def sync(self) -> None:
-        """Makes it durable as it is now."""
-        if self._slots is not None and not self._synced:
-            self._slots.write(self._encode(self.lent))
-            self._slots.sync()
-            self._synced = True
-
-    def close(self) -> None:
-        """Closes the file."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-
-    def _change(self, lent: dict[int, Lent]) -> None:
-        if self._file is None:
-            self._file = _open_pairs(self._directory, TAKEN)
-            self._live = SlotFile(self._file, _TAKEN_MAGIC, _TAKEN_BYTES)
-            self._slots = SlotFile(self._file, _TAKEN_MAGIC, _TAKEN_BYTES, _SYNCED_PAIR)
-            self._directory.sync()
-        assert self._live is not None
-        self._changes += 1
-        if not self._always:
-            self._live.write(self._encode(lent))
-        before, self.lent = self.lent, lent
-        self._synced = False
-        if self._always:
-            try:
-                self.sync()
-            except OSError:
-                self.lent = before
-                raise
-
-    def _encode(self, lent: dict[int, Lent]) -> bytes:
-        rows = [_LENT.pack(*row) for row in lent.values()]
-        return (_CHANGES.pack(self._changes, len(rows)) + b"".join(rows)).ljust(_TAKEN_BYTES, b"\0")
-
-
-def read_taken(directory: Directory, head: int) -> list[Lent]:
-    """Gives the entries that are lent out, without owning the queue."""
-    return [row for row in _read_taken(directory)[1] if row.number < head]
-
-
-def _read_taken(directory: Directory) -> tuple[int, list[Lent]]:
-    """Gives how often it was changed, and the entries of the last time."""
-    payloads = _read_pairs(directory, TAKEN, _TAKEN_MAGIC, _TAKEN_BYTES)
-    if not payloads:
-        return 0, []
-    payload = max(payloads, key=lambda payload: payload[:8])
-    changes, count = _CHANGES.unpack_from(payload)
-    starts = range(_CHANGES.size, _CHANGES.size + min(count, LENT_MAX) * _LENT.size, _LENT.size)
-    return changes, sorted(Lent(*_LENT.unpack_from(payload, start)) for start in starts)
-
-
-def _open_pairs(directory: Directory, name: str) -> File:
-    """Opens a file of two pairs of slots, or makes one."""
-    try:
-        file = directory.open(name, write=True)
-    except FileNotFoundError:
-        file = directory.create(name)
-    try:
-        # Allocated, not sparse: a store into a hole of a full disk would kill the process.
-        file.allocate(0, _FILE_BYTES)
-    except BaseException:
-        file.close()
-        raise
-    return file
-
-
-def _read_pairs(directory: Directory, name: str, magic: bytes, size: int) -> list[bytes]:
-    """Gives the newest payload of each pair of slots."""
-    try:
-        file = directory.open(name)
-    except FileNotFoundError:
-        return []
-    try:
-        pairs = [SlotFile(file, magic, size, first) for first in (0, _SYNCED_PAIR)]
-        return [pair.payload for pair in pairs if pair.payload is not None]
-    finally:
-        file.close()
+    def _set_lent(self, lent: dict[int, Lent]) -> None:
+        self.lent = lent
+        self.popper.lent = b"".join(_LENT.pack(*row) for row in lent.values())

@@ -11,10 +11,9 @@ from forebay.storage.staging import NAME as STAGING
 HEAD = "fifo-head"
 TAIL = "fifo-tail"
 BOUNDS = "fifo-bounds"
-TAKEN = "fifo-taken"
 COPY = "fifo-copy"
 # What only a fifo has.
-MARKS = {HEAD, TAIL, BOUNDS, TAKEN, COPY}
+MARKS = {HEAD, TAIL, BOUNDS, COPY}
 OWN_NAMES = {*MARKS, STAGING, atomic.RESERVE, inbox.LEDGER}
 OWN_DIRECTORIES = {inbox.DIRECTORY, quarantine.DIRECTORY}
 

@@ -15,8 +15,9 @@ from types import TracebackType
 from forebay.errors import Damaged, NotAQueue
 from forebay.formats.entry import Entry
 from forebay.frames import Damage
+from forebay.kernels.entry import METADATA_BYTES
 from forebay.queues.fifo_bounds import Bounds
-from forebay.queues.fifo_head import Head, Lent, read_head, read_taken
+from forebay.queues.fifo_head import Head, Lent, read_head
 from forebay.queues.fifo_names import TAIL
 from forebay.queues.fifo_recovery import Recovery, find_head, look_at
 from forebay.queues.fifo_scanner import EntryBatch, FifoScanner, Place, take_batch
@@ -55,10 +56,21 @@ class FifoReader:
             raise NotAQueue(f"{self.path} is not a fifo: it has neither files nor a head")
         self.head: Head = head
         self._found: Recovery = look_at(self._filesystem, self._directory, head, self.tail)
-        lent = read_taken(self._directory, head.number)
-        self.lent: list[Lent] = [row for row in lent if row.number < self._found.found.number]
+        end = self._found.found.number
+        self.lent: list[Lent] = sorted(row for row in head.lent if row.number < end)
         self.begin = head.number
         self.end = max(head.number, self._found.found.number)
+        # Behind the last entry that is in the files.
+        self.stored: Place = self._found.stored
+
+    @property
+    def tape_bytes(self) -> int:
+        """How many bytes of the tape the entries take, 32 for each included."""
+        first = min([self.head.position, *(row.position for row in self.lent)])
+        staged = sum(
+            len(value) + METADATA_BYTES for batch in self._found.staged for value in batch.values
+        )
+        return max(0, self.stored.position + staged - first)
 
     def __len__(self) -> int:
         return len(self.lent) + self.end - self.begin
@@ -68,7 +80,9 @@ class FifoReader:
         scanner = FifoScanner(self._directory, self.head.file_bytes, Bounds(self._directory))
         try:
             for lent in self.lent:
-                yield self._read_lent(scanner, lent)
+                item = self._read_lent(scanner, lent)
+                if isinstance(item, EntryBatch) or self._is_lent(lent):
+                    yield item
             yield from self._scan_files(scanner)
         finally:
             scanner.close()
@@ -151,6 +165,11 @@ class FifoReader:
                 yield item
             else:
                 return
+
+    def _is_lent(self, lent: Lent) -> bool:
+        """Says whether an entry is still lent out: if not, its file may be gone."""
+        head = read_head(self._directory)
+        return head is None or lent in head.lent
 
     def _read_lent(self, scanner: FifoScanner, lent: Lent) -> EntryBatch | Damage:
         found = self._found

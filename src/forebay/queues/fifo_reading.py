@@ -16,10 +16,12 @@ from forebay.clock import SteadyClock
 from forebay.errors import Damaged, Full
 from forebay.formats.entry import Entry
 from forebay.queues.fifo_bounds import Bounds
-from forebay.queues.fifo_head import Head, HeadFile, Lent, Taken
-from forebay.queues.fifo_scanner import FifoScanner, Place, take_batch
+from forebay.queues.fifo_head import Head, HeadFile, Lent
+from forebay.queues.fifo_peeking import Peeking
+from forebay.queues.fifo_scanner import WINDOW_BYTES, FifoScanner, Place, take_batch
 from forebay.queues.fifo_writer import FifoWriter
 from forebay.queues.options import FifoOptions
+from forebay.queues.unbroken import unbroken
 from forebay.storage.atomic import keep_reserve
 from forebay.storage.commit import GroupCommit
 from forebay.storage.filesystem import Directory
@@ -27,7 +29,6 @@ from forebay.storage.staging import HEADER_BYTES
 
 _logger = logging.getLogger(__name__)
 _WAIT_SECONDS = 0.05
-_PEEK_ENTRIES = 256
 
 
 class Reading:
@@ -38,7 +39,6 @@ class Reading:
         directory: Directory,
         writer: FifoWriter,
         head: HeadFile,
-        taken: Taken,
         bounds: Bounds,
         file_bytes: int,
         options: FifoOptions,
@@ -48,21 +48,19 @@ class Reading:
         self._writer = writer
         self._head = head
         self.popper = head.popper
-        self._taken = taken
         self._bounds = bounds
         self._file_bytes = file_bytes
         self._options = options
         self._clock = clock
         self._scanner = FifoScanner(directory, file_bytes, bounds)
         # Lent out before a crash, or given back: the next to go, in the order of their numbers.
-        self.returned: list[Lent] = sorted(taken.lent.values(), key=lambda lent: lent.number)
+        self.returned: list[Lent] = sorted(head.lent.values(), key=lambda lent: lent.number)
         self.popper.held = bool(self.returned)
-        self.commit = GroupCommit(self._sync_head, self.popper.number)
+        self.commit = GroupCommit(self._sync_head, self.popper.sequence)
         self._trouble: Damaged | None = None
-        self._peeked: list[Entry] = []
-        self._peek_place = self.place
-        self._peek_after: int | None = None
+        self._peeking = Peeking(self._scanner, writer, clock)
         writer.before_drain = self.popper.close
+        writer.on_failure = self._hold
         writer.make_room = self.make_room
 
     @property
@@ -73,20 +71,21 @@ class Reading:
     @property
     def first_position(self) -> int:
         """Where on the tape the oldest entry is that has not left for good."""
-        lent = (entry.position for entry in self._taken.lent.values())
-        return min(self.popper.position, *lent) if self._taken.lent else self.popper.position
+        lent = (entry.position for entry in self._head.lent.values())
+        return min(self.popper.position, *lent) if self._head.lent else self.popper.position
 
     @property
     def lent_out(self) -> int:
         """How many entries are lent out now."""
-        return len(self._taken.lent) - len(self.returned)
+        return len(self._head.lent) - len(self.returned)
 
+    @unbroken
     def pop(self) -> bytes | None:
         """Takes the next entry; None if there is none. Raises Damaged once for each damage."""
         self._raise_trouble()
         while self.returned:
             entry = self._read(self.returned[0])
-            self._taken.remove(self.returned[0].number)
+            self._head.finish(self.returned[0].number)
             self._drop_returned()
             if entry is not None:
                 return entry.value
@@ -96,9 +95,13 @@ class Reading:
         self.popper.save()
         return found[0].value
 
-    def pop_many(self, count: int) -> list[bytes]:
-        """Takes up to `count` entries; damage behind the first is left for the next call."""
-        self._raise_trouble()
+    @unbroken
+    def pop_many(self, count: int, *, begun: bool) -> list[bytes]:
+        """Takes up to `count` entries; trouble behind the first is left for the next call.
+
+        `begun` says that the caller has some already.
+        """
+        self._raise_trouble(unless=begun)
         values: list[bytes] = []
         while len(values) < count:
             try:
@@ -109,14 +112,16 @@ class Reading:
                     more = self.popper.take_many(count - len(values))
                 if not more and not self.returned and not self._advance():
                     break
-            except Damaged as error:
-                if not values:
+            except (OSError, Damaged) as error:
+                if not values and not begun:
                     raise
-                self._trouble = error
+                if isinstance(error, Damaged):
+                    self._trouble = error
                 break
             values += more
         return values
 
+    @unbroken
     def lend(self) -> tuple[Entry, Lent] | None:
         """Takes the next entry in such a way that a crash gives it back; None if there is none."""
         self._raise_trouble()
@@ -124,36 +129,36 @@ class Reading:
             lent = self.returned[0]
             entry = self._read(lent)
             if entry is None:
-                self._taken.remove(lent.number)
+                self._head.finish(lent.number)
             self._drop_returned()
             if entry is not None:
                 return entry, lent
-        # Nobody may pop meanwhile: that would note this entry as gone before it is noted as lent.
+        # Nobody may pop meanwhile: that would note this entry as gone before it is lent out.
         self.popper.held = True
         try:
             found = self._next_entry()
             if found is None:
                 return None
             try:
-                self._taken.add(found[1])
-            except (OSError, Full):
+                self._head.lend(found[1])
+            except Full:
                 self.popper.place(*found[1].place)
                 raise
-            self.popper.save()
             return found
         finally:
             self.popper.held = bool(self.returned)
 
+    @unbroken
     def finish(self, lent: Lent) -> None:
         """Lets an entry that is lent out leave for good."""
-        if lent.number in self._taken.lent:
-            self._taken.remove(lent.number)
+        if lent.number in self._head.lent:
+            self._head.finish(lent.number)
             self._release()
             self._writer.changes.announce()
 
     def give_back(self, lent: Lent) -> None:
         """Puts an entry that is lent out back to the front."""
-        if lent.number in self._taken.lent:
+        if lent.number in self._head.lent:
             self.popper.held = True
             bisect.insort(self.returned, lent, key=lambda entry: entry.number)
             self._writer.changes.announce()
@@ -164,18 +169,7 @@ class Reading:
             entry = self._read(lent) if after is None or lent.id > after else None
             if entry is not None:
                 return entry
-        if after is None or after != self._peek_after:
-            self._peeked, self._peek_place = [], self.place
-        while True:
-            while self._peeked:
-                entry = self._peeked.pop(0)
-                gone = entry.offset < self.popper.number or self._is_past(entry)
-                if not gone and (after is None or entry.id > after):
-                    self._peek_after = entry.id
-                    return entry
-            if not self._peek_on():
-                self._peek_after = None
-                return None
+        return self._peeking.next(self.place, after)
 
     def make_room(self, size: int, timeout: float | None) -> int:
         """Waits, refuses or drops until `size` bytes may be written; gives how many may be."""
@@ -190,6 +184,8 @@ class Reading:
             used = self._writer.position - self.first_position
             if size <= limit - used:
                 return limit - used
+            if self._skip_expired():
+                continue
             if self._options.when_full == "drop_oldest" and self._drop_oldest():
                 continue
             wait = _WAIT_SECONDS
@@ -203,18 +199,19 @@ class Reading:
     def settle(self) -> None:
         """Makes what was taken durable, if the policy asks for it. Without the lock."""
         if self._writer.always:
-            self.commit.wait(self.popper.number, 0)
+            self.commit.wait(self.popper.sequence, 0)
+
+    def fail(self, error: BaseException) -> None:
+        """Ends the handle: everything raises from now on."""
+        self._writer.fail(error)
 
     def sync_head(self) -> None:
         """Makes durable what was taken so far. Without the lock."""
         self._sync_head()
-        with self._writer.lock:
-            self._taken.sync()
 
     def close(self) -> None:
         """Closes its files."""
         self._head.close()
-        self._taken.close()
         self._scanner.close()
 
     def _next_entry(self) -> tuple[Entry, Lent] | None:
@@ -227,7 +224,9 @@ class Reading:
                 number = self.popper.number - 1
                 return Entry(number, entry_id, ttl, value), Lent(position, number, entry_id)
             if self.popper.number != number:
+                # Expired entries have left: there may be room now.
                 self.popper.save()
+                self._writer.changes.announce()
             if not self._advance():
                 return None
 
@@ -239,7 +238,9 @@ class Reading:
         if place.number >= self._writer.readable.number:
             return self._look_into_memory(place)
         end = self._end()
-        data = self._scanner.window(place, end.position)
+        # Not beyond the file: its space comes back when all of it has left.
+        rest = self._file_bytes - place.position % self._file_bytes
+        data = self._scanner.window(place, end.position, min(rest, WINDOW_BYTES))
         if data is not None:
             self.popper.open(data, place.position, None)
             return True
@@ -265,9 +266,28 @@ class Reading:
         readable = self._writer.readable
         return Place(readable.position, readable.number, 0)
 
-    def _raise_trouble(self) -> None:
+    def _skip_expired(self) -> bool:
+        """Lets the entries next in turn leave that have expired; says whether there were any."""
+        while not self.returned and self._trouble is None:
+            before = self.place
+            if self.popper.skip_expired():
+                return True
+            try:
+                if not self._advance():
+                    return False
+            except Damaged as error:
+                self._trouble = error
+                return True
+            if self.popper.skip_expired():
+                return True
+            if self.place == before:
+                # What is next is alive.
+                return False
+        return False
+
+    def _raise_trouble(self, *, unless: bool = False) -> None:
         """Raises what a call before could not, because it had something to give."""
-        if self._trouble is not None:
+        if self._trouble is not None and not unless:
             trouble, self._trouble = self._trouble, None
             raise trouble.with_traceback(None)
 
@@ -285,27 +305,7 @@ class Reading:
             self.popper.save()
             return None
         (entry,) = take_batch(data, lent.place, 1).entries()
-        return None if self._is_past(entry) else entry
-
-    def _is_past(self, entry: Entry) -> bool:
-        return entry.expires_ms is not None and entry.expires_ms <= self._clock.now_ms()
-
-    def _peek_on(self) -> bool:
-        """Reads more entries to peek at, round damage; False if there are none."""
-        if self._peek_place.number >= self._writer.readable.number and not self._writer.always:
-            self._writer.drain()
-        place, end = self._peek_place, self._end()
-        if place.number < self.popper.number:
-            place = self.place
-        if place.number >= end.number:
-            return False
-        data = self._scanner.window(place, end.position)
-        if data is None:
-            self._peek_place = self._scanner.judge(place, end)[1]
-        else:
-            batch = take_batch(data, place, min(_PEEK_ENTRIES, end.number - place.number))
-            self._peeked, self._peek_place = batch.entries(), batch.end
-        return True
+        return None if entry.has_expired(self._clock.now_ms()) else entry
 
     def _drop_oldest(self) -> bool:
         """Drops the entries that begin in the oldest file; False if there are none to drop."""
@@ -344,7 +344,6 @@ class Reading:
             # Recovery begins at the durable mark: the file that it is in must be there.
             self._writer.sync_now()
         self._commit(self._head.state())
-        self._taken.sync()
         tape.release(below)
         self._bounds.forget_below(below // self._file_bytes)
         keep_reserve(self._directory)
@@ -361,7 +360,7 @@ class Reading:
             with self._writer.lock:
                 self._fail(error)
             raise
-        return head.number
+        return head.sequence
 
     def _commit(self, head: Head) -> None:
         """Makes the head durable with the lock held."""
@@ -371,9 +370,11 @@ class Reading:
             self._fail(error)
             raise
 
+    def _hold(self) -> None:
+        self.popper.held = True
+
     def _fail(self, error: OSError) -> None:
         """Ends the handle; what nobody was given is not gone: the head goes back."""
         self._writer.fail(error)
-        self.popper.held = True
         with contextlib.suppress(OSError):
             self._head.go_back()

@@ -24,13 +24,14 @@ from forebay.errors import InvalidOption, NotAQueue
 from forebay.formats.entry import encode_entry, file_name
 from forebay.frames import Damage
 from forebay.kernels.checksum import crc32
-from forebay.kernels.entry import find
+from forebay.kernels.entry import METADATA_BYTES, find
 from forebay.queues.fifo_adoption import finish
-from forebay.queues.fifo_bounds import Bounds
-from forebay.queues.fifo_head import Head, Taken, read_head, read_taken, write_head
+from forebay.queues.fifo_bounds import Boundary, Bounds, TapeEnd
+from forebay.queues.fifo_head import Head, read_head, write_head
 from forebay.queues.fifo_names import COPY, TAIL, is_temporary, list_files, refuse_foreign
-from forebay.queues.fifo_scanner import EntryBatch, FifoScanner, Place, TapeEnd, take_batch
+from forebay.queues.fifo_scanner import EntryBatch, FifoScanner, Place, take_batch
 from forebay.queues.fifo_writer import STAGED_HEADER
+from forebay.queues.options import FifoOptions
 from forebay.storage import atomic, quarantine
 from forebay.storage.filesystem import Directory, Filesystem, write_all
 from forebay.storage.staging import NAME as STAGING_NAME
@@ -38,7 +39,6 @@ from forebay.storage.staging import blank_staged, read_staged
 from forebay.storage.tail import Tail, TailFile
 
 _logger = logging.getLogger(__name__)
-FILE_BYTES_DEFAULT = 32 << 20
 # For walks that go as far as there is anything.
 _ALL = 2**62
 _COPY = struct.Struct(">QQQ")
@@ -58,7 +58,7 @@ class Opened:
 
 
 def open_fifo_directory(
-    filesystem: Filesystem, directory: Directory, file_bytes: int | None, clock: SteadyClock
+    filesystem: Filesystem, directory: Directory, options: FifoOptions, clock: SteadyClock
 ) -> Opened:
     """Recovers a directory that this process owns; creates what a new queue needs."""
     names = directory.names()
@@ -71,13 +71,10 @@ def open_fifo_directory(
         tail = finish(directory, tail_file, None if tail_file is None else tail_file.read())
         head = find_head(directory, tail)
         if head is None:
-            head = Head(file_bytes or FILE_BYTES_DEFAULT)
-        if file_bytes is not None and file_bytes != head.file_bytes:
-            raise InvalidOption(
-                f"file_bytes = {file_bytes}: {directory.path} has files of {head.file_bytes} bytes"
-            )
+            head = Head(options.new_file_bytes)
+        _check_size(directory.path, head.file_bytes, options)
         if read_head(directory) is None:
-            write_head(directory, head)
+            head = write_head(directory, head)
         if tail_file is None or tail is None:
             tail = _found_tail(filesystem, directory, head)
             tail_file = TailFile.create(directory, tail, name=TAIL)
@@ -91,11 +88,25 @@ def open_fifo_directory(
         files = list_files(directory)
         bounds = Bounds(directory)
         bounds.keep_only(files)
+        _find_boundaries(directory, bounds, files, recovery.head, end)
         return Opened(tail_file, recovery.tail, recovery.head, end, bounds, files)
     except BaseException:
         if tail_file is not None:
             tail_file.close()
         raise
+
+
+def _check_size(path: str, file_bytes: int, options: FifoOptions) -> None:
+    """Refuses options that the files of the queue do not fit."""
+    if options.file_bytes is not None and options.file_bytes != file_bytes:
+        raise InvalidOption(
+            f"file_bytes = {options.file_bytes}: {path} has files of {file_bytes} bytes"
+        )
+    if options.max_bytes is not None and options.max_bytes < 2 * file_bytes:
+        raise InvalidOption(
+            f"max_bytes = {options.max_bytes}: {path} has files of {file_bytes} bytes; "
+            "at least two of them"
+        )
 
 
 def look_at(
@@ -160,6 +171,38 @@ def _found_tail(filesystem: Filesystem, directory: Directory, head: Head) -> Tai
     return tail._replace(segment=file, position=position, time_ms=end.last_id >> 16)
 
 
+def _find_boundaries(
+    directory: Directory, bounds: Bounds, files: list[int], head: Head, end: TapeEnd
+) -> None:
+    """Finds where the first entries begin in files of which that is not known."""
+    first = head.position // head.file_bytes
+    unknown = [number for number in files if number > first and bounds.get(number) is None]
+    if not unknown:
+        return
+    known = [row for row in map(bounds.get, range(first + 1, unknown[0])) if row is not None]
+    place = head.place
+    if known and known[-1].number > place.number:
+        row = known[-1]
+        place = Place(row.file * head.file_bytes + row.position, row.number, row.last_id)
+    scanner = FifoScanner(directory, head.file_bytes, bounds)
+    try:
+        for item in scanner.scan(place, Place(end.position, end.number, 0)):
+            if isinstance(item, EntryBatch):
+                _note_batch(bounds, item, head.file_bytes, unknown)
+    finally:
+        scanner.close()
+
+
+def _note_batch(bounds: Bounds, batch: EntryBatch, file_bytes: int, unknown: list[int]) -> None:
+    position, last_id = batch.start.position, batch.start.last_id
+    for entry in batch.entries():
+        while unknown and unknown[0] * file_bytes <= position:
+            start = min(position - unknown[0] * file_bytes, file_bytes)
+            bounds.note(Boundary(unknown.pop(0), start, entry.offset, last_id))
+        position += METADATA_BYTES + len(entry.value)
+        last_id = entry.id
+
+
 class Recovery:
     """One look at a directory, and what brings it into order."""
 
@@ -219,7 +262,7 @@ class Recovery:
         if lost >= 0:
             # Nothing is before it: it need not stand where something was.
             self.head = self.head._replace(position=end.position)
-            write_head(self._directory, self.head)
+            self.head = write_head(self._directory, self.head)
         if lost > 0:
             path = self._directory.path
             _logger.warning("%s: %d entries that were popped are not on the disk", path, lost)
@@ -280,20 +323,16 @@ class Recovery:
         return len(starts)
 
     def _point_to(self, places: dict[int, int]) -> None:
-        """Lets the head and what is lent out name the copies."""
-        lent = read_taken(self._directory, self.head.number)
-        moved = [
+        """Lets the head, and what is lent out, name the copies; what did not survive is no more."""
+        lent = tuple(
             row._replace(position=places.get(row.number, row.position))
-            for row in lent
+            for row in self.head.lent
             if row.number < self.found.number
-        ]
-        if moved != lent:
-            taken = Taken(self._directory, self.head.number, always=True)
-            taken.replace(moved)
-            taken.close()
-        if self.head.number in places:
-            self.head = self.head._replace(position=places[self.head.number])
-            write_head(self._directory, self.head)
+        )
+        position = places.get(self.head.number, self.head.position)
+        self.head = self.head._replace(position=position, lent=lent)
+        # Even if it is the same: it may be in the cache and not on the disk, and is served.
+        self.head = write_head(self._directory, self.head)
 
     def _keep_torn_bytes(self) -> None:
         """Keeps what is behind the last good entry in the old files, if there is anything."""

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from forebay.formats.entry import Entry, file_name
 from forebay.frames import Damage
-from forebay.kernels.entry import claimed_size, find, scan
+from forebay.kernels.entry import METADATA_BYTES, claimed_size, find, scan
 from forebay.queues.fifo_bounds import Bounds
 from forebay.queues.fifo_names import list_files
 from forebay.storage.filesystem import Directory
@@ -28,14 +28,6 @@ class Place(NamedTuple):
     position: int
     number: int
     last_id: int
-
-
-class TapeEnd(NamedTuple):
-    """An end of the tape: the number behind it, where it is, and the last entry's time."""
-
-    number: int
-    position: int
-    last_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +101,7 @@ class FifoScanner:
         As far as `size` goes, more entries may follow it, the last of them cut off.
         """
         room = end_position - place.position
-        data = self._tape.read(min(size, room), place.position)
+        data = self._tape.read(min(max(size, METADATA_BYTES), room), place.position)
         if scan(data, 0, place.number, place.last_id, 1)[0]:
             return data
         claimed = claimed_size(data, 0)
@@ -173,17 +165,25 @@ class FifoScanner:
 
     def _damage(self, place: Place, found: Place) -> Damage:
         file, start = divmod(place.position, self._file_bytes)
-        name = file_name(file)
         lost = found.number - place.number
-        if file not in self._files():
-            reason = "the file is missing"
-        elif self._size_of(name) != self._file_bytes:
-            reason = f"the file has {self._size_of(name)} bytes, not {self._file_bytes}"
-        else:
-            reason = "no entry verifies here"
-        path = f"{self._directory.path}/{name}"
+        path = f"{self._directory.path}/{file_name(file)}"
         length = found.position - place.position
-        return Damage(path, start, length, reason, False, place.number, lost)
+        return Damage(path, start, length, self._reason(place), False, place.number, lost)
+
+    def _reason(self, place: Place) -> str:
+        """Says why there is no entry: a file that it lies in is not whole, or it is damaged."""
+        first = place.position // self._file_bytes
+        claimed = claimed_size(self._tape.read(METADATA_BYTES, place.position), 0)
+        last = (place.position + max(claimed, METADATA_BYTES) - 1) // self._file_bytes
+        for number in range(first, last + 1):
+            name = file_name(number)
+            which = "the file" if number == first else f"the file {name}, where it goes on,"
+            size = self._size_of(name)
+            if size is None:
+                return f"{which} is missing"
+            if size != self._file_bytes:
+                return f"{which} has {size} bytes, not {self._file_bytes}"
+        return "no entry verifies here"
 
     def _missing(self, place: Place, end: Place) -> Damage:
         file, start = divmod(place.position, self._file_bytes)
@@ -191,8 +191,11 @@ class FifoScanner:
         count = end.number - place.number
         return Damage(path, start, 0, f"{count} entries are missing", False, place.number, count)
 
-    def _size_of(self, name: str) -> int:
-        file = self._directory.open(name)
+    def _size_of(self, name: str) -> int | None:
+        try:
+            file = self._directory.open(name)
+        except FileNotFoundError:
+            return None
         try:
             return file.size()
         finally:

@@ -17,12 +17,12 @@ from collections.abc import Callable
 
 from forebay.clock import SteadyClock
 from forebay.errors import Closed, ForebayError
+from forebay.formats.entry import TTL_SECONDS_MAX
 from forebay.kernels.entry import METADATA_BYTES, encode
-from forebay.kernels.fifo import Pusher
+from forebay.kernels.pusher import Pusher
 from forebay.kernels.sizes import measure
 from forebay.queues.changes import Changes
-from forebay.queues.fifo_bounds import Bounds, boundaries_in
-from forebay.queues.fifo_scanner import TapeEnd
+from forebay.queues.fifo_bounds import Bounds, TapeEnd
 from forebay.queues.options import FifoOptions
 from forebay.queues.publishing import End, Publisher
 from forebay.queues.unbroken import unbroken
@@ -75,8 +75,9 @@ class FifoWriter:
         self._start = 0
         self._room_end = 0
         self.waiting = False
-        # Both are set by the queue: what ends a look into the memory, and what makes room.
+        # Set by the queue: what ends a look into the memory, what ends all pops, what makes room.
         self.before_drain: Callable[[], None] = lambda: None
+        self.on_failure: Callable[[], None] = lambda: None
         self.make_room: Callable[[int, float | None], int] = lambda _size, _timeout: 2**62
         self.put: Callable[[object, int], int] = self._push_durable if self.always else _no_room
         self._error: ForebayError | None = None
@@ -151,9 +152,11 @@ class FifoWriter:
     def _push_durable(self, value: object, ttl: int) -> int:
         """Pushes one entry and waits for its sync; -1 if it takes more than that."""
         with self.lock:
-            if self.pusher is None or type(value) is not bytes:
+            if self.pusher is None or type(value) is not bytes or not 0 <= ttl <= TTL_SECONDS_MAX:
                 return -1
             self.check()
+            if not self.waiting and self._options.max_bytes is None:
+                self._begin(self.pusher, _PENDING_BYTES)
             entry_id = self.pusher.put(value, ttl)
             if entry_id < 0:
                 return -1
@@ -239,6 +242,7 @@ class FifoWriter:
             )
         if self.pusher is not None:
             self.pusher.finish()
+        self.on_failure()
 
     def disown(self, error: Closed) -> None:
         """Ends the handle in the child of a fork; the parent's buffer is not touched."""
@@ -277,17 +281,20 @@ class FifoWriter:
         self._open_memory()
         assert self.pusher is not None
         self._mark_unclean()
-        self._start = 0 if self.always else HEADER_BYTES
-        self._room_end = self._start + min(most, available)
-        self.pusher.last_ms = self.stored.last_ms
         if self._staging is not None:
             header = STAGED_HEADER.pack(self.stored.position, self._floor_id())
             self._staging.begin(header, self.stored.number)
-        self.pusher.begin(self._start, self._room_end, self.stored.number)
-        self.waiting = True
+        self._begin(self.pusher, min(most, available))
         if not self.always:
             self.put = self.pusher.push
         return True
+
+    def _begin(self, pusher: Pusher, room: int) -> None:
+        self._start = 0 if self.always else HEADER_BYTES
+        self._room_end = self._start + room
+        pusher.last_ms = self.stored.last_ms
+        pusher.begin(self._start, self._room_end, self.stored.number)
+        self.waiting = True
 
     def _open_memory(self) -> None:
         if self.pusher is not None:
@@ -324,14 +331,8 @@ class FifoWriter:
             if self.tape.broken:
                 self.fail(error)
             raise
-        self._note_boundaries(data)
+        self._bounds.note_all(data, end, self._floor_id(), self._file_bytes)
         self.stored = TapeEnd(end.number + count, end.position + len(data), last_ms)
-
-    def _note_boundaries(self, data: memoryview) -> None:
-        """Keeps where the first entry begins in each file that the data reaches anew."""
-        end, last_id = self.stored, self._floor_id()
-        for row in boundaries_in(data, end.position, end.number, last_id, self._file_bytes):
-            self._bounds.note(row)
 
     def _mark_unclean(self) -> None:
         if self.publisher.tail.clean:

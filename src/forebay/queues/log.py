@@ -85,6 +85,7 @@ class Log:
                 clock=self._clock,
                 make_room=lambda size: self._trimmer.make_room(self._writer, size),
             )
+            self.changes = self._writer.changes
             if self.options.max_bytes is not None:
                 self._measure_segments()
             self._adopt_all()

@@ -13,6 +13,8 @@ from forebay.formats.fflg import VERSIONS_WRITABLE
 
 SYNC_POLICIES = ("always", "interval", "os")
 _SECONDS_MAX = 10.0**9
+FILE_BYTES_MIN = 64
+_FILE_BYTES_DEFAULT = 32 << 20
 WHEN_FULL = ("block", "reject", "drop_oldest")
 # What `version` of an event queue may be, and the layout that it means.
 EVENT_VERSIONS: dict[str | int, str] = {
@@ -177,10 +179,10 @@ class FifoOptions(Checks):
     at `close`. Both survive `kill -9`.
 
     `file_bytes`: size of a file of the tape, taken from the disk at once; an entry may span files.
-    None: what is there, else 32 MiB. `max_bytes`: the most that the entries may take, 32 bytes each
-    included (None: no bound); at least two files. The disk holds up to two files more. `when_full`:
-    "block" waits until pops make room, "reject" raises `Full`, "drop_oldest" drops the entries of
-    whole files, counted.
+    None: what is there, else 32 MiB, or half of `max_bytes` if that is less. `max_bytes`: the most
+    that the entries may take, 32 bytes each included (None: no bound); at least two files. The disk
+    holds up to two files more. `when_full`: "block" waits until pops make room, "reject" raises
+    `Full`, "drop_oldest" drops the entries of whole files, counted.
 
     `ttl_seconds`: how long an entry lives if its push does not say; 0: for ever. `background`:
     False starts no thread; call `maintain()` from time to time instead. `group_readable`: modes
@@ -206,11 +208,16 @@ class FifoOptions(Checks):
         self._between("staging_bytes", 4_096, 4 << 20)
         self._between("ttl_seconds", 0, TTL_SECONDS_MAX)
         if self.file_bytes is not None:
-            self._between("file_bytes", 64, 2**31 - 1)
+            self._between("file_bytes", FILE_BYTES_MIN, 2**31 - 1)
         if self.max_bytes is not None:
-            self._between("max_bytes", 2 * (self.file_bytes or 64), 2**62)
+            self._between("max_bytes", 2 * (self.file_bytes or FILE_BYTES_MIN), 2**62)
         self._one_of_two("background")
         self._one_of_two("group_readable")
+
+    @property
+    def new_file_bytes(self) -> int:
+        """The size of the files of a queue that is made anew."""
+        return self.file_bytes or min(_FILE_BYTES_DEFAULT, (self.max_bytes or 2**62) // 2)
 
 
 def make_options(kind: type[_Options], given: dict[str, object]) -> _Options:

@@ -15,7 +15,8 @@ class Pending:
     """A buffer of frames, the next entries of the open segment."""
 
     def __init__(self) -> None:
-        self._buffer = memoryview(bytearray(_BYTES))
+        # Made at the first record: many a log is opened only to be read.
+        self._buffer = memoryview(bytearray())
         self.size = 0
         self.count = 0
 
@@ -25,6 +26,8 @@ class Pending:
         end = start + len(value) + frames.layout.frame_bytes
         if end > room or end > _BYTES:
             return False
+        if not self._buffer:
+            self._buffer = memoryview(bytearray(_BYTES))
         frames.encode([value], 0, 1, self._buffer[start:], index, ms)
         self.size = end
         self.count += 1

@@ -51,7 +51,7 @@ class LogWriter(SegmentLog):
         self._clock = clock
         self._make_room = make_room
         self._bounded = options.max_bytes is not None
-        self._buffer = memoryview(bytearray(_BUFFER_BYTES))
+        self._buffer = memoryview(bytearray())
         self._pending = Pending()
         self._chunk: Chunk | None = None
         self.put: Callable[[object], int] = self._append_durable if self._always else _cannot_stage
@@ -216,7 +216,7 @@ class LogWriter(SegmentLog):
         room = self._options.segment_bytes - writer.end
         count, size = frames.fit(values, first, room)
         if len(self._buffer) < size:
-            self._buffer = memoryview(bytearray(size))
+            self._buffer = memoryview(bytearray(max(size, _BUFFER_BYTES)))
         index = self.written - frames.header.base_offset
         ms = now_ms - frames.header.epoch_ms
         frames.encode(values, first, count, self._buffer, index, ms)

@@ -15,7 +15,7 @@ from forebay.errors import NotAQueue
 from forebay.formats.entry import file_name
 from forebay.kernels.entry import METADATA_BYTES, claimed_size
 from forebay.queues.fifo_bounds import Bounds
-from forebay.queues.fifo_head import Head, Lent, read_taken
+from forebay.queues.fifo_head import Head, Lent
 from forebay.queues.fifo_names import TAIL, list_files
 from forebay.queues.fifo_recovery import Recovery, find_head, look_at
 from forebay.queues.fifo_scanner import Place
@@ -40,8 +40,7 @@ class FifoView:
             if head is None:
                 raise NotAQueue(f"{self.path} is not a fifo: it has neither files nor a head")
             self.head: Head = head
-            # Behind the head: what is lent out from now on is not before it.
-            self.lent: list[Lent] = read_taken(self.directory, head.number)
+            self.lent: list[Lent] = sorted(head.lent)
         except BaseException:
             self.close()
             raise

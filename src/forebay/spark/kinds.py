@@ -87,7 +87,9 @@ class Kind(Protocol):
 
 
 def kind_named(name: str) -> Kind:
-    """Gives the module of a kind."""
+    """Gives the module of a kind; raises NotAQueue if Spark reads none of that kind."""
+    if name not in _MODULES:
+        raise NotAQueue(f"a {name} is no queue that Spark reads; it reads {', '.join(_MODULES)}")
     return cast(Kind, importlib.import_module(_MODULES[name]))
 
 

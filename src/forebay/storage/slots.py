@@ -4,8 +4,7 @@ A write goes to the slot that is not the newest, so a crash in the middle of it 
 one. A reader in another process gets a whole slot by one `pread`, never a mixture. Works on a full
 disk: the space is there from the start.
 
-Slot, big-endian: `magic 4 | sequence 8 | payload | crc32 of all before 4`, at 0 and at 4096. A file
-may hold a second pair behind the first: `first=2`.
+Slot, big-endian: `magic 4 | sequence 8 | payload | crc32 of all before 4`, at 0 and at 4096.
 """
 
 from __future__ import annotations
@@ -25,9 +24,8 @@ assert _HEAD.size + _CRC.size == 16
 class SlotFile:
     """A two-slot file. One thread at a time may write; any number of processes may read."""
 
-    def __init__(self, file: File, magic: bytes, payload_bytes: int, first: int = 0) -> None:
+    def __init__(self, file: File, magic: bytes, payload_bytes: int) -> None:
         self._file = file
-        self._start = first * _STRIDE
         self._magic = magic
         self._size = _HEAD.size + payload_bytes + _CRC.size
         self.sequence, self.payload = self._newest()
@@ -66,7 +64,7 @@ class SlotFile:
         """Writes a payload; it survives the process, and a power cut after `sync`."""
         sequence = self.sequence + 1
         head = _HEAD.pack(self._magic, sequence) + payload
-        write_all(self._file, head + _CRC.pack(crc32(head)), self._start + sequence % 2 * _STRIDE)
+        write_all(self._file, head + _CRC.pack(crc32(head)), sequence % 2 * _STRIDE)
         self.sequence, self.payload = sequence, payload
 
     def sync(self) -> None:
@@ -82,7 +80,7 @@ class SlotFile:
         self._file.close()
 
     def _newest(self) -> tuple[int, bytes | None]:
-        data = self._file.pread(_STRIDE + self._size, self._start)
+        data = self._file.pread(_STRIDE + self._size, 0)
         slots = [self._decode(data[start : start + self._size]) for start in (0, _STRIDE)]
         good = [slot for slot in slots if slot is not None]
         return max(good) if good else (0, None)

@@ -1,15 +1,10 @@
-"""The push and the pop of a fifo that does not wait for the disk: memory copies.
+"""The pop of a fifo that does not wait for the disk: a memory copy, and a note of it.
 
-A `Pusher` writes entries to memory: the mapped staging buffer, or a buffer of the next commit. A
-`Popper` takes entries off a window, which is a part of the tape or the staging buffer itself, and
-notes each in the mapped slots of the head. Both are atomic: compiled, with the C functions for CRC
-and time, they make no Python call, and the interpreter's own lock keeps them apart. Otherwise they
-take the queue's lock.
+Entries are taken off a window, which is a part of the tape or the memory of a `Pusher`, and each is
+noted in the slots of the head (`queues/fifo_head.py`). Atomic, as a push is.
 """
 
 from __future__ import annotations
-
-import time
 
 try:
     import cython
@@ -22,41 +17,26 @@ except ImportError:
 from forebay.kernels.checksum import crc32, direct_address
 
 if cython.compiled:
+    from cython.cimports.forebay.kernels.boot_clock import boot_ms
     from cython.cimports.forebay.kernels.direct import crc_function
-    from cython.cimports.forebay.kernels.entry import (
-        entry_size,
-        get_id,
-        get_ttl,
-        next_ms,
-        put_entry,
-        take,
-    )
-    from cython.cimports.posix.time import CLOCK_BOOTTIME, clock_gettime, timespec
+    from cython.cimports.forebay.kernels.entry import entry_size, get_id, get_ttl, take
+    from cython.cimports.libc.string import memcpy
 
     _direct = cython.declare(
         crc_function, cython.cast(crc_function, cython.cast(cython.size_t, direct_address()))
     )
 else:
-    from forebay.kernels.entry import entry_size, get_id, get_ttl, next_ms, put_entry, take
+    from forebay.kernels.boot_clock import boot_ms
+    from forebay.kernels.entry import entry_size, get_id, get_ttl, take
 
 HEAD_MAGIC = b"FBHD"
-# magic 4 | sequence 8 | file bytes, position, number, id, expired, dropped, damaged, 8 each | crc 4
-HEAD_PAYLOAD_BYTES = 56
+# magic 4 | sequence 8 | file bytes, position, number, id, expired, dropped, damaged, 8 each
+# | count of what is lent out 4 | 24 for each of these | crc 4
+HEAD_FIXED_BYTES = 72
+LENT_BYTES = 24
+_FIXED = cython.declare(cython.Py_ssize_t, 72)
 _STRIDE = cython.declare(cython.Py_ssize_t, 4096)
 _META = cython.declare(cython.Py_ssize_t, 32)
-_NUMBER_MASK = cython.declare(cython.ulonglong, 0xFFFF)
-_TTL_MAX = cython.declare(cython.longlong, 0xFFFFFFFF)
-
-
-@cython.cfunc
-@cython.inline
-def _boot_ms() -> cython.longlong:
-    """Gives the milliseconds since the machine started, asleep or not."""
-    if cython.compiled:
-        now: timespec
-        clock_gettime(CLOCK_BOOTTIME, cython.address(now))
-        return cython.cast(cython.longlong, now.tv_sec) * 1000 + now.tv_nsec // 1_000_000
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
 
 
 @cython.cfunc
@@ -73,88 +53,19 @@ def _put64(
         out[position + at] = (value >> (56 - 8 * at)) & 255
 
 
-@cython.cclass
-class Pusher:
-    """Writes entries to memory. Any thread may call `push`; all else needs the queue's lock."""
-
-    position = cython.declare(cython.Py_ssize_t, visibility="readonly")
-    number = cython.declare(cython.ulonglong, visibility="readonly")
-    last_ms = cython.declare(cython.longlong, visibility="public")
-    _end: cython.Py_ssize_t
-    _ahead_ms: cython.longlong
-    _view: cython.uchar[::1]
-    _acquire: object
-    _release: object
-    _now_ms: object
-    _atomic: cython.bint
-
-    def __init__(
-        self, buffer: object, lock: object, now_ms: object, ahead_ms: cython.longlong
-    ) -> None:
-        """Keeps a view of `buffer`.
-
-        `now_ms` None means the boot clock of the machine, which wall time is `ahead_ms` ahead of.
-        """
-        self._view = memoryview(buffer)
-        self._acquire = lock.acquire
-        self._release = lock.release
-        self._now_ms = now_ms
-        self._ahead_ms = ahead_ms
-        self._atomic = now_ms is None and cython.compiled and direct_address() != 0
-        self._end = 0
-        self.position = 0
-        self.number = 0
-        self.last_ms = 0
-
-    def begin(
-        self, start: cython.Py_ssize_t, end: cython.Py_ssize_t, number: cython.ulonglong
-    ) -> None:
-        """Opens the room from `start` to `end` for entries from `number` on."""
-        self.position = start
-        self.number = number
-        self._end = end
-
-    def finish(self) -> None:
-        """Closes the room: `push` gives -1 until the next `begin`."""
-        self._end = 0
-
-    def release_buffer(self) -> None:
-        """Lets go of the memory, so that it can be unmapped."""
-        self._end = 0
-        self._view = memoryview(bytearray(1))
-
-    def push(self, value: object, ttl: cython.longlong) -> cython.longlong:
-        """Writes one entry and gives its id; -1 if there is no room for it here, or it is none."""
-        if type(value) is not bytes or ttl < 0 or ttl > _TTL_MAX:
-            return -1
-        if self._atomic:
-            return self.put(cython.cast(bytes, value), ttl)
-        self._acquire()
-        try:
-            return self.put(value, ttl)
-        finally:
-            self._release()
-
-    @cython.ccall
-    def put(self, value: bytes, ttl: cython.longlong) -> cython.longlong:
-        """Writes one entry; called with the queue's lock held."""
-        size: cython.Py_ssize_t = len(value)
-        position: cython.Py_ssize_t = self.position
-        if size > self._end - position - _META:
-            return -1
-        now_ms: cython.longlong
-        if self._now_ms is None:
-            now_ms = _boot_ms() + self._ahead_ms
-        else:
-            now_ms = self._now_ms()
-        self.last_ms = next_ms(self.number, now_ms, self.last_ms)
-        entry_id: cython.ulonglong = (cython.cast(cython.ulonglong, self.last_ms) << 16) | (
-            self.number & _NUMBER_MASK
-        )
-        put_entry(self._view, position, value, size, cython.cast(cython.ulonglong, ttl), entry_id)
-        self.position = position + _META + size
-        self.number += 1
-        return cython.cast(cython.longlong, entry_id)
+@cython.cfunc
+@cython.inline
+def _put32(
+    out: cython.uchar[::1], position: cython.Py_ssize_t, value: cython.ulonglong
+) -> cython.void:
+    """Writes a big-endian u32."""
+    if not cython.compiled:
+        out[position : position + 4] = value.to_bytes(4, "big")
+        return
+    out[position] = (value >> 24) & 255
+    out[position + 1] = (value >> 16) & 255
+    out[position + 2] = (value >> 8) & 255
+    out[position + 3] = value & 255
 
 
 @cython.cclass
@@ -162,7 +73,8 @@ class Popper:
     """Takes entries off the head and notes it in the head's mapped slots.
 
     Any thread may call `pop` and `pop_many`; all else needs the queue's lock. A window is open
-    between `open` and `close`. While none is, or while `held`, these two take nothing.
+    between `open` and `close`. While none is, or while `held`, these two take nothing. `lent` are
+    the rows of what is lent out, noted together with the place.
     """
 
     number = cython.declare(cython.ulonglong, visibility="readonly")
@@ -172,6 +84,7 @@ class Popper:
     damaged = cython.declare(cython.ulonglong, visibility="public")
     sequence = cython.declare(cython.ulonglong, visibility="readonly")
     held = cython.declare(cython.bint, visibility="public")
+    lent = cython.declare(bytes, visibility="public")
     _file_bytes: cython.ulonglong
     _base: cython.longlong
     _at: cython.Py_ssize_t
@@ -181,7 +94,7 @@ class Popper:
     _is_open: cython.bint
     _window: cython.const[cython.uchar][::1]
     _slots: cython.uchar[::1]
-    _pusher: Pusher
+    _pusher: object
     _acquire: object
     _release: object
     _now_ms: object
@@ -210,6 +123,7 @@ class Popper:
         self._pusher = None
         self._is_open = False
         self.held = False
+        self.lent = b""
         self._base = 0
         self._at = self._end = self._found_at = self._found_size = 0
         self.number = self.last_id = self.expired = self.dropped = self.damaged = 0
@@ -273,6 +187,19 @@ class Popper:
         finally:
             self._release()
 
+    def skip_expired(self) -> bool:
+        """Steps over the entries next in turn that have expired; says whether there were any.
+
+        Called with the lock held.
+        """
+        before: cython.ulonglong = self.number
+        while self._is_open and self._step(True):
+            self.expired += 1
+        if self.number == before:
+            return False
+        self._save()
+        return True
+
     def next_entry(self):
         """Steps over the next entry that has not expired; gives its value, id, ttl and position.
 
@@ -316,30 +243,38 @@ class Popper:
     @cython.cfunc
     def _next(self) -> cython.bint:
         """Finds the next entry that has not expired, and steps over it."""
-        end: cython.Py_ssize_t
-        size: cython.Py_ssize_t
-        ttl: cython.ulonglong
-        while self._is_open:
-            end = self._end if self._pusher is None else self._pusher.position
-            size = entry_size(self._window, self._at, end, self.number, self.last_id)
-            if size < 0:
-                return False
-            self._found_at = self._at
-            self._found_size = size
-            self._at += _META + size
-            self.number += 1
-            self.last_id = get_id(self._window, self._found_at)
-            ttl = get_ttl(self._window, self._found_at)
-            if ttl == 0 or not self._is_past((self.last_id >> 16) + ttl * 1000):
+        while self._is_open and self._step(False):
+            if not self._has_expired(self._found_at):
                 return True
             self.expired += 1
         return False
 
     @cython.cfunc
+    @cython.inline
+    def _step(self, only_expired: cython.bint) -> cython.bint:
+        """Steps over the next entry of the window, or only if it has expired."""
+        end: cython.Py_ssize_t = self._end if self._pusher is None else self._pusher.position
+        size: cython.Py_ssize_t = entry_size(self._window, self._at, end, self.number, self.last_id)
+        if size < 0 or (only_expired and not self._has_expired(self._at)):
+            return False
+        self._found_at = self._at
+        self._found_size = size
+        self._at += _META + size
+        self.number += 1
+        self.last_id = get_id(self._window, self._found_at)
+        return True
+
+    @cython.cfunc
+    @cython.inline
+    def _has_expired(self, at: cython.Py_ssize_t) -> cython.bint:
+        ttl: cython.ulonglong = get_ttl(self._window, at)
+        return ttl != 0 and self._is_past((get_id(self._window, at) >> 16) + ttl * 1000)
+
+    @cython.cfunc
     def _is_past(self, ms: cython.ulonglong) -> cython.bint:
         now_ms: cython.longlong
         if self._now_ms is None:
-            now_ms = _boot_ms() + self._ahead_ms
+            now_ms = boot_ms() + self._ahead_ms
         else:
             now_ms = self._now_ms()
         return cython.cast(cython.longlong, ms) <= now_ms
@@ -364,12 +299,17 @@ class Popper:
         _put64(out, start + 44, self.expired)
         _put64(out, start + 52, self.dropped)
         _put64(out, start + 60, self.damaged)
+        rows: bytes = self.lent
+        size: cython.Py_ssize_t = len(rows)
+        _put32(out, start + 68, cython.cast(cython.ulonglong, size // LENT_BYTES))
+        if not cython.compiled:
+            out[start + _FIXED : start + _FIXED + size] = rows
+        elif size > 0:
+            memcpy(cython.address(out[start + _FIXED]), cython.cast(cython.p_char, rows), size)
+        size += _FIXED
         crc: cython.ulonglong
         if cython.compiled and _direct != cython.NULL:
-            crc = _direct(0, cython.address(out[start]), 68)
+            crc = _direct(0, cython.address(out[start]), cython.cast(cython.size_t, size))
         else:
-            crc = crc32(bytes(out[start : start + 68]))
-        out[start + 68] = (crc >> 24) & 255
-        out[start + 69] = (crc >> 16) & 255
-        out[start + 70] = (crc >> 8) & 255
-        out[start + 71] = crc & 255
+            crc = crc32(bytes(out[start : start + size]))
+        _put32(out, start + size, crc)

@@ -1,0 +1,219 @@
+"""`Fifo` on a loop: push, pop, take and peek."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import TypeVar
+
+from forebay.aio.queue import LoopQueue
+from forebay.aio.threads import owe_cancellation, raise_owed
+from forebay.aio.waiting import Line
+from forebay.errors import Closed, Empty, Full
+from forebay.formats.entry import Entry
+from forebay.kernels.entry import METADATA_BYTES
+from forebay.queues import fifo
+from forebay.storage.filesystem import Buffer
+
+_Lent = tuple[AbstractContextManager[Entry], Entry]
+_Result = TypeVar("_Result")
+
+
+class Fifo(LoopQueue[fifo.Fifo]):
+    """A durable queue of bytes, first in first out. The options are those of `FifoOptions`."""
+
+    async def push(
+        self, value: Buffer, *, ttl_seconds: int | None = None, timeout: float | None = None
+    ) -> int:
+        """Pushes an entry and gives its id, as durably as the sync policy says.
+
+        A full queue waits for room, at most `timeout` seconds if that is given, or does what
+        `when_full` says. Cancelled while it waits, nothing was written; later it may have been.
+        """
+        push = partial(self.queue.push, value, ttl_seconds=ttl_seconds, timeout=0)
+        return await self._push(push, [value], timeout)
+
+    async def push_many(
+        self,
+        values: Iterable[Buffer],
+        *,
+        ttl_seconds: int | None = None,
+        timeout: float | None = None,
+    ) -> int | None:
+        """Pushes entries with one commit and gives the id of the last; None if there are none."""
+        batch = list(values)
+        push = partial(self.queue.push_many, batch, ttl_seconds=ttl_seconds, timeout=0)
+        return await self._push(push, batch, timeout)
+
+    async def pop(self, timeout: float | None = None) -> bytes | None:
+        """Takes the oldest entry for good; None if there is none.
+
+        With a timeout (seconds) it waits, and raises `Empty` if none came. A cancellation takes
+        nothing off. If it comes when the entry is just being taken off, the entry is given all the
+        same, and the cancellation is raised by the task's next call that takes something.
+        """
+        return await self._pop(partial(self.queue.pop, timeout=0), timeout)
+
+    async def pop_many(self, count: int, timeout: float | None = None) -> list[bytes]:
+        """Takes up to `count` entries as `pop` does; an empty list if there are none."""
+        return await self._pop(partial(self.queue.pop_many, count, timeout=0), timeout) or []
+
+    @contextlib.asynccontextmanager
+    async def take(self, timeout: float | None = None) -> AsyncIterator[Entry]:
+        """Lends the oldest entry out: it is removed on success, and back at the front otherwise.
+
+        Otherwise means an exception, a cancellation or a crash. Raises `Empty` if there is none, or
+        none came within `timeout` seconds.
+        """
+        raise_owed()
+        found = await self._entries.wait(self._lend, timeout)
+        if found is None:
+            raise self._nothing(timeout or 0)
+        lending, entry = found
+        try:
+            yield entry
+        except BaseException as error:
+            await self._give_back(lending, error)
+            raise
+        await self._work(lending.__exit__, None, None, None)
+
+    async def peek(self, *, after: int | None = None) -> Entry | None:
+        """Gives the oldest entry, or the oldest behind an id; it stays. None if there is none."""
+        return await self._work(self.queue.peek, after=after)
+
+    async def put(self, value: Buffer) -> None:
+        """Pushes an entry, as an `asyncio.Queue` takes one."""
+        await self.push(value)
+
+    async def get(self) -> bytes:
+        """Takes the oldest entry, as an `asyncio.Queue` gives one: waits until there is one."""
+        value = await self.pop(timeout=float("inf"))
+        assert value is not None
+        return value
+
+    @property
+    def size(self) -> int:
+        """How many entries there are; those that have expired and nobody has passed yet included.
+
+        Entries that are lent out by `take` do not count.
+        """
+        return self.queue.size
+
+    @property
+    def capacity(self) -> int | None:
+        """How many bytes of entries it can hold, 32 for each included; None: no bound."""
+        return self.queue.capacity
+
+    def capacity_for(self, entry_bytes: int) -> int | None:
+        """How many entries of a size an empty queue can hold; None: no bound."""
+        return self.queue.capacity_for(entry_bytes)
+
+    def qsize(self) -> int:
+        """How many entries there are."""
+        return self.size
+
+    def empty(self) -> bool:
+        """Whether there is no entry."""
+        return self.queue.empty()
+
+    def full(self) -> bool:
+        """Whether not even an empty entry has room."""
+        return self.queue.full()
+
+    def __len__(self) -> int:
+        return self.size
+
+    def serve(self, queue: fifo.Fifo) -> None:
+        """Takes over a fifo that is open."""
+        super().serve(queue)
+        self._entries = Line(self._news)
+        self._room = Line(self._news)
+
+    def _make(self) -> fifo.Fifo:
+        return fifo.Fifo(self.path, **self._options)
+
+    async def _push(
+        self, push: Callable[[], _Result], values: list[Buffer], timeout: float | None
+    ) -> _Result:
+        """Pushes when there is room. `push` refuses at once if there is none."""
+        options = self.queue.options
+        if options.max_bytes is None or options.when_full == "reject":
+            return await self._add(push)
+        limit = options.max_bytes
+
+        def push_if_room() -> tuple[_Result] | None:
+            try:
+                return (push(),)
+            except Full:
+                size = sum(memoryview(value).nbytes + METADATA_BYTES for value in values)
+                if size > limit:
+                    # That it never fits is no reason to wait.
+                    raise
+                return None
+
+        async def attempt() -> tuple[_Result] | None:
+            return await self._add(push_if_room)
+
+        seconds = float("inf") if timeout is None else timeout
+        pushed = await self._room.wait(attempt, seconds)
+        if pushed is None:
+            raise Full(
+                f"{self.path} has no room of max_bytes = {limit} in {timeout} s; "
+                "nothing was written"
+            )
+        return pushed[0]
+
+    async def _pop(
+        self, pop: Callable[[], _Result | None], timeout: float | None
+    ) -> _Result | None:
+        """Pops when there is something. `pop` raises `Empty` at once if there is nothing."""
+
+        def pop_if_any() -> _Result | None:
+            try:
+                return pop()
+            except Empty:
+                return None
+
+        async def attempt() -> _Result | None:
+            result, cancellation = await self._see_through(pop_if_any)
+            if cancellation is not None:
+                if result is None:
+                    raise cancellation
+                # It is off the queue for good: only the caller can have it.
+                owe_cancellation()
+            return result
+
+        raise_owed()
+        result = await self._entries.wait(attempt, timeout)
+        if result is None and timeout is not None:
+            raise self._nothing(timeout)
+        return result
+
+    async def _lend(self) -> _Lent | None:
+        found, cancellation = await self._see_through(_enter, self.queue)
+        if cancellation is not None:
+            if found is not None:
+                await self._give_back(found[0], cancellation)
+            raise cancellation
+        return found
+
+    async def _give_back(
+        self, lending: AbstractContextManager[Entry], error: BaseException
+    ) -> None:
+        """Puts an entry back to the front; a closed queue does so when it is opened again."""
+        with contextlib.suppress(Closed):
+            await self._work(lending.__exit__, type(error), error, error.__traceback__)
+
+    def _nothing(self, seconds: float) -> Empty:
+        return Empty(f"{self.path}: no entry in {seconds} s")
+
+
+def _enter(queue: fifo.Fifo) -> _Lent | None:
+    """Lends an entry out on one thread, so that another can take it back."""
+    lending = queue.take()
+    try:
+        return lending, lending.__enter__()
+    except Empty:
+        return None

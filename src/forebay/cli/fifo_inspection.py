@@ -1,0 +1,127 @@
+"""What can be told of a fifo from outside: state, files, what is behind its end.
+
+Only reads, takes no lock, and works on a queue that is in use, was killed, or is damaged.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from forebay import FifoReader
+from forebay.formats.entry import file_name
+from forebay.frames import Damage
+from forebay.queues.fifo_bounds import Bounds
+from forebay.queues.fifo_head import read_head
+from forebay.queues.fifo_names import list_files
+
+# What state a fifo is in, in a word, and what that means.
+STATES = {
+    "open": "open",
+    "closed": "closed",
+    "crashed": "was not closed; the next open recovers it",
+    "head-damaged": "its head file is lost; what is there comes again, popped or not",
+    "tail-damaged": "its tail file is lost; the next open makes a new one",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TapeFile:
+    """One file of the tape; `known`: it is noted where in it the first entry begins.
+
+    `position` and `number` are of that entry; None if none begins there, or it is not known.
+    """
+
+    number: int
+    name: str
+    size: int
+    size_expected: int
+    known: bool
+    first_position: int | None
+    first_number: int | None
+
+    @property
+    def trouble(self) -> str | None:
+        """Says what is wrong with the file, as far as its size tells."""
+        if self.size == self.size_expected:
+            return None
+        return f"the file has {self.size} bytes, not {self.size_expected}"
+
+
+def state_of(reader: FifoReader, owner: int | None) -> str:
+    """Says whether a fifo is in use, closed, or left by a crash: a key of `STATES`."""
+    if owner is not None:
+        return "open"
+    if read_head(reader.directory) is None:
+        return "head-damaged"
+    if reader.tail is None:
+        return "tail-damaged"
+    return "closed" if reader.tail.clean else "crashed"
+
+
+def tape_files(reader: FifoReader) -> list[TapeFile]:
+    """Describes the files of the tape, in order."""
+    bounds = Bounds(reader.directory)
+    expected = reader.head.file_bytes
+    files = []
+    for number in list_files(reader.directory):
+        name = file_name(number)
+        try:
+            size = os.path.getsize(os.path.join(reader.path, name))
+        except FileNotFoundError:
+            # Its owner has just removed it.
+            continue
+        row = bounds.get(number)
+        first = None if row is None or row.position >= expected else row
+        files.append(
+            TapeFile(
+                number,
+                name,
+                size,
+                expected,
+                row is not None,
+                None if first is None else first.position,
+                None if first is None else first.number,
+            )
+        )
+    return files
+
+
+def is_being_made(reader: FifoReader, file: TapeFile) -> bool:
+    """Says whether a file of the wrong size is only not finished: nothing stored is missing."""
+    tail = reader.tail
+    if tail is None or tail.clean:
+        return False
+    return (file.number, file.size) >= (tail.segment, tail.position)
+
+
+def end_damage(reader: FifoReader, owner: int | None) -> Damage | None:
+    """Says what is behind the last entry, if there is anything: an unfinished write, mostly.
+
+    Of a queue that is in use nothing can be said: its owner may be writing there now.
+    """
+    if owner is not None or (reader.tail is not None and reader.tail.clean):
+        return None
+    file_bytes = reader.head.file_bytes
+    first: tuple[str, int] | None = None
+    begin = end = 0
+    for number in list_files(reader.directory):
+        start = max(0, reader.stored.position - number * file_bytes)
+        rest = _rest(reader, number, start) if start < file_bytes else b""
+        if not rest:
+            continue
+        if first is None:
+            first = (f"{reader.path}/{file_name(number)}", start)
+            begin = number * file_bytes + start
+        end = number * file_bytes + start + len(rest)
+    if first is None:
+        return None
+    return Damage(*first, end - begin, "behind the last entry", True, reader.end, 0)
+
+
+def _rest(reader: FifoReader, number: int, start: int) -> bytes:
+    file = reader.directory.open(file_name(number))
+    try:
+        return file.pread(reader.head.file_bytes - start, start).rstrip(b"\0")
+    finally:
+        file.close()

@@ -1,0 +1,85 @@
+"""The kinds of queue as the shared suite of asyncio sees them: the same few verbs for each."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import forebay.aio
+
+# So small that a hundred entries of a hundred bytes fill every kind.
+SMALL = {"max_bytes": 2_000, "when_full": "block"}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How to open a queue, add a value, and take the next value for good."""
+
+    name: str
+    make: Callable[..., Any]
+    small: dict[str, Any]
+    many: str
+    value: Callable[[bytes], Any]
+    take: Callable[[Any, float | None], Awaitable[list[bytes]]]
+
+    async def add(self, queue: Any, value: bytes) -> None:
+        await queue.put(self.value(value))
+
+    async def add_many(self, queue: Any, values: list[bytes]) -> None:
+        await getattr(queue, self.many)([self.value(value) for value in values])
+
+
+async def _take_records(log: Any, timeout: float | None) -> list[bytes]:
+    consumer = await log.consumer("c")
+    records = await consumer.read(1, timeout=timeout)
+    await consumer.commit()
+    return [record.value for record in records]
+
+
+async def _take_events(queue: Any, timeout: float | None) -> list[bytes]:
+    batch = await queue.read(1, timeout=timeout)
+    await batch.ack()
+    return [event.fields["value"].encode() for event in batch]
+
+
+async def _take_entries(fifo: Any, timeout: float | None) -> list[bytes]:
+    values: list[bytes] = await fifo.pop_many(1, timeout=timeout)
+    return values
+
+
+def _event(value: bytes) -> dict[str, Any]:
+    return {"fields": {"value": value.decode()}}
+
+
+KINDS = [
+    Kind(
+        "log",
+        forebay.aio.Log,
+        {**SMALL, "segment_bytes": 1_000, "trim_interval_seconds": None},
+        "append_many",
+        bytes,
+        _take_records,
+    ),
+    Kind(
+        "beats",
+        forebay.aio.EventQueue,
+        {**SMALL, "segment_bytes": 1_000},
+        "put_many",
+        _event,
+        _take_events,
+    ),
+    Kind(
+        "fifo",
+        forebay.aio.Fifo,
+        {**SMALL, "file_bytes": 1_000},
+        "push_many",
+        bytes,
+        _take_entries,
+    ),
+]
+
+
+def open_small(kind: Kind, path: Path, **options: Any) -> Any:
+    return kind.make(path / "q", **{**kind.small, **options})

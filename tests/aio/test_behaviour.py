@@ -1,0 +1,293 @@
+"""What holds for the queues of every kind on a loop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import forebay.aio
+from forebay import Closed, Empty, Full, InvalidOption, Locked, NotAQueue, RecordTooLarge
+from tests.aio.kinds import KINDS, Kind, open_small
+
+each_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+each_sync = pytest.mark.parametrize("sync", ["always", "interval", "os"])
+
+
+def numbered(count: int, size: int = 8) -> list[bytes]:
+    return [b"%0*d" % (size, number) for number in range(count)]
+
+
+async def take_all(kind: Kind, queue: Any, count: int) -> list[str]:
+    taken = [await kind.take(queue, 10.0) for _ in range(count)]
+    return [value.decode() for (value,) in taken]
+
+
+def texts(values: list[bytes]) -> list[str]:
+    return [value.decode() for value in values]
+
+
+@each_kind
+@each_sync
+def test_what_was_added_is_taken_in_order_also_after_a_reopen(
+    tmp_path: Path, kind: Kind, sync: str
+) -> None:
+    async def run() -> list[str]:
+        async with kind.make(tmp_path / "q", sync=sync) as queue:
+            await kind.add(queue, numbered(1)[0])
+            await kind.add_many(queue, numbered(6)[1:])
+            first = await take_all(kind, queue, 3)
+        async with await forebay.aio.open(tmp_path / "q", sync=sync) as queue:
+            return first + await take_all(kind, queue, 3)
+
+    assert asyncio.run(run()) == texts(numbered(6))
+
+
+@each_kind
+def test_open_tells_the_kind_and_refuses_a_directory_without_a_queue(
+    tmp_path: Path, kind: Kind
+) -> None:
+    async def run() -> Any:
+        async with kind.make(tmp_path / "q"):
+            pass
+        async with await forebay.aio.open(tmp_path / "q") as queue:
+            found = type(queue), queue.path, (await queue.info())["kind"]
+        with pytest.raises((NotAQueue, FileNotFoundError)):
+            await forebay.aio.open(tmp_path / "nothing")
+        return found
+
+    assert asyncio.run(run()) == (kind.make, str(tmp_path / "q"), kind.name)
+
+
+@each_kind
+def test_sixty_four_tasks_that_add_durably_share_syncs(tmp_path: Path, kind: Kind) -> None:
+    async def run() -> int:
+        async with kind.make(tmp_path / "q") as queue:
+            await kind.add(queue, b"first")
+            before = (await queue.info())["syncs"]
+            for _ in range(4):
+                await asyncio.gather(*(kind.add(queue, value) for value in numbered(64)))
+            syncs: int = (await queue.info())["syncs"] - before
+            return syncs
+
+    assert 0 < asyncio.run(run()) < 4 * 64 / 4
+
+
+@pytest.mark.slow
+@each_kind
+def test_two_hundred_tasks_that_wait_leave_threads_to_those_who_add(
+    tmp_path: Path, kind: Kind
+) -> None:
+    async def run() -> list[list[bytes]]:
+        async with kind.make(tmp_path / "q", sync="os") as queue:
+            waiting = [asyncio.ensure_future(kind.take(queue, 60.0)) for _ in range(200)]
+            await asyncio.sleep(0.2)
+            async with asyncio.timeout(30):
+                for value in numbered(200):
+                    await kind.add(queue, value)
+                return await asyncio.gather(*waiting)
+
+    assert all(len(taken) == 1 for taken in asyncio.run(run()))
+
+
+@pytest.mark.slow
+@each_kind
+def test_two_hundred_tasks_that_wait_for_room_leave_threads_to_those_who_take(
+    tmp_path: Path, kind: Kind
+) -> None:
+    async def run() -> list[str]:
+        async with open_small(kind, tmp_path) as queue:
+            adding = [asyncio.ensure_future(kind.add(queue, value)) for value in numbered(200, 100)]
+            await asyncio.sleep(0.2)
+            unfinished = sum(not task.done() for task in adding)
+            async with asyncio.timeout(60):
+                taken = await take_all(kind, queue, 200)
+                await asyncio.gather(*adding)
+            assert unfinished > 64
+            return taken
+
+    assert sorted(asyncio.run(run())) == texts(numbered(200, 100))
+
+
+@pytest.mark.slow
+@each_kind
+def test_tasks_that_wait_burn_no_time(tmp_path: Path, kind: Kind) -> None:
+    async def run() -> float:
+        async with kind.make(tmp_path / "q", sync="always") as queue:
+            waiting = [asyncio.ensure_future(kind.take(queue, 60.0)) for _ in range(50)]
+            await asyncio.sleep(0.5)
+            before = time.process_time()
+            await asyncio.sleep(1.0)
+            spent = time.process_time() - before
+            for task in waiting:
+                task.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+            return spent
+
+    assert asyncio.run(run()) < 0.3
+
+
+@each_kind
+@each_sync
+def test_who_waits_is_woken_by_what_is_added(tmp_path: Path, kind: Kind, sync: str) -> None:
+    async def run() -> tuple[list[bytes], float]:
+        async with kind.make(tmp_path / "q", sync=sync) as queue:
+            waiting = asyncio.ensure_future(kind.take(queue, 60.0))
+            await asyncio.sleep(0.1)
+            begin = time.monotonic()
+            await kind.add(queue, b"new")
+            return await waiting, time.monotonic() - begin
+
+    taken, seconds = asyncio.run(run())
+    assert len(taken) == 1
+    assert seconds < 0.9
+
+
+@each_kind
+def test_who_waits_in_vain_gets_empty_in_time(tmp_path: Path, kind: Kind) -> None:
+    async def run() -> float:
+        async with kind.make(tmp_path / "q") as queue:
+            begin = time.monotonic()
+            results = await asyncio.gather(
+                *(kind.take(queue, 0.2) for _ in range(20)), return_exceptions=True
+            )
+            assert all(isinstance(result, Empty) for result in results)
+            assert await kind.take(queue, None) == []
+            return time.monotonic() - begin
+
+    assert 0.2 <= asyncio.run(run()) < 5
+
+
+@each_kind
+def test_a_cancelled_wait_takes_nothing_and_the_line_moves_up(tmp_path: Path, kind: Kind) -> None:
+    async def run() -> list[str]:
+        async with kind.make(tmp_path / "q") as queue:
+            waiting = [asyncio.ensure_future(kind.take(queue, 60.0)) for _ in range(3)]
+            await asyncio.sleep(0.1)
+            for task in waiting:
+                task.cancel()
+            results = await asyncio.gather(*waiting, return_exceptions=True)
+            assert all(isinstance(result, asyncio.CancelledError) for result in results)
+            await kind.add_many(queue, numbered(3))
+            return await take_all(kind, queue, 3)
+
+    assert asyncio.run(run()) == texts(numbered(3))
+
+
+@each_kind
+def test_close_wakes_who_waits_and_may_be_called_again(tmp_path: Path, kind: Kind) -> None:
+    async def run() -> list[BaseException | list[bytes]]:
+        queue = await kind.make(tmp_path / "q").open()
+        waiting = [asyncio.ensure_future(kind.take(queue, 60.0)) for _ in range(5)]
+        await asyncio.sleep(0.1)
+        async with asyncio.timeout(20):
+            await asyncio.gather(queue.close(), queue.close())
+            await queue.close()
+            results = await asyncio.gather(*waiting, return_exceptions=True)
+        for call in (kind.add(queue, b"x"), kind.take(queue, None), queue.info(), queue.open()):
+            with pytest.raises(Closed, match="is closed"):
+                await call
+        return results
+
+    assert all(isinstance(result, Closed) for result in asyncio.run(run()))
+
+
+@each_kind
+def test_close_ends_those_who_wait_for_room(tmp_path: Path, kind: Kind) -> None:
+    async def run() -> list[Any]:
+        queue = await open_small(kind, tmp_path).open()
+        adding = [asyncio.ensure_future(kind.add(queue, value)) for value in numbered(100, 100)]
+        await asyncio.sleep(0.3)
+        async with asyncio.timeout(20):
+            await queue.close()
+            return await asyncio.gather(*adding, return_exceptions=True)
+
+    results = asyncio.run(run())
+    refused = [result for result in results if isinstance(result, Exception)]
+    assert len(refused) > 64
+    assert all(isinstance(error, Closed) for error in refused)
+
+
+@each_kind
+def test_a_queue_that_is_not_open_yet_says_so_and_closes_without_a_word(
+    tmp_path: Path, kind: Kind
+) -> None:
+    async def run() -> None:
+        queue = kind.make(tmp_path / "q")
+        with pytest.raises(Closed, match="not open yet"):
+            await kind.add(queue, b"x")
+        await queue.close()
+
+    asyncio.run(run())
+
+    assert not (tmp_path / "q").exists()
+
+
+@each_kind
+def test_errors_of_the_blocking_queue_come_unchanged(tmp_path: Path, kind: Kind) -> None:
+    async def run() -> None:
+        with pytest.raises(InvalidOption, match="unknown option 'colour'"):
+            await kind.make(tmp_path / "q", colour="red").open()
+        async with open_small(kind, tmp_path, when_full="reject") as queue:
+            with pytest.raises(Locked) as caught:
+                await kind.make(tmp_path / "q").open()
+            assert caught.value.pid in (None, os.getpid())
+            with pytest.raises(RecordTooLarge):
+                await kind.add(queue, b"x" * 5_000)
+            results = await asyncio.gather(
+                *(kind.add(queue, value) for value in numbered(100, 100)), return_exceptions=True
+            )
+            assert {type(result) for result in results} == {type(None), Full}
+
+    asyncio.run(run())
+
+
+@each_kind
+def test_an_open_that_is_cancelled_leaves_nothing_open(tmp_path: Path, kind: Kind) -> None:
+    async def run() -> str:
+        opening = asyncio.ensure_future(kind.make(tmp_path / "q").open())
+        await asyncio.sleep(0)
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+        async with kind.make(tmp_path / "q") as queue:
+            return str((await queue.info())["kind"])
+
+    assert asyncio.run(run()) == kind.name
+
+
+@each_kind
+def test_a_close_that_is_cancelled_has_closed(tmp_path: Path, kind: Kind) -> None:
+    async def run() -> list[str]:
+        queue = await kind.make(tmp_path / "q").open()
+        await kind.add(queue, b"kept")
+        closing = asyncio.ensure_future(queue.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        async with kind.make(tmp_path / "q") as queue:
+            return await take_all(kind, queue, 1)
+
+    assert asyncio.run(run()) == ["kept"]
+
+
+@each_kind
+def test_a_thread_may_use_the_blocking_queue_beside_the_loop(tmp_path: Path, kind: Kind) -> None:
+    async def run() -> list[bytes]:
+        async with kind.make(tmp_path / "q") as queue:
+            waiting = asyncio.ensure_future(kind.take(queue, 60.0))
+            await asyncio.sleep(0.1)
+            writer = threading.Thread(target=lambda: queue.queue.put(kind.value(b"thread")))
+            writer.start()
+            async with asyncio.timeout(20):
+                taken = await waiting
+            writer.join()
+            return taken
+
+    assert len(asyncio.run(run())) == 1

@@ -1,0 +1,585 @@
+"""The command line on fifos: every verb, on queues that are whole, in use, killed and damaged."""
+
+from __future__ import annotations
+
+import base64
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forebay import Fifo, FifoReader, Log
+from forebay.cli import exits
+from forebay.clock import SystemClock
+from tests.cli.helpers import environment, json_lines, make_log, run, start
+from tests.queues.helpers import flip, snapshot
+
+FILE_BYTES = 512
+KEYS = ["kind", "id", "time_ms", "ttl_seconds", "expires_ms", "value_b64"]
+# Entries of 64 bytes, metadata included: 8 in a file, and the first file has number 1.
+PER_FILE = 8
+FIRST, SECOND, THIRD = "0000000001.tape", "0000000002.tape", "0000000003.tape"
+
+
+class AgedClock(SystemClock):
+    """A clock that is behind, so that entries are old when they are read."""
+
+    def __init__(self, age_seconds: int) -> None:
+        self._age_ms = age_seconds * 1000
+
+    def now_ms(self) -> int:
+        return super().now_ms() - self._age_ms
+
+
+def numbered(count: int, first: int = 0) -> list[bytes]:
+    return [(b"%08d" % number).ljust(32, b".") for number in range(first, first + count)]
+
+
+def lines(values: list[bytes]) -> bytes:
+    return b"".join(value + b"\n" for value in values)
+
+
+def make_fifo(path: Path, values: list[bytes], **options: Any) -> Path:
+    """Makes a closed fifo of small files."""
+    with Fifo(path, file_bytes=FILE_BYTES, **options) as fifo:
+        fifo.push_many(values)
+    return path
+
+
+def add_old(path: Path, values: list[bytes], ttl_seconds: int, age_seconds: int) -> None:
+    """Pushes entries as they were pushed some time ago."""
+    with Fifo(path, file_bytes=FILE_BYTES, clock=AgedClock(age_seconds)) as fifo:
+        fifo.push_many(values, ttl_seconds=ttl_seconds)
+
+
+def values_of(path: Path) -> list[bytes]:
+    with FifoReader(path) as reader:
+        return list(reader.values())
+
+
+def leave_crashed(path: Path, program: str) -> Path:
+    """Runs a program on a fifo and kills it."""
+    text = (
+        "import os, sys; from forebay import Fifo\n"
+        f"fifo = Fifo(sys.argv[1], sync='os', file_bytes={FILE_BYTES})\n{program}\nos._exit(9)\n"
+    )
+    subprocess.run([sys.executable, "-c", text, str(path)], env=environment(), check=False)
+    return path
+
+
+def test_put_makes_a_fifo_and_tells_the_last_id(tmp_path: Path) -> None:
+    result = run("put", tmp_path / "q", "--kind", "fifo", "--json", stdin=b"one\ntwo\n\n")
+    again = run("put", tmp_path / "q", stdin=b"four\n")
+
+    with FifoReader(tmp_path / "q") as reader:
+        entries = list(reader)
+    assert json_lines(result) == [{"count": 3, "last_id": entries[2].id}]
+    assert again.stderr == f"1 entry, the last with id {entries[3].id}\n"
+    assert [entry.value for entry in entries] == [b"one", b"two", b"", b"four"]
+
+
+@pytest.mark.parametrize("framing", ["nul", "length"])
+def test_what_cat_prints_put_takes_again(tmp_path: Path, framing: str) -> None:
+    values = [b"", b"a\nb", b"\xff" * 2000] + ([b"\0"] if framing == "length" else [])
+    make_fifo(tmp_path / "q", values)
+
+    printed = run("cat", tmp_path / "q", "--framing", framing).stdout_bytes
+    run("put", tmp_path / "new", "--kind", "fifo", "--framing", framing, stdin=printed)
+
+    assert values_of(tmp_path / "new") == values
+
+
+def test_cat_json_is_exactly_one_object_a_line(tmp_path: Path) -> None:
+    run("put", tmp_path / "q", "--kind", "fifo", "--ttl", 60, stdin=b"hello\n")
+    run("put", tmp_path / "q", stdin=b"for ever\n")
+
+    result = run("cat", tmp_path / "q", "--json")
+
+    mortal, immortal = json_lines(result)
+    ms = mortal["id"] >> 16
+    assert result.stdout.startswith(
+        f'{{"kind":"fifo","id":{mortal["id"]},"time_ms":{ms},"ttl_seconds":60,'
+        f'"expires_ms":{ms + 60_000},"value_b64":"aGVsbG8="}}\n'
+    )
+    assert list(mortal) == list(immortal) == KEYS
+    assert (immortal["ttl_seconds"], immortal["expires_ms"]) == (0, None)
+
+
+def test_cat_prints_at_most_the_count(tmp_path: Path) -> None:
+    path = make_fifo(tmp_path / "q", numbered(20))
+
+    result = run("cat", path, "--count", 11)
+
+    assert result.stdout_bytes == lines(numbered(11))
+
+
+def test_put_into_a_full_queue_keeps_what_fits_and_says_how_much(tmp_path: Path) -> None:
+    arguments = ("put", tmp_path / "q", "--kind", "fifo", "--file-bytes", 512, "--max-bytes", 2048)
+
+    result = run(*arguments, "--json", stdin=lines(numbered(100)))
+
+    count = json_lines(result)[0]["count"]
+    assert result.exit_code == exits.TRY_AGAIN
+    assert "2048 bytes of max_bytes = 2048" in result.stderr
+    assert count == 32
+    assert values_of(tmp_path / "q") == numbered(count)
+
+
+def test_put_drops_the_oldest_entries_if_asked_to(tmp_path: Path) -> None:
+    bound = ("--file-bytes", 512, "--max-bytes", 2048, "--when-full", "drop_oldest")
+
+    result = run("put", tmp_path / "q", "--kind", "fifo", *bound, stdin=lines(numbered(100)))
+
+    left = values_of(tmp_path / "q")
+    assert result.exit_code == exits.OK
+    assert left == numbered(len(left), 100 - len(left))
+    assert 32 >= len(left) >= 32 - 2 * PER_FILE
+    assert json_lines(run("info", tmp_path / "q", "--json"))[0]["dropped"] == 100 - len(left)
+
+
+def test_an_entry_that_is_too_large_is_named_and_those_before_it_are_put(tmp_path: Path) -> None:
+    bound = ("--file-bytes", 512, "--max-bytes", 1024)
+
+    result = run("put", tmp_path / "q", "--kind", "fifo", *bound, stdin=b"a\n" + b"b" * 993 + b"\n")
+
+    assert result.exit_code == exits.BAD_DATA
+    assert "stdin: entry 2 has 993 bytes; the queue takes 992" in result.stderr
+    assert values_of(tmp_path / "q") == [b"a"]
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--ttl", -1, "ttl_seconds = -1"),
+        ("--ttl", 2**32, "ttl_seconds = 4294967296"),
+        ("--file-bytes", 10, "file_bytes = 10"),
+        ("--file-bytes", 4096, "file_bytes = 4096: "),
+        ("--max-bytes", 1, "max_bytes = 1"),
+    ],
+)
+def test_an_option_out_of_bounds_is_a_usage_error(
+    tmp_path: Path, option: str, value: int, message: str
+) -> None:
+    path = make_fifo(tmp_path / "q", numbered(3))
+    before = snapshot(path)
+
+    result = run("put", path, option, value, stdin=b"x\n")
+
+    assert result.exit_code == exits.USAGE
+    assert message in result.stderr
+    assert snapshot(path) == before
+
+
+def test_take_prints_and_removes_in_order(tmp_path: Path) -> None:
+    path = make_fifo(tmp_path / "q", numbered(250), ttl_seconds=60)
+
+    one = run("take", path)
+    many = run("take", path, "-n", 200, "--json")
+    rest = run("take", path, "-n", 1000, "--framing", "nul")
+    none = run("take", path)
+
+    assert one.stdout_bytes == lines(numbered(1))
+    taken = json_lines(many)
+    assert [base64.b64decode(line["value_b64"]) for line in taken] == numbered(200, 1)
+    assert list(taken[0]) == KEYS
+    assert rest.stdout_bytes.split(b"\0")[:-1] == numbered(49, 201)
+    assert (none.exit_code, none.stdout) == (exits.NOTHING, "")
+
+
+def test_take_passes_over_what_has_expired(tmp_path: Path) -> None:
+    add_old(tmp_path / "q", numbered(5), ttl_seconds=60, age_seconds=120)
+    add_old(tmp_path / "q", numbered(1, 5), ttl_seconds=0, age_seconds=60)
+
+    result = run("take", tmp_path / "q", "-n", 10)
+
+    assert result.stdout_bytes == lines(numbered(1, 5))
+    assert json_lines(run("info", tmp_path / "q", "--json"))[0]["expired"] == 5
+
+
+def test_take_into_a_pipe_that_nobody_reads_loses_nothing(tmp_path: Path) -> None:
+    path = make_fifo(tmp_path / "q", numbered(30))
+    reading, writing = os.pipe()
+    os.close(reading)
+
+    process = subprocess.run(
+        [sys.executable, "-m", "forebay", "take", str(path), "-n", "20"],
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        env=environment(),
+        check=False,
+    )
+    os.close(writing)
+
+    assert (process.returncode, process.stderr) == (exits.BROKEN_PIPE, b"")
+    assert values_of(path) == numbered(30)
+    assert run("take", path, "-n", 30).stdout_bytes == lines(numbered(30))
+
+
+def test_take_waits_for_an_entry_and_lets_others_push_meanwhile(tmp_path: Path) -> None:
+    path = make_fifo(tmp_path / "q", [])
+    waiting = start("take", path, "--timeout", "30")
+    time.sleep(0.5)
+
+    run("put", path, stdin=b"at last\n")
+    printed, said = waiting.communicate(timeout=30)
+
+    assert (waiting.returncode, printed, said) == (exits.OK, b"at last\n", b"")
+
+
+def test_take_that_waits_in_vain_gives_the_code_for_nothing(tmp_path: Path) -> None:
+    path = make_fifo(tmp_path / "q", [])
+    begun = time.monotonic()
+
+    result = run("take", path, "--timeout", 0.3)
+
+    assert result.exit_code == exits.NOTHING
+    assert time.monotonic() - begun >= 0.3
+
+
+def test_take_of_a_queue_in_use_gives_the_code_to_try_again(tmp_path: Path) -> None:
+    with Fifo(tmp_path / "q") as fifo:
+        fifo.push(b"mine")
+
+        result = run("take", tmp_path / "q")
+
+    assert result.exit_code == exits.TRY_AGAIN
+    assert "is in use by process" in result.stderr
+
+
+def test_peek_shows_the_next_entries_of_a_queue_in_use_and_they_stay(tmp_path: Path) -> None:
+    with Fifo(tmp_path / "q", file_bytes=FILE_BYTES) as fifo:
+        fifo.push_many(numbered(30))
+        fifo.pop()
+
+        one = run("peek", tmp_path / "q")
+        first = json_lines(run("peek", tmp_path / "q", "-n", 9, "--json"))
+        more = run("peek", tmp_path / "q", "-n", 100, "--after", first[-1]["id"])
+
+        assert len(fifo) == 29
+    assert one.stdout_bytes == lines(numbered(1, 1))
+    assert [base64.b64decode(line["value_b64"]) for line in first] == numbered(9, 1)
+    assert more.stdout_bytes == lines(numbered(20, 10))
+
+
+def test_peek_passes_over_what_has_expired_which_cat_still_prints(tmp_path: Path) -> None:
+    add_old(tmp_path / "q", numbered(3), ttl_seconds=60, age_seconds=120)
+
+    peeked = run("peek", tmp_path / "q")
+    printed = run("cat", tmp_path / "q")
+
+    assert (peeked.exit_code, peeked.stdout) == (exits.NOTHING, "")
+    assert printed.stdout_bytes == lines(numbered(3))
+
+
+def test_info_tells_what_is_there(tmp_path: Path) -> None:
+    path = make_fifo(tmp_path / "q", numbered(20))
+    run("take", path, "-n", 9)
+
+    (info,) = json_lines(run("info", path, "--json"))
+    text = run("info", path)
+
+    assert (info["kind"], info["state"], info["owner"]) == ("fifo", "closed", None)
+    assert (info["size"], info["begin"], info["end"], info["durable"]) == (11, 9, 20, 20)
+    assert (info["bytes"], info["files"], info["disk_bytes"]) == (11 * 64, 2, 2 * FILE_BYTES)
+    assert info["next_id"] & 0xFFFF == 9
+    assert "entries\t11\n" in text.stdout
+
+
+def test_segments_lists_the_files_and_their_first_entries(tmp_path: Path) -> None:
+    path = make_fifo(tmp_path / "q", [*numbered(4), b"x" * 1000, *numbered(2)])
+
+    found = json_lines(run("segments", path, "--json"))
+    table = run("segments", path)
+
+    places = [(file["name"], file["first_position"], file["first_number"]) for file in found]
+    assert places == [(FIRST, 0, 0), (SECOND, None, None), (THIRD, 264, 5)]
+    assert all(file["known"] and file["bytes"] == FILE_BYTES for file in found)
+    assert table.stdout.startswith("name\tbytes\tfirst position\tfirst number\tknown\n")
+
+
+def test_fsck_of_a_whole_queue_counts_and_changes_nothing(tmp_path: Path) -> None:
+    add_old(tmp_path / "q", numbered(5), ttl_seconds=60, age_seconds=120)
+    run("put", tmp_path / "q", stdin=lines(numbered(20)))
+    (tmp_path / "q" / "notes.txt").write_bytes(b"")
+    before = snapshot(tmp_path / "q")
+
+    result = run("fsck", tmp_path / "q", "--json")
+    text = run("fsck", tmp_path / "q")
+
+    summary = json_lines(result)[-1]["summary"]
+    assert (result.exit_code, summary["records"], summary["expired"]) == (exits.OK, 25, 5)
+    assert (summary["damage"], summary["lost"], summary["state"]) == (0, 0, "closed")
+    assert {"foreign": "notes.txt"} in json_lines(result)
+    assert "25 good entries in 4 files (2.0 kB): no damage" in text.stdout
+    assert snapshot(tmp_path / "q") == before
+
+
+def flip_a_byte(path: Path) -> None:
+    flip(path / SECOND, 3 * 64 + 40)
+
+
+def remove_a_file(path: Path) -> None:
+    (path / SECOND).unlink()
+
+
+def cut_a_file(path: Path) -> None:
+    os.truncate(path / SECOND, 200)
+
+
+def lengthen_a_file(path: Path) -> None:
+    os.truncate(path / SECOND, 600)
+
+
+# What is done to the second file of three, what is said of it, and which of its entries are lost.
+HARMS = [
+    (flip_a_byte, "no entry verifies here", range(11, 12)),
+    (remove_a_file, "the file is missing", range(8, 16)),
+    (cut_a_file, "the file has 200 bytes, not 512", range(11, 16)),
+    (lengthen_a_file, "the file has 600 bytes, not 512", range(8, 8)),
+]
+harmed = pytest.mark.parametrize(
+    ("harm", "reason", "lost"), HARMS, ids=[row[0].__name__ for row in HARMS]
+)
+
+
+@harmed
+def test_fsck_tells_the_damage_and_what_it_costs(
+    tmp_path: Path, harm: Any, reason: str, lost: range
+) -> None:
+    path = make_fifo(tmp_path / "q", numbered(24))
+    harm(path)
+    before = snapshot(path)
+
+    result = run("fsck", path, "--json")
+
+    found = [line["damage"] for line in json_lines(result) if "damage" in line]
+    assert result.exit_code == run("fsck", path).exit_code == exits.DAMAGE
+    assert [(item["path"], item["reason"]) for item in found] == [(f"{path}/{SECOND}", reason)]
+    assert json_lines(result)[-1]["summary"]["lost"] == len(lost)
+    assert snapshot(path) == before
+
+
+@harmed
+def test_cat_stops_at_damage_and_with_salvage_goes_round_it(
+    tmp_path: Path, harm: Any, reason: str, lost: range
+) -> None:
+    path = make_fifo(tmp_path / "q", numbered(24))
+    harm(path)
+    good = [value for number, value in enumerate(numbered(24)) if number not in lost]
+
+    plain = run("cat", path)
+    salvaged = run("cat", path, "--salvage")
+
+    assert plain.stdout_bytes == lines(numbered(lost.start) if lost else numbered(24))
+    assert plain.exit_code == (exits.DAMAGE if lost else exits.OK)
+    assert not lost or reason in plain.stderr
+    assert (salvaged.exit_code, salvaged.stdout_bytes) == (exits.OK, lines(good))
+
+
+@harmed
+def test_take_stops_once_at_damage_and_then_goes_on_behind_it(
+    tmp_path: Path, harm: Any, reason: str, lost: range
+) -> None:
+    path = make_fifo(tmp_path / "q", numbered(24))
+    harm(path)
+
+    first = run("take", path, "-n", 100)
+    second = run("take", path, "-n", 100)
+
+    good = [value for number, value in enumerate(numbered(24)) if number not in lost]
+    assert first.stdout_bytes + second.stdout_bytes == lines(good)
+    assert first.exit_code == (exits.DAMAGE if lost else exits.OK)
+    told = f"{reason}; records lost: {len(lost)} from offset {lost.start}"
+    assert not lost or told in first.stderr
+
+
+@harmed
+def test_recover_copies_all_that_can_be_read(
+    tmp_path: Path, harm: Any, reason: str, lost: range
+) -> None:
+    path = make_fifo(tmp_path / "q", numbered(24), ttl_seconds=600)
+    harm(path)
+    before = snapshot(path)
+
+    result = run("recover", path, "--to", tmp_path / "new", "--json")
+
+    summary = json_lines(result)[-1]["summary"]
+    good = [value for number, value in enumerate(numbered(24)) if number not in lost]
+    assert result.exit_code == exits.OK
+    assert (summary["copied"], summary["expired"], summary["lost"]) == (len(good), 0, len(lost))
+    assert values_of(tmp_path / "new") == good
+    assert snapshot(path) == before
+
+
+def test_an_entry_that_goes_on_in_a_missing_file_says_which(tmp_path: Path) -> None:
+    path = make_fifo(tmp_path / "q", [b"a", b"b" * 600, b"c" * 600, b"d"])
+    (path / SECOND).unlink()
+
+    result = run("cat", path, "--salvage")
+
+    assert f"{FIRST}, byte 33" in result.stderr
+    assert f"the file {SECOND}, where it goes on, is missing" in result.stderr
+    assert result.stdout_bytes == b"a\nd\n"
+
+
+def test_recover_keeps_the_time_to_live_and_leaves_out_what_has_expired(tmp_path: Path) -> None:
+    add_old(tmp_path / "q", numbered(3), ttl_seconds=60, age_seconds=120)
+    add_old(tmp_path / "q", numbered(3, 3), ttl_seconds=3600, age_seconds=60)
+    run("put", tmp_path / "q", stdin=lines(numbered(3, 6)))
+    with FifoReader(tmp_path / "q") as reader:
+        old = list(reader)[3:]
+
+    result = run("recover", tmp_path / "q", "--to", tmp_path / "new")
+
+    with FifoReader(tmp_path / "new") as reader:
+        new = list(reader)
+        file_bytes = reader.head.file_bytes
+    facts = [(entry.value, entry.time_ms, entry.expires_ms) for entry in new]
+    assert "6 entries copied to" in result.stdout
+    assert "3 entries left out that had expired, 0 entries lost" in result.stdout
+    assert facts == [(entry.value, entry.time_ms, entry.expires_ms) for entry in old]
+    assert file_bytes == FILE_BYTES
+
+
+def test_a_killed_writer_leaves_a_queue_that_can_be_looked_at(tmp_path: Path) -> None:
+    path = leave_crashed(tmp_path / "q", "[fifo.push(b'entry %d' % n) for n in range(5)]")
+    before = snapshot(path)
+
+    info = json_lines(run("info", path, "--json"))[0]
+    checked = run("fsck", path)
+    printed = run("cat", path)
+
+    assert (info["state"], info["size"]) == ("crashed", 5)
+    assert (checked.exit_code, printed.exit_code) == (exits.OK, exits.OK)
+    assert "was not closed; the next open recovers it" in checked.stdout
+    assert printed.stdout_bytes == lines([b"entry %d" % number for number in range(5)])
+    assert snapshot(path) == before
+
+
+def test_what_a_killed_process_had_taken_is_the_next_again(tmp_path: Path) -> None:
+    program = "fifo.push_many([b'a', b'b', b'c']); fifo.sync(); fifo.take().__enter__()"
+    path = leave_crashed(tmp_path / "q", program)
+
+    info = json_lines(run("info", path, "--json"))[0]
+    peeked = run("peek", path)
+    taken = run("take", path, "-n", 5)
+
+    assert (info["size"], info["taken"]) == (3, 1)
+    assert peeked.stdout_bytes == b"a\n"
+    assert taken.stdout_bytes == b"a\nb\nc\n"
+
+
+def test_an_unfinished_end_is_told_and_is_no_damage(tmp_path: Path) -> None:
+    path = leave_crashed(tmp_path / "q", "fifo.push_many([b'a', b'b']); fifo.sync()")
+    with (path / FIRST).open("r+b") as file:
+        file.seek(66)
+        file.write(b"half an entry")
+
+    checked = run("fsck", path)
+    printed = run("cat", path)
+
+    assert checked.exit_code == printed.exit_code == exits.OK
+    place = f"{path}/{FIRST}, byte 66"
+    assert f"unfinished end: {place}, 13 bytes: behind the last entry" in checked.stdout
+    assert f"{place}: 13 bytes of an unfinished record" in printed.stderr
+    assert printed.stdout_bytes == b"a\nb\n"
+
+
+@pytest.mark.parametrize("name", ["fifo-head", "fifo-tail"])
+def test_a_lost_side_file_is_damage_and_the_entries_are_read(tmp_path: Path, name: str) -> None:
+    path = make_fifo(tmp_path / "q", numbered(10))
+    (path / name).write_bytes(b"\0" * 16384)
+
+    info = json_lines(run("info", path, "--json"))[0]
+    checked = run("fsck", path)
+    printed = run("cat", path)
+
+    assert info["state"] == f"{name.removeprefix('fifo-')}-damaged"
+    assert checked.exit_code == exits.DAMAGE
+    assert f"{path}/{name}, byte 0" in checked.stdout
+    assert printed.stdout_bytes == lines(numbered(10))
+
+
+@pytest.mark.parametrize("verb", ["tail", "trim", "consumers"])
+def test_a_verb_of_logs_says_so(tmp_path: Path, verb: str) -> None:
+    path = make_fifo(tmp_path / "q", numbered(1))
+
+    result = run(verb, path)
+
+    assert result.exit_code == exits.USAGE
+    assert f'"{verb}" is for a log; {path} is a fifo' in result.stderr
+
+
+def test_convert_is_for_event_queues(tmp_path: Path) -> None:
+    path = make_fifo(tmp_path / "q", numbered(1))
+
+    result = run("convert", path, "--to-version", "v2", "--to", tmp_path / "new")
+
+    assert result.exit_code == exits.USAGE
+    assert f'"convert" is for an event queue; {path} is a fifo' in result.stderr
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("cat", "--start", "5"),
+        ("cat", "--unread"),
+        ("cat", "--key-file", "key"),
+        ("put", "--version", "2"),
+        ("put", "--segment-bytes", "5000"),
+        ("put", "--kind", "log"),
+        ("take", "--key-file", "key"),
+        ("info", "--key-file", "key"),
+        ("fsck", "--key-file", "key"),
+    ],
+    ids=" ".join,
+)
+def test_options_of_other_kinds_are_refused(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    path = make_fifo(tmp_path / "q", numbered(2))
+    before = snapshot(path)
+
+    result = run(arguments[0], path, *arguments[1:])
+
+    assert result.exit_code == exits.USAGE
+    assert snapshot(path) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("peek",), '"peek" is for a fifo; {} is a log'),
+        (("take",), '"take" is for an event queue or a fifo; {} is a log'),
+        (("put", "--kind", "fifo"), "--kind fifo: {} is a log"),
+        (("put", "--ttl", "5"), "--ttl has no meaning for a log"),
+        (("put", "--max-bytes", "5000"), "--max-bytes has no meaning for a log"),
+    ],
+    ids=lambda item: " ".join(item) if isinstance(item, tuple) else "",
+)
+def test_a_log_is_not_taken_for_a_fifo(
+    tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    path = make_log(tmp_path / "log", [b"record"])
+    before = snapshot(path)
+
+    result = run(arguments[0], path, *arguments[1:], stdin=b"x\n")
+
+    assert result.exit_code == exits.USAGE
+    assert message.format(path) in result.stderr
+    assert snapshot(path) == before
+    with Log(path) as log:
+        assert len(log) == 1
+
+
+def test_a_directory_that_is_no_queue_is_not_made_one(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_bytes(b"precious")
+
+    result = run("put", tmp_path, "--kind", "fifo", stdin=b"x\n")
+
+    assert result.exit_code == exits.CANNOT_CREATE
+    assert f"{tmp_path} is not a fifo: it holds 'notes.txt'" in result.stderr
+    assert snapshot(tmp_path) == {"notes.txt": b"precious"}

@@ -1,0 +1,188 @@
+"""What every kind of queue does alike: one suite, three implementations."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import forebay
+from forebay import Closed, Full, InvalidOption, Locked, NotAQueue, RecordTooLarge
+from tests.conformance.kinds import KINDS, Kind
+from tests.queues.helpers import SYNCS, numbered, run_threads, snapshot
+from tests.sources import ROOT
+
+pytestmark = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+SYNC = pytest.mark.parametrize("sync", SYNCS)
+KILLED = """
+import sys, time, forebay
+%s
+for number in range(200):
+    put(b"v%%d" %% number)
+    print(number, flush=True)
+time.sleep(60)
+"""
+
+
+@SYNC
+def test_values_come_back_in_their_order_across_files_and_reopenings(
+    tmp_path: Path, kind: Kind, sync: str
+) -> None:
+    values = numbered(40)
+    with kind.queue(tmp_path / "q", sync=sync, **kind.small) as queue:
+        for value in values[:10]:
+            kind.put(queue, value)
+        kind.put_many(queue, values[10:25])
+    with kind.queue(tmp_path / "q", sync=sync, **kind.small) as queue:
+        kind.put_many(queue, values[25:])
+        found = kind.drain(queue)
+
+    assert found == values
+
+
+@SYNC
+def test_a_reader_without_the_lock_sees_what_is_there_and_changes_nothing(
+    tmp_path: Path, kind: Kind, sync: str
+) -> None:
+    values = numbered(30)
+    with kind.queue(tmp_path / "q", sync=sync, background=False, **kind.small) as queue:
+        kind.put_many(queue, values[:20])
+        for value in values[20:]:
+            kind.put(queue, value)
+        before = snapshot(tmp_path / "q")
+        with forebay.read(tmp_path / "q") as reader:
+            live = kind.look(reader)
+        after = snapshot(tmp_path / "q")
+    with forebay.read(tmp_path / "q") as reader:
+        closed = kind.look(reader)
+
+    assert live == closed == values
+    assert before == after
+
+
+@SYNC
+def test_kill_9_takes_nothing_that_was_acknowledged(tmp_path: Path, kind: Kind, sync: str) -> None:
+    command = [sys.executable, "-c", KILLED % kind.program, str(tmp_path / "q"), sync]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if int(line) == 49:
+                break
+        process.send_signal(signal.SIGKILL)
+        acknowledged = max([50, *(int(line) + 1 for line in process.stdout)])
+
+    with forebay.open(tmp_path / "q", sync=sync) as queue:
+        found = kind.drain(queue)
+
+    assert found[:acknowledged] == [b"v%d" % number for number in range(acknowledged)]
+    assert len(found) - acknowledged <= 1
+
+
+def test_a_directory_has_one_owner_and_a_closed_handle_says_so(tmp_path: Path, kind: Kind) -> None:
+    queue = kind.queue(tmp_path / "q")
+    with pytest.raises(Locked, match=str(os.getpid())):
+        kind.queue(tmp_path / "q")
+    queue.close()
+    queue.close()
+
+    with pytest.raises(Closed):
+        kind.put(queue, b"x")
+    with pytest.raises(Closed):
+        queue.sync()
+    kind.queue(tmp_path / "q").close()
+
+
+def test_a_child_of_a_fork_may_not_use_the_handle_and_the_parent_goes_on(
+    tmp_path: Path, kind: Kind
+) -> None:
+    with kind.queue(tmp_path / "q", background=False) as queue:
+        kind.put(queue, b"before")
+        child = os.fork()
+        if child == 0:
+            try:
+                kind.put(queue, b"of the child")
+            except Closed:
+                os._exit(7)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        kind.put(queue, b"after")
+
+        assert os.waitstatus_to_exitcode(status) == 7
+        assert kind.drain(queue) == [b"before", b"after"]
+
+
+def fill(kind: Kind, queue: Any) -> int:
+    """Puts until the queue is full; gives how many it took."""
+    for number, value in enumerate(numbered(100)):
+        try:
+            kind.put(queue, value)
+        except Full:
+            return number
+    raise AssertionError("it is never full")
+
+
+def test_a_full_queue_refuses_and_takes_again_when_there_is_room(
+    tmp_path: Path, kind: Kind
+) -> None:
+    with kind.queue(tmp_path / "q", when_full="reject", **kind.bounded) as queue:
+        put = fill(kind, queue)
+        found = kind.drain(queue)
+        kind.put(queue, b"again")
+
+        assert found == numbered(put)
+        assert put > 10
+
+
+def test_drop_oldest_keeps_the_newest_and_counts_the_rest(tmp_path: Path, kind: Kind) -> None:
+    with kind.queue(tmp_path / "q", when_full="drop_oldest", **kind.bounded) as queue:
+        for value in numbered(100):
+            kind.put(queue, value)
+        found = kind.drain(queue)
+        (dropped,) = (count for name, count in queue.info().items() if name.startswith("dropped"))
+
+        assert found == numbered(100)[-len(found) :]
+        assert dropped == 100 - len(found) > 0
+
+
+def test_what_can_never_fit_is_refused_and_nothing_is_written(tmp_path: Path, kind: Kind) -> None:
+    with kind.queue(tmp_path / "q", **kind.bounded) as queue:
+        with pytest.raises((RecordTooLarge, Full), match=r"of 50\d\d bytes"):
+            kind.put(queue, bytes(5_000))
+
+        assert kind.drain(queue) == []
+
+
+def test_a_wrong_option_is_named_with_its_bound(tmp_path: Path, kind: Kind) -> None:
+    with pytest.raises(InvalidOption, match=r"sync = 'never': must be one of 'always'"):
+        kind.queue(tmp_path / "q", sync="never")
+    with pytest.raises(InvalidOption, match=r"unknown option 'sink': there are .*sync"):
+        kind.queue(tmp_path / "q", sink="always")
+
+    assert not (tmp_path / "q").exists()
+
+
+def test_a_directory_of_something_else_is_left_alone(tmp_path: Path, kind: Kind) -> None:
+    (tmp_path / "q").mkdir(mode=0o700)
+    (tmp_path / "q" / "letter.txt").write_text("dear")
+
+    with pytest.raises(NotAQueue, match=r"letter\.txt"):
+        kind.queue(tmp_path / "q")
+
+    assert snapshot(tmp_path / "q") == {"letter.txt": b"dear"}
+
+
+def test_threads_that_put_at_once_lose_and_double_nothing(tmp_path: Path, kind: Kind) -> None:
+    with kind.queue(tmp_path / "q") as queue:
+        run_threads(8, lambda number: [kind.put(queue, b"%d %d" % (number, n)) for n in range(25)])
+        found = kind.drain(queue)
+
+    assert sorted(found) == sorted(b"%d %d" % (t, n) for t in range(8) for n in range(25))
+    for thread in range(8):
+        own = [value for value in found if value.startswith(b"%d " % thread)]
+        assert own == [b"%d %d" % (thread, n) for n in range(25)]
