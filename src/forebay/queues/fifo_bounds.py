@@ -95,10 +95,8 @@ class Bounds:
             self.note(Boundary(file, position, start.number + count, last_id))
 
     def keep_only(self, files: list[int]) -> None:
-        """Forgets the boundaries in files that are not there; if any, writes the others anew."""
+        """Forgets the boundaries in files that are not there, and writes the others anew."""
         present = set(files)
-        if present.issuperset(self._rows):
-            return
         self._rows = {file: row for file, row in self._rows.items() if file in present}
         self._files = sorted(self._rows)
         with contextlib.suppress(OSError):
