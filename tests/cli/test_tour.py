@@ -167,6 +167,8 @@ def test_a_signal_while_a_process_is_looked_at_does_not_keep_its_end_waiting(
         signal.alarm(0)
         signal.signal(signal.SIGALRM, old)
 
+    assert processes_that_name(tmp_path) == []
+
 
 @pytest.mark.slow
 def test_the_first_line_comes_at_once_and_ctrl_c_leaves_no_process(tmp_path: Path) -> None:

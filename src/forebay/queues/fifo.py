@@ -123,8 +123,7 @@ class Fifo(QueueNames):
         value = self._reading.popper.pop()
         if value is None:
             value = self._wait(self._pop_slowly, timeout)
-        if value is not None:
-            self._taken_off()
+        self._taken_off(announced=value is None)
         return value
 
     def pop_many(self, count: int, timeout: float | None = None) -> list[bytes]:
@@ -137,8 +136,7 @@ class Fifo(QueueNames):
         values = self._reading.popper.pop_many(count)
         if len(values) < count:
             values = self._pop_more(values, count, timeout)
-        if values:
-            self._taken_off()
+        self._taken_off(announced=not values)
         return values
 
     @contextlib.contextmanager
@@ -365,11 +363,14 @@ class Fifo(QueueNames):
             if result is not None:
                 return result
 
-    def _taken_off(self) -> None:
-        """Does what a pop asks for once the entry is off: durable, and told to who waits."""
+    def _taken_off(self, *, announced: bool) -> None:
+        """Does what a pop asks for once the entry is off: durable, and told to who waits.
+
+        Expired entries that were passed over were announced already.
+        """
         if self._writer.always:
             self._reading.settle()
-        if self._writer.changes.watched:
+        if not announced and self._writer.changes.watched:
             self._announce()
 
     def _announce(self) -> None:
