@@ -6,8 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -89,12 +87,3 @@ def leave_crashed(path: Path, values: list[bytes], rest: bytes = b"") -> None:
         data = bytearray(file.read_bytes())
         data[end : end + len(rest)] = rest
         file.write_bytes(data)
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        time.sleep(0.02)
-    return False

@@ -15,8 +15,8 @@ from tests.cli.helpers import (
     segments_of,
     start,
     values_of,
-    wait_until,
 )
+from tests.queues.helpers import wait_until
 
 
 def test_lines_of_stdin_become_records_without_their_newline(tmp_path: Path) -> None:

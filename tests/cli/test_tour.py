@@ -47,8 +47,9 @@ from forebay.cli.tour_teller import TourTeller
 from forebay.dashboard.history import Outage
 from forebay.dashboard.page import cell_text
 from forebay.queues.places import offset_of
-from tests.cli.helpers import make_log, run, start, values_of, wait_until
+from tests.cli.helpers import make_log, run, start, values_of
 from tests.dashboard.reading import PageReader
+from tests.queues.helpers import wait_until
 
 EVENTS = PER_QUEUE_MIN * len(QUEUES)
 PLAN = Plan(EVENTS)
@@ -276,7 +277,7 @@ def test_the_frame_of_an_event_is_where_it_is_said_to_be(tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_a_producer_that_is_killed_goes_on_behind_what_it_promised(tmp_path: Path) -> None:
-    producer = Producer(str(tmp_path / "doors"), 400, [200, 100_000])
+    producer = Producer(str(tmp_path / "doors"), 400, [40, 100_000])
 
     def look_until(offset: int) -> bool:
         producer.look()

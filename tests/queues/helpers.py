@@ -76,7 +76,8 @@ def frame_position(index: int, size: int = 100) -> int:
     return HEADER_BYTES + index * (FRAME_BYTES + size)
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
+def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
+    """Gives whether it came true; the time is for a machine that is busy with other things."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if condition():

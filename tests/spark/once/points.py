@@ -7,6 +7,7 @@ their own: the one that plans, and those of the tasks.
 | --- | --- |
 | `fail MOMENT N` | the first that meets the moment takes the file away and raises |
 | `wait MOMENT` | the first that meets the moment takes it away, makes `reached`, and waits |
+| `reached` | somebody waits; goes on when the file is taken away |
 | `phases/PID` | if the directory is there: the moment at which a process is now |
 """
 
@@ -47,7 +48,7 @@ class Points:
             (self.directory / f"fail {moment} {turn}").touch()
 
     def wait(self, moment: str) -> None:
-        """Arms a moment, to stop there for a kill."""
+        """Arms a moment, to stop there for a kill, or until it is let go."""
         (self.directory / REACHED).unlink(missing_ok=True)
         (self.directory / f"wait {moment}").touch()
 
@@ -55,6 +56,10 @@ class Points:
     def reached(self) -> bool:
         """Whether somebody stands at the moment that was armed."""
         return (self.directory / REACHED).exists()
+
+    def let_go(self) -> None:
+        """Lets the one who waits go on."""
+        (self.directory / REACHED).unlink()
 
     def disarm(self) -> int:
         """Takes back what nobody has met; gives how much that was."""
@@ -78,8 +83,7 @@ class Points:
             if self._take(f"fail {moment} {turn}"):
                 raise Failed(moment)
         if self._take(f"wait {moment}"):
-            (self.directory / REACHED).touch()
-            time.sleep(_WAIT_SECONDS)
+            self._wait_for_release()
         if self.tell(moment):
             time.sleep(_PHASE_SECONDS)
 
@@ -92,6 +96,12 @@ class Points:
         os.pwrite(file, moment.ljust(_PHASE_BYTES).encode(), 0)
         os.close(file)
         return True
+
+    def _wait_for_release(self) -> None:
+        (self.directory / REACHED).touch()
+        end = time.monotonic() + _WAIT_SECONDS
+        while self.reached and time.monotonic() < end:
+            time.sleep(_PHASE_SECONDS)
 
     def _take(self, name: str) -> bool:
         try:

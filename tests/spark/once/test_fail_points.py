@@ -11,8 +11,7 @@ from pyspark.sql import SparkSession
 
 import forebay
 from tests.counting import Count
-from tests.queues.helpers import numbered
-from tests.spark.once.appending import Appending
+from tests.queues.helpers import numbered, wait_until
 from tests.spark.once.checking import check_once
 from tests.spark.once.failing import HOOKS, READS
 from tests.spark.once.queries import LANDED, Query
@@ -23,6 +22,7 @@ BATCH = 40
 OPTIONS = {"maxOffsetsPerTrigger": BATCH, "maxPartitionBytes": "800k"}
 # Spark tries a task so often; failures may fall on both.
 TRIES, TASKS = 3, 2
+HOOK_SECONDS = 120
 
 
 class Story:
@@ -100,18 +100,22 @@ def test_a_query_that_failed_in_its_first_batch_goes_on_where_it_began(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     query = Query(tmp_path / "q", tmp_path, startingOffsets="latest")
+    points = query.points.make()
     # More often than all tasks of a batch are tried.
-    query.points.make().fail("before read", 100)
-    # So fast that records come between the first two calls of hooks.
-    with Appending(tmp_path / "q", pause_seconds=0.002) as appending:
+    points.fail("before read", TRIES * TASKS)
+    points.wait("after initialOffset")
+    with forebay.Log(tmp_path / "q", background=False) as log:
+        log.append_many(numbered(3))
         failed = query.start(spark)
+        wait_until(lambda: points.reached, HOOK_SECONDS)
+        log.append_many(numbered(4))
+        points.let_go()
         with pytest.raises(StreamingQueryException, match="Failed: before read"):
-            failed.awaitTermination(120)
-    query.points.disarm()
-    first, planned = query.first_batch()
+            failed.awaitTermination(HOOK_SECONDS)
+        log.append_many(numbered(5))
+    points.disarm()
+    assert query.first_batch() == (3, 7)
 
     assert query.run(spark) is None
 
-    assert first < planned
-    rows = query.landing.rows()
-    assert [offset for _, offset, _ in rows] == list(range(first, len(appending.values)))
+    assert [offset for _, offset, _ in query.landing.rows()] == list(range(3, 12))
