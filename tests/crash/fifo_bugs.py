@@ -78,7 +78,7 @@ def head_does_not_follow_the_copy(patch: Patch) -> None:
 def old_bytes_taken_for_a_copy(patch: Patch) -> None:
     def begin(self: Recovery) -> Place:
         scanner = FifoScanner(self._directory, self._file_bytes, Bounds(self._directory))
-        for number in self._files:
+        for number in self.files:
             place = self.mark._replace(position=number * self._file_bytes)
             if place.position > self.mark.position and scanner.window(place, 2**62) is not None:
                 return place

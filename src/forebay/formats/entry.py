@@ -27,7 +27,8 @@ TTL_SECONDS_MAX = 2**32 - 1
 # | data hash     | 4     | CRC-32 of the data                            |
 _METADATA = struct.Struct("<I8sIIQI")
 assert _METADATA.size == METADATA_BYTES
-_FILE_NAME = re.compile(r"[0-9a-f]{10,15}\.tape")
+# Leading zeros up to ten digits, and none beyond.
+_FILE_NAME = re.compile(r"(?:[0-9a-f]{10}|[1-9a-f][0-9a-f]{10,14})\.tape")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +103,7 @@ def parse_file_name(name: str) -> int | None:
     """Gives the number of a file of the tape; None if the name is not one."""
     if not _FILE_NAME.fullmatch(name):
         return None
-    number = int(name.removesuffix(".tape"), 16)
-    return number if file_name(number) == name else None
+    return int(name.removesuffix(".tape"), 16)
 
 
 def _damaged(path: str, position: int, length: int, reason: str) -> Damaged:

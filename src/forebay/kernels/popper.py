@@ -6,6 +6,8 @@ noted in the slots of the head (`queues/fifo_head.py`). Atomic, as a push is.
 
 from __future__ import annotations
 
+import struct
+
 try:
     import cython
 
@@ -32,40 +34,33 @@ else:
 HEAD_MAGIC = b"FBHD"
 # magic 4 | sequence 8 | file bytes, position, number, id, expired, dropped, damaged, 8 each
 # | count of what is lent out 4 | 24 for each of these | crc 4
+_HEAD = struct.Struct(">4s8QI")
 HEAD_FIXED_BYTES = 72
 LENT_BYTES = 24
 _FIXED = cython.declare(cython.Py_ssize_t, 72)
+_LENT = cython.declare(cython.Py_ssize_t, 24)
 _STRIDE = cython.declare(cython.Py_ssize_t, 4096)
 _META = cython.declare(cython.Py_ssize_t, 32)
+# What `entry_size` gives for an entry that goes on behind the end.
+_CUT_OFF = cython.declare(cython.Py_ssize_t, -1)
 
 
 @cython.cfunc
 @cython.inline
-def _put64(
-    out: cython.uchar[::1], position: cython.Py_ssize_t, value: cython.ulonglong
-) -> cython.void:
-    """Writes a big-endian u64."""
-    if not cython.compiled:
-        out[position : position + 8] = value.to_bytes(8, "big")
-        return
-    at: cython.Py_ssize_t
-    for at in range(8):
-        out[position + at] = (value >> (56 - 8 * at)) & 255
+def _put32(to: cython.p_uchar, value: cython.ulonglong) -> cython.void:
+    """Writes a big-endian u32. Only compiled; the compiler makes one store of it."""
+    to[0] = (value >> 24) & 255
+    to[1] = (value >> 16) & 255
+    to[2] = (value >> 8) & 255
+    to[3] = value & 255
 
 
 @cython.cfunc
 @cython.inline
-def _put32(
-    out: cython.uchar[::1], position: cython.Py_ssize_t, value: cython.ulonglong
-) -> cython.void:
-    """Writes a big-endian u32."""
-    if not cython.compiled:
-        out[position : position + 4] = value.to_bytes(4, "big")
-        return
-    out[position] = (value >> 24) & 255
-    out[position + 1] = (value >> 16) & 255
-    out[position + 2] = (value >> 8) & 255
-    out[position + 3] = value & 255
+def _put64(to: cython.p_uchar, value: cython.ulonglong) -> cython.void:
+    """Writes a big-endian u64. Only compiled."""
+    _put32(to, value >> 32)
+    _put32(to + 4, value & 0xFFFFFFFF)
 
 
 @cython.cclass
@@ -150,7 +145,7 @@ class Popper:
         self._at = cython.cast(cython.Py_ssize_t, self._base + self._at - base)
         self._base = base
         self._window = memoryview(window)
-        self._end = len(self._window)
+        self._end = len(self._window) if pusher is None else 0
         self._pusher = pusher
         self._is_open = True
 
@@ -253,8 +248,10 @@ class Popper:
     @cython.inline
     def _step(self, only_expired: cython.bint) -> cython.bint:
         """Steps over the next entry of the window, or only if it has expired."""
-        end: cython.Py_ssize_t = self._end if self._pusher is None else self._pusher.position
-        size: cython.Py_ssize_t = entry_size(self._window, self._at, end, self.number, self.last_id)
+        size: cython.Py_ssize_t = self._entry_size()
+        if size == _CUT_OFF and self._pusher is not None:
+            self._end = self._pusher.position
+            size = self._entry_size()
         if size < 0 or (only_expired and not self._has_expired(self._at)):
             return False
         self._found_at = self._at
@@ -263,6 +260,11 @@ class Popper:
         self.number += 1
         self.last_id = get_id(self._window, self._found_at)
         return True
+
+    @cython.cfunc
+    @cython.inline
+    def _entry_size(self) -> cython.Py_ssize_t:
+        return entry_size(self._window, self._at, self._end, self.number, self.last_id)
 
     @cython.cfunc
     @cython.inline
@@ -283,33 +285,40 @@ class Popper:
     def _save(self) -> cython.void:
         self.sequence += 1
         start: cython.Py_ssize_t = cython.cast(cython.Py_ssize_t, self.sequence % 2) * _STRIDE
-        out: cython.uchar[::1] = self._slots
-        if not cython.compiled:
-            out[start : start + 4] = HEAD_MAGIC
-        else:
-            out[start] = 0x46
-            out[start + 1] = 0x42
-            out[start + 2] = 0x48
-            out[start + 3] = 0x44
-        _put64(out, start + 4, self.sequence)
-        _put64(out, start + 12, self._file_bytes)
-        _put64(out, start + 20, cython.cast(cython.ulonglong, self._base + self._at))
-        _put64(out, start + 28, self.number)
-        _put64(out, start + 36, self.last_id)
-        _put64(out, start + 44, self.expired)
-        _put64(out, start + 52, self.dropped)
-        _put64(out, start + 60, self.damaged)
-        rows: bytes = self.lent
-        size: cython.Py_ssize_t = len(rows)
-        _put32(out, start + 68, cython.cast(cython.ulonglong, size // LENT_BYTES))
-        if not cython.compiled:
-            out[start + _FIXED : start + _FIXED + size] = rows
-        elif size > 0:
-            memcpy(cython.address(out[start + _FIXED]), cython.cast(cython.p_char, rows), size)
+        size: cython.Py_ssize_t = len(self.lent)
+        if not cython.compiled or _direct == cython.NULL:
+            self._save_plainly(start)
+            return
+        to: cython.p_uchar = cython.address(self._slots[start])
+        _put32(to, 0x46424844)
+        _put64(to + 4, self.sequence)
+        _put64(to + 12, self._file_bytes)
+        _put64(to + 20, cython.cast(cython.ulonglong, self._base + self._at))
+        _put64(to + 28, self.number)
+        _put64(to + 36, self.last_id)
+        _put64(to + 44, self.expired)
+        _put64(to + 52, self.dropped)
+        _put64(to + 60, self.damaged)
+        _put32(to + 68, cython.cast(cython.ulonglong, size // _LENT))
+        if size > 0:
+            memcpy(to + _FIXED, cython.cast(cython.p_char, self.lent), size)
         size += _FIXED
-        crc: cython.ulonglong
-        if cython.compiled and _direct != cython.NULL:
-            crc = _direct(0, cython.address(out[start]), cython.cast(cython.size_t, size))
-        else:
-            crc = crc32(bytes(out[start : start + size]))
-        _put32(out, start + size, crc)
+        _put32(to + size, _direct(0, to, cython.cast(cython.size_t, size)))
+
+    @cython.cfunc
+    def _save_plainly(self, start: cython.Py_ssize_t) -> cython.void:
+        data: bytes = _HEAD.pack(
+            HEAD_MAGIC,
+            self.sequence,
+            self._file_bytes,
+            self._base + self._at,
+            self.number,
+            self.last_id,
+            self.expired,
+            self.dropped,
+            self.damaged,
+            len(self.lent) // LENT_BYTES,
+        )
+        data += self.lent
+        data += crc32(data).to_bytes(4, "big")
+        memoryview(self._slots)[start : start + len(data)] = data

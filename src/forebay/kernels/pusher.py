@@ -25,7 +25,6 @@ else:
 
 _META = cython.declare(cython.Py_ssize_t, 32)
 _NUMBER_MASK = cython.declare(cython.ulonglong, 0xFFFF)
-_TTL_MAX = cython.declare(cython.longlong, 0xFFFFFFFF)
 
 
 @cython.cclass
@@ -79,8 +78,8 @@ class Pusher:
         self._view = memoryview(bytearray(1))
 
     def push(self, value: object, ttl: cython.longlong) -> cython.longlong:
-        """Writes one entry and gives its id; -1 if there is no room for it here, or it is none."""
-        if type(value) is not bytes or ttl < 0 or ttl > _TTL_MAX:
+        """Writes one entry and gives its id; -1 if there is no room for it, or it is not bytes."""
+        if type(value) is not bytes:
             return -1
         if self._atomic:
             return self.put(cython.cast(bytes, value), ttl)

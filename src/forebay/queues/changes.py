@@ -10,30 +10,26 @@ class Changes:
     """A condition on the queue's lock. Called with the lock held.
 
     `listener` may be set by any thread without the lock: it is called with the lock held, so it
-    must neither wait nor raise.
+    must neither wait nor raise. Who does not want the lock for nothing looks first whether there
+    are `watchers` or a listener.
     """
 
     def __init__(self, lock: threading.Lock) -> None:
         self._condition = threading.Condition(lock)
-        self._watchers = 0
+        self.watchers = 0
         self.listener: Callable[[], None] | None = None
 
     def wait(self, seconds: float) -> None:
         """Waits until something was written, made durable, saved or trimmed."""
-        self._watchers += 1
+        self.watchers += 1
         try:
             self._condition.wait(seconds)
         finally:
-            self._watchers -= 1
-
-    @property
-    def watched(self) -> bool:
-        """Whether anybody waits. Any thread may ask, without the lock."""
-        return self._watchers > 0 or self.listener is not None
+            self.watchers -= 1
 
     def announce(self) -> None:
         """Wakes all who wait."""
-        if self._watchers:
+        if self.watchers:
             self._condition.notify_all()
         listener = self.listener
         if listener is not None:

@@ -17,6 +17,7 @@ from forebay.clock import BootClock, SteadyClock, SystemClock
 from forebay.errors import Closed, Empty, InvalidOption, RecordTooLarge
 from forebay.formats.entry import SIZE_MAX, TTL_SECONDS_MAX, Entry, file_name
 from forebay.kernels.entry import METADATA_BYTES
+from forebay.kernels.sizes import measure
 from forebay.queues.fifo_adoption import Adoption
 from forebay.queues.fifo_head import HeadFile
 from forebay.queues.fifo_maintenance import FifoMaintenance
@@ -85,11 +86,11 @@ class Fifo(QueueNames):
         process, and a power cut after the next sync. A full queue waits for room, at most `timeout`
         seconds if that is given, or does what `when_full` says; `Full`: nothing was written.
         """
-        ttl = self._ttl_seconds if ttl_seconds is None else ttl_seconds
-        entry_id = self._writer.put(value, ttl) if type(ttl) is int else -1
+        ttl = self._ttl_seconds if ttl_seconds is None else _check_ttl(ttl_seconds)
+        entry_id = self._writer.put(value, ttl)
         if entry_id < 0:
             entry_id = self._push_slowly(value, ttl, timeout)
-        if self._writer.changes.watched:
+        if self.changes.watchers or self.changes.listener:
             self._announce()
         return entry_id
 
@@ -104,12 +105,14 @@ class Fifo(QueueNames):
 
         If it raises, nothing of it is acknowledged.
         """
-        ttl = _check_ttl(self._ttl_seconds if ttl_seconds is None else ttl_seconds)
-        batch = [self._check_value(value) for value in values]
+        ttl = self._ttl_seconds if ttl_seconds is None else _check_ttl(ttl_seconds)
+        batch = [value if type(value) is bytes else _as_bytes(value) for value in values]
         if not batch:
             self._check()
             return None
-        entry_id = self._writer.push_many(batch, ttl, timeout)
+        total, largest, _ = measure(batch)
+        self._check_size(largest)
+        entry_id = self._writer.push_many(batch, total, ttl, timeout)
         self._maintenance.notice()
         return entry_id
 
@@ -123,7 +126,8 @@ class Fifo(QueueNames):
         value = self._reading.popper.pop()
         if value is None:
             value = self._wait(self._pop_slowly, timeout)
-        self._taken_off(announced=value is None)
+        if self._writer.always or self.changes.watchers or self.changes.listener:
+            self._taken_off(announced=value is None)
         return value
 
     def pop_many(self, count: int, timeout: float | None = None) -> list[bytes]:
@@ -136,7 +140,8 @@ class Fifo(QueueNames):
         values = self._reading.popper.pop_many(count)
         if len(values) < count:
             values = self._pop_more(values, count, timeout)
-        self._taken_off(announced=not values)
+        if self._writer.always or self.changes.watchers or self.changes.listener:
+            self._taken_off(announced=not values)
         return values
 
     @contextlib.contextmanager
@@ -307,21 +312,19 @@ class Fifo(QueueNames):
         self._bounds = opened.bounds
         self.changes = self._writer.changes
 
-    def _push_slowly(self, value: object, ttl: object, timeout: float | None) -> int:
-        entry_id = self._writer.push(self._check_value(value), _check_ttl(ttl), timeout)
+    def _push_slowly(self, value: Buffer, ttl: int, timeout: float | None) -> int:
+        data = _as_bytes(value)
+        self._check_size(len(data))
+        entry_id = self._writer.push(data, ttl, timeout)
         self._maintenance.notice()
         return entry_id
 
-    def _check_value(self, value: object) -> bytes:
-        if not isinstance(value, bytes | bytearray | memoryview):
-            raise TypeError(f"an entry is bytes, not {type(value).__name__}")
-        data = bytes(value)
+    def _check_size(self, size: int) -> None:
         limit = min(SIZE_MAX, (self.options.max_bytes or 2**62) - METADATA_BYTES)
-        if len(data) > limit:
+        if size > limit:
             raise RecordTooLarge(
-                f"an entry of {len(data)} bytes is too large: at most {limit} (max_bytes)"
+                f"an entry of {size} bytes is too large: at most {limit} (max_bytes)"
             )
-        return data
 
     def _pop_slowly(self) -> bytes | None:
         with self._writer.lock:
@@ -370,7 +373,7 @@ class Fifo(QueueNames):
         """
         if self._writer.always:
             self._reading.settle()
-        if not announced and self._writer.changes.watched:
+        if not announced:
             self._announce()
 
     def _announce(self) -> None:
@@ -385,6 +388,12 @@ class Fifo(QueueNames):
         self._reading.close()
         self._bounds.close()
         self._directory.close()
+
+
+def _as_bytes(value: Buffer) -> bytes:
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise TypeError(f"an entry is bytes, not {type(value).__name__}")
+    return bytes(value)
 
 
 def _check_ttl(ttl: object) -> int:

@@ -29,7 +29,8 @@ from forebay.storage.filesystem import Directory, File, write_all
 
 _ROW = struct.Struct(">QIQQ")
 _CRC = struct.Struct(">I")
-_ROW_BYTES = _ROW.size + _CRC.size
+_CHECKED_ROW = struct.Struct(">QIQQI")
+_ROW_BYTES = _CHECKED_ROW.size
 assert _ROW_BYTES == 32
 
 
@@ -61,11 +62,11 @@ class Bounds:
         self._written = 0
         data = read_small(directory, BOUNDS) or b""
         for start in range(0, len(data) - _ROW_BYTES + 1, _ROW_BYTES):
-            row = data[start : start + _ROW.size]
-            if _CRC.unpack_from(data, start + _ROW.size)[0] == crc32(row):
-                boundary = Boundary(*_ROW.unpack(row))
-                self._rows[boundary.file] = boundary
+            *row, crc = _CHECKED_ROW.unpack_from(data, start)
+            if crc == crc32(data[start : start + _ROW.size]):
+                self._rows[row[0]] = Boundary(*row)
         self._files = sorted(self._rows)
+        self._is_plain = len(data) == len(self._rows) * _ROW_BYTES
 
     def after(self, file: int) -> Boundary | None:
         """Gives the boundary in the first file behind one that has any."""
@@ -75,6 +76,10 @@ class Bounds:
     def get(self, file: int) -> Boundary | None:
         """Gives the boundary in a file, if it is known."""
         return self._rows.get(file)
+
+    def missing(self, files: list[int]) -> list[int]:
+        """Gives the files of which none is known."""
+        return [file for file in files if file not in self._rows]
 
     def note(self, boundary: Boundary) -> None:
         """Adds one."""
@@ -91,8 +96,10 @@ class Bounds:
             self.note(row)
 
     def keep_only(self, files: list[int]) -> None:
-        """Forgets the boundaries in files that are not there, and writes the others anew."""
+        """Forgets the boundaries in files that are not there, in memory and in the file."""
         present = set(files)
+        if self._is_plain and present.issuperset(self._files):
+            return
         self._rows = {file: row for file, row in self._rows.items() if file in present}
         self._files = sorted(self._rows)
         with contextlib.suppress(OSError):

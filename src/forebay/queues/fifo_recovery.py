@@ -85,7 +85,7 @@ def open_fifo_directory(
         with contextlib.suppress(FileNotFoundError):
             directory.unlink(COPY)
         blank_staged(directory)
-        files = list_files(directory)
+        files = recovery.files if recovery.tail is tail else list_files(directory)
         bounds = Bounds(directory)
         bounds.keep_only(files)
         _find_boundaries(directory, bounds, files, recovery.head, end)
@@ -176,7 +176,7 @@ def _find_boundaries(
 ) -> None:
     """Finds where the first entries begin in files of which that is not known."""
     first = head.position // head.file_bytes
-    unknown = [number for number in files if number > first and bounds.get(number) is None]
+    unknown = [number for number in bounds.missing(files) if number > first]
     if not unknown:
         return
     known = [row for row in map(bounds.get, range(first + 1, unknown[0])) if row is not None]
@@ -209,12 +209,12 @@ class Recovery:
     def __init__(
         self, filesystem: Filesystem, directory: Directory, head: Head, tail: Tail
     ) -> None:
-        self._filesystem = filesystem
+        self.filesystem = filesystem
         self._directory = directory
         self.head = head
         self.tail = tail
         self._file_bytes = head.file_bytes
-        self._files = list_files(directory)
+        self.files = list_files(directory)
         position = tail.segment * head.file_bytes + tail.position
         self.mark = Place(position, tail.durable, max(0, (tail.time_ms << 16) - 1))
         self._batches: list[EntryBatch] = []
@@ -238,7 +238,7 @@ class Recovery:
         scanner = FifoScanner(self._directory, self._file_bytes, Bounds(self._directory))
         try:
             self.begin = self._begin()
-            limit = ((self._files[-1] if self._files else -1) + 1) * self._file_bytes
+            limit = ((self.files[-1] if self.files else -1) + 1) * self._file_bytes
             for item in scanner.scan(self.begin, Place(limit, written, 0)):
                 if isinstance(item, Damage):
                     break
@@ -256,7 +256,7 @@ class Recovery:
         lost = self.head.number - self.found.number
         if self.tail.clean and lost <= 0:
             return self._end(self.mark.position, now_ms)
-        fresh = max([*self._files, self.tail.segment, self.head.position // self._file_bytes]) + 1
+        fresh = max([*self.files, self.tail.segment, self.head.position // self._file_bytes]) + 1
         count = self._copy(fresh)
         end = self._end((fresh + count) * self._file_bytes, now_ms)
         if lost >= 0:
@@ -340,7 +340,7 @@ class Recovery:
             number, data = self._behind_a_gap
             quarantine.keep_bytes(self._directory, f"{STAGING_NAME}-{number}", data)
         torn = self._batches[-1].end.position if self._batches else self.mark.position
-        for number in self._files:
+        for number in self.files:
             start = max(0, torn - number * self._file_bytes)
             if start >= self._file_bytes:
                 continue
@@ -354,10 +354,10 @@ class Recovery:
 
     def _cut(self) -> None:
         """Removes what is behind the mark: it was copied, or is torn."""
-        for number in reversed(self._files):
+        for number in reversed(self.files):
             if number > self.tail.segment:
                 self._directory.unlink(file_name(number))
-        if self.tail.segment in self._files:
+        if self.tail.segment in self.files:
             file = self._directory.open(file_name(self.tail.segment), write=True)
             try:
                 if file.pread(self._file_bytes, self.tail.position).strip(b"\0"):
@@ -374,14 +374,14 @@ class Recovery:
         return TapeEnd(max(self.found.number, self.head.number), position, last_ms)
 
     def _mark_end(self, end: TapeEnd) -> None:
-        same_boot = self.tail.boot_id == self._filesystem.boot_id()
+        same_boot = self.tail.boot_id == self.filesystem.boot_id()
         incarnation, starts = self.tail.incarnation, self.tail.starts
         if not (same_boot and self.found.number >= self.tail.written):
             # Numbers above the end may have been handed out before: readers must learn of it.
             incarnation, starts = incarnation + 1, (end.number, *starts[:-1])
         file, position = divmod(end.position, self._file_bytes)
         self.tail = self.tail._replace(
-            boot_id=self._filesystem.boot_id(),
+            boot_id=self.filesystem.boot_id(),
             written=end.number,
             durable=end.number,
             segment=file,

@@ -17,10 +17,8 @@ from collections.abc import Callable
 
 from forebay.clock import SteadyClock
 from forebay.errors import Closed, ForebayError
-from forebay.formats.entry import TTL_SECONDS_MAX
 from forebay.kernels.entry import METADATA_BYTES, encode
 from forebay.kernels.pusher import Pusher
-from forebay.kernels.sizes import measure
 from forebay.queues.changes import Changes
 from forebay.queues.fifo_bounds import Bounds, TapeEnd
 from forebay.queues.options import FifoOptions
@@ -72,6 +70,7 @@ class FifoWriter:
         self.pusher: Pusher | None = None
         self._staging: Staging | None = None
         self.memory: Mapping = bytearray()
+        self._scratch = bytearray()
         self._start = 0
         self._room_end = 0
         self.waiting = False
@@ -127,11 +126,11 @@ class FifoWriter:
                 self._help_sync()
                 return entry_id
             anew = True
-        return self.push_many([value], ttl, timeout)
+        return self.push_many([value], len(value), ttl, timeout)
 
-    def push_many(self, values: list[bytes], ttl: int, timeout: float | None) -> int:
-        """Pushes entries with one commit and gives the id of the last."""
-        size = measure(values)[0] + len(values) * METADATA_BYTES
+    def push_many(self, values: list[bytes], total: int, ttl: int, timeout: float | None) -> int:
+        """Pushes entries, of `total` bytes, with one commit; gives the id of the last."""
+        size = total + len(values) * METADATA_BYTES
         with self.lock:
             self.check()
             self.drain()
@@ -152,7 +151,7 @@ class FifoWriter:
     def _push_durable(self, value: object, ttl: int) -> int:
         """Pushes one entry and waits for its sync; -1 if it takes more than that."""
         with self.lock:
-            if self.pusher is None or type(value) is not bytes or not 0 <= ttl <= TTL_SECONDS_MAX:
+            if self.pusher is None or type(value) is not bytes:
                 return -1
             self.check()
             if not self.waiting and self._options.max_bytes is None:
@@ -313,12 +312,15 @@ class FifoWriter:
 
     @unbroken
     def _write_values(self, values: list[bytes], size: int, ttl: int) -> int:
-        buffer = bytearray(size)
+        if size > len(self._scratch):
+            # Kept for the next batch: fresh memory costs as much as all the rest.
+            self._scratch = bytearray(max(size, _PENDING_BYTES))
+        buffer = memoryview(self._scratch)[:size]
         end = self.stored
         _, last_ms = encode(
             values, 0, len(values), buffer, end.number, self._clock.now_ms(), end.last_ms, ttl
         )
-        self._write(memoryview(buffer), len(values), last_ms)
+        self._write(buffer, len(values), last_ms)
         return last_ms << 16 | (self.stored.number - 1) & 0xFFFF
 
     def _write(self, data: memoryview, count: int, last_ms: int) -> None:

@@ -37,7 +37,8 @@ def replace(directory: Directory, name: str, data: bytes) -> None:
 
 def keep_reserve(directory: Directory) -> None:
     """Sets space aside, if there is any and it is not there yet."""
-    if RESERVE in directory.names():
+    with contextlib.suppress(FileNotFoundError):
+        directory.open(RESERVE).close()
         return
     file = directory.create(RESERVE)
     try:

@@ -300,7 +300,7 @@ class DiskFilesystem:
 
 def _make_directory(path: str, mode: int) -> None:
     """Makes the directory and what is missing above it; each name is durable on return."""
-    if os.path.exists(path) and (not os.path.isdir(path) or os.listdir(path)):
+    if os.path.exists(path) and (not os.path.isdir(path) or _holds_something(path)):
         return
     parent = os.path.dirname(path)
     _make_directory(parent, 0o777)
@@ -312,6 +312,11 @@ def _make_directory(path: str, mode: int) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _holds_something(path: str) -> bool:
+    with os.scandir(path) as entries:
+        return next(entries, None) is not None
 
 
 def read_private(path: str, size_max: int) -> bytes:
