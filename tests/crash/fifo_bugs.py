@@ -61,6 +61,10 @@ def staged_entries_forgotten(patch: Patch) -> None:
     patch.setattr(fifo_recovery, "read_staged", lambda directory: None)
 
 
+def staged_entries_left_standing(patch: Patch) -> None:
+    patch.setattr(fifo_recovery, "blank_staged", lambda directory: None)
+
+
 def staging_space_reused_too_early(patch: Patch) -> None:
     original = FifoWriter._drain
 
@@ -155,10 +159,14 @@ BUGS: Bugs = {
     "files gone under lent entries": (files_go_that_hold_lent_entries, cut_power(FIFO, "lending")),
     "lent entries not noted": (lent_entries_not_noted, cut_power(FIFO, "os lending")),
     "staged entries forgotten": (staged_entries_forgotten, cut_power(FIFO, "os killed")),
+    "staged entries left standing": (staged_entries_left_standing, cut_power(FIFO, "os staged")),
     "staging reused too early": (staging_space_reused_too_early, cut_power(FIFO, "os draining")),
     "head left at the old bytes": (head_does_not_follow_the_copy, cut_power(FIFO, "os popping")),
-    "old bytes taken for a copy": (old_bytes_taken_for_a_copy, cut_power(FIFO, "os lending")),
-    "copy not announced": (copy_not_announced, cut_power(FIFO, "os lending")),
+    "old bytes taken for a copy": (
+        old_bytes_taken_for_a_copy,
+        cut_power(FIFO, "os lending", "os staged"),
+    ),
+    "copy not announced": (copy_not_announced, cut_power(FIFO, "os lending", "os staged")),
     "ids start anew": (ids_start_anew, cut_power(FIFO, "singles")),
     "short write ignored": (short_write_ignored, fail_calls(FIFO, "rolling", None)),
     "clean mark left standing": (clean_mark_left_standing, cut_power(FIFO, "closing")),
