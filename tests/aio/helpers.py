@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+_Result = TypeVar("_Result")
 
 
 async def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
@@ -16,9 +18,9 @@ async def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
         await asyncio.sleep(0.005)
 
 
-async def begin_waiting(queue: Any, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+async def begin_waiting(queue: Any, call: Awaitable[_Result]) -> asyncio.Future[_Result]:
     """Starts a task and returns when it sleeps until there is news, or stands behind who does."""
-    task = asyncio.ensure_future(coroutine)
+    task = asyncio.ensure_future(call)
     # Its first step: who finds that another waits already tries nothing.
     await asyncio.sleep(0)
     await until(lambda: queue._news._sleepers)

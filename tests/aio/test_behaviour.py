@@ -169,7 +169,7 @@ def test_who_waits_is_woken_by_what_is_added(
         async with kind.make(tmp_path / "q", sync=sync) as queue:
             task = await begin_waiting(queue, kind.take(queue, 120.0))
             await kind.add(queue, b"new")
-            return list(await task)
+            return await task
 
     assert len(asyncio.run(run())) == 1
 

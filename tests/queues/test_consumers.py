@@ -17,7 +17,8 @@ each_sync = pytest.mark.parametrize("sync", SYNCS)
 
 
 def open_log(path: Path, **options: Any) -> Log:
-    return Log(path / "q", **{"segment_bytes": SEGMENT_BYTES, **options})
+    defaults = {"segment_bytes": SEGMENT_BYTES, "trim_interval_seconds": None}
+    return Log(path / "q", **{**defaults, **options})
 
 
 def test_a_new_consumer_starts_at_the_earliest_record(tmp_path: Path) -> None:

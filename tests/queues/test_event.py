@@ -251,7 +251,7 @@ def test_many_threads_put_and_take_everything_once(tmp_path: Path, sync: str) ->
 def test_durable_puts_of_many_threads_share_syncs(tmp_path: Path) -> None:
     with open_queue(tmp_path / "q", "v2", segment_bytes=4000) as queue:
         sync_together(queue._writer.commit, 4)
-        run_threads(4, lambda _: [queue.put(event) for event in numbered(40)])
+        run_threads(4, lambda _: list(map(queue.put, numbered(40))))
 
         assert queue.info()["syncs"] == 40
 

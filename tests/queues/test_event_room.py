@@ -160,7 +160,7 @@ def test_a_failed_write_is_tried_again_after_one_two_and_four_seconds() -> None:
     before = filesystem.writes
     thread = threading.Thread(target=lambda: queue.put_many(numbered(1, first=1)), daemon=True)
     thread.start()
-    tries = []
+    tries: list[int] = []
     # 1, 2, 4, 8, 16 and then 30 seconds after the try before.
     for moment, following in pairwise((0, 1, 3, 7, 15, 31, 61, 91, 121)):
         clock.seconds = moment
