@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -22,6 +23,8 @@ BATCH = 40
 OPTIONS = {"maxOffsetsPerTrigger": BATCH, "maxPartitionBytes": "800k"}
 # Spark tries a task so often; failures may fall on both.
 TRIES, TASKS = 3, 2
+# Each costs a query: everyday only those where something has happened that Spark does not know of.
+WHEN = ("before", "after") if os.environ.get("FOREBAY_FULL") == "1" else ("after",)
 HOOK_SECONDS = 240
 
 
@@ -70,7 +73,7 @@ class Story:
 def test_a_stream_that_failed_at_any_point_of_any_hook_delivers_every_record_once(
     spark: SparkSession, tmp_path: Path, record_property: Count
 ) -> None:
-    moments = [f"{when} {hook}" for hook in HOOKS for when in ("before", "after")]
+    moments = [f"{when} {hook}" for hook in HOOKS for when in WHEN]
     moments.append(LANDED)
     with Story(spark, tmp_path) as story:
         for moment in moments:
