@@ -6,7 +6,7 @@ import base64
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -24,7 +24,6 @@ from forebay.frames import Damage
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden" / "qrono"
 NOW_MS = 1_700_000_000_000
-Found = TypeVar("Found")
 
 times = st.integers(0, TIME_MS_MAX)
 keys = st.builds(
@@ -63,9 +62,9 @@ def _entry(row: dict[str, object]) -> Entry:
     return Item(key, base64.b64decode(str(row["value_b64"])), stats)
 
 
-def split(found: Iterable[Found | Damage]) -> tuple[list[Found], list[Damage]]:
-    """Parts what a scan yields."""
-    entries: list[Found] = []
+def split(found: Iterable[Any]) -> tuple[list[Any], list[Damage]]:
+    """Parts what a scan yields: entries or records, and damage."""
+    entries: list[Any] = []
     damage: list[Damage] = []
     for each in found:
         if isinstance(each, Damage):

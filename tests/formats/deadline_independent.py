@@ -18,6 +18,7 @@ def number_of(data: bytes) -> int:
 def read_run_1(data: bytes) -> list[Row]:
     """Gives the entries of a version 1 run whose footer fits."""
     rows: list[Row] = []
+    largest = []
     position = 0
     last = b""
     while position < len(data) - 40:
@@ -25,6 +26,7 @@ def read_run_1(data: bytes) -> list[Row]:
         bits = number_of(last[:8]) << 64 | number_of(last[8:])
         assert bits >> 114 == 0
         deadline, number, kind = bits >> 66, bits >> 2 & 2**64 - 1, bits & 3
+        largest.append(number)
         position += 16
         if kind == 3:
             rows.append((deadline, number, "tombstone"))
@@ -43,5 +45,5 @@ def read_run_1(data: bytes) -> list[Row]:
     pending = sum(row[2] == "pending" for row in rows)
     assert (number_of(footer[:8]), number_of(footer[8:16])) == (pending, len(rows) - pending)
     assert footer[16:32] == (last or bytes(16))
-    assert number_of(footer[32:]) == max((row[1] for row in rows), default=0)
+    assert number_of(footer[32:]) == max([0, *largest])
     return rows

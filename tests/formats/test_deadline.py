@@ -87,9 +87,9 @@ def test_a_run_comes_back_as_it_was_and_a_second_decoder_reads_it(entries: list[
 
 
 def test_keys_compare_unsigned_by_deadline_and_id() -> None:
-    ordered = [Key(1, 5), Key(1, 2**63 - 1), Key(1, 2**63), Key(1, ID_MAX), Key(2, 0)]
+    keys = [Key(2, 0), Key(1, ID_MAX), Key(1, 2**63), Key(1, 2**63 - 1), Key(1, 5)]
 
-    assert sorted(reversed(ordered)) == ordered
+    assert sorted(keys) == keys[::-1]
 
 
 def test_ids_in_signed_order_are_read_and_in_no_order_refused() -> None:
