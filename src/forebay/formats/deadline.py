@@ -78,6 +78,9 @@ class Key:
     id: int
 
 
+NO_KEY = Key(0, 0)
+
+
 @dataclass(frozen=True, slots=True)
 class Stats:
     """What happened to an item so far; a time of 0 means never."""
@@ -114,7 +117,7 @@ class Footer:
 
     pending_count: int = 0
     tombstone_count: int = 0
-    last_key: Key = Key(0, 0)
+    last_key: Key = NO_KEY
     last_is_tombstone: bool = False
     max_id: int = 0
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import lz4.block
 
 from forebay.errors import Damaged, NotAQueue, UnsupportedVersion
-from forebay.formats.deadline import REASON_BYTES_MAX, VALUE_BYTES_MAX, Key
+from forebay.formats.deadline import NO_KEY, REASON_BYTES_MAX, VALUE_BYTES_MAX, Key
 from forebay.frames import Damage
 from forebay.kernels.checksum import crc32
 from forebay.kernels.deadline_block import HEAD_BYTES, Block, pack, search_packed, unpack
@@ -106,8 +106,8 @@ class Footer:
     pending_count: int = 0
     tombstone_count: int = 0
     buried_count: int = 0
-    first_key: Key = Key(0, 0)
-    last_key: Key = Key(0, 0)
+    first_key: Key = NO_KEY
+    last_key: Key = NO_KEY
     min_id: int = 0
     max_id: int = 0
     block_count: int = 0
@@ -162,17 +162,16 @@ def decode_footer(data: bytes, size: int, path: str) -> Footer:
     position = max(size - FOOTER_BYTES, 0)
     if len(data) != FOOTER_BYTES or data[-8:-4] != END_MAGIC:
         raise Damaged(Damage(path, position, len(data), "no footer at the end", torn=True))
-    *fields, salt, _, stored = _FOOTER.unpack(data)
-    found = crc32(data[:-4])
+    *counts, first, first_id, last, last_id = (fields := _FOOTER.unpack(data))[:7]
+    found, stored = crc32(data[:-4]), fields[-1]
     if found != stored:
         reason = f"footer checksum {stored:#010x} expected, {found:#010x} found"
         raise Damaged(Damage(path, position, FOOTER_BYTES, reason))
-    first, last = (Key(int.from_bytes(fields[at], "little"), fields[at + 1]) for at in (3, 5))
-    pending_count, tombstone_count, buried_count = fields[:3]
-    min_id, max_id, *rest = fields[7:]
-    footer = Footer(
-        pending_count, tombstone_count, buried_count, first, last, min_id, max_id, *rest, salt=salt
+    keys = (
+        Key(int.from_bytes(first, "little"), first_id),
+        Key(int.from_bytes(last, "little"), last_id),
     )
+    footer = Footer(counts[0], counts[1], counts[2], *keys, *fields[7:-2])
     # The index ends where the footer begins, or the id index, which then goes on to there.
     if footer.index_end != (footer.id_index_position or position) or footer.index_end > position:
         reason = f"an index that ends at {footer.index_end}, and the footer is at {position}"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from forebay.errors import Damaged, NotAQueue
-from forebay.formats.deadline import Key
+from forebay.formats.deadline import NO_KEY, Key
 from forebay.formats.deadline_blocks import (
     HEAD_SIZE,
     HEADER_BYTES,
@@ -23,7 +23,7 @@ from forebay.formats.deadline_blocks import (
     decode_header,
     encode_index,
 )
-from forebay.formats.deadline_runs import Read, Run, read_footer
+from forebay.formats.deadline_runs import Read, Run, read_footer, read_index
 from forebay.frames import Damage
 from forebay.kernels.deadline_block import Block
 
@@ -40,6 +40,7 @@ def rebuild_run(read: Read, size: int, path: str) -> Run:
     footer: Footer | None = None
     try:
         footer = read_footer(read, size, path)
+        read_index(read, footer, path)
     except Damaged as error:
         damage.append(error.damage)
     try:
@@ -82,7 +83,7 @@ class _Walk:
         self._position = HEADER_BYTES
         self._counts = [0, 0, 0]
         self._id_bounds: tuple[int, int] | None = None
-        self._last = Key(0, 0)
+        self._last = NO_KEY
 
     def run(self, footer_is_known: bool) -> None:
         """Takes every good block, and notes what lies between them."""
@@ -107,7 +108,7 @@ class _Walk:
             pending_count=pending_count,
             tombstone_count=tombstone_count,
             buried_count=buried_count,
-            first_key=self.places[0].key if self.places else Key(0, 0),
+            first_key=self.places[0].key if self.places else NO_KEY,
             last_key=self._last,
             min_id=min_id,
             max_id=max_id,

@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import accumulate, pairwise
 
 from forebay.errors import Damaged
-from forebay.formats.deadline import Entry, Item, Key, Stats, Tombstone, check_entry
+from forebay.formats.deadline import NO_KEY, Entry, Item, Key, Stats, Tombstone, check_entry
 from forebay.formats.deadline_blocks import (
     BLOCK_ENTRIES_MAX,
     COMPRESSIONS,
@@ -103,8 +103,8 @@ class RunEncoder:
             pending_count=pending_count,
             tombstone_count=tombstone_count,
             buried_count=buried_count,
-            first_key=self._places[0].key if self._places else Key(0, 0),
-            last_key=self._last or Key(0, 0),
+            first_key=self._places[0].key if self._places else NO_KEY,
+            last_key=self._last or NO_KEY,
             min_id=min_id,
             max_id=max_id,
             block_count=len(self._places),
@@ -204,14 +204,7 @@ class Run:
         """
         decode_header(read(0, min(size, HEADER_BYTES)), path)
         footer = read_footer(read, size, path)
-        index = read(footer.index_position, footer.block_count * INDEX_BYTES)
-        reason: str | None = "the check of the index does not match"
-        places: list[Place] = []
-        if crc32(index, crc32(footer.salt)) == footer.index_check:
-            places = decode_index(index)
-            reason = _misfit(footer, places)
-        if reason is not None:
-            raise Damaged(Damage(path, footer.index_position, len(index), reason))
+        places = read_index(read, footer, path)
         return Run(read, size, path, footer, places, [])
 
     def scan(self, start: Key | None = None) -> Iterator[Entry | Damage]:
@@ -299,6 +292,19 @@ def read_footer(read: Read, size: int, path: str) -> Footer:
     """Reads the footer of a run; raises Damaged."""
     position = max(size - FOOTER_BYTES, 0)
     return decode_footer(read(position, size - position), size, path)
+
+
+def read_index(read: Read, footer: Footer, path: str) -> list[Place]:
+    """Reads the index of a run; raises Damaged."""
+    index = read(footer.index_position, footer.block_count * INDEX_BYTES)
+    reason: str | None = "the check of the index does not match"
+    places: list[Place] = []
+    if crc32(index, crc32(footer.salt)) == footer.index_check:
+        places = decode_index(index)
+        reason = _misfit(footer, places)
+    if reason is not None:
+        raise Damaged(Damage(path, footer.index_position, len(index), reason))
+    return places
 
 
 def decode_row(row: kernel.Row) -> Entry:

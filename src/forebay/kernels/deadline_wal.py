@@ -49,7 +49,7 @@ _DEQUEUED = cython.declare(cython.Py_ssize_t, 25)
 # Kind and size of a record that is passed over: the smallest that there is.
 _LEAST = cython.declare(cython.Py_ssize_t, 5)
 # The bits of the attributes that have no meaning; 2 says that the item is buried.
-_UNKNOWN = cython.declare(cython.uchar, 0xFD)
+_UNKNOWN = cython.declare(cython.ulonglong, 0xFD)
 _SPREAD = cython.declare(cython.ulonglong, 0x9E3779B1)
 _UNSPREAD = cython.declare(cython.ulonglong, 0x0E8B2F51)
 _MASK = cython.declare(cython.ulonglong, 0xFFFFFFFF)
