@@ -149,6 +149,7 @@ def test_what_cannot_be_is_told_with_its_place_and_how_much_is_missing(
 def test_a_flipped_bit_is_seen_or_changes_one_entry_and_no_other() -> None:
     data = encoded(ENTRIES)
     unseen = set()
+    bytes_unseen = set()
 
     for bit in range(8 * len(data)):
         entries, damage = split(scan_run(flipped(data, bit), "r"))
@@ -159,10 +160,13 @@ def test_a_flipped_bit_is_seen_or_changes_one_entry_and_no_other() -> None:
             changed = [at for at in range(4) if entries[at] != ENTRIES[at]]
             assert len(changed) == 1
             unseen.add(bit // 8 - STARTS[changed[0]])
+            bytes_unseen.add(bit // 8)
 
     # Keys that stay in order, stats and values cannot be checked; sizes, types and the footer can.
     assert unseen <= set(range(16)) | set(range(16, 32)) | set(range(36, 41))
     assert {16, 31, 36} <= unseen
+    # The last key, and the largest id, are in the footer.
+    assert not bytes_unseen & {*range(93, 109), *range(41 + 8, 41 + 16)}
 
 
 def test_the_entries_before_a_cut_are_read_and_the_cut_is_told() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 
 import pytest
 from hypothesis import given
@@ -173,8 +174,6 @@ def test_an_empty_run_has_a_header_and_a_footer() -> None:
 def test_a_head_that_lies_is_refused_before_anything_is_allocated(
     fields: tuple[object, ...], reason: str
 ) -> None:
-    import struct
-
     head = decode_head(struct.pack("<4sIIIII", *fields), 100)
 
     assert isinstance(head, str)
@@ -189,6 +188,8 @@ def test_unsorted_entries_and_wrong_options_are_refused() -> None:
         encoder.encode([Tombstone(Key(5, 4))])
     with pytest.raises(ValueError, match="compression 'zip'"):
         RunEncoder(SALT, compression="zip")
+    with pytest.raises(ValueError, match="block_bytes 0: 1 to 1073741824"):
+        RunEncoder(SALT, block_bytes=0)
     with pytest.raises(ValueError, match="salt b'short'"):
         RunEncoder(b"short")
 

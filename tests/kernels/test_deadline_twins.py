@@ -18,7 +18,7 @@ chance = random.Random(7)
 entries = sorted(
     (
         Item(Key(chance.getrandbits(48), chance.getrandbits(64)), chance.randbytes(at % 50),
-             Stats(chance.getrandbits(48), chance.getrandbits(at % 49), chance.getrandbits(at % 33)),
+             Stats(*(chance.getrandbits(bits) for bits in (48, at % 49, at % 33))),
              at % 5 == 0, chance.randbytes(at % 4))
         if at % 7 else Tombstone(Key(chance.getrandbits(20), at))
         for at in range(2000)

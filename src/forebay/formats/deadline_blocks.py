@@ -25,8 +25,11 @@ END_MAGIC = b"FBDE"
 VERSION = 2
 COMPRESSIONS = ("none", "lz4")
 BLOCK_ENTRIES_MAX = 2**16
-# A value as large as may be, its reason, and what the columns of one entry take.
-BODY_BYTES_MAX = max(VALUE_BYTES_MAX + REASON_BYTES_MAX + HEAD_BYTES + 64, 2**31 - 1)
+BODY_BYTES_MAX = 2**31 - 1
+# A block may be filled up to this, and the columns of as many entries as it may have still fit.
+BLOCK_BYTES_MAX = 2**30
+_COLUMNS_BYTES_MAX = HEAD_BYTES + 64 * BLOCK_ENTRIES_MAX
+assert max(BLOCK_BYTES_MAX, VALUE_BYTES_MAX) + REASON_BYTES_MAX + _COLUMNS_BYTES_MAX < 2**31
 # No LZ4 sequence gives more than 255 bytes for a byte that it takes.
 _RATIO_MAX = 255
 

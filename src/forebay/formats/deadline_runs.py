@@ -1,8 +1,8 @@
 """Runs of version 2: sorted entries in checked blocks. Page: docs/formats/deadline.md.
 
 Owns the encoder, which gives bytes to append, and the reader, which asks for bytes by position. The
-parts are in `deadline_blocks.py`. Promises that an entry is given out only if the check of its block
-fits, and that a bad block costs its own entries and no others. No I/O.
+parts are in `deadline_blocks.py`. Promises that an entry is given out only if the check of its
+block fits, and that a bad block costs its own entries and no others. No I/O.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import accumulate, pairwise
 
-from forebay.errors import Damaged
+from forebay.errors import Damaged, InvalidOption
 from forebay.formats.deadline import NO_KEY, Entry, Item, Key, Stats, Tombstone, check_entry
 from forebay.formats.deadline_blocks import (
+    BLOCK_BYTES_MAX,
     BLOCK_ENTRIES_MAX,
     COMPRESSIONS,
     FOOTER_BYTES,
@@ -61,8 +62,12 @@ class RunEncoder:
         block_bytes: int = BLOCK_BYTES,
         id_index: bool = False,
     ) -> None:
-        if len(salt) != 8 or compression not in COMPRESSIONS or block_bytes < 1:
-            raise ValueError(f"salt {salt!r}, compression {compression!r}, {block_bytes} bytes")
+        if len(salt) != 8:
+            raise ValueError(f"salt {salt!r}: it has 8 bytes")
+        if compression not in COMPRESSIONS:
+            raise InvalidOption(f"compression {compression!r}: one of {COMPRESSIONS}")
+        if not 1 <= block_bytes <= BLOCK_BYTES_MAX:
+            raise InvalidOption(f"block_bytes {block_bytes}: 1 to {BLOCK_BYTES_MAX}")
         self._header = Header(salt, compression)
         self._block_bytes = block_bytes
         self._columns: tuple[list[int], ...] = tuple([] for _ in range(kernel.COLUMNS))

@@ -2,13 +2,14 @@
 
 A block of n entries is eight columns, then their reasons and their values back to back:
 
-    8 × u64 base | 8 × u8 width | the columns, n × width bits each, from the lowest bit on, filled up
-    to a whole byte | reasons | values
+    8 × u64 base | 8 × u8 width | the columns, n × width bits each, from the lowest bit on, filled
+    up to a whole byte | reasons | values
 
 The columns are deadline, id, enqueue time, requeue time, dequeue count, attributes, size of the
-reason and size of the value. What is packed is the number minus the base of its column; of a requeue
-time, 0 for never and else one more. A tombstone has 0 for its times and its count. So an entry is
-found without unpacking others, except for the sizes. The page is docs/formats/deadline.md.
+reason and size of the value. What is packed is the number minus the base of its column; of a
+requeue time, 0 for never and else one more. A tombstone has 0 for its times and its count. So an
+entry is found without unpacking others, except for the sizes. The page is
+docs/formats/deadline.md.
 """
 
 from __future__ import annotations
