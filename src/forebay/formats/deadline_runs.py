@@ -200,6 +200,8 @@ class Run:
         self._ends = [place.position for place in places[1:]] + [footer.index_position]
         self._offsets = [0, *accumulate(place.count for place in places)]
         self._id_index: IdIndex | None = None
+        # Lookups by key come in the order of deadlines, so the next one is mostly in this block.
+        self._kept: tuple[int, kernel.Block] | None = None
 
     @staticmethod
     def open(read: Read, size: int, path: str) -> Run:
@@ -276,6 +278,8 @@ class Run:
         return block
 
     def _block(self, row: int) -> kernel.Block | Damage:
+        if self._kept is not None and self._kept[0] == row:
+            return self._kept[1]
         place = self.places[row]
         size = self._ends[row] - place.position
         data = self._read(place.position, size)
@@ -290,6 +294,7 @@ class Run:
         if isinstance(block, str):
             offset = self._offsets[row]
             return Damage(self.path, place.position, size, block, False, offset, place.count)
+        self._kept = row, block
         return block
 
 

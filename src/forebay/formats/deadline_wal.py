@@ -130,11 +130,7 @@ class Batches:
 
     def fresh_size(self, values: Sequence[bytes]) -> int:
         """Gives what a batch of these values takes as new items."""
-        return (
-            kernel.BATCH_BYTES
-            + len(values) * kernel.FRESH_BYTES
-            + sum(len(each) for each in values)
-        )
+        return kernel.BATCH_BYTES + len(values) * kernel.FRESH_BYTES + sum(map(len, values))
 
     def encode_fresh(
         self,
@@ -150,17 +146,17 @@ class Batches:
         Each has its deadline; the first has the id, the others those that follow.
         """
         size = self.fresh_size(values)
-        _check_batch(size, len(values))
-        if max(map(len, values)) > VALUE_BYTES_MAX:
+        count = len(values)
+        _check_batch(size, count)
+        if size > VALUE_BYTES_MAX and max(map(len, values)) > VALUE_BYTES_MAX:
             raise RecordTooLarge(f"a value of more than {VALUE_BYTES_MAX} bytes")
-        if len(deadlines) != len(values) or size > len(buffer):
-            raise ValueError(
-                f"{len(values)} values, {len(deadlines)} deadlines, {len(buffer)} bytes"
-            )
-        _check_times([*deadlines, enqueue_ms])
-        _check_ids([id, id + len(values) - 1])
+        if len(deadlines) != count or size > len(buffer):
+            raise ValueError(f"{count} values, {len(deadlines)} deadlines, {len(buffer)} bytes")
+        _check_times(deadlines)
+        if not (0 <= enqueue_ms <= TIME_MS_MAX and 0 <= id <= ID_MAX + 1 - count):
+            raise ValueError("a time has 48 bits and an id 64")
         return kernel.encode_fresh(
-            values, deadlines, 0, len(values), buffer, id, enqueue_ms, number, self.seed
+            values, deadlines, 0, count, buffer, id, enqueue_ms, number, self.seed
         )
 
     def encode_tombstones(self, deadlines: list[int], ids: list[int], number: int) -> bytes:
