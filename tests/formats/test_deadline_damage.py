@@ -5,14 +5,18 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import pairwise
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from forebay.errors import Damaged, NotAQueue, UnsupportedVersion
 from forebay.formats import deadline_blocks, deadline_runs
-from forebay.formats.deadline import Entry, Item, Key, Stats, Tombstone
+from forebay.formats.deadline import Entry, Item, Key, Stats, Tombstone, scan_run
 from forebay.formats.deadline_blocks import FOOTER_BYTES, Place
+from forebay.formats.deadline_logs import scan_log
 from forebay.formats.deadline_rebuild import rebuild_run
 from forebay.formats.deadline_runs import Run, RunEncoder
 from forebay.formats.deadline_wal import scan_wal
@@ -88,8 +92,9 @@ def test_every_flipped_bit_is_seen_and_costs_the_entries_of_one_block(compressio
         assert not in_block or damage[0].count == len(blocks[hit])
 
 
-def test_every_cut_is_seen_and_leaves_the_whole_blocks() -> None:
-    data = encoded(id_index=False)
+@pytest.mark.parametrize("id_index", [False, True])
+def test_every_cut_is_seen_and_leaves_the_whole_blocks(id_index: bool) -> None:
+    data = encoded(id_index=id_index)
     run = opened(data)
     ends = [place.position for place in run.places[1:]] + [run.footer.index_position]
     blocks = block_entries()
@@ -196,6 +201,33 @@ def test_a_block_that_verifies_and_holds_no_columns_is_damage() -> None:
         head = deadline_blocks.decode_head(block, len(block))
         assert isinstance(head, deadline_blocks.Head)
         assert isinstance(deadline_blocks.decode_block(block, head, b"saltsalt"), str)
+
+
+@given(st.integers(0, 700), st.binary(min_size=1, max_size=200), st.booleans())
+def test_bytes_that_are_written_over_give_no_entry_that_was_not_there(
+    position: int, junk: bytes, cut: bool
+) -> None:
+    run_data, wal_data = (
+        data[:position] + junk + (b"" if cut else data[position + len(junk) :])
+        for data in (encoded(), encoded_wal(RECORDS))
+    )
+    written = [record for batch in RECORDS for record in batch]
+
+    with suppress(Damaged, NotAQueue, UnsupportedVersion):
+        assert all(entry in ENTRIES for entry in read(run_data)[0])
+    with suppress(Damaged, NotAQueue, UnsupportedVersion):
+        assert all(record in written for record in split(scan_wal(wal_data, "w"))[0])
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_are_read_without_an_error_of_another_kind(data: bytes) -> None:
+    assert_all_told(split(scan_run(data, "r"))[1], data)
+    assert_all_told(split(scan_log(data, "l"))[1], data)
+    assert_all_told(split(scan_wal(HEADER.encode() + data, "w"))[1], HEADER.encode() + data)
+
+
+def assert_all_told(damage: list[Damage], data: bytes) -> None:
+    assert all(0 <= each.position <= each.position + each.length <= len(data) for each in damage)
 
 
 def unseen(data: bytes, reader: Callable[[bytes], list[Damage]]) -> Iterator[int]:

@@ -87,6 +87,12 @@ def test_new_items_are_written_by_one_call(
     assert read_wal(HEADER.encode() + buffer) == [row_of(item) for item in expected]
 
 
+def test_a_log_of_many_batches_is_read_in_parts() -> None:
+    records: list[list[Record]] = [[Tombstone(Key(at, at))] for at in range(200)]
+
+    assert list(scan_wal(encoded(records), "w")) == [batch[0] for batch in records]
+
+
 def test_tombstones_and_dequeues_are_written_by_columns_as_by_records() -> None:
     found = [Key(NOW_MS, 5), Key(NOW_MS + 1, 2**63)]
     deadlines, ids = [key.deadline_ms for key in found], [key.id for key in found]

@@ -32,6 +32,8 @@ MAGIC = b"FBDW"
 VERSION = 1
 BURIED = 2
 BATCH_BYTES_MAX = 2**32 - 1
+# The records of so many batches are held at once when a log is read.
+_BATCHES_AT_ONCE = 64
 
 # | field    | bytes | meaning                                  |
 # | magic    | 4     | `FBDW`                                   |
@@ -224,15 +226,15 @@ def scan_wal(data: bytes, path: str, header: Header | None = None) -> Iterator[R
     seed = (header or decode_header(data, path)).seed
     end = len(data.rstrip(b"\0"))
     position, number = HEADER_BYTES, 0
-    while True:
+    while position < end:
         rows: list[kernel.Record] = []
-        position, number = kernel.scan(data, position, number, seed, 2**62, rows)
+        stop, number = kernel.scan(data, position, number, seed, _BATCHES_AT_ONCE, rows)
         yield from (_record(row) for row in rows if row[0] < kernel.PASSED_OVER)
-        if position >= end:
-            return
-        damage, number = _judge(data, position, number, seed, path)
-        yield damage
-        position = damage.position + damage.length
+        if stop == position:
+            damage, number = _judge(data, position, number, seed, path)
+            yield damage
+            stop += damage.length
+        position = stop
 
 
 def _judge(data: bytes, position: int, number: int, seed: int, path: str) -> tuple[Damage, int]:
