@@ -34,7 +34,9 @@ RECORDS: list[list[Record]] = [
     [Item(Key(NOW_MS + 9, 2**64 - 1), b"v" * 9, Stats(1, 2, 3), buried=True, reason=b"why")],
 ]
 dequeued = st.builds(Dequeued, keys, st.integers(0, 2**32 - 1), times)
-batches = st.lists(st.lists(st.one_of(items, tombstones, dequeued), min_size=1), max_size=5)
+batches = st.lists(
+    st.lists(st.one_of(items, tombstones, dequeued), min_size=1, max_size=5), max_size=4
+)
 
 
 def encoded(records: list[list[Record]], header: Header = HEADER) -> bytes:

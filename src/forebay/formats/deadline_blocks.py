@@ -55,13 +55,13 @@ _ID_INDEX = struct.Struct("<QBB")
 # | pending, tombstones, buried 24 | first key 14 | last key 14 | smallest and largest id 16
 # | blocks 4 | position of index and id index 16 | their checks 8 | salt 8 | `FBDE` 4 | check 4
 _FOOTER = struct.Struct("<QQQ6sQ6sQQQIQQII8s4sI")
-HEADER_BYTES, HEAD_SIZE, INDEX_BYTES, FOOTER_BYTES = (
+HEADER_BYTES, BLOCK_HEAD_BYTES, INDEX_BYTES, FOOTER_BYTES = (
     _HEADER.size,
     _HEAD.size,
     _INDEX.size,
     _FOOTER.size,
 )
-assert (HEADER_BYTES, HEAD_SIZE, INDEX_BYTES, FOOTER_BYTES) == (20, 24, 26, 112)
+assert (HEADER_BYTES, BLOCK_HEAD_BYTES, INDEX_BYTES, FOOTER_BYTES) == (20, 24, 26, 112)
 assert _ID_INDEX.size == 10
 
 
@@ -195,14 +195,14 @@ def encode_block(body: bytes, number: int, count: int, header: Header) -> bytes:
 
 def decode_head(data: bytes, room: int) -> Head | str:
     """Reads the head of a block with `room` bytes for it; or says why it is none."""
-    if len(data) < HEAD_SIZE:
+    if len(data) < BLOCK_HEAD_BYTES:
         return "the head of a block is cut off"
     mark, *fields = _HEAD.unpack_from(data)
     head = Head(*fields)
     if mark != MARK:
         return f"no block begins with {mark!r}"
-    if head.size > room - HEAD_SIZE:
-        return f"a block of {head.size} bytes, and {room - HEAD_SIZE} are left"
+    if head.size > room - BLOCK_HEAD_BYTES:
+        return f"a block of {head.size} bytes, and {room - BLOCK_HEAD_BYTES} are left"
     if not 0 < head.count <= BLOCK_ENTRIES_MAX:
         return f"a block of {head.count} entries"
     if not head.size <= head.body_size <= min(BODY_BYTES_MAX, head.size * _RATIO_MAX + 64):
@@ -212,8 +212,8 @@ def decode_head(data: bytes, room: int) -> Head | str:
 
 def decode_block(data: bytes, head: Head, salt: bytes) -> Block | str:
     """Verifies and opens a block, head included; or says what is wrong with it."""
-    stored = data[HEAD_SIZE : HEAD_SIZE + head.size]
-    if crc32(stored, crc32(data[: HEAD_SIZE - 4], crc32(salt))) != head.check:
+    stored = data[BLOCK_HEAD_BYTES : BLOCK_HEAD_BYTES + head.size]
+    if crc32(stored, crc32(data[: BLOCK_HEAD_BYTES - 4], crc32(salt))) != head.check:
         return f"the check of block {head.number} does not match"
     try:
         if head.body_size != head.size:

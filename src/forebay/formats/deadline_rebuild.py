@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from forebay.errors import Damaged, NotAQueue
 from forebay.formats.deadline import NO_KEY, Key
 from forebay.formats.deadline_blocks import (
-    HEAD_SIZE,
+    BLOCK_HEAD_BYTES,
     HEADER_BYTES,
     MARK,
     Footer,
@@ -136,7 +136,7 @@ class _Walk:
         for at in range(block.count):
             self._counts[block.attributes(at)] += 1
         self._last = Key(block.deadline(block.count - 1), ids[-1])
-        self._position = found.position + HEAD_SIZE + found.head.size
+        self._position = found.position + BLOCK_HEAD_BYTES + found.head.size
 
     def _note_the_end(self, reason: str, footer_is_known: bool) -> None:
         """Says what lies behind the last good block, unless it is the index of all of them."""
@@ -149,10 +149,10 @@ class _Walk:
 
     def _load(self, position: int) -> _Found | str:
         room = self._end - position
-        head = decode_head(self._read(position, min(HEAD_SIZE, room)), room)
+        head = decode_head(self._read(position, min(BLOCK_HEAD_BYTES, room)), room)
         if isinstance(head, str):
             return head
-        block = decode_block(self._read(position, HEAD_SIZE + head.size), head, self._salt)
+        block = decode_block(self._read(position, BLOCK_HEAD_BYTES + head.size), head, self._salt)
         return block if isinstance(block, str) else _Found(position, head, block)
 
     def _search(self, position: int) -> _Found | None:

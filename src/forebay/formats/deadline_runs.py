@@ -17,9 +17,9 @@ from forebay.formats.deadline import NO_KEY, Entry, Item, Key, Stats, Tombstone,
 from forebay.formats.deadline_blocks import (
     BLOCK_BYTES_MAX,
     BLOCK_ENTRIES_MAX,
+    BLOCK_HEAD_BYTES,
     COMPRESSIONS,
     FOOTER_BYTES,
-    HEAD_SIZE,
     HEADER_BYTES,
     INDEX_BYTES,
     Footer,
@@ -332,7 +332,10 @@ def _misfit(footer: Footer, places: list[Place]) -> str | None:
     positions = [place.position for place in places]
     if positions[:1] != ([HEADER_BYTES] if places else []):
         return f"the first block at {positions[:1]}"
-    if any(end - start < HEAD_SIZE for start, end in pairwise([*positions, footer.index_position])):
+    if any(
+        end - start < BLOCK_HEAD_BYTES
+        for start, end in pairwise([*positions, footer.index_position])
+    ):
         return "blocks that overlap"
     if any(after.key < before.key for before, after in pairwise(places)):
         return "keys that fall"
