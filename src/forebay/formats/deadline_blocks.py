@@ -1,0 +1,290 @@
+"""The parts of a version 2 run as bytes: header, blocks, index, id index, footer.
+
+Owns their layouts and checks; `deadline_runs.py` joins them to runs, the columns inside a block are
+in `kernels/deadline_block.py`. Lengths are checked before anything is allocated. No I/O.
+Page: docs/formats/deadline.md.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import lz4.block
+
+from forebay.errors import Damaged, NotAQueue, UnsupportedVersion
+from forebay.formats.deadline import NO_KEY, REASON_BYTES_MAX, VALUE_BYTES_MAX, Key
+from forebay.frames import Damage
+from forebay.kernels.checksum import crc32
+from forebay.kernels.deadline_block import HEAD_BYTES, Block, pack, search_packed, unpack
+
+MAGIC = b"FBDR"
+MARK = b"FBDB"
+END_MAGIC = b"FBDE"
+VERSION = 2
+COMPRESSIONS = ("none", "lz4")
+BLOCK_ENTRIES_MAX = 2**16
+BODY_BYTES_MAX = 2**31 - 1
+# A block may be filled up to this, and the columns of as many entries as it may have still fit.
+BLOCK_BYTES_MAX = 2**30
+_COLUMNS_BYTES_MAX = HEAD_BYTES + 64 * BLOCK_ENTRIES_MAX
+assert max(BLOCK_BYTES_MAX, VALUE_BYTES_MAX) + REASON_BYTES_MAX + _COLUMNS_BYTES_MAX < 2**31
+# No LZ4 sequence gives more than 255 bytes for a byte that it takes.
+_RATIO_MAX = 255
+
+# | field       | bytes | meaning                                      |
+# | magic       | 4     | `FBDR`                                       |
+# | version     | 2     | 2                                            |
+# | compression | 1     | 0 none, 1 LZ4                                |
+# | flags       | 1     | 0                                            |
+# | salt        | 8     | random; every check in the file has it       |
+# | check       | 4     | CRC-32 of all before                         |
+_HEADER = struct.Struct("<4sHBB8sI")
+# | mark        | 4     | `FBDB`, which salvage searches for           |
+# | number      | 4     | of the block in its file, from 0             |
+# | count       | 4     | entries                                      |
+# | size        | 4     | bytes that follow the head                   |
+# | body size   | 4     | of them, decompressed; equal if they are not |
+# | check       | 4     | CRC-32 of salt, the 20 bytes before, bytes   |
+_HEAD = struct.Struct("<4sIIIII")
+# | deadline 6 | id 8 | position 8 | count 4: the block's first key, where it is, its entries |
+_INDEX = struct.Struct("<6sQQI")
+# | id base 8 | id width 1 | block width 1, then the bits of the ids, then those of the blocks |
+_ID_INDEX = struct.Struct("<QBB")
+# | pending, tombstones, buried 24 | first key 14 | last key 14 | smallest and largest id 16
+# | blocks 4 | position of index and id index 16 | their checks 8 | salt 8 | `FBDE` 4 | check 4
+_FOOTER = struct.Struct("<QQQ6sQ6sQQQIQQII8s4sI")
+HEADER_BYTES, BLOCK_HEAD_BYTES, INDEX_BYTES, FOOTER_BYTES = (
+    _HEADER.size,
+    _HEAD.size,
+    _INDEX.size,
+    _FOOTER.size,
+)
+assert (HEADER_BYTES, BLOCK_HEAD_BYTES, INDEX_BYTES, FOOTER_BYTES) == (20, 24, 26, 112)
+assert _ID_INDEX.size == 10
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What the start of a run says."""
+
+    salt: bytes
+    compression: str = "none"
+
+    def encode(self) -> bytes:
+        """Gives the bytes of the header."""
+        fields = (MAGIC, VERSION, COMPRESSIONS.index(self.compression), 0, self.salt)
+        return _HEADER.pack(*fields, crc32(_HEADER.pack(*fields, 0)[:-4]))
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What stands before the bytes of a block."""
+
+    number: int
+    count: int
+    size: int
+    body_size: int
+    check: int
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A row of the index: a block's first key, where it is, and how many entries it has.
+
+    The number of the block is the row's.
+    """
+
+    number: int
+    key: Key
+    position: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Footer:
+    """What the end of a run says. `id_index_position` 0 means that there is none."""
+
+    pending_count: int = 0
+    tombstone_count: int = 0
+    buried_count: int = 0
+    first_key: Key = NO_KEY
+    last_key: Key = NO_KEY
+    min_id: int = 0
+    max_id: int = 0
+    block_count: int = 0
+    index_position: int = HEADER_BYTES
+    id_index_position: int = 0
+    index_check: int = 0
+    id_index_check: int = 0
+    salt: bytes = bytes(8)
+
+    @property
+    def count(self) -> int:
+        """How many entries there are."""
+        return self.pending_count + self.tombstone_count + self.buried_count
+
+    @property
+    def index_end(self) -> int:
+        """Where the index ends: the id index or the footer begins there."""
+        return self.index_position + self.block_count * INDEX_BYTES
+
+    def encode(self) -> bytes:
+        """Gives the bytes of the footer."""
+        fields = (
+            *(self.pending_count, self.tombstone_count, self.buried_count),
+            *(_six(self.first_key.deadline_ms), self.first_key.id),
+            *(_six(self.last_key.deadline_ms), self.last_key.id),
+            *(self.min_id, self.max_id, self.block_count),
+            *(self.index_position, self.id_index_position),
+            *(self.index_check, self.id_index_check, self.salt, END_MAGIC),
+        )
+        return _FOOTER.pack(*fields, crc32(_FOOTER.pack(*fields, 0)[:-4]))
+
+
+def decode_header(data: bytes, path: str) -> Header:
+    """Reads the start of a run."""
+    if data[:4] != MAGIC[: len(data)]:
+        raise NotAQueue(f"{path}: not a run: begins with {data[:4]!r}, not with {MAGIC!r}")
+    if len(data) < HEADER_BYTES:
+        raise Damaged(Damage(path, 0, len(data), "the file ends within its header", torn=True))
+    _, version, compression, flags, salt, stored = _HEADER.unpack_from(data)
+    found = crc32(data[: HEADER_BYTES - 4])
+    if found != stored:
+        reason = f"header checksum {stored:#010x} expected, {found:#010x} found"
+        raise Damaged(Damage(path, 0, HEADER_BYTES, reason))
+    if version != VERSION or flags or compression >= len(COMPRESSIONS):
+        what = f"version {version}, compression {compression}, flags {flags:#x}"
+        raise UnsupportedVersion(f"{path}: a run of {what}; this program reads version 2")
+    return Header(salt, COMPRESSIONS[compression])
+
+
+def decode_footer(data: bytes, size: int, path: str) -> Footer:
+    """Reads the last bytes of a run of `size` bytes."""
+    position = max(size - FOOTER_BYTES, 0)
+    if len(data) != FOOTER_BYTES or data[-8:-4] != END_MAGIC:
+        raise Damaged(Damage(path, position, len(data), "no footer at the end", torn=True))
+    *counts, first, first_id, last, last_id = (fields := _FOOTER.unpack(data))[:7]
+    found, stored = crc32(data[:-4]), fields[-1]
+    if found != stored:
+        reason = f"footer checksum {stored:#010x} expected, {found:#010x} found"
+        raise Damaged(Damage(path, position, FOOTER_BYTES, reason))
+    keys = (
+        Key(int.from_bytes(first, "little"), first_id),
+        Key(int.from_bytes(last, "little"), last_id),
+    )
+    footer = Footer(counts[0], counts[1], counts[2], *keys, *fields[7:-2])
+    # The index ends where the footer begins, or the id index, which then goes on to there.
+    if footer.index_end != (footer.id_index_position or position) or footer.index_end > position:
+        reason = f"an index that ends at {footer.index_end}, and the footer is at {position}"
+        raise Damaged(Damage(path, position, FOOTER_BYTES, reason))
+    return footer
+
+
+def encode_block(body: bytes, number: int, count: int, header: Header) -> bytes:
+    """Gives a block with its head; compressed if the run is and it gets smaller."""
+    stored = body
+    if header.compression == "lz4":
+        compressed = bytes(lz4.block.compress(body, mode="fast", store_size=False))
+        stored = compressed if len(compressed) < len(body) else body
+    head = _HEAD.pack(MARK, number, count, len(stored), len(body), 0)[:-4]
+    check = crc32(stored, crc32(head, crc32(header.salt)))
+    return head + check.to_bytes(4, "little") + stored
+
+
+def decode_head(data: bytes, room: int) -> Head | str:
+    """Reads the head of a block with `room` bytes for it; or says why it is none."""
+    if len(data) < BLOCK_HEAD_BYTES:
+        return "the head of a block is cut off"
+    mark, *fields = _HEAD.unpack_from(data)
+    head = Head(*fields)
+    if mark != MARK:
+        return f"no block begins with {mark!r}"
+    if head.size > room - BLOCK_HEAD_BYTES:
+        return f"a block of {head.size} bytes, and {room - BLOCK_HEAD_BYTES} are left"
+    if not 0 < head.count <= BLOCK_ENTRIES_MAX:
+        return f"a block of {head.count} entries"
+    if not head.size <= head.body_size <= min(BODY_BYTES_MAX, head.size * _RATIO_MAX + 64):
+        return f"{head.size} bytes that claim to hold {head.body_size}"
+    return head
+
+
+def decode_block(data: bytes, head: Head, salt: bytes) -> Block | str:
+    """Verifies and opens a block, head included; or says what is wrong with it."""
+    stored = data[BLOCK_HEAD_BYTES : BLOCK_HEAD_BYTES + head.size]
+    if crc32(stored, crc32(data[: BLOCK_HEAD_BYTES - 4], crc32(salt))) != head.check:
+        return f"the check of block {head.number} does not match"
+    try:
+        if head.body_size != head.size:
+            stored = bytes(lz4.block.decompress(stored, uncompressed_size=head.body_size))
+        if len(stored) != head.body_size:
+            return f"block {head.number} has {len(stored)} bytes, not {head.body_size}"
+        return Block(stored, head.count)
+    except (lz4.block.LZ4BlockError, ValueError) as error:
+        return f"block {head.number}: {error}"
+
+
+def encode_index(places: Sequence[Place]) -> bytes:
+    """Gives the bytes of the index."""
+    return b"".join(
+        _INDEX.pack(_six(each.key.deadline_ms), each.key.id, each.position, each.count)
+        for each in places
+    )
+
+
+def decode_index(data: bytes) -> list[Place]:
+    """Reads the bytes of an index."""
+    return [
+        Place(number, Key(int.from_bytes(deadline, "little"), id), position, count)
+        for number, (deadline, id, position, count) in enumerate(_INDEX.iter_unpack(data))
+    ]
+
+
+def encode_id_index(ids: Sequence[int], counts: Sequence[int]) -> bytes:
+    """Gives the bytes of the id index of a run: its ids in order, and the entries of each block."""
+    pairs = []
+    at = 0
+    for block, count in enumerate(counts):
+        pairs += [(id, block) for id in ids[at : at + count]]
+        at += count
+    pairs.sort()
+    base = pairs[0][0] if pairs else 0
+    id_width = (pairs[-1][0] - base).bit_length() if pairs else 0
+    block_width = max(len(counts) - 1, 0).bit_length()
+    return (
+        _ID_INDEX.pack(base, id_width, block_width)
+        + pack([id for id, _ in pairs], base, id_width)
+        + pack([block for _, block in pairs], 0, block_width)
+    )
+
+
+class IdIndex:
+    """The id index of a run: which blocks hold an id. Raises ValueError if the size is wrong."""
+
+    def __init__(self, data: bytes, count: int) -> None:
+        if len(data) < _ID_INDEX.size:
+            raise ValueError(f"an id index of {len(data)} bytes")
+        self._data = data
+        self._count = count
+        self._base, self._id_width, self._block_width = _ID_INDEX.unpack_from(data)
+        self._blocks = _ID_INDEX.size + (count * self._id_width + 7) // 8
+        end = self._blocks + (count * self._block_width + 7) // 8
+        if len(data) != end or max(self._id_width, self._block_width) > 64:
+            raise ValueError(f"an id index of {len(data)} bytes, and its columns end at {end}")
+
+    def blocks(self, id: int) -> list[int]:
+        """Gives the numbers of the blocks that hold an id, rising, each once."""
+        start, base, width = _ID_INDEX.size, self._base, self._id_width
+        found: list[int] = []
+        at = search_packed(self._data, start, self._count, base, width, id)
+        while at < self._count and unpack(self._data, start, at, base, width) == id:
+            block = unpack(self._data, self._blocks, at, 0, self._block_width)
+            if block not in found:
+                found.append(block)
+            at += 1
+        return found
+
+
+def _six(number: int) -> bytes:
+    return number.to_bytes(6, "little")

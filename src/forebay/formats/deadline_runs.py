@@ -1,0 +1,343 @@
+"""Runs of version 2: sorted entries in checked blocks. Page: docs/formats/deadline.md.
+
+Owns the encoder, which gives bytes to append, and the reader, which asks for bytes by position. The
+parts are in `deadline_blocks.py`. Promises that an entry is given out only if the check of its
+block fits, and that a bad block costs its own entries and no others. No I/O.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from itertools import accumulate, pairwise
+
+from forebay.errors import Damaged, InvalidOption
+from forebay.formats.deadline import NO_KEY, Entry, Item, Key, Stats, Tombstone, check_entry
+from forebay.formats.deadline_blocks import (
+    BLOCK_BYTES_MAX,
+    BLOCK_ENTRIES_MAX,
+    BLOCK_HEAD_BYTES,
+    COMPRESSIONS,
+    FOOTER_BYTES,
+    HEADER_BYTES,
+    INDEX_BYTES,
+    Footer,
+    Header,
+    IdIndex,
+    Place,
+    decode_block,
+    decode_footer,
+    decode_head,
+    decode_header,
+    decode_index,
+    encode_block,
+    encode_id_index,
+    encode_index,
+)
+from forebay.frames import Damage
+from forebay.kernels import deadline_block as kernel
+from forebay.kernels.checksum import crc32
+
+BLOCK_BYTES = 32 * 1024
+# What an entry is reckoned to take beside reason and value when blocks are filled.
+_ENTRY_BYTES = 8
+
+Read = Callable[[int, int], bytes]
+
+
+class RunEncoder:
+    """Makes the bytes of a run, front to back. One thread at a time may use it.
+
+    `block_bytes` is about what a block takes before compression: smaller ones cost more beside the
+    entries, larger ones more at each lookup. A value that is larger has a block of its own.
+    `id_index` adds about four bytes an entry, and makes `find_id` read one block.
+    """
+
+    def __init__(
+        self,
+        salt: bytes,
+        *,
+        compression: str = "none",
+        block_bytes: int = BLOCK_BYTES,
+        id_index: bool = False,
+    ) -> None:
+        if len(salt) != 8:
+            raise ValueError(f"salt {salt!r}: it has 8 bytes")
+        if compression not in COMPRESSIONS:
+            raise InvalidOption(f"compression {compression!r}: one of {COMPRESSIONS}")
+        if not 1 <= block_bytes <= BLOCK_BYTES_MAX:
+            raise InvalidOption(f"block_bytes {block_bytes}: 1 to {BLOCK_BYTES_MAX}")
+        self._header = Header(salt, compression)
+        self._block_bytes = block_bytes
+        self._columns: tuple[list[int], ...] = tuple([] for _ in range(kernel.COLUMNS))
+        self._reasons: list[bytes] = []
+        self._values: list[bytes] = []
+        self._used = 0
+        self._done: list[bytes] = [self._header.encode()]
+        self._position = HEADER_BYTES
+        self._places: list[Place] = []
+        self._ids: list[int] | None = [] if id_index else None
+        self._counts = [0, 0, 0]
+        self._last: Key | None = None
+        self._id_bounds: tuple[int, int] | None = None
+
+    def encode(self, entries: Iterable[Entry]) -> bytes:
+        """Gives the bytes that go behind those before; the keys must not fall."""
+        for entry in entries:
+            check_entry(entry)
+            if self._last is not None and entry.key < self._last:
+                raise ValueError(f"{entry.key} after {self._last}: a run is sorted")
+            self._add(entry)
+            self._last = entry.key
+        return self._take()
+
+    def finish(self) -> bytes:
+        """Gives what ends the run: the last block, the index, the footer."""
+        self._end_block()
+        index = encode_index(self._places)
+        id_index = b""
+        id_index_position = 0
+        if self._ids is not None:
+            id_index = encode_id_index(self._ids, [place.count for place in self._places])
+            id_index_position = self._position + len(index)
+        seed = crc32(self._header.salt)
+        pending_count, tombstone_count, buried_count = self._counts
+        min_id, max_id = self._id_bounds or (0, 0)
+        footer = Footer(
+            pending_count=pending_count,
+            tombstone_count=tombstone_count,
+            buried_count=buried_count,
+            first_key=self._places[0].key if self._places else NO_KEY,
+            last_key=self._last or NO_KEY,
+            min_id=min_id,
+            max_id=max_id,
+            block_count=len(self._places),
+            index_position=self._position,
+            id_index_position=id_index_position,
+            index_check=crc32(index, seed),
+            id_index_check=crc32(id_index, seed) if id_index else 0,
+            salt=self._header.salt,
+        )
+        self._done += [index, id_index, footer.encode()]
+        return self._take()
+
+    def _add(self, entry: Entry) -> None:
+        if isinstance(entry, Tombstone):
+            reason, value, stats, attributes = b"", b"", Stats(), kernel.TOMBSTONE
+        else:
+            reason, value, stats = entry.reason, entry.value, entry.stats
+            attributes = kernel.BURIED if entry.buried else 0
+        size = len(reason) + len(value) + _ENTRY_BYTES
+        if self._values and (
+            self._used + size > self._block_bytes or len(self._values) == BLOCK_ENTRIES_MAX
+        ):
+            self._end_block()
+        row = (
+            *(entry.key.deadline_ms, entry.key.id, stats.enqueue_ms, stats.requeue_ms),
+            *(stats.dequeue_count, attributes, len(reason), len(value)),
+        )
+        for column, number in zip(self._columns, row, strict=True):
+            column.append(number)
+        self._reasons.append(reason)
+        self._values.append(value)
+        self._used += size
+        # Pending, tombstones, buried: the order of the attributes 0, 1 and 2.
+        self._counts[attributes] += 1
+
+    def _end_block(self) -> None:
+        count = len(self._values)
+        if count == 0:
+            return
+        deadlines, ids, *_ = self._columns
+        payload = sum(map(len, self._values)) + sum(map(len, self._reasons))
+        # No column takes more than 64 bits an entry.
+        buffer = bytearray(kernel.HEAD_BYTES + 8 * kernel.COLUMNS * count + payload)
+        size = kernel.encode(self._columns, self._reasons, self._values, 0, count, buffer)
+        block = encode_block(bytes(buffer[:size]), len(self._places), count, self._header)
+        key = Key(deadlines[0], ids[0])
+        self._places.append(Place(len(self._places), key, self._position, count))
+        low, high = self._id_bounds or (ids[0], ids[0])
+        self._id_bounds = min(low, *ids), max(high, *ids)
+        if self._ids is not None:
+            self._ids += ids
+        self._done.append(block)
+        self._position += len(block)
+        for column in self._columns:
+            column.clear()
+        self._reasons.clear()
+        self._values.clear()
+        self._used = 0
+
+    def _take(self) -> bytes:
+        data = b"".join(self._done)
+        self._done.clear()
+        return data
+
+
+class Run:
+    """A run that is read through `read(position, size)`. One thread at a time may use it.
+
+    `damage` lists what was wrong with header, index and footer when it was opened.
+    """
+
+    def __init__(
+        self,
+        read: Read,
+        size: int,
+        path: str,
+        footer: Footer,
+        places: list[Place],
+        damage: list[Damage],
+    ) -> None:
+        self.path = path
+        self.footer = footer
+        self.places = places
+        self.damage = damage
+        self._read = read
+        self._size = size
+        self._keys = [place.key for place in places]
+        self._ends = [place.position for place in places[1:]] + [footer.index_position]
+        self._offsets = [0, *accumulate(place.count for place in places)]
+        self._id_index: IdIndex | None = None
+        # Lookups by key come in the order of deadlines, so the next one is mostly in this block.
+        self._kept: tuple[int, kernel.Block] | None = None
+
+    @staticmethod
+    def open(read: Read, size: int, path: str) -> Run:
+        """Opens a run of `size` bytes by its header, footer and index; raises Damaged.
+
+        `rebuild_run` opens one whose header, footer or index is lost.
+        """
+        decode_header(read(0, min(size, HEADER_BYTES)), path)
+        footer = read_footer(read, size, path)
+        places = read_index(read, footer, path)
+        return Run(read, size, path, footer, places, [])
+
+    def scan(self, start: Key | None = None) -> Iterator[Entry | Damage]:
+        """Yields the entries in order, from a key on; a bad block as one Damage."""
+        first = 0 if start is None else max(bisect_left(self._keys, start) - 1, 0)
+        for row in range(first, len(self.places)):
+            block = self._block(row)
+            if isinstance(block, Damage):
+                yield block
+                continue
+            at = 0 if start is None else block.search(start.deadline_ms, start.id)
+            for index in range(at, block.count):
+                yield decode_row(block.row(index))
+
+    def find(self, key: Key) -> Entry | None:
+        """Gives an entry of a key, from one block; None if there is none. Raises Damaged."""
+        row = bisect_left(self._keys, key)
+        if row == len(self._keys) or self._keys[row] != key:
+            row -= 1
+        if row < 0:
+            return None
+        block = self._sound_block(row)
+        at = block.search(key.deadline_ms, key.id)
+        if at == block.count or (block.deadline(at), block.id(at)) != (key.deadline_ms, key.id):
+            return None
+        return decode_row(block.row(at))
+
+    def find_id(self, id: int) -> list[Entry]:
+        """Gives all entries of an id, by key; raises Damaged. Without an id index, reads all."""
+        if not self.footer.min_id <= id <= self.footer.max_id:
+            return []
+        found = []
+        for row in self._rows_of(id):
+            block = self._sound_block(row)
+            at = block.find_id(id, 0)
+            while at >= 0:
+                found.append(decode_row(block.row(at)))
+                at = block.find_id(id, at + 1)
+        return found
+
+    def _rows_of(self, id: int) -> Iterable[int]:
+        position = self.footer.id_index_position
+        if position == 0:
+            return range(len(self.places))
+        if self._id_index is None:
+            data = self._read(position, self._size - FOOTER_BYTES - position)
+            reason = "the check of the id index does not match"
+            if crc32(data, crc32(self.footer.salt)) == self.footer.id_index_check:
+                try:
+                    self._id_index = IdIndex(data, self.footer.count)
+                except ValueError as error:
+                    reason = str(error)
+            if self._id_index is None:
+                # It only saves time: what it says is in the blocks.
+                self.damage.append(Damage(self.path, position, len(data), reason))
+                self.footer = replace(self.footer, id_index_position=0)
+                return range(len(self.places))
+        return [row for row in self._id_index.blocks(id) if row < len(self.places)]
+
+    def _sound_block(self, row: int) -> kernel.Block:
+        block = self._block(row)
+        if isinstance(block, Damage):
+            raise Damaged(block)
+        return block
+
+    def _block(self, row: int) -> kernel.Block | Damage:
+        if self._kept is not None and self._kept[0] == row:
+            return self._kept[1]
+        place = self.places[row]
+        size = self._ends[row] - place.position
+        data = self._read(place.position, size)
+        head = decode_head(data, size)
+        block: kernel.Block | str
+        if isinstance(head, str):
+            block = head
+        elif (head.number, head.count) != (place.number, place.count):
+            block = f"block {head.number} of {head.count} entries, where {place.number} belongs"
+        else:
+            block = decode_block(data, head, self.footer.salt)
+        if isinstance(block, str):
+            offset = self._offsets[row]
+            return Damage(self.path, place.position, size, block, False, offset, place.count)
+        self._kept = row, block
+        return block
+
+
+def read_footer(read: Read, size: int, path: str) -> Footer:
+    """Reads the footer of a run; raises Damaged."""
+    position = max(size - FOOTER_BYTES, 0)
+    return decode_footer(read(position, size - position), size, path)
+
+
+def read_index(read: Read, footer: Footer, path: str) -> list[Place]:
+    """Reads the index of a run; raises Damaged."""
+    index = read(footer.index_position, footer.block_count * INDEX_BYTES)
+    reason: str | None = "the check of the index does not match"
+    places: list[Place] = []
+    if crc32(index, crc32(footer.salt)) == footer.index_check:
+        places = decode_index(index)
+        reason = _misfit(footer, places)
+    if reason is not None:
+        raise Damaged(Damage(path, footer.index_position, len(index), reason))
+    return places
+
+
+def decode_row(row: kernel.Row) -> Entry:
+    """Makes an entry of what the kernel gives."""
+    deadline_ms, id, attributes, enqueue_ms, requeue_ms, count, reason, value = row
+    key = Key(deadline_ms, id)
+    if attributes & kernel.TOMBSTONE:
+        return Tombstone(key)
+    stats = Stats(enqueue_ms, requeue_ms, count)
+    return Item(key, value, stats, bool(attributes & kernel.BURIED), reason)
+
+
+def _misfit(footer: Footer, places: list[Place]) -> str | None:
+    """Says what of an index cannot be; None if nothing."""
+    positions = [place.position for place in places]
+    if positions[:1] != ([HEADER_BYTES] if places else []):
+        return f"the first block at {positions[:1]}"
+    if any(
+        end - start < BLOCK_HEAD_BYTES
+        for start, end in pairwise([*positions, footer.index_position])
+    ):
+        return "blocks that overlap"
+    if any(after.key < before.key for before, after in pairwise(places)):
+        return "keys that fall"
+    counted = sum(place.count for place in places)
+    return None if counted == footer.count else f"{counted} entries, not {footer.count}"

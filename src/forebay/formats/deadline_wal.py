@@ -1,0 +1,286 @@
+"""The write-ahead log of a deadline queue. Page: docs/formats/deadline.md.
+
+Owns the header and the records; the loops over batches are in `kernels/deadline_wal.py`. Promises
+that a record is given out only if the check of its batch fits, which holds for one place in one
+file only. A tail of zeros ends a log; a bad end is torn, bad bytes before a good batch are damage.
+No I/O.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from forebay.errors import Damaged, NotAQueue, RecordTooLarge, UnsupportedVersion
+from forebay.formats.deadline import (
+    DEQUEUE_COUNT_MAX,
+    ID_MAX,
+    TIME_MS_MAX,
+    VALUE_BYTES_MAX,
+    Item,
+    Key,
+    Stats,
+    Tombstone,
+    check_entry,
+)
+from forebay.frames import Damage
+from forebay.kernels import deadline_wal as kernel
+from forebay.kernels.checksum import crc32
+
+MAGIC = b"FBDW"
+VERSION = 1
+BURIED = 2
+BATCH_BYTES_MAX = 2**32 - 1
+# The records of so many batches are held at once when a log is read.
+_BATCHES_AT_ONCE = 64
+
+# | field    | bytes | meaning                                  |
+# | magic    | 4     | `FBDW`                                   |
+# | version  | 2     | 1                                        |
+# | reserved | 2     | 0                                        |
+# | number   | 8     | the one in the file's name               |
+# | salt     | 8     | random; every check in the file has it   |
+# | check    | 4     | CRC-32 of all before                     |
+_HEADER = struct.Struct("<4sHHQ8sI")
+assert _HEADER.size == 28
+HEADER_BYTES = _HEADER.size
+# kind 1 | deadline 6 | id 8 | enqueue 6 | requeue 6 | dequeue_count 4 | attributes 1 | reason 2
+# | value 4; the times have 48 bits, which struct has no letter for.
+_ITEM = struct.Struct("<B6sQ6s6sIBHI")
+_TOMBSTONE = struct.Struct("<B6sQ")
+_DEQUEUED = struct.Struct("<B6sQI6s")
+assert (_ITEM.size, _TOMBSTONE.size, _DEQUEUED.size) == (
+    kernel.ITEM_BYTES,
+    kernel.TOMBSTONE_BYTES,
+    kernel.DEQUEUED_BYTES,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Dequeued:
+    """Says that an item was given out, how often by now, and when."""
+
+    key: Key
+    dequeue_count: int
+    time_ms: int
+
+
+Record = Item | Tombstone | Dequeued
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What the start of a log says."""
+
+    number: int
+    salt: bytes
+
+    @property
+    def seed(self) -> int:
+        """Where the checks of its batches start from."""
+        return crc32(self.salt)
+
+    def encode(self) -> bytes:
+        """Gives the bytes of the header."""
+        fields = (MAGIC, VERSION, 0, self.number, self.salt)
+        return _HEADER.pack(*fields, crc32(_HEADER.pack(*fields, 0)[:-4]))
+
+
+def decode_header(data: bytes, path: str) -> Header:
+    """Reads the start of a log."""
+    if data[:4] != MAGIC[: len(data)]:
+        raise NotAQueue(f"{path}: not a log: begins with {data[:4]!r}, not with {MAGIC!r}")
+    if len(data) < HEADER_BYTES:
+        raise Damaged(Damage(path, 0, len(data), "the file ends within its header", torn=True))
+    _, version, reserved, number, salt, stored = _HEADER.unpack_from(data)
+    found = crc32(data[: HEADER_BYTES - 4])
+    if found != stored:
+        reason = f"header checksum {stored:#010x} expected, {found:#010x} found"
+        raise Damaged(Damage(path, 0, HEADER_BYTES, reason))
+    if version != VERSION or reserved:
+        raise UnsupportedVersion(f"{path}: log version {version}.{reserved}; this program reads 1")
+    return Header(number, salt)
+
+
+def repair_header(data: bytes, number: int) -> Header | None:
+    """Finds the one bit that was flipped in a header, if that is what happened.
+
+    Without it a single bad bit in 28 bytes would cost every record of the log. The file's name
+    tells the number.
+    """
+    known = _HEADER.pack(MAGIC, VERSION, 0, number, b"", 0)[:16]
+    if len(data) < HEADER_BYTES:
+        return None
+    guess = known + data[len(known) : HEADER_BYTES]
+    # Bit -1 stands for none: what was flipped is among the fields that are known.
+    for bit in range(-1, (HEADER_BYTES - len(known)) * 8):
+        fixed = bytearray(guess)
+        if bit >= 0:
+            fixed[len(known) + bit // 8] ^= 1 << bit % 8
+        if crc32(fixed[:-4]) == int.from_bytes(fixed[-4:], "little"):
+            return decode_header(bytes(fixed), "")
+    return None
+
+
+class Batches:
+    """The batches of one log, for one header. Has no state: the caller counts the batches."""
+
+    def __init__(self, header: Header) -> None:
+        self.header = header
+        self.seed = header.seed
+
+    def fresh_size(self, values: Sequence[bytes]) -> int:
+        """Gives what a batch of these values takes as new items."""
+        return kernel.BATCH_BYTES + len(values) * kernel.FRESH_BYTES + sum(map(len, values))
+
+    def encode_fresh(
+        self,
+        values: list[bytes],
+        deadlines: list[int],
+        buffer: bytearray | memoryview,
+        id: int,
+        enqueue_ms: int,
+        number: int,
+    ) -> int:
+        """Writes a batch of new items to the start of `buffer`; gives what it takes.
+
+        Each has its deadline; the first has the id, the others those that follow.
+        """
+        size = self.fresh_size(values)
+        count = len(values)
+        _check_batch(size, count)
+        if size > VALUE_BYTES_MAX and max(map(len, values)) > VALUE_BYTES_MAX:
+            raise RecordTooLarge(f"a value of more than {VALUE_BYTES_MAX} bytes")
+        if len(deadlines) != count or size > len(buffer):
+            raise ValueError(f"{count} values, {len(deadlines)} deadlines, {len(buffer)} bytes")
+        _check_times(deadlines)
+        if not (0 <= enqueue_ms <= TIME_MS_MAX and 0 <= id <= ID_MAX + 1 - count):
+            raise ValueError("a time has 48 bits and an id 64")
+        return kernel.encode_fresh(
+            values, deadlines, 0, count, buffer, id, enqueue_ms, number, self.seed
+        )
+
+    def encode_tombstones(self, deadlines: list[int], ids: list[int], number: int) -> bytes:
+        """Gives the bytes of a batch of tombstones."""
+        _check_times(deadlines)
+        _check_ids(ids)
+        buffer = self._buffer(len(deadlines), kernel.TOMBSTONE_BYTES, len(ids))
+        kernel.encode_tombstones(deadlines, ids, buffer, number, self.seed)
+        return bytes(buffer)
+
+    def encode_dequeued(
+        self, deadlines: list[int], ids: list[int], counts: list[int], time_ms: int, number: int
+    ) -> bytes:
+        """Gives the bytes of a batch that says how often items have been given out by now."""
+        _check_times([*deadlines, time_ms])
+        _check_ids(ids)
+        if counts and not 0 <= min(counts) <= max(counts) <= DEQUEUE_COUNT_MAX:
+            raise ValueError("a dequeue count has 32 bits")
+        buffer = self._buffer(len(deadlines), kernel.DEQUEUED_BYTES, len(ids), len(counts))
+        kernel.encode_dequeued(deadlines, ids, counts, time_ms, buffer, number, self.seed)
+        return bytes(buffer)
+
+    def encode(self, records: Sequence[Record], number: int) -> bytes:
+        """Gives the bytes of a batch of any records."""
+        body = b"".join(map(encode_record, records))
+        _check_batch(len(body), len(records))
+        buffer = bytearray(kernel.BATCH_BYTES) + body
+        kernel.seal(buffer, len(body), number, self.seed)
+        return bytes(buffer)
+
+    def _buffer(self, count: int, record_bytes: int, *others: int) -> bytearray:
+        if any(other != count for other in others):
+            raise ValueError(f"columns of {count} and {others} rows")
+        _check_batch(count * record_bytes, count)
+        return bytearray(kernel.BATCH_BYTES + count * record_bytes)
+
+
+def encode_record(record: Record) -> bytes:
+    """Gives the bytes of one record."""
+    key = record.key
+    if isinstance(record, Dequeued):
+        check_entry(Item(key, b"", Stats(record.time_ms, 0, record.dequeue_count)))
+        deadline, time = _six(key.deadline_ms), _six(record.time_ms)
+        return _DEQUEUED.pack(kernel.DEQUEUED, deadline, key.id, record.dequeue_count, time)
+    check_entry(record)
+    deadline = _six(key.deadline_ms)
+    if isinstance(record, Tombstone):
+        return _TOMBSTONE.pack(kernel.TOMBSTONE, deadline, key.id)
+    stats = record.stats
+    times = _six(stats.enqueue_ms), _six(stats.requeue_ms)
+    attributes = BURIED if record.buried else 0
+    sizes = len(record.reason), len(record.value)
+    head = _ITEM.pack(
+        kernel.ITEM, deadline, key.id, *times, stats.dequeue_count, attributes, *sizes
+    )
+    return head + record.reason + record.value
+
+
+def scan_wal(data: bytes, path: str, header: Header | None = None) -> Iterator[Record | Damage]:
+    """Yields the records of a log in the order of writing, and what is damaged.
+
+    `header` is the repaired one of a file whose own does not verify; otherwise it is read, and
+    Damaged is raised where it cannot be.
+    """
+    seed = (header or decode_header(data, path)).seed
+    end = len(data.rstrip(b"\0"))
+    position, number = HEADER_BYTES, 0
+    while position < end:
+        rows: list[kernel.Record] = []
+        stop, number = kernel.scan(data, position, number, seed, _BATCHES_AT_ONCE, rows)
+        yield from (_record(row) for row in rows if row[0] < kernel.PASSED_OVER)
+        if stop == position:
+            damage, number = _judge(data, position, number, seed, path)
+            yield damage
+            stop += damage.length
+        position = stop
+
+
+def _judge(data: bytes, position: int, number: int, seed: int, path: str) -> tuple[Damage, int]:
+    """Says what is wrong with the batch at a position, and which one is due behind the damage."""
+    size = int.from_bytes(data[position : position + 4], "little")
+    if kernel.verifies(data, position, number, seed):
+        reason = f"batch {number} holds a record that this program does not know"
+        return Damage(path, position, kernel.BATCH_BYTES + size, reason), number + 1
+    room = len(data) - position - kernel.BATCH_BYTES
+    if size > room:
+        reason = f"batch {number} is cut off: {size} bytes, and {max(room, 0)} are left"
+    else:
+        reason = f"the check of batch {number} does not match"
+    found, due = kernel.find(data, position + 1, number, seed, 1)
+    if found < 0:
+        return Damage(path, position, len(data) - position, reason, torn=True), number
+    return Damage(path, position, found - position, reason), due
+
+
+def _record(row: kernel.Record) -> Record:
+    kind, deadline_ms, id, time_ms, requeue_ms, count, attributes, reason, value = row
+    key = Key(deadline_ms, id)
+    if kind == kernel.TOMBSTONE:
+        return Tombstone(key)
+    if kind == kernel.DEQUEUED:
+        return Dequeued(key, count, time_ms)
+    stats = Stats(time_ms, requeue_ms, count)
+    return Item(key, value, stats, bool(attributes & BURIED), reason)
+
+
+def _six(number: int) -> bytes:
+    return number.to_bytes(6, "little")
+
+
+def _check_batch(size: int, count: int) -> None:
+    if count == 0:
+        raise ValueError("a batch has at least one record: a size of 0 ends the log")
+    if size > BATCH_BYTES_MAX:
+        raise RecordTooLarge(f"a batch of {size} bytes; at most {BATCH_BYTES_MAX}")
+
+
+def _check_times(times: list[int]) -> None:
+    if times and not 0 <= min(times) <= max(times) <= TIME_MS_MAX:
+        raise ValueError("a time has 48 bits")
+
+
+def _check_ids(ids: list[int]) -> None:
+    if ids and not 0 <= min(ids) <= max(ids) <= ID_MAX:
+        raise ValueError("an id has 64 bits")

@@ -1,0 +1,348 @@
+"""The hot loops of a block of a deadline run: pack its columns, find and take its entries.
+
+A block of n entries is eight columns, then their reasons and their values back to back:
+
+    8 × u64 base | 8 × u8 width | the columns, n × width bits each, from the lowest bit on, filled
+    up to a whole byte | reasons | values
+
+The columns are deadline, id, enqueue time, requeue time, dequeue count, attributes, size of the
+reason and size of the value. What is packed is the number minus the base of its column; of a
+requeue time, 0 for never and else one more. A tombstone has 0 for its times and its count. So an
+entry is found without unpacking others, except for the sizes. The page is
+docs/formats/deadline.md.
+"""
+
+from __future__ import annotations
+
+try:
+    import cython
+
+    if not cython.compiled:
+        raise ImportError("Cython's own stand-in is slower than ours")
+except ImportError:
+    from forebay.kernels import stand_in as cython
+
+if cython.compiled:
+    from cython.cimports.forebay.kernels.little import (
+        get_number,
+        put_bytes,
+        put_number,
+        take_bytes,
+    )
+else:
+    from forebay.kernels.little import get_number, put_bytes, put_number, take_bytes
+
+COLUMNS = 8
+HEAD_BYTES = 72
+TOMBSTONE, BURIED = 1, 2
+_HEAD = cython.declare(cython.Py_ssize_t, 72)
+_COLUMNS = cython.declare(cython.Py_ssize_t, 8)
+_TOMBSTONE = cython.declare(cython.ulonglong, 1)
+_BURIED = cython.declare(cython.ulonglong, 2)
+_DEADLINE = cython.declare(cython.Py_ssize_t, 0)
+_ID = cython.declare(cython.Py_ssize_t, 1)
+_ENQUEUE = cython.declare(cython.Py_ssize_t, 2)
+_REQUEUE = cython.declare(cython.Py_ssize_t, 3)
+_COUNT = cython.declare(cython.Py_ssize_t, 4)
+_ATTRIBUTES = cython.declare(cython.Py_ssize_t, 5)
+_REASON = cython.declare(cython.Py_ssize_t, 6)
+_VALUE = cython.declare(cython.Py_ssize_t, 7)
+
+
+@cython.cfunc
+@cython.inline
+def _put_bits(
+    out: cython.uchar[::1],
+    start: cython.Py_ssize_t,
+    bit: cython.Py_ssize_t,
+    width: cython.Py_ssize_t,
+    code: cython.ulonglong,
+) -> cython.void:
+    """Writes `width` bits into zeros, `bit` bits behind the byte `start`."""
+    at: cython.Py_ssize_t = start + (bit >> 3)
+    shift: cython.Py_ssize_t = bit & 7
+    while width > 0:
+        out[at] |= (code << shift) & 255
+        code >>= 8 - shift
+        width -= 8 - shift
+        shift = 0
+        at += 1
+
+
+@cython.cfunc
+@cython.inline
+def _get_bits(
+    data: cython.const[cython.uchar][::1],
+    start: cython.Py_ssize_t,
+    bit: cython.Py_ssize_t,
+    width: cython.Py_ssize_t,
+) -> cython.ulonglong:
+    """Reads `width` bits, `bit` bits behind the byte `start`; no byte that holds none of them."""
+    if width == 0:
+        return 0
+    at: cython.Py_ssize_t = start + (bit >> 3)
+    shift: cython.Py_ssize_t = bit & 7
+    if not cython.compiled:
+        stop = at + (shift + width + 7) // 8
+        return (int.from_bytes(data[at:stop], "little") >> shift) & ((1 << width) - 1)
+    code: cython.ulonglong = cython.cast(cython.ulonglong, data[at]) >> shift
+    have: cython.Py_ssize_t = 8 - shift
+    while have < width:
+        at += 1
+        code |= cython.cast(cython.ulonglong, data[at]) << have
+        have += 8
+    if width < 64:
+        code &= (cython.cast(cython.ulonglong, 1) << width) - 1
+    return code
+
+
+@cython.cfunc
+@cython.inline
+def _width_of(number: cython.ulonglong) -> cython.Py_ssize_t:
+    """Gives how many bits a number takes."""
+    width: cython.Py_ssize_t = 0
+    while number > 0:
+        number >>= 1
+        width += 1
+    return width
+
+
+def encode(
+    columns: tuple,
+    reasons: list,
+    values: list,
+    first: cython.Py_ssize_t,
+    count: cython.Py_ssize_t,
+    buffer: object,
+) -> cython.Py_ssize_t:
+    """Writes a block of `count` entries from `first` on to the start of `buffer`, which is zeros.
+
+    `columns` are eight lists of numbers, as they are meant: 0 for a time that is not. Gives what
+    the block takes.
+    """
+    out: cython.uchar[::1] = memoryview(buffer)
+    position: cython.Py_ssize_t = _HEAD
+    column: cython.Py_ssize_t
+    numbers: list
+    attributes: list = columns[5]
+    for column in range(_COLUMNS):
+        numbers = columns[column]
+        position = _put_column(out, position, column, numbers, attributes, first, count)
+    at: cython.Py_ssize_t
+    value: bytes
+    for at in range(first, first + count):
+        value = reasons[at]
+        put_bytes(out, position, value, len(value))
+        position += len(value)
+    for at in range(first, first + count):
+        value = values[at]
+        put_bytes(out, position, value, len(value))
+        position += len(value)
+    return position
+
+
+@cython.cfunc
+def _put_column(
+    out: cython.uchar[::1],
+    position: cython.Py_ssize_t,
+    column: cython.Py_ssize_t,
+    numbers: list,
+    attributes: list,
+    first: cython.Py_ssize_t,
+    count: cython.Py_ssize_t,
+) -> cython.Py_ssize_t:
+    """Writes base, width and bits of one column; gives where its bits end."""
+    # Neither a tombstone nor a time that is not may pull the base down.
+    is_of_items: cython.bint = column >= _ENQUEUE and column <= _COUNT
+    is_requeue: cython.bint = column == _REQUEUE
+    number: cython.ulonglong
+    least: cython.ulonglong = 0
+    most: cython.ulonglong = 0
+    found: cython.bint = False
+    at: cython.Py_ssize_t
+    for at in range(first, first + count):
+        if is_of_items and attributes[at] & 1:
+            continue
+        number = numbers[at]
+        if is_requeue and number == 0:
+            continue
+        if not found or number < least:
+            least = number
+        if number > most:
+            most = number
+        found = True
+    width: cython.Py_ssize_t = 0
+    if found:
+        width = _width_of(most - least + (1 if is_requeue else 0))
+    put_number(out, 8 * column, least, 8)
+    put_number(out, 8 * _COLUMNS + column, cython.cast(cython.ulonglong, width), 1)
+    if width == 0:
+        return position
+    bit: cython.Py_ssize_t = 0
+    for at in range(first, first + count):
+        number = numbers[at]
+        if not (is_of_items and attributes[at] & 1) and not (is_requeue and number == 0):
+            _put_bits(out, position, bit, width, number - least + (1 if is_requeue else 0))
+        bit += width
+    return position + ((count * width + 7) >> 3)
+
+
+def pack(numbers: list, base: cython.ulonglong, width: cython.Py_ssize_t) -> bytes:
+    """Gives the bits of numbers minus a base, filled up to a whole byte."""
+    buffer: object = bytearray((len(numbers) * width + 7) >> 3)
+    out: cython.uchar[::1] = memoryview(buffer)
+    number: cython.ulonglong
+    at: cython.Py_ssize_t
+    for at in range(len(numbers)):
+        number = numbers[at]
+        _put_bits(out, 0, at * width, width, number - base)
+    return bytes(buffer)
+
+
+def unpack(
+    buffer: object,
+    start: cython.Py_ssize_t,
+    index: cython.Py_ssize_t,
+    base: cython.ulonglong,
+    width: cython.Py_ssize_t,
+) -> object:
+    """Gives one of the numbers that `pack` made, from `start` on."""
+    data: cython.const[cython.uchar][::1] = memoryview(buffer)
+    return base + _get_bits(data, start, index * width, width)
+
+
+def search_packed(
+    buffer: object,
+    start: cython.Py_ssize_t,
+    count: cython.Py_ssize_t,
+    base: cython.ulonglong,
+    width: cython.Py_ssize_t,
+    wanted: cython.ulonglong,
+) -> cython.Py_ssize_t:
+    """Gives the index of the first of `count` rising packed numbers that is not below `wanted`."""
+    data: cython.const[cython.uchar][::1] = memoryview(buffer)
+    low: cython.Py_ssize_t = 0
+    high: cython.Py_ssize_t = count
+    middle: cython.Py_ssize_t
+    while low < high:
+        middle = (low + high) >> 1
+        if base + _get_bits(data, start, middle * width, width) < wanted:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@cython.cclass
+class Block:
+    """A block that is read. Raises ValueError if the bytes are none of `count` entries."""
+
+    count = cython.declare(cython.Py_ssize_t, visibility="readonly")
+    _data: cython.const[cython.uchar][::1]
+    _bases: cython.ulonglong[::1]
+    _widths: cython.longlong[::1]
+    _starts: cython.longlong[::1]
+    _ends: cython.longlong[::1]
+
+    def __init__(self, body: bytes, count: cython.Py_ssize_t) -> None:
+        """Checks that the columns and the sizes fill the bytes, and nothing else is there."""
+        if len(body) < HEAD_BYTES or count < 1:
+            raise ValueError(f"{count} entries in {len(body)} bytes")
+        self.count = count
+        self._data = body
+        self._bases = memoryview(bytearray(64)).cast("Q")
+        self._widths = memoryview(bytearray(64)).cast("q")
+        self._starts = memoryview(bytearray(64)).cast("q")
+        position: cython.Py_ssize_t = _HEAD
+        end: cython.Py_ssize_t = len(body)
+        column: cython.Py_ssize_t
+        for column in range(_COLUMNS):
+            self._bases[column] = get_number(self._data, 8 * column, 8)
+            self._widths[column] = self._data[8 * _COLUMNS + column]
+            self._starts[column] = position
+            if self._widths[column] > 64:
+                raise ValueError(f"column {column} has {self._widths[column]} bits")
+            position += (count * self._widths[column] + 7) >> 3
+        if position > end:
+            raise ValueError(f"the columns end at {position}, the block at {end}")
+        at: cython.Py_ssize_t
+        for at in range(count if self._widths[_ATTRIBUTES] > 0 else 1):
+            if self._number(_ATTRIBUTES, at) > _BURIED:
+                raise ValueError(f"entry {at} has unknown attributes")
+        # 2n + 1 ends: of the reasons, and behind them of the values.
+        self._ends = memoryview(bytearray(8 * (2 * count + 1))).cast("q")
+        self._ends[0] = position
+        size: cython.ulonglong
+        for at in range(2 * count):
+            size = self._number(_REASON if at < count else _VALUE, at if at < count else at - count)
+            if size > cython.cast(cython.ulonglong, end - position):
+                raise ValueError(f"entry {at % count} goes on behind the block")
+            position += cython.cast(cython.Py_ssize_t, size)
+            self._ends[at + 1] = position
+        if position != end:
+            raise ValueError(f"the values end at {position}, the block at {end}")
+
+    @cython.cfunc
+    @cython.inline
+    def _number(self, column: cython.Py_ssize_t, at: cython.Py_ssize_t) -> cython.ulonglong:
+        """Gives the number of an entry in a column; wrong for what a tombstone does not have."""
+        width: cython.Py_ssize_t = self._widths[column]
+        code: cython.ulonglong = _get_bits(self._data, self._starts[column], at * width, width)
+        if not cython.compiled:
+            return (self._bases[column] + code) & 0xFFFFFFFFFFFFFFFF
+        return self._bases[column] + code
+
+    def deadline(self, at: cython.Py_ssize_t) -> object:
+        """Gives the deadline of an entry, in ms."""
+        return self._number(_DEADLINE, at)
+
+    def id(self, at: cython.Py_ssize_t) -> object:
+        """Gives the id of an entry."""
+        return self._number(_ID, at)
+
+    def attributes(self, at: cython.Py_ssize_t) -> object:
+        """Gives the attributes of an entry."""
+        return self._number(_ATTRIBUTES, at)
+
+    def row(self, at: cython.Py_ssize_t) -> tuple:
+        """Gives an entry: deadline, id, attributes, the two times, count, reason, value."""
+        deadline: object = self._number(_DEADLINE, at)
+        id: object = self._number(_ID, at)
+        attributes: cython.ulonglong = self._number(_ATTRIBUTES, at)
+        if attributes & _TOMBSTONE:
+            return (deadline, id, attributes, 0, 0, 0, b"", b"")
+        enqueue: object = self._number(_ENQUEUE, at)
+        width: cython.Py_ssize_t = self._widths[_REQUEUE]
+        code: cython.ulonglong = _get_bits(self._data, self._starts[_REQUEUE], at * width, width)
+        requeue: object = 0
+        if code > 0:
+            requeue = self._bases[_REQUEUE] + (code - 1)
+        count: object = self._number(_COUNT, at)
+        start: cython.Py_ssize_t = self._ends[at]
+        reason: bytes = take_bytes(self._data, start, self._ends[at + 1] - start)
+        start = self._ends[self.count + at]
+        value: bytes = take_bytes(self._data, start, self._ends[self.count + at + 1] - start)
+        return (deadline, id, attributes, enqueue, requeue, count, reason, value)
+
+    def search(self, deadline: cython.ulonglong, id: cython.ulonglong) -> cython.Py_ssize_t:
+        """Gives the index of the first entry whose key is not below the one given."""
+        low: cython.Py_ssize_t = 0
+        high: cython.Py_ssize_t = self.count
+        middle: cython.Py_ssize_t
+        found: cython.ulonglong
+        while low < high:
+            middle = (low + high) >> 1
+            found = self._number(_DEADLINE, middle)
+            if found < deadline or (found == deadline and self._number(_ID, middle) < id):
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def find_id(self, id: cython.ulonglong, at: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        """Gives the index of the first entry of an id from `at` on; -1 if there is none."""
+        while at < self.count:
+            if self._number(_ID, at) == id:
+                return at
+            at += 1
+        return -1
