@@ -29,6 +29,7 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, "forebay")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "name"), EACH_SCENARIO)
 def test_no_power_cut_breaks_a_promise_of_the_scenario(kind: str, name: str) -> None:
     campaign = Campaign(KINDS[kind])
