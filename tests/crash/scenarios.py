@@ -244,7 +244,7 @@ FIFO_SCENARIOS: dict[str, tuple[Steps, dict[str, Any]]] = {
     "interval draining": (draining, {"sync": "interval"}),
     "interval popping": (popping, {"sync": "interval"}),
     "adoption": (adoption, {}),
-    "os adoption": (adoption, {"sync": "os", "file_bytes": 300}),
+    "os adoption": (adoption, {"sync": "os", "file_bytes": 700}),
 }
 
 
