@@ -123,6 +123,23 @@ def test_a_consumer_can_be_iterated(tmp_path: Path) -> None:
         assert consumer.position == 30
 
 
+def test_a_commit_between_two_records_covers_only_what_was_given(tmp_path: Path) -> None:
+    with open_log(tmp_path) as log:
+        log.append_many(numbered(30))
+        consumer = log.consumer("c")
+
+        for record in consumer:
+            consumer.commit()
+            assert consumer.committed == record.offset + 1
+            if record.offset == 17:
+                break
+        rest = consumer.read(100)
+
+    assert values_of(rest) == numbered(30)[18:]
+    with open_log(tmp_path) as log:
+        assert values_of(log.consumer("c").read(100)) == numbered(30)[18:]
+
+
 def test_a_consumer_sees_what_comes_after_it_was_at_the_end(tmp_path: Path) -> None:
     values = numbered(40)
     seen = []

@@ -75,9 +75,13 @@ class Consumer:
         self._scanner.close()
 
     def __iter__(self) -> Iterator[Record]:
-        """Gives the records that are there now, one by one."""
-        while records := self.read():
-            yield from records
+        """Gives the records that are there now, one by one; a commit covers those given so far."""
+        while records := self.read(1):
+            yield records[0]
+            while self._records:
+                record = self._records.pop(0)
+                self.position = record.offset + 1
+                yield record
 
     def __repr__(self) -> str:
         return f"<Consumer {self.name!r} at {self.position} of {self._log.path}>"
