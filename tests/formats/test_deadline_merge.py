@@ -17,7 +17,8 @@ B = ["0000000001.p-idx", "0000000001.t-idx"]
 C = ["0000000002.p-idx", "0000000002.t-idx"]
 
 few_keys = st.builds(Key, st.integers(0, 3), st.integers(0, 2))
-few_entries = st.one_of(st.builds(Tombstone, few_keys), st.builds(Item, few_keys, st.just(b"v")))
+few_values = st.sampled_from([b"u", b"v", b"w"])
+few_entries = st.one_of(st.builds(Tombstone, few_keys), st.builds(Item, few_keys, few_values))
 
 
 def golden_runs(names: list[str]) -> list[list[Entry]]:
@@ -57,6 +58,13 @@ def test_a_tombstone_cancels_one_item_on_whichever_side_it_is(swapped: bool) -> 
     assert list(merge(runs, full=False)) == [new]
 
 
+def test_the_same_item_in_two_runs_is_one() -> None:
+    item = Item(Key(1, 1), b"v")
+
+    assert list(merge([[item], [item]], full=True)) == [item]
+    assert not list(merge([[item], [item], [Tombstone(item.key)]], full=True))
+
+
 def test_a_tombstone_of_another_deadline_or_id_cancels_nothing() -> None:
     item = Item(Key(5, 5), b"v")
     others: list[Entry] = [Tombstone(Key(4, 5)), Tombstone(Key(5, 4)), Tombstone(Key(6, 5))]
@@ -69,9 +77,9 @@ def test_a_tombstone_of_another_deadline_or_id_cancels_nothing() -> None:
 def test_what_is_left_is_the_difference_by_key(runs: list[list[Entry]], full: bool) -> None:
     for run in runs:
         run.sort(key=by_key)
-    balance: Counter[Key] = Counter()
-    for entry in (entry for run in runs for entry in run):
-        balance[entry.key] += -1 if isinstance(entry, Tombstone) else 1
+    entries = [entry for run in runs for entry in run]
+    balance = Counter(item.key for item in {entry for entry in entries if isinstance(entry, Item)})
+    balance.subtract(entry.key for entry in entries if isinstance(entry, Tombstone))
 
     merged = list(merge(runs, full=full))
 

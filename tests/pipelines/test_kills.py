@@ -33,8 +33,8 @@ max_offsets_per_trigger = 60
 """
 # A Java that starts fast, as the tests of the shared session have it.
 FAST_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-# Published, but not yet known to Spark. Each kill costs the start of a Spark: the other moments have
-# their turn in the long tier.
+# Published, but not yet known to Spark. Each kill costs the start of a Spark: the other moments
+# have their turn in the long tier.
 MOMENT = "renamed"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 import click
 
@@ -20,6 +21,7 @@ from forebay.cli.inspection import end_damage, owner_of
 from forebay.cli.kinds import act, refuse_options
 from forebay.cli.printing import Printer, framing_of
 from forebay.frames import Damage
+from forebay.queues.deadline_files import holds_deadline_files
 
 
 @click.command("cat")
@@ -33,6 +35,7 @@ from forebay.frames import Damage
 )
 @click.option("--all", "everything", is_flag=True, help="All events of a queue (default).")
 @click.option("--unread", is_flag=True, help="Only the events that are not acknowledged.")
+@click.option("--raw", is_flag=True, help="All entries of a folder of runs, not only live items.")
 @key_option
 @click.option("--count", type=click.IntRange(min=0), help="Print at most so many records.")
 @salvage_option
@@ -43,6 +46,7 @@ def command(
     start: str | int | datetime | None,
     everything: bool,
     unread: bool,
+    raw: bool,
     key_file: str | None,
     count: int | None,
     salvage: bool,
@@ -57,21 +61,32 @@ def command(
     "id":N,"time_ms":N,"ttl_seconds":N,"expires_ms":N,"value_b64":"..."}, expires_ms null if it
     never does, and those that have expired and were not taken are printed as well.
 
+    PATH may also be one run or log of a deadline queue, or a folder of them that the original
+    program left, whose live items are printed by deadline: {"kind":"deadline","type":"pending",
+    "id":N,"deadline_ms":N,"enqueue_ms":N,"requeue_ms":N,"dequeue_count":N,"value_b64":"..."}; a
+    tombstone has only type, id and deadline_ms.
+
     At damage it stops with code 4; with --salvage it goes on and prints
     {"damage":{"path","position","length","reason","torn"}} in its place.
     """
     if everything and unread:
         raise click.UsageError("--all and --unread exclude each other")
+    settings: Any = {"salvage": salvage, "framing": framing, "as_json": as_json, "count": count}
+    given = {"--start": start, "--key-file": key_file, "--unread": unread, "--all": everything}
+    if holds_deadline_files(path):
+        from forebay.cli.deadline_printing import print_deadline_files
+
+        refuse_options("deadline", given)
+        return print_deadline_files(path, raw=raw, **settings)
 
     def cat_log() -> int:
-        given = {"--key-file": key_file, "--unread": unread, "--all": everything}
-        refuse_options("log", given)
-        return _cat_log(path, start or "earliest", count, salvage, framing, as_json)
+        refuse_options("log", {**given, "--start": None, "--raw": raw})
+        return _cat_log(path, start or "earliest", **settings)
 
     def cat_events() -> int:
         from forebay.cli.event_printing import print_events
 
-        refuse_options("beats", {"--start": start, "--framing": framing})
+        refuse_options("beats", {"--start": start, "--framing": framing, "--raw": raw})
         return print_events(
             path, key_file=key_file, salvage=salvage, unread=unread, as_json=as_json, count=count
         )
@@ -79,9 +94,8 @@ def command(
     def cat_fifo() -> int:
         from forebay.cli.fifo_printing import print_fifo
 
-        given = {"--start": start, "--key-file": key_file, "--unread": unread, "--all": everything}
-        refuse_options("fifo", given)
-        return print_fifo(path, salvage=salvage, framing=framing, as_json=as_json, count=count)
+        refuse_options("fifo", {**given, "--raw": raw})
+        return print_fifo(path, **settings)
 
     return act(path, "cat", {"log": cat_log, "beats": cat_events, "fifo": cat_fifo})
 
@@ -89,6 +103,7 @@ def command(
 def _cat_log(
     path: str,
     start: str | int | datetime,
+    *,
     count: int | None,
     salvage: bool,
     framing: str | None,

@@ -24,13 +24,17 @@ def merge(runs: Iterable[Iterable[Entry]], *, full: bool) -> Iterator[Entry]:
 
     `full` says that every run takes part that can hold the item of a tombstone: then a tombstone
     that meets no item is dropped. Otherwise it is kept, because an older run may hold that item.
+    The same item in two files, as a crash between freezing a log and removing it leaves, is one.
     """
     merged = heapq.merge(*map(_checked, runs), key=_KEY)
     for _, same in groupby(merged, _KEY):
         items: list[Entry] = []
         tombstones: list[Entry] = []
         for entry in same:
-            (tombstones if isinstance(entry, Tombstone) else items).append(entry)
+            if isinstance(entry, Tombstone):
+                tombstones.append(entry)
+            elif entry not in items:
+                items.append(entry)
         # Of copies of one key the newest stays.
         yield from items[len(tombstones) :]
         if not full:
