@@ -9,6 +9,7 @@ import pytest
 
 from forebay import Damaged
 from forebay.aio import EventBatch, EventQueue
+from tests.aio.helpers import begin_waiting
 from tests.queues.event_helpers import numbered, numbers_of
 from tests.queues.helpers import flip
 
@@ -69,10 +70,9 @@ def test_who_waits_gets_what_another_task_gives_back(tmp_path: Path) -> None:
         async with EventQueue(tmp_path / "q") as queue:
             await queue.put_many(numbered(2))
             batch = await queue.read()
-            waiting = asyncio.ensure_future(queue.read(timeout=60))
-            await asyncio.sleep(0.05)
+            waiting = await begin_waiting(queue, queue.read(timeout=600))
             await batch.nack()
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(120):
                 return numbers_of(await waiting)
 
     assert asyncio.run(run()) == [0, 1]

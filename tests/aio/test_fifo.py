@@ -15,6 +15,7 @@ import pytest
 
 from forebay import Empty, Full
 from forebay.aio import Fifo
+from tests.aio.helpers import begin_waiting
 
 SMALL = {"file_bytes": 500, "max_bytes": 1_000}
 
@@ -134,15 +135,19 @@ def test_a_take_whose_body_fails_gives_the_entry_back(tmp_path: Path, error: Bas
 
 
 def test_a_take_that_is_cancelled_at_its_end_has_removed_the_entry(tmp_path: Path) -> None:
-    async def take(fifo: Fifo, lock: threading.Lock) -> None:
+    async def take(fifo: Fifo, lock: threading.Lock, taken: asyncio.Event) -> None:
         async with fifo.take(timeout=60):
             lock.acquire()
+            taken.set()
 
     async def run() -> tuple[int, list[bytes]]:
         async with Fifo(tmp_path / "q") as fifo:
             await fifo.push_many([b"1", b"2"])
             lock = fifo.queue._writer.lock
-            taker = await begin(take(fifo, lock))
+            taken = asyncio.Event()
+            taker = asyncio.ensure_future(take(fifo, lock, taken))
+            # When this goes on, the taker has begun to remove the entry, and waits for the lock.
+            await taken.wait()
             taker.cancel()
             await asyncio.sleep(0.05)
             lock.release()
@@ -178,7 +183,7 @@ def test_a_push_that_is_cancelled_while_it_waits_for_room_has_written_nothing(
     async def run() -> tuple[int, list[bytes]]:
         async with Fifo(tmp_path / "q", **SMALL) as fifo:
             count = await fill(fifo)
-            pushing = [await begin(fifo.push(b"y" * 100)) for _ in range(3)]
+            pushing = [await begin_waiting(fifo, fifo.push(b"y" * 100)) for _ in range(3)]
             for task in pushing:
                 task.cancel()
             await asyncio.gather(*pushing, return_exceptions=True)
@@ -196,20 +201,20 @@ def test_a_push_waits_for_room_as_long_as_it_is_told(tmp_path: Path) -> None:
             with pytest.raises(Full, match=r"in 0\.2 s; nothing was written"):
                 await fifo.push(b"y" * 100, timeout=0.2)
             spent = time.monotonic() - begun
-            pushing = await begin(fifo.push(b"y" * 100, timeout=60))
+            pushing = await begin_waiting(fifo, fifo.push(b"y" * 100, timeout=600))
             assert not pushing.done()
             await fifo.pop()
             await pushing
             return spent
 
-    assert 0.2 <= asyncio.run(run()) < 5
+    assert 0.2 <= asyncio.run(run()) < 60
 
 
 def test_a_batch_that_never_fits_is_refused_at_once(tmp_path: Path) -> None:
     async def run() -> None:
         async with Fifo(tmp_path / "q", **SMALL) as fifo:
             with pytest.raises(Full, match="more than max_bytes"):
-                await asyncio.wait_for(fifo.push_many([b"x" * 100] * 50), 30)
+                await asyncio.wait_for(fifo.push_many([b"x" * 100] * 50), 120)
 
     asyncio.run(run())
 
@@ -235,7 +240,7 @@ def test_it_stands_where_an_asyncio_queue_stood(tmp_path: Path) -> None:
 def test_peek_goes_over_the_entries_and_lets_them_stay(tmp_path: Path) -> None:
     async def run() -> list[object]:
         async with Fifo(tmp_path / "q", **SMALL) as fifo:
-            first = await fifo.push(b"1", ttl_seconds=60)
+            first = await fifo.push(b"1", ttl_seconds=3_600)
             last = await fifo.push_many([b"2", b"3"])
             entry = await fifo.peek()
             following = await fifo.peek(after=first)
@@ -245,7 +250,7 @@ def test_peek_goes_over_the_entries_and_lets_them_stay(tmp_path: Path) -> None:
             sizes = [len(fifo), fifo.capacity, fifo.capacity_for(68)]
             return [entry.id == first, entry.ttl_seconds, following.value, behind, *sizes]
 
-    assert asyncio.run(run()) == [True, 60, b"2", None, 3, 1_000, 10]
+    assert asyncio.run(run()) == [True, 3_600, b"2", None, 3, 1_000, 10]
 
 
 @pytest.mark.slow

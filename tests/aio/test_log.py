@@ -10,6 +10,7 @@ import pytest
 import forebay
 from forebay import Damaged, InvalidOption, Overtaken, Record
 from forebay.aio import Log
+from tests.aio.helpers import begin_waiting
 from tests.queues.helpers import flip, frame_position, segment_files
 
 VALUES = [b"%03d" % number for number in range(10)]
@@ -68,8 +69,8 @@ def test_tasks_that_share_a_consumer_get_each_record_once(tmp_path: Path) -> Non
     async def run() -> list[bytes]:
         async with Log(tmp_path / "q") as log:
             consumer = await log.consumer("c")
-            reading = [asyncio.ensure_future(consumer.read(2, timeout=60)) for _ in range(5)]
-            await asyncio.sleep(0.05)
+            reads = [consumer.read(2, timeout=120) for _ in range(5)]
+            reading = [await begin_waiting(log, read) for read in reads]
             await log.append_many(VALUES)
             parts = await asyncio.gather(*reading)
             return [value for part in parts for value in values_of(part)]
@@ -155,10 +156,9 @@ def test_without_a_background_thread_a_consumer_sees_what_was_appended_on_the_lo
     async def run() -> list[bytes]:
         async with Log(tmp_path / "q", sync="os", background=False) as log:
             consumer = await log.consumer("c")
-            reading = asyncio.ensure_future(consumer.read(timeout=60))
-            await asyncio.sleep(0.05)
+            reading = await begin_waiting(log, consumer.read(timeout=600))
             await log.append(b"1")
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(120):
                 records = await reading
             await log.maintain()
             await log.sync()

@@ -16,6 +16,16 @@ from forebay.cli.main import main
 from tests.sources import ROOT
 
 SEGMENT_BYTES = 1_000
+_TELL_LOADED = """
+import sys
+from forebay.cli.main import main
+
+def tell_loaded():
+    loaded = {"pandas", "py4j", "pyarrow", "pyspark", "rich"} & set(sys.modules)
+    print(f"loaded: {sorted(loaded)}", flush=True)
+
+"""
+NOTHING_LOADED = b"loaded: []\n"
 
 
 def run(*arguments: object, stdin: bytes = b"") -> Result:
@@ -25,8 +35,24 @@ def run(*arguments: object, stdin: bytes = b"") -> Result:
 
 def start(*arguments: object, stdin: int = subprocess.PIPE) -> subprocess.Popen[bytes]:
     """Starts the program as a process of its own."""
+    return _start(["-m", "forebay"], arguments, stdin)
+
+
+def start_held(
+    program: str, *arguments: object, stdin: int = subprocess.PIPE
+) -> subprocess.Popen[bytes]:
+    """Starts the program as a process of its own, after `program` has changed some of it.
+
+    `tell_loaded()` prints which of the libraries that take long to load are there.
+    """
+    return _start(["-c", _TELL_LOADED + program + "\nmain()"], arguments, stdin)
+
+
+def _start(
+    command: list[str], arguments: tuple[object, ...], stdin: int
+) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-m", "forebay", *map(str, arguments)],
+        [sys.executable, *command, *map(str, arguments)],
         stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

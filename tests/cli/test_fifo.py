@@ -175,7 +175,7 @@ def test_an_option_out_of_bounds_is_a_usage_error(
 
 
 def test_take_prints_and_removes_in_order(tmp_path: Path) -> None:
-    path = make_fifo(tmp_path / "q", numbered(250), ttl_seconds=60)
+    path = make_fifo(tmp_path / "q", numbered(250), ttl_seconds=3600)
 
     one = run("take", path)
     many = run("take", path, "-n", 200, "--json")
@@ -221,11 +221,11 @@ def test_take_into_a_pipe_that_nobody_reads_loses_nothing(tmp_path: Path) -> Non
 
 def test_take_waits_for_an_entry_and_lets_others_push_meanwhile(tmp_path: Path) -> None:
     path = make_fifo(tmp_path / "q", [])
-    waiting = start("take", path, "--timeout", "30")
+    waiting = start("take", path, "--timeout", "240")
     time.sleep(0.5)
 
     run("put", path, stdin=b"at last\n")
-    printed, said = waiting.communicate(timeout=30)
+    printed, said = waiting.communicate(timeout=240)
 
     assert (waiting.returncode, printed, said) == (exits.OK, b"at last\n", b"")
 

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import json
 import os
 import signal
 import subprocess
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,7 @@ from forebay.cli.tour_teller import TourTeller
 from forebay.dashboard.history import Outage
 from forebay.dashboard.page import cell_text
 from forebay.queues.places import offset_of
-from tests.cli.helpers import make_log, run, start, values_of
+from tests.cli.helpers import NOTHING_LOADED, make_log, run, start, start_held, values_of
 from tests.dashboard.reading import PageReader
 from tests.queues.helpers import wait_until
 
@@ -55,7 +55,7 @@ EVENTS = PER_QUEUE_MIN * len(QUEUES)
 PLAN = Plan(EVENTS)
 LINES_MAX = 30
 # Less than a minute on two idle cores; Spark starts three times, and others may be at work.
-TOUR_SECONDS_MAX = 400.0
+TOUR_SECONDS_MAX = 1200.0
 Row = dict[str, Any]
 
 
@@ -102,14 +102,15 @@ def finish(process: subprocess.Popen[bytes]) -> tuple[int, bytes, bytes]:
         output, said = process.communicate(timeout=TOUR_SECONDS_MAX)
     except subprocess.TimeoutExpired:
         process.terminate()
-        output, said = process.communicate(timeout=60)
+        output, said = process.communicate(timeout=240)
     return process.returncode, output, said
 
 
 def check_claims(path: Path, told: list[Row]) -> None:
     recovered, resumed, *rest, last = told
     assert [row["holds"] for row in (recovered, resumed, *rest)] == [True] * 6
-    assert PLAN.per_queue * 2 // 5 <= recovered["acknowledged"] < PLAN.per_queue
+    # As a rule not all of them: but it goes on while the one who is to kill it is held up.
+    assert PLAN.per_queue * 2 // 5 <= recovered["acknowledged"] <= PLAN.per_queue
     assert resumed["published"] == resumed["kept"] >= 2
     assert resumed["back_seconds"] > 0
     assert rest[0]["queues"] == {
@@ -140,6 +141,27 @@ def check_report(path: Path, told: list[Row]) -> None:
     assert [one.attributes["class"] for one in page.all("li")] == ["holds"] * 6
 
 
+# Tells what is loaded before anything is done, and goes no further than to the start of the ingest.
+HELD = """
+import time
+from forebay.cli import tour
+from forebay.cli.tour_processes import Command
+check, start = tour._check_installation, Command.start
+
+def held_check():
+    tell_loaded()
+    check()
+
+def held_start(command):
+    start(command)
+    print("started", flush=True)
+    time.sleep(600)
+
+tour._check_installation, Command.start = held_check, held_start
+"""
+STARTED = b"started\n"
+
+
 class Ring(Exception):
     """An alarm clock rang."""
 
@@ -162,7 +184,7 @@ def test_a_signal_while_a_process_is_looked_at_does_not_keep_its_end_waiting(
                 while True:
                     producer.look()
         # If a lock were left behind, this would wait until the clock rings.
-        signal.alarm(30)
+        signal.alarm(240)
         producer.end()
     finally:
         signal.alarm(0)
@@ -173,23 +195,23 @@ def test_a_signal_while_a_process_is_looked_at_does_not_keep_its_end_waiting(
 
 @pytest.mark.slow
 def test_the_first_line_comes_at_once_and_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
-    started = time.monotonic()
-    process = start("tour", "--out", tmp_path / "out", stdin=subprocess.DEVNULL)
+    process = start_held(HELD, "tour", "--out", tmp_path / "out", stdin=subprocess.DEVNULL)
     assert process.stdout is not None
 
-    first = process.stdout.readline()
-    waited = time.monotonic() - started
-    assert wait_until(lambda: "ingest.toml" in str(processes_that_name(tmp_path)), 60)
-    # It must have noted the process that it has just started.
-    time.sleep(0.5)
+    lines = list(itertools.takewhile(STARTED.__ne__, iter(process.stdout.readline, b"")))
+    running = processes_that_name(tmp_path)
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=120)
+    _, said = process.communicate(timeout=240)
+    left = processes_that_name(tmp_path)
 
-    assert first.startswith(b"forebay ")
-    # Loading takes its time on a busy machine; on an idle one this is a third of a second.
-    assert waited < 3
+    assert lines[0].startswith(b"forebay ")
+    assert lines[2] == NOTHING_LOADED
+    assert "ingest.toml" in str(running)
     assert (process.returncode, said.strip()) == (exits.INTERRUPTED, b"forebay: interrupted")
-    assert not processes_that_name(tmp_path)
+    # The producers were waited for; what the ingest had started may still be about to end.
+    assert "producer" in str(running)
+    assert "producer" not in str(left)
+    assert wait_until(lambda: not processes_that_name(tmp_path))
 
 
 def processes_that_name(path: Path) -> list[str]:
@@ -277,7 +299,9 @@ def test_the_frame_of_an_event_is_where_it_is_said_to_be(tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_a_producer_that_is_killed_goes_on_behind_what_it_promised(tmp_path: Path) -> None:
-    producer = Producer(str(tmp_path / "doors"), 400, [40, 100_000])
+    path = tmp_path / "doors"
+    # So many that it is killed in the middle, whoever is held up meanwhile.
+    producer = Producer(str(path), 10**9, [200, 100_000])
 
     def look_until(offset: int) -> bool:
         producer.look()
@@ -285,17 +309,24 @@ def test_a_producer_that_is_killed_goes_on_behind_what_it_promised(tmp_path: Pat
 
     try:
         producer.start()
-        assert wait_until(lambda: look_until(50), 30)
+        assert wait_until(lambda: look_until(50))
         producer.kill()
         promised = producer.acknowledged
         producer.start()
-        assert wait_until(lambda: look_until(400) and producer.done, 30)
+        assert wait_until(lambda: look_until(promised + 50))
+        found = producer.found
+        producer.kill()
+        count = len(values_of(path)) + 50
+        producer = Producer(str(path), count, [200, 100_000])
+        producer.start()
+        assert wait_until(lambda: look_until(count) and producer.done)
     finally:
         producer.end()
 
-    assert producer.found is not None
-    assert 50 <= promised <= producer.found < 400
-    assert values_of(tmp_path / "doors") == [event("doors", offset) for offset in range(400)]
+    assert found is not None
+    assert 50 <= promised <= found
+    assert producer.found == count - 50
+    assert values_of(path) == [event("doors", offset) for offset in range(count)]
 
 
 @pytest.mark.slow
@@ -309,7 +340,7 @@ def test_a_producer_that_ends_by_itself_is_an_error(tmp_path: Path) -> None:
 
     producer.start()
     with pytest.raises(ProcessFailed, match="the producer of file ended by itself, with code 1"):
-        wait_until(look, 30)
+        wait_until(look)
     producer.end()
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+
 from forebay.kernels.entry import METADATA_BYTES
 from forebay.kernels.pusher import Pusher
-from forebay.queues import fifo_recovery, fifo_scanner
+from forebay.queues import fifo_adoption, fifo_recovery, fifo_scanner
+from forebay.queues.fifo_adoption import _Copy
 from forebay.queues.fifo_bounds import Bounds, TapeEnd
 from forebay.queues.fifo_head import HeadFile, Lent
 from forebay.queues.fifo_reading import Reading
@@ -19,6 +22,7 @@ from forebay.storage.tape import TapeWriter
 from tests.crash.handles import ForgetfulDirectory
 from tests.crash.hunts import Bugs, Patch, cut_power, fail_calls
 from tests.crash.kinds import FIFO
+from tests.crash.log_bugs import batch_adopted_without_a_ledger
 
 
 def no_sync(patch: Patch) -> None:
@@ -59,6 +63,10 @@ def lent_entries_not_noted(patch: Patch) -> None:
 
 def staged_entries_forgotten(patch: Patch) -> None:
     patch.setattr(fifo_recovery, "read_staged", lambda directory: None)
+
+
+def staged_entries_left_standing(patch: Patch) -> None:
+    patch.setattr(fifo_recovery, "blank_staged", lambda directory: None)
 
 
 def staging_space_reused_too_early(patch: Patch) -> None:
@@ -116,6 +124,20 @@ def clean_mark_left_standing(patch: Patch) -> None:
     patch.setattr(TailFile, "write", write)
 
 
+def pushes_after_an_undecided_adoption(patch: Patch) -> None:
+    patch.setattr(fifo_adoption, "may_be_decided", lambda directory: False)
+
+
+def adopted_files_not_synced(patch: Patch) -> None:
+    def seal(self: _Copy) -> None:
+        if self._file is not None:
+            self._file.truncate(self._file_bytes)
+            self._file.close()
+            self._file = None
+
+    patch.setattr(_Copy, "_seal", seal)
+
+
 def data_hash_not_looked_at(patch: Patch) -> None:
     def trusting(
         data: bytes,
@@ -155,10 +177,20 @@ BUGS: Bugs = {
     "files gone under lent entries": (files_go_that_hold_lent_entries, cut_power(FIFO, "lending")),
     "lent entries not noted": (lent_entries_not_noted, cut_power(FIFO, "os lending")),
     "staged entries forgotten": (staged_entries_forgotten, cut_power(FIFO, "os killed")),
+    "staged entries left standing": (staged_entries_left_standing, cut_power(FIFO, "os staged")),
     "staging reused too early": (staging_space_reused_too_early, cut_power(FIFO, "os draining")),
     "head left at the old bytes": (head_does_not_follow_the_copy, cut_power(FIFO, "os popping")),
-    "old bytes taken for a copy": (old_bytes_taken_for_a_copy, cut_power(FIFO, "os lending")),
-    "copy not announced": (copy_not_announced, cut_power(FIFO, "os lending")),
+    "old bytes taken for a copy": (
+        old_bytes_taken_for_a_copy,
+        cut_power(FIFO, "os lending", "os staged"),
+    ),
+    "copy not announced": (copy_not_announced, cut_power(FIFO, "os lending", "os staged")),
+    "adopted twice": (batch_adopted_without_a_ledger, cut_power(FIFO, "adoption")),
+    "adoption left undecided": (
+        pushes_after_an_undecided_adoption,
+        fail_calls(FIFO, "adoption", errno.EIO),
+    ),
+    "adopted files not synced": (adopted_files_not_synced, cut_power(FIFO, "adoption")),
     "ids start anew": (ids_start_anew, cut_power(FIFO, "singles")),
     "short write ignored": (short_write_ignored, fail_calls(FIFO, "rolling", None)),
     "clean mark left standing": (clean_mark_left_standing, cut_power(FIFO, "closing")),

@@ -24,7 +24,12 @@ from tests.queues.event_helpers import make_key
 KILLS_EACH = 40
 EVENT_KILLS_EACH = 15
 FIFO_KILLS_EACH = 20
-OPTIONS: dict[str, Any] = {"segment_bytes": 40_000, "staging_bytes": 16_384}
+# Trimmed by the writer alone, so that what is there stays while it is being checked.
+OPTIONS: dict[str, Any] = {
+    "segment_bytes": 40_000,
+    "staging_bytes": 16_384,
+    "trim_interval_seconds": None,
+}
 
 
 def value_at(offset: int) -> bytes:

@@ -157,7 +157,7 @@ def test_the_script_of_the_page_draws_each_plot_in_its_place(tmp_path: Path) -> 
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=240,
     )
 
     first, second = json.loads(result.stdout)

@@ -19,6 +19,7 @@ from tests.queues.event_helpers import (
     numbered,
     open_queue,
 )
+from tests.spark.cursors import wait_for_cursors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,6 +47,7 @@ def test_logs_and_event_queues_land_in_the_same_tables(spark: SparkSession, tmp_
     source, out = f"{tmp_path}/q/*", tmp_path / "out"
     run(spark, source, out, schema=schema, max_offsets_per_trigger=20, **options)
     fill(tmp_path / "q" / "agents", 4, first=25, version="v3-seed")
+    wait_for_cursors(source, "tables")
     second = run(spark, source, out, schema=schema, **options)
 
     assert second.queues == {f"{tmp_path}/q/agents": Counts(landed=4, decoded=4)}

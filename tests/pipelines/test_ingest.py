@@ -19,6 +19,7 @@ from forebay.pipelines.tables import DAMAGE, DECODED, DROPPED, LANDED, REJECTED
 from tests.pipelines.conftest import Made
 from tests.pipelines.helpers import append, event, numbered, places, proof_of, run
 from tests.queues.helpers import flip, frame_position, segment_files
+from tests.spark.cursors import wait_for_cursors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -81,6 +82,7 @@ def test_a_second_run_goes_on_behind_the_first_and_trimming_follows(
 
     first = run(spark, tmp_path / "q", tmp_path / "out", consumer_id="tables")
     append(tmp_path / "q", [event(30)])
+    wait_for_cursors(tmp_path / "q", "tables")
     second = run(
         spark, tmp_path / "q", tmp_path / "out", consumer_id="tables", on_progress=told.append
     )

@@ -19,6 +19,7 @@ from tests.counting import Count
 from tests.pipelines.helpers import append, event, numbered, places, proof_of
 from tests.pipelines.killed_driver import MOMENTS
 from tests.sources import ROOT
+from tests.spark.cursors import wait_for_cursors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,15 +44,16 @@ def start(*command: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=280,
+        timeout=600,
         env={**os.environ, "PYTHONPATH": paths, "JAVA_TOOL_OPTIONS": FAST_JAVA},
     )
 
 
 def kill_one(file: Path, moment: str, batch: int) -> None:
-    """Runs a driver that dies at a moment of a batch."""
+    """Runs a driver that dies at a moment of a batch, and what it started with it."""
     killed = start("-m", "tests.pipelines.killed_driver", str(file), moment, str(batch))
     assert killed.returncode == -signal.SIGKILL, killed.stderr
+    wait_for_cursors(file.parent / "q*", "tables")
 
 
 @pytest.mark.crash

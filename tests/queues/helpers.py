@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 from forebay import Log, Record
 from forebay.formats.fflg import Frames, Header, parse_segment_name
 from forebay.storage import inbox
+from forebay.storage.commit import GroupCommit
 from forebay.storage.filesystem import DiskFilesystem, write_all
 from tests.crash.forgetful import ForgetfulFilesystem
 from tests.sources import ROOT
@@ -93,7 +95,7 @@ def run_python(program: str, *arguments: object) -> subprocess.CompletedProcess[
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=240,
         env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
     )
 
@@ -117,6 +119,28 @@ def run_threads(count: int, work: Callable[[int], object]) -> None:
         thread.join()
     if errors:
         raise errors[0]
+
+
+def sync_together(commit: GroupCommit, count: int) -> None:
+    """Holds each sync until `count` threads wait for it, however late one of them comes."""
+    sync = commit._sync
+
+    def sync_all() -> int:
+        if not wait_until(lambda: len(commit._waiting) == count - 1):
+            raise OSError(f"{len(commit._waiting) + 1} threads wait for one sync, not {count}")
+        return sync()
+
+    commit._sync = sync_all
+
+
+def open_files(path: Path) -> list[str]:
+    """Lists what this process has open below a path; what others left open does not count."""
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        # The directory was open while it was listed.
+        with contextlib.suppress(FileNotFoundError):
+            found.append(os.readlink(f"/proc/self/fd/{name}"))
+    return [file for file in found if file.startswith(str(path))]
 
 
 def kill(log: Log, filesystem: ForgetfulFilesystem) -> ForgetfulFilesystem:

@@ -13,6 +13,7 @@ from tests.queues.helpers import (
     PER_SEGMENT,
     SEGMENT_BYTES,
     numbered,
+    open_files,
     run_python,
     segment_files,
     snapshot,
@@ -294,22 +295,20 @@ def test_an_empty_file_behind_the_end_of_a_closed_log_is_set_aside(tmp_path: Pat
 
 def test_a_failed_open_gives_its_files_back(tmp_path: Path) -> None:
     path = lone_segment(tmp_path, b"FFLG\0\3" + bytes(40))
-    before = len(os.listdir("/proc/self/fd"))
 
     for _ in range(3):
         with pytest.raises(UnsupportedVersion):
             Log(path)
 
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_files(path) == []
 
 
 def test_an_open_that_fails_late_gives_its_files_back(tmp_path: Path) -> None:
     path = three_segments(tmp_path)
     (path / "ledger").write_bytes(b"garbage")
-    before = len(os.listdir("/proc/self/fd"))
 
     for _ in range(3):
         with pytest.raises(Damaged):
             Log(path)
 
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_files(path) == []

@@ -23,6 +23,7 @@ from tests.queues.helpers import (
     run_threads,
     segment_files,
     values_of,
+    wait_until,
 )
 
 MAX_BYTES = 4 * SEGMENT_BYTES
@@ -122,10 +123,10 @@ def test_a_blocked_append_goes_on_when_another_thread_commits_and_trims(
         )
         writer.start()
         while len(taken) < total:
-            taken += values_of(consumer.read(20, timeout=20))
+            taken += values_of(consumer.read(20, timeout=120))
             consumer.commit()
             log.trim()
-        writer.join(20)
+        writer.join(120)
 
         assert not writer.is_alive()
         assert taken == numbered(total)
@@ -143,7 +144,7 @@ def test_a_blocked_append_waits_as_long_as_nobody_commits(tmp_path: Path) -> Non
 
         consumer.read(3 * PER_SEGMENT)
         consumer.commit()
-        blocked.join(20)
+        blocked.join(120)
 
         assert waited
         assert not blocked.is_alive()
@@ -164,9 +165,9 @@ def test_closing_ends_a_blocked_append(tmp_path: Path) -> None:
 
     blocked = threading.Thread(target=work, daemon=True)
     blocked.start()
-    time.sleep(0.1)
+    assert wait_until(lambda: log.changes.watchers > 0)
     log.close()
-    blocked.join(20)
+    blocked.join(120)
 
     assert not blocked.is_alive()
     assert len(errors) == 1

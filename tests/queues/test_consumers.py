@@ -17,7 +17,8 @@ each_sync = pytest.mark.parametrize("sync", SYNCS)
 
 
 def open_log(path: Path, **options: Any) -> Log:
-    return Log(path / "q", **{"segment_bytes": SEGMENT_BYTES, **options})
+    defaults = {"segment_bytes": SEGMENT_BYTES, "trim_interval_seconds": None}
+    return Log(path / "q", **{**defaults, **options})
 
 
 def test_a_new_consumer_starts_at_the_earliest_record(tmp_path: Path) -> None:
@@ -277,7 +278,7 @@ def test_threads_with_consumers_of_their_own_each_get_everything(tmp_path: Path,
             consumer = log.consumer(f"c{number}")
             taken: list[bytes] = []
             while len(taken) < total:
-                taken += values_of(consumer.read(37, timeout=10))
+                taken += values_of(consumer.read(37, timeout=120))
                 consumer.commit()
             found[number] = taken
 
@@ -295,7 +296,7 @@ def test_a_read_with_a_timeout_raises_empty_when_nothing_comes(tmp_path: Path) -
         with pytest.raises(Empty, match=r"nothing new for 'c' in 0\.1 s"):
             consumer.read(timeout=0.1)
 
-        assert 0.1 <= time.monotonic() - start < 5
+        assert 0.1 <= time.monotonic() - start < 60
 
 
 def test_empty_is_the_empty_of_the_standard_library(tmp_path: Path) -> None:
@@ -314,7 +315,7 @@ def test_a_waiting_read_returns_when_a_record_comes(tmp_path: Path, sync: str) -
         timer = threading.Timer(0.1, log.append, [b"late"])
         timer.start()
 
-        records = consumer.read(timeout=30)
+        records = consumer.read(timeout=120)
 
         timer.join()
         assert values_of(records) == [b"late"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from forebay import Closed, Empty, Fifo, Full, InvalidOption, Locked, NotAQueue,
 from forebay.queues.fifo_head import LENT_MAX
 from tests.formats.entry_independent import read_tape
 from tests.queues.fifo_helpers import open_fifo, peek_all, tape_files
-from tests.queues.helpers import SYNCS, numbered, run_python, run_threads, wait_until
+from tests.queues.helpers import SYNCS, numbered, run_python, run_threads, sync_together, wait_until
 
 
 @pytest.mark.parametrize("sync", SYNCS)
@@ -207,9 +206,9 @@ def test_a_fifo_stands_where_a_queue_stood(tmp_path: Path) -> None:
 def test_a_pop_that_waits_is_woken_by_a_push(tmp_path: Path) -> None:
     found: list[bytes | None] = []
     with open_fifo(tmp_path / "q", sync="os") as fifo:
-        waiting = threading.Thread(target=lambda: found.append(fifo.pop(timeout=30)))
+        waiting = threading.Thread(target=lambda: found.append(fifo.pop(timeout=120)))
         waiting.start()
-        time.sleep(0.05)
+        assert wait_until(lambda: fifo.changes.watchers > 0)
         fifo.push(b"at last")
         waiting.join()
 
@@ -223,7 +222,7 @@ def test_a_push_into_a_full_queue_waits_for_a_pop(tmp_path: Path) -> None:
         fifo.push(b"x" * 1_900)
         waiting = threading.Thread(target=lambda: fifo.push(b"y" * 1_000))
         waiting.start()
-        time.sleep(0.05)
+        assert wait_until(lambda: fifo.changes.watchers > 0)
         before = len(fifo)
         fifo.pop()
         waiting.join()
@@ -356,10 +355,10 @@ def test_pushes_and_pops_of_many_threads_lose_and_double_nothing(tmp_path: Path)
 
 def test_durable_pushes_of_many_threads_share_syncs(tmp_path: Path) -> None:
     with Fifo(tmp_path / "q", file_bytes=1_000_000) as fifo:
+        sync_together(fifo._writer.commit, 16)
         run_threads(16, lambda number: [fifo.push(b"%d" % number) for _ in range(20)])
 
-        assert len(fifo) == 320
-        assert fifo.info()["syncs"] < 300
+        assert (len(fifo), fifo.info()["syncs"]) == (320, 20)
 
 
 def test_the_background_thread_drains_and_syncs(tmp_path: Path) -> None:

@@ -77,8 +77,7 @@ def test_a_running_owner_adopts_a_batch_by_itself(tmp_path: Path, sync: str) -> 
         fifo.push(numbered(1)[0])
         hand_in(tmp_path / "q", 1, numbered(2, first=1))
 
-        # Planned within a second; a busy machine may take longer.
-        assert wait_until(lambda: fifo.size == 3, seconds=3)
+        assert wait_until(lambda: fifo.size == 3)
         assert fifo.pop_many(9) == numbered(3)
 
 

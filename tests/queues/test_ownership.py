@@ -11,7 +11,7 @@ import pytest
 
 import forebay
 from forebay import Closed, Consumer, Locked, Log
-from tests.queues.helpers import numbered, run_python, values_of
+from tests.queues.helpers import numbered, open_files, run_python, values_of
 
 Use = Callable[[Log, Consumer], object]
 USES: dict[str, Use] = {
@@ -193,12 +193,18 @@ def test_closing_twice_does_nothing(tmp_path: Path) -> None:
 
 
 def test_closing_ends_the_background_thread_and_gives_all_files_back(tmp_path: Path) -> None:
-    before = len(os.listdir("/proc/self/fd")), threading.active_count()
     for sync in ("always", "interval", "os"):
         with Log(tmp_path / sync, sync=sync) as log:
             log.append(b"a")
             consumer = log.consumer("c")
             consumer.read()
             consumer.commit()
+            opened = bool(open_files(tmp_path)), len(threads_of(tmp_path))
 
-    assert (len(os.listdir("/proc/self/fd")), threading.active_count()) == before
+        assert opened == (True, 1)
+        assert (open_files(tmp_path), threads_of(tmp_path)) == ([], [])
+
+
+def threads_of(path: Path) -> list[str]:
+    """Lists the threads of the queues below a path; those that others left do not count."""
+    return [thread.name for thread in threading.enumerate() if str(path) in thread.name]

@@ -34,8 +34,8 @@ def main(zip_file: str, queue: str, target: str, checkpoint: str) -> None:
         .trigger(availableNow=True)
         .start(target)
     )
-    query.awaitTermination(120)
-    seen = {"count": counted, "sum": total, "batches": len(query.recentProgress)}
+    query.awaitTermination(240)
+    seen = {"count": counted, "sum": total}
     sys.stdout.write(json.dumps(seen) + "\n")
     spark.stop()
 

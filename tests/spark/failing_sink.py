@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ LATE = "a task is late"
 LATE_DONE = "the late task is done"
 # Spark tries a task so many times.
 TRIES = 3
+_SECONDS_MAX = 240
 
 
 def arm(points: Path, *names: str) -> None:
@@ -46,8 +47,9 @@ class FailPoints:
 
     def write(self, iterator: Iterator[Any]) -> Written:
         context = TaskContext.get()
-        if context is not None and context.partitionId() == 1 and self._take(LATE):
+        if context is not None and context.partitionId() == 1 and self._is_armed(LATE):
             self._leave_to_a_child(iterator)
+        self._wait_while(lambda: self._is_armed(LATE))
         self._meet("before a write", "before every write")
         written: Written = super().write(iterator)  # type: ignore[misc]
         self._meet("after a write", "after every write")
@@ -73,21 +75,29 @@ class FailPoints:
         batches = list(iterator)
         if os.fork() == 0:
             try:
-                deadline = time.monotonic() + 120
-                while not (self.points / ABORTED).exists() and time.monotonic() < deadline:
-                    time.sleep(0.01)
+                self._wait_while(lambda: not (self.points / ABORTED).exists())
                 super().write(iter(batches))  # type: ignore[misc]
                 (self.points / LATE_DONE).touch()
             finally:
                 os._exit(0)
+        # From now on the others may fail.
+        self._take(LATE)
         # Until Spark kills it.
-        time.sleep(120)
+        time.sleep(_SECONDS_MAX)
         raise Failed(LATE)
+
+    def _wait_while(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + _SECONDS_MAX
+        while condition() and time.monotonic() < deadline:
+            time.sleep(0.01)
 
     def _meet(self, *names: str) -> None:
         for name in names:
             if self._take(name):
                 raise Failed(name)
+
+    def _is_armed(self, name: str) -> bool:
+        return (self.points / f"{name} 0").exists()
 
     def _take(self, name: str) -> bool:
         for turn in range(TRIES):

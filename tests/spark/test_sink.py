@@ -7,10 +7,13 @@ appends and gets killed in `owner.py`.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -20,6 +23,8 @@ from tests.counting import Count
 from tests.queues.helpers import wait_until
 from tests.spark.failing_sink import ABORTED, FORMAT, LATE, LATE_DONE, FailingSource, arm
 from tests.spark.owners import Owner
+
+HELD_SECONDS = 240
 
 
 def lines(spark: SparkSession, first: int, end: int, partitions: int = 2) -> DataFrame:
@@ -47,18 +52,21 @@ def write_files(directory: Path, count: int, rows_each: int, first: int = 0) -> 
 
 
 def start_stream(
-    spark: SparkSession, directory: Path, path: Path, kind: str = "forebay", **options: str
+    spark: SparkSession,
+    directory: Path,
+    path: Path,
+    kind: str = "forebay",
+    *,
+    ends: bool = True,
+    **options: str,
 ) -> Any:
-    """Starts a stream over the files, each of them a micro-batch."""
+    """Starts a stream over the files, each of them a micro-batch; it ends when all are read."""
     source = spark.readStream.option("maxFilesPerTrigger", 1).text(str(directory))
     checkpoint = str(directory.parent / "checkpoint")
-    return (
-        source.writeStream.format(kind)
-        .option("checkpointLocation", checkpoint)
-        .options(**options)
-        .trigger(availableNow=True)
-        .start(str(path))
-    )
+    writer = source.writeStream.format(kind).option("checkpointLocation", checkpoint)
+    if ends:
+        writer = writer.trigger(availableNow=True)
+    return writer.options(**options).start(str(path))
 
 
 def values_in(path: Path) -> list[bytes]:
@@ -120,8 +128,7 @@ def test_a_running_owner_in_another_process_takes_the_rows_in(
     write(lines(spark, 0, 200), tmp_path / "q")
     write(lines(spark, 200, 400), tmp_path / "q")
 
-    # The owner looks once a second; a busy machine may take longer.
-    assert wait_until(lambda: len(rows_in(tmp_path / "q")) == 400, seconds=10)
+    assert wait_until(lambda: len(rows_in(tmp_path / "q")) == 400)
     owner.kill()
     assert rows_in(tmp_path / "q") == rows(0, 400)
     own = [value for value in values_in(tmp_path / "q") if value.startswith(b"own")]
@@ -134,7 +141,7 @@ def test_a_running_owner_in_the_same_process_takes_the_rows_in(
     with Log(tmp_path / "q") as log:
         write(lines(spark, 0, 200), tmp_path / "q")
 
-        assert wait_until(lambda: log.end == 200, seconds=10)
+        assert wait_until(lambda: log.end == 200)
 
 
 def rows_in(path: Path) -> list[bytes]:
@@ -153,13 +160,42 @@ def test_a_null_fails_the_batch_with_its_place_and_nothing_of_it_lands(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     frame = lines(spark, 0, 1_000).selectExpr("nullif(value, 'row 700') AS value")
+    frame = frame.mapInArrow(held_until(tmp_path / "go on"), frame.schema)
+    error = "column 'value' is null in row 200 of partition 1"
 
-    with pytest.raises(PySparkException, match="column 'value' is null in row 200 of partition 1"):
-        write(frame, tmp_path / "q")
+    # A task that is killed would leave its part behind: the first has ended when the second fails.
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(let_go_on, spark, tmp_path / "go on")
+        with pytest.raises(PySparkException, match=error):
+            write(frame, tmp_path / "q")
 
-    assert wait_until(lambda: os.listdir(tmp_path / "q" / "inbox") == [])
+    assert os.listdir(tmp_path / "q" / "inbox") == []
     write(lines(spark, 0, 10), tmp_path / "q")
     assert values_in(tmp_path / "q") == rows(0, 10)
+
+
+def held_until(file: Path) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """Makes a step that passes rows on; the second partition waits for a file before."""
+
+    def passed_on(batches: Iterator[Any]) -> Iterator[Any]:
+        context = TaskContext.get()
+        if context is not None and context.partitionId() == 1:
+            wait_until(file.exists, HELD_SECONDS)
+        yield from batches
+
+    return passed_on
+
+
+def let_go_on(spark: SparkSession, file: Path) -> None:
+    """Makes the file when a task of what runs now has ended."""
+    tracker = spark.sparkContext.statusTracker()
+
+    def one_is_done() -> bool:
+        stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+        return any(stage.numCompletedTasks for stage in stages if stage is not None)
+
+    wait_until(one_is_done, HELD_SECONDS)
+    file.touch()
 
 
 @pytest.mark.parametrize(
@@ -294,7 +330,7 @@ def test_a_task_that_comes_after_the_abort_publishes_nothing(
     with pytest.raises(PySparkException, match="Failed: "):
         write(lines(spark, 0, 100), tmp_path / "q", FORMAT, failAt=str(tmp_path / "points"))
     assert (tmp_path / "points" / ABORTED).exists()
-    assert wait_until((tmp_path / "points" / LATE_DONE).exists, seconds=30)
+    assert wait_until((tmp_path / "points" / LATE_DONE).exists)
     write(lines(spark, 100, 200), tmp_path / "q")
 
     assert values_in(tmp_path / "q") == rows(100, 200)

@@ -135,7 +135,7 @@ def test_a_running_owner_takes_the_batch_within_a_second_or_so(tmp_path: Path) -
         writer = stream_writer(tmp_path / "q")
         writer.commit([task(writer, [b"a"])], 0)
 
-        assert wait_until(lambda: log.end == 2, seconds=5)
+        assert wait_until(lambda: log.end == 2)
 
     assert values_in(tmp_path / "q") == [b"own", b"a"]
 

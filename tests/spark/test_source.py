@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import forebay
 from tests.queues.helpers import HEADER_BYTES, numbered, segment_files
+from tests.spark.cursors import wait_for_cursors
 
 COUNT = 5000
 
@@ -197,7 +198,7 @@ class Collected:
             .trigger(availableNow=True)
             .start()
         )
-        query.awaitTermination(120)
+        query.awaitTermination(240)
         assert not query.isActive
         return query
 
@@ -223,6 +224,7 @@ def test_a_stream_goes_on_where_it_was(collected: Collected, tmp_path: Path) -> 
         log.consumer("other").seek("latest")
         log.consumer("other").commit()
         before = log.trim()
+        wait_for_cursors(path, "spark")
         collected.run(path, **options)
         after = log.trim()
 
@@ -260,5 +262,5 @@ def test_only_records_can_be_streamed(spark: SparkSession, queue: Path) -> None:
             .writeStream.format("noop")
             .trigger(availableNow=True)
             .start()
-            .awaitTermination(60)
+            .awaitTermination(240)
         )

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from forebay.storage.commit import GroupCommit
-from tests.queues.helpers import run_threads, wait_until
+from tests.queues.helpers import run_threads, sync_together, wait_until
 
 
 class Disk:
@@ -55,8 +55,18 @@ class StuckDisk:
     def sync(self) -> int:
         self.calls += 1
         self.began.set()
-        assert self.let_go.wait(20)
+        assert self.let_go.wait(240)
         raise OSError(5, "the disk is gone")
+
+
+class Company(threading.Event):
+    """Counts how often somebody waits for it."""
+
+    waits = 0
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waits += 1
+        return super().wait(timeout)
 
 
 def test_what_is_durable_already_needs_no_sync() -> None:
@@ -113,13 +123,20 @@ def test_syncs_never_overlap() -> None:
     assert disk.overlapping == 0
 
 
-def test_many_waiters_share_a_sync() -> None:
-    disk = Disk(0.002)
-    commit = GroupCommit(disk.sync, 0)
+def test_many_waiters_share_a_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    # However late one of them comes back, the others are still there.
+    monkeypatch.setattr("forebay.storage.commit._ARRIVAL_SECONDS", 120.0)
+    disk = Disk()
 
+    def sync() -> int:
+        # The first has had no company yet that it could wait for.
+        assert disk.syncs or wait_until(lambda: len(commit._waiting) == 15)
+        return disk.sync()
+
+    commit = GroupCommit(sync, 0)
     run_threads(16, lambda _: write_often(commit, disk, 30))
 
-    assert disk.written / commit.syncs > 4
+    assert (disk.written, commit.syncs) == (16 * 30, 30)
 
 
 def test_a_failed_sync_reaches_everybody_who_waits() -> None:
@@ -129,7 +146,7 @@ def test_a_failed_sync_reaches_everybody_who_waits() -> None:
 
     def work(number: int) -> None:
         if number == 0:
-            disk.began.wait(20)
+            assert disk.began.wait(120)
             wait_until(lambda: len(commit._waiting) == 6)
             disk.let_go.set()
             return
@@ -157,17 +174,17 @@ def test_a_failed_sync_is_final() -> None:
 
 
 def test_a_lone_writer_does_not_wait_for_company_that_left() -> None:
-    disk = Disk(0.001)
+    disk = Disk()
     commit = GroupCommit(disk.sync, 0)
+    sync_together(commit, 8)
     run_threads(8, lambda _: write_often(commit, disk, 10))
-    disk.seconds = 0.0
+    commit._sync = disk.sync
+    commit._company = company = Company()
 
-    start = time.monotonic()
-    for _ in range(200):
-        commit.wait(disk.write(), 0)
+    write_often(commit, disk, 200)
 
-    # A wait of half a millisecond for each would be a tenth of a second more.
-    assert time.monotonic() - start < 0.5
+    # The first of them cannot know yet that it is alone.
+    assert company.waits == 1
 
 
 def test_waiters_of_different_speed_all_come_to_their_end() -> None:

@@ -11,7 +11,7 @@ import struct
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from forebay.errors import Damaged
+from forebay.errors import Damaged, InvalidOption
 from forebay.frames import Damage
 from forebay.kernels.checksum import crc32
 from forebay.kernels.entry import METADATA_BYTES, VERSION
@@ -63,6 +63,22 @@ class Entry:
 def make_id(time_ms: int, offset: int) -> int:
     """Gives the id of the entry with a number, pushed at a time."""
     return time_ms << 16 | offset & 0xFFFF
+
+
+def as_bytes(value: object) -> bytes:
+    """Gives the data of an entry; refuses what is not bytes."""
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise TypeError(f"an entry is bytes, not {type(value).__name__}")
+    return bytes(value)
+
+
+def check_ttl(ttl: object) -> int:
+    """Gives a time to live; refuses what is none."""
+    if isinstance(ttl, int) and not isinstance(ttl, bool) and 0 <= ttl <= TTL_SECONDS_MAX:
+        return ttl
+    raise InvalidOption(
+        f"ttl_seconds = {ttl!r}: must be a whole number, 0 (for ever) to {TTL_SECONDS_MAX}"
+    )
 
 
 def encode_entry(entry: Entry) -> bytes:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from forebay.clock import BootClock, SteadyClock, SystemClock
 from forebay.errors import Closed, Empty, InvalidOption, RecordTooLarge
-from forebay.formats.entry import SIZE_MAX, TTL_SECONDS_MAX, Entry, file_name
+from forebay.formats.entry import SIZE_MAX, Entry, as_bytes, check_ttl, file_name
 from forebay.kernels.entry import METADATA_BYTES
 from forebay.kernels.sizes import measure
 from forebay.queues.fifo_adoption import Adoption
@@ -86,7 +86,7 @@ class Fifo(QueueNames):
         process, and a power cut after the next sync. A full queue waits for room, at most `timeout`
         seconds if that is given, or does what `when_full` says; `Full`: nothing was written.
         """
-        ttl = self._ttl_seconds if ttl_seconds is None else _check_ttl(ttl_seconds)
+        ttl = self._ttl_seconds if ttl_seconds is None else check_ttl(ttl_seconds)
         entry_id = self._writer.put(value, ttl)
         if entry_id < 0:
             entry_id = self._push_slowly(value, ttl, timeout)
@@ -105,8 +105,8 @@ class Fifo(QueueNames):
 
         If it raises, nothing of it is acknowledged.
         """
-        ttl = self._ttl_seconds if ttl_seconds is None else _check_ttl(ttl_seconds)
-        batch = [value if type(value) is bytes else _as_bytes(value) for value in values]
+        ttl = self._ttl_seconds if ttl_seconds is None else check_ttl(ttl_seconds)
+        batch = [value if type(value) is bytes else as_bytes(value) for value in values]
         if not batch:
             self._check()
             return None
@@ -313,7 +313,7 @@ class Fifo(QueueNames):
         self.changes = self._writer.changes
 
     def _push_slowly(self, value: Buffer, ttl: int, timeout: float | None) -> int:
-        data = _as_bytes(value)
+        data = as_bytes(value)
         self._check_size(len(data))
         entry_id = self._writer.push(data, ttl, timeout)
         self._maintenance.notice()
@@ -388,17 +388,3 @@ class Fifo(QueueNames):
         self._reading.close()
         self._bounds.close()
         self._directory.close()
-
-
-def _as_bytes(value: Buffer) -> bytes:
-    if not isinstance(value, bytes | bytearray | memoryview):
-        raise TypeError(f"an entry is bytes, not {type(value).__name__}")
-    return bytes(value)
-
-
-def _check_ttl(ttl: object) -> int:
-    if isinstance(ttl, int) and not isinstance(ttl, bool) and 0 <= ttl <= TTL_SECONDS_MAX:
-        return ttl
-    raise InvalidOption(
-        f"ttl_seconds = {ttl!r}: must be a whole number, 0 (for ever) to {TTL_SECONDS_MAX}"
-    )

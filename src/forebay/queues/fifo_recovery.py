@@ -80,11 +80,12 @@ def open_fifo_directory(
             tail_file = TailFile.create(directory, tail, name=TAIL)
         recovery = Recovery(filesystem, directory, head, tail)
         end = recovery.run(clock.now_ms())
+        # Before the mark moves: to an end that is at a lost head, staged entries behind a gap fit.
+        blank_staged(directory)
         if recovery.tail is not tail:
             tail_file.write(recovery.tail, sync=True)
         with contextlib.suppress(FileNotFoundError):
             directory.unlink(COPY)
-        blank_staged(directory)
         files = recovery.files if recovery.tail is tail else list_files(directory)
         bounds = Bounds(directory)
         bounds.keep_only(files)

@@ -30,7 +30,7 @@ from forebay.errors import NotInstalled
 VERSIONS = (17, 21, 25)
 MODULE_FLAG = "--add-modules=jdk.incubator.vector"
 
-_ANSWER_SECONDS_MAX = 20
+_ANSWER_SECONDS_MAX = 60
 _VERSION = re.compile(r'version "((?:1\.)?(\d+)[^"]*)"')
 _LAUNCHER = """\
 #!/bin/sh

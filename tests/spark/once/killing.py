@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -27,7 +27,9 @@ Kills = Counter[tuple[str, str]]
 QUERY = "query"
 DRIVER = "as a whole, Java and all"
 WINDOWS_OF_QUERY = ("planning", "reading", "committing", BETWEEN)
-_SECONDS_MAX = 240
+_SECONDS_MAX = 400
+# A window that so many kills do not meet is none.
+_KILLS_MAX = 300
 
 
 class Writers:
@@ -85,8 +87,13 @@ class Writers:
     def _kill(self, role: str) -> None:
         windows = [OPENING, *ROLES[role]]
         draw = random.Random(role)
-        turn = 0
-        while turn < self._kills_min or not self._stopping.is_set():
+        turn = late = 0
+        while (
+            turn < self._kills_min
+            or not self._stopping.is_set()
+            or (_missing(self._kills, role, windows) and late < _KILLS_MAX)
+        ):
+            late += self._stopping.is_set()
             points = self._points(role)
             output = self._directory / f"output of the {role}"
             process = Process("writers", role, self.path(role), points.directory, output=output)
@@ -109,6 +116,11 @@ class Writers:
             publish(path, f"{number:08d}", number, [write_part(path, f"{number:08d}.part", rows)])
             self.handed_in += rows
             number += 1
+
+
+def _missing(kills: Kills, role: str, windows: Sequence[str]) -> bool:
+    """Says whether no kill has met a window yet: who is to be killed goes on meanwhile."""
+    return not all(kills[role, window] for window in windows)
 
 
 def _wait_for(points: Points, pid: int, phase: str) -> None:
@@ -150,7 +162,9 @@ def kill_processes(query: Query, spark: SparkSession, kills: Kills, count: int) 
     draw = random.Random(2)
     running = query.start(spark)
     try:
-        for turn in range(count):
+        for turn in range(_KILLS_MAX):
+            if turn >= count and not _missing(kills, QUERY, WINDOWS_OF_QUERY):
+                break
             window = WINDOWS_OF_QUERY[turn % len(WINDOWS_OF_QUERY)]
             deadline = time.monotonic() + _SECONDS_MAX
             killed = None

@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 from typing import IO
 
+from tests.queues.helpers import wait_until
 from tests.sources import ROOT
 
 
@@ -48,11 +49,15 @@ class Process:
         return self._process.poll() is None
 
     def kill(self) -> None:
-        """Kills it, and its group, with SIGKILL; returns when it has ended."""
+        """Kills it, and its group, with SIGKILL; returns when all that it started has ended.
+
+        Spark's workers have groups of their own: they end when they see that Java is gone.
+        """
         os.killpg(self._process.pid, signal.SIGKILL)
         self._end()
+        assert wait_until(lambda: not _is_alive(self._process.pid))
 
-    def finish(self, seconds: float = 60.0) -> int:
+    def finish(self, seconds: float = 240.0) -> int:
         """Closes its input, by which it learns that it is to end; gives how it ended."""
         assert self._process.stdin is not None
         self._process.stdin.close()
@@ -65,3 +70,16 @@ class Process:
         self._process.stdin.close()
         self._output.close()
         return code
+
+
+def _is_alive(session: int) -> bool:
+    """Says whether a process of a session has not ended yet."""
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, _, found = file.read_text().rpartition(")")[2].split()[:4]
+        except OSError:
+            # It ended just now.
+            continue
+        if int(found) == session and state != "Z":
+            return True
+    return False

@@ -1,7 +1,8 @@
 """A producer in a process of its own: owns a log, appends at a steady pace, and trims.
 
 Run as `python -m tests.spark.once.producer PATH SEGMENTS`. Writes about so many segments of one
-megabyte, then waits for the end of its input. The content of a record is a function of its offset.
+megabyte, says so, then waits for the end of its input. The content of a record is a function of
+its offset.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from forebay.queues.log import Log
 from tests.crash.test_kills import value_at
 
 SEGMENT_BYTES = 1_000_000
+WRITTEN = "all is written"
 _PAUSE_SECONDS = 0.1
 
 
@@ -26,6 +28,8 @@ def main() -> None:
                 log.append(value)
                 size += len(value)
             time.sleep(_PAUSE_SECONDS)
+        sys.stdout.write(WRITTEN)
+        sys.stdout.flush()
         sys.stdin.read()
 
 

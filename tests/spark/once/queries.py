@@ -13,6 +13,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from tests.spark.cursors import wait_for_cursors
 from tests.spark.once.checking import Broken, Row
 from tests.spark.once.failing import FORMAT, FailingSource
 from tests.spark.once.points import Points
@@ -35,6 +36,7 @@ class Query:
 
     def start(self, spark: SparkSession, **trigger: Any) -> StreamingQuery:
         """Starts it, or starts it again."""
+        wait_for_cursors(self._path, self._options["consumerId"])
         spark.dataSource.register(FailingSource)
         stream = spark.readStream.format(FORMAT).options(**self._options).load(self._path)
         writer = stream.writeStream.foreachBatch(self.landing.land)

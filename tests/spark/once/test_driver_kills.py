@@ -16,7 +16,7 @@ from tests.spark.once.processes import Process
 from tests.spark.once.queries import LANDED, Query
 
 WINDOWS = (STARTED, "in the middle of read", LANDED)
-DRIVER_SECONDS = 180
+DRIVER_SECONDS = 400
 
 
 def kill_in(window: str, query: Query, path: Path, output: Path) -> None:

@@ -22,7 +22,7 @@ BATCH = 40
 OPTIONS = {"maxOffsetsPerTrigger": BATCH, "maxPartitionBytes": "800k"}
 # Spark tries a task so often; failures may fall on both.
 TRIES, TASKS = 3, 2
-HOOK_SECONDS = 120
+HOOK_SECONDS = 240
 
 
 class Story:

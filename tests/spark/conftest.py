@@ -1,0 +1,18 @@
+"""What all tests of the streams have in common: a clock that does not go by itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from forebay.spark import watch
+from tests.queues.helpers import FakeClock
+
+
+@pytest.fixture(autouse=True)
+def _time_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stops the clock of the streams of this process; those of Spark have processes of their own.
+
+    A poll that took long makes the next ones give what it saw, and ten seconds make it look for
+    queues anew: a test that is held up by others would see neither too much nor too little.
+    """
+    monkeypatch.setattr(watch, "time", FakeClock())
