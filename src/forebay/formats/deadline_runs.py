@@ -231,11 +231,16 @@ class Run:
         return max(bisect_left(self._keys, key) - 1, 0)
 
     def count_below(self, key: Key) -> int:
-        """Gives how many entries have a key below this one, from one block; raises Damaged."""
+        """Gives how many entries have a key below this one, from one block.
+
+        Of a bad block that the key lies in, none are counted.
+        """
         row = bisect_left(self._keys, key) - 1
         if row < 0:
             return 0
-        return self._offsets[row] + self._sound_block(row).search(key.deadline_ms, key.id)
+        block = self.load(row)
+        within = 0 if isinstance(block, Damage) else block.search(key.deadline_ms, key.id)
+        return self._offsets[row] + within
 
     def find(self, key: Key) -> Entry | None:
         """Gives an entry of a key, from one block; None if there is none. Raises Damaged."""

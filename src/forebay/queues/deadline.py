@@ -309,6 +309,7 @@ class DeadlineQueue:
         if self._closed:
             return
         self._closed = True
+        self._upkeep.stopping = True
         self._maintenance.stop()
         try:
             whole = self._journal.error is None

@@ -58,7 +58,9 @@ class State:
         """Gives how many of the pending items are due."""
         self.expire(now_ms)
         memory = sum(segment.due.at(now_ms) for segment in self.segments)
-        return memory + sum(each.due_count(now_ms) for each in self.view.sets) - self.working
+        runs = sum(each.due_count(now_ms) for each in self.view.sets)
+        # Items in bad blocks are still in the sum over the runs.
+        return min(memory + runs - self.working, self.pending)
 
     def add(self, item: Item) -> None:
         """Takes in an item that is in the log; `show` lets it be given out."""

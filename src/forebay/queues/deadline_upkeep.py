@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from forebay.errors import Closed
 from forebay.formats.deadline import FileKind, Key, file_name
 from forebay.formats.deadline_manifest import Manifest, SetRow
 from forebay.frames import Damage
@@ -23,7 +24,7 @@ from forebay.queues.deadline_names import wal_name
 from forebay.queues.deadline_runs import RunSet, open_set
 from forebay.queues.deadline_segment import KeyTuple, Segment
 from forebay.queues.deadline_state import State
-from forebay.queues.deadline_writing import SetWriter, merged_rows, segment_rows
+from forebay.queues.deadline_writing import Row, SetWriter, merged_rows, segment_rows
 from forebay.queues.options import DeadlineOptions
 from forebay.storage.filesystem import Directory, Filesystem
 
@@ -57,6 +58,7 @@ class Upkeep:
         self.merges = 0
         self.damage: list[Damage] = []
         self._found_damage = False
+        self.stopping = False
 
     @property
     def frozen_wals(self) -> list[WalFile]:
@@ -168,13 +170,21 @@ class Upkeep:
         sources = [open_set(self._directory, each.row()) for each in chosen]
         damage: list[Damage] = []
         try:
-            row = self._writer(number).write(merged_rows(sources, full=full, damage=damage))
+            rows = merged_rows(sources, full=full, damage=damage)
+            row = self._writer(number).write(self._until_stopped(rows))
         finally:
             for source in sources:
                 source.close()
         self.damage += damage
         self._found_damage = bool(damage)
         return row
+
+    def _until_stopped(self, rows: Iterator[Row]) -> Iterator[Row]:
+        """Passes rows on; ends a merge that somebody who closes the queue would wait for."""
+        for row in rows:
+            if self.stopping:
+                raise Closed(f"{self._directory.path} is closed")
+            yield row
 
     def _finish_merge(self, chosen: list[RunSet], row: SetRow) -> None:
         numbers = {each.number for each in chosen}

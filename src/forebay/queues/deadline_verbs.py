@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from forebay.clock import SteadyClock
-from forebay.errors import LeaseLost, RecordTooLarge
+from forebay.errors import Full, LeaseLost, RecordTooLarge
 from forebay.formats.deadline import (
     BURIED_BIT,
     REASON_BYTES_MAX,
@@ -34,8 +34,8 @@ from forebay.queues.unbroken import unbroken
 TOO_MANY_ATTEMPTS = "max_attempts"
 
 
-class NoRoom(Exception):
-    """A batch would take more than is left; never leaves this package."""
+class NoRoom(Full):
+    """A batch would take more than is left; dead items may make room for it."""
 
 
 class Verbs:
@@ -213,7 +213,7 @@ class Verbs:
     def _bury(self, item: DeadlineItem, value: bytes, reason: str) -> int:
         now = self._clock.now_ms()
         deadline_ms = max(now, item.deadline_ms + 1) | BURIED_BIT
-        text = reason.encode()[:REASON_BYTES_MAX]
+        text = reason.encode(errors="replace")[:REASON_BYTES_MAX]
         stats = Stats(item.enqueue_ms, now, item.dequeue_count)
         copy = Item(Key(deadline_ms, item.id), value, stats, True, text)
         return self._change([copy], [item.key])

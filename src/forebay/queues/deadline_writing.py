@@ -22,7 +22,7 @@ from forebay.storage.filesystem import Directory, File, Filesystem, write_all
 
 # How many entries are encoded at once: others may run in between.
 _ENTRIES_AT_ONCE = 128
-_Row = tuple[FileKind, Entry]
+Row = tuple[FileKind, Entry]
 _FIRST = itemgetter(0)
 
 
@@ -38,7 +38,7 @@ class SetWriter:
         self._compression = compression
         self._runs: dict[FileKind, _RunWriter] = {}
 
-    def write(self, rows: Iterable[_Row]) -> SetRow:
+    def write(self, rows: Iterable[Row]) -> SetRow:
         """Writes entries that are sorted by key, each to the file of its kind; durable."""
         try:
             for kind, entry in rows:
@@ -107,7 +107,7 @@ class _RunWriter:
             self._position += len(data)
 
 
-def segment_rows(segment: Segment) -> Iterator[_Row]:
+def segment_rows(segment: Segment) -> Iterator[Row]:
     """Yields what a segment that changes no more is frozen into, by key."""
     for key in sorted([*segment.items, *segment.tombstones, *segment.marks]):
         item = segment.items.get(key)
@@ -120,7 +120,7 @@ def segment_rows(segment: Segment) -> Iterator[_Row]:
             yield FileKind.DEQUEUED_RUN, Item(Key(*key), b"", Stats(time_ms, 0, count))
 
 
-def merged_rows(sets: list[RunSet], *, full: bool, damage: list[Damage]) -> Iterator[_Row]:
+def merged_rows(sets: list[RunSet], *, full: bool, damage: list[Damage]) -> Iterator[Row]:
     """Yields what is left of sets by key.
 
     `full` says that no older set is left out: then tombstones and counts that meet no item are
