@@ -18,6 +18,7 @@ from hypothesis.stateful import (
 )
 
 from forebay.errors import LeaseLost
+from forebay.queues import deadline_upkeep
 from forebay.queues.deadline import DeadlineQueue
 from forebay.queues.deadline_item import DeadlineItem
 from tests.crash.forgetful import ForgetfulFilesystem
@@ -252,9 +253,28 @@ class DeadlinesAgainstADictionary(RuleBasedStateMachine):
         self.queue.freeze()
         self.note(durable=True)
 
+    @rule(size=sizes, delay=delays, count=st.integers(0, 3))
+    def enqueue_and_freeze(self, size: int, delay: float, count: int) -> None:
+        """Makes a run of its own, and lets the cursors go on."""
+        self.enqueue([size], delay)
+        self.freeze()
+        if count:
+            self.dequeue(count)
+
     @rule()
     def merge(self) -> None:
         self.queue.merge()
+
+    @rule(pick=picks, count=st.integers(1, 3))
+    def merge_some(self, pick: int, count: int) -> None:
+        """Merges neighbours, whatever their size."""
+        sets = self.queue._state.view.sets
+        if sets:
+            first = pick % len(sets)
+            chosen = first, min(count, len(sets) - first)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(deadline_upkeep, "choose_merge", lambda sets, everything: chosen)
+                self.queue.merge()
 
     @rule()
     def sync(self) -> None:

@@ -311,13 +311,14 @@ class DeadlineQueue:
         self._closed = True
         self._upkeep.stopping = True
         self._maintenance.stop()
-        try:
-            whole = self._journal.error is None
-            self._journal.end()
-            if whole:
-                self._upkeep.save(self._verbs.next_id)
-        finally:
-            self._release()
+        with self._upkeep.work:
+            try:
+                whole = self._journal.error is None
+                self._journal.end()
+                if whole:
+                    self._upkeep.save(self._verbs.next_id)
+            finally:
+                self._release()
 
     def __len__(self) -> int:
         """How many items there are, given out and buried ones too."""
@@ -358,7 +359,7 @@ class DeadlineQueue:
         self.damage = opened.damage
         try:
             self._state = State(opened.segment, opened.sets, opened.floor_ms)
-            if opened.damage:
+            if opened.damage or opened.guessed:
                 self._state.recount()
         except BaseException:
             for each in opened.sets:
@@ -372,6 +373,9 @@ class DeadlineQueue:
         self._verbs = Verbs(
             self._journal, self._state, opened.manifest, self.options, self._clock, opened.next_id
         )
+        if opened.guessed:
+            # A merge of some would drop tombstones whose items are in others.
+            self._upkeep.merge(everything=True)
         self._waiting = Waiting(self.path, self._journal, self._upkeep, self.options, self._clock)
 
     def _check(self) -> None:

@@ -59,13 +59,15 @@ class Opened:
     next_number: int
     floor_ms: int
     damage: list[Damage]
+    # The manifest was lost: the order of the sets is a guess, and some may be there twice.
+    guessed: bool = False
 
 
 def open_deadline_directory(filesystem: Filesystem, directory: Directory) -> Opened:
     """Recovers a directory that this process owns; creates what a new queue needs."""
     names = directory.names()
     refuse_foreign(directory, names)
-    manifest = _read_manifest(filesystem, directory, list_files(names))
+    manifest, guessed = _read_manifest(filesystem, directory, list_files(names))
     _name_new_log(directory, names, wal_name(manifest.oldest_wal))
     for name in names:
         if is_temporary(name):
@@ -75,7 +77,9 @@ def open_deadline_directory(filesystem: Filesystem, directory: Directory) -> Ope
     files = _remove_leftovers(directory, manifest, files)
     recovery = Recovery(filesystem, directory, manifest, files)
     try:
-        return recovery.run()
+        opened = recovery.run()
+        opened.guessed = guessed
+        return opened
     except BaseException:
         recovery.close()
         raise
@@ -83,13 +87,13 @@ def open_deadline_directory(filesystem: Filesystem, directory: Directory) -> Ope
 
 def _read_manifest(
     filesystem: Filesystem, directory: Directory, files: list[tuple[int, FileKind]]
-) -> Manifest:
-    """Gives the manifest; of a queue that has lost it, one that names all runs."""
+) -> tuple[Manifest, bool]:
+    """Gives the manifest; of a queue that has lost it, one that names all runs, and True."""
     data = atomic.read_small(directory, NAME)
     path = f"{directory.path}/{NAME}"
     if data is not None:
         try:
-            return decode_manifest(data, path)
+            return decode_manifest(data, path), False
         except Damaged as error:
             _logger.warning("%s: %s; all runs that are there count", path, error.damage.reason)
             quarantine.keep_bytes(directory, NAME, data)
@@ -98,7 +102,7 @@ def _read_manifest(
         kinds = frozenset(kind for _, kind in group if kind is not FileKind.WAL)
         if kinds:
             rows.append(SetRow(number, kinds))
-    return Manifest(filesystem.random_bytes(16), sets=tuple(rows))
+    return Manifest(filesystem.random_bytes(16), sets=tuple(rows)), bool(rows)
 
 
 def _name_new_log(directory: Directory, names: list[str], wal: str) -> None:

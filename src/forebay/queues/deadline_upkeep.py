@@ -26,7 +26,11 @@ from forebay.queues.deadline_segment import KeyTuple, Segment
 from forebay.queues.deadline_state import State
 from forebay.queues.deadline_writing import Row, SetWriter, merged_rows, segment_rows
 from forebay.queues.options import DeadlineOptions
+from forebay.queues.unbroken import unbroken
 from forebay.storage.filesystem import Directory, Filesystem
+
+# So many segments may be in memory before an enqueue waits for the freezing.
+_SEGMENTS_MAX = 3
 
 
 class Upkeep:
@@ -49,7 +53,8 @@ class Upkeep:
         self._state = state
         self._options = options
         self._next_number = next_number
-        self._work = threading.RLock()
+        # Held by who writes or removes files; who closes the queue waits for it.
+        self.work = threading.RLock()
         # Logs that are being frozen, by number, and the runs that are written already.
         self._wals: dict[int, WalFile] = {}
         self._written: dict[int, SetRow] = {}
@@ -76,9 +81,20 @@ class Upkeep:
             or bool(self._state.frozen)
         )
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether more comes into memory than can be frozen."""
+        most = _SEGMENTS_MAX * self._options.segment_items
+        return len(self._state.frozen) > _SEGMENTS_MAX or self._state.current.count > most
+
+    def fail(self, error: BaseException) -> None:
+        """Ends the handle, whose memory may not be what its files say."""
+        self._journal.fail(error)
+
     def freeze(self) -> bool:
         """Turns all that is in memory into runs; False if there is nothing."""
-        with self._work:
+        with self.work:
+            self._check()
             self._hand_over()
             worked = False
             for segment in list(self._state.frozen):
@@ -89,11 +105,10 @@ class Upkeep:
 
     def merge(self, *, everything: bool = False) -> bool:
         """Merges the sets that are worth it, or all of them; False if there is nothing to do."""
-        with self._work:
+        with self.work:
+            self._check()
             if self._merged is None:
-                with self._journal.lock:
-                    self._journal.check()
-                    sets = list(self._state.view.sets)
+                sets = list(self._state.view.sets)
                 first, count = choose_merge(sets, everything=everything)
                 if count == 0:
                     return False
@@ -118,6 +133,10 @@ class Upkeep:
 
         self._manifest.change(change)
 
+    def _check(self) -> None:
+        with self._journal.lock:
+            self._journal.check()
+
     def _hand_over(self) -> None:
         """Begins a new log and a new segment, if the present ones hold anything."""
         if self._journal.wal.batch_count == 0 and not self._state.current.count:
@@ -129,16 +148,20 @@ class Upkeep:
             # Most of the log is synced here, where nobody waits for it.
             self._journal.sync()
             with self._journal.lock:
-                self._journal.check()
-                before = self._journal.switch(wal)
-                self._state.hand_over(number)
-                self._wals[before.number] = before
+                self._switch(wal)
         except BaseException:
             if self._journal.wal is not wal:
                 wal.file.close()
                 with contextlib.suppress(OSError):
                     self._directory.unlink(wal_name(number))
             raise
+
+    @unbroken
+    def _switch(self, wal: WalFile) -> None:
+        self._journal.check()
+        before = self._journal.switch(wal)
+        self._state.hand_over(wal.number)
+        self._wals[before.number] = before
 
     def _write_out(self, segment: Segment) -> None:
         """Writes the runs of a segment, has them read, and removes its log."""
@@ -158,10 +181,14 @@ class Upkeep:
             ),
         )
         with self._journal.lock, _closing(frozen):
-            self._state.settle(segment, frozen)
-            self._journal.changes.announce()
+            self._read_frozen(segment, frozen)
         del self._written[segment.number]
         self._journal.retire(self._wals.pop(segment.number))
+
+    @unbroken
+    def _read_frozen(self, segment: Segment, frozen: RunSet | None) -> None:
+        self._state.settle(segment, frozen)
+        self._journal.changes.announce()
 
     def _write_merged(self, chosen: list[RunSet], *, full: bool) -> SetRow:
         number = self._next_number
@@ -200,17 +227,21 @@ class Upkeep:
 
         merged = self._adopt(row, change) or RunSet(row.number)
         with self._journal.lock, _closing(merged):
-            self._state.view.replace(chosen, merged)
-            if self._found_damage:
-                self._state.recount()
-                self._found_damage = False
-            self._journal.changes.announce()
+            self._read_merged(chosen, merged)
         self._merged = None
         for each in chosen:
             each.close()
             for kind in each.files:
                 with contextlib.suppress(FileNotFoundError):
                     self._directory.unlink(file_name(each.number, kind))
+
+    @unbroken
+    def _read_merged(self, chosen: list[RunSet], merged: RunSet) -> None:
+        self._state.view.replace(chosen, merged)
+        if self._found_damage:
+            self._state.recount()
+            self._found_damage = False
+        self._journal.changes.announce()
 
     def _adopt(self, row: SetRow, change: Callable[[Manifest], Manifest]) -> RunSet | None:
         """Opens a set and has the manifest name it; None if it is empty."""

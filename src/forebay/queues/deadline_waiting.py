@@ -14,6 +14,8 @@ from forebay.queues.deadline_verbs import NoRoom
 from forebay.queues.options import DeadlineOptions
 
 _WAIT_SECONDS = 0.05
+# How often an enqueue looks whether memory has room again.
+_TIMES_MAX = 20
 _Result = TypeVar("_Result")
 
 
@@ -38,6 +40,8 @@ class Waiting:
         """Enqueues when there is room: dead items are merged away, then it waits, or raises."""
         start = self._clock.monotonic()
         merge_at = start
+        if self._options.background:
+            self._for_memory()
         while True:
             with contextlib.suppress(NoRoom):
                 return enqueue()
@@ -70,6 +74,13 @@ class Waiting:
             result = try_once()
             if result is not None:
                 return result
+
+    def _for_memory(self) -> None:
+        """Waits for the freezing to catch up, but not for ever: it may be that it cannot."""
+        for _ in range(_TIMES_MAX):
+            if not self._upkeep.is_behind:
+                return
+            self._wait(_WAIT_SECONDS)
 
     def _wait(self, seconds: float) -> None:
         with self._journal.lock:
