@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from forebay.queues.event_reader import EventReader
     from forebay.queues.fifo import Fifo
     from forebay.queues.fifo_reader import FifoReader
+    from forebay.queues.root import Root
 
 __version__ = "0.1.0"
 
@@ -55,6 +56,7 @@ _MODULES = {
     "EventReader": "forebay.queues.event_reader",
     "Fifo": "forebay.queues.fifo",
     "FifoReader": "forebay.queues.fifo_reader",
+    "Root": "forebay.queues.root",
 }
 
 __all__ = [
@@ -85,6 +87,7 @@ __all__ = [
     "Overtaken",
     "Record",
     "RecordTooLarge",
+    "Root",
     "UndecodableEvent",
     "UnsupportedVersion",
     "WrongKey",
