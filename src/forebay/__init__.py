@@ -14,6 +14,7 @@ from forebay.errors import (
     Full,
     InvalidEvent,
     InvalidOption,
+    LeaseLost,
     Locked,
     NotAQueue,
     NotInstalled,
@@ -33,16 +34,21 @@ from forebay.queues.reader import LogReader
 if TYPE_CHECKING:
     from forebay.formats.beats_events import Event
     from forebay.formats.entry import Entry
+    from forebay.queues.deadline import DeadlineQueue
+    from forebay.queues.deadline_item import DeadlineItem
     from forebay.queues.event import EventQueue
     from forebay.queues.event_batch import EventBatch
     from forebay.queues.event_reader import EventReader
     from forebay.queues.fifo import Fifo
     from forebay.queues.fifo_reader import FifoReader
+    from forebay.queues.root import Root
 
 __version__ = "0.1.0"
 
 # Imported at first use: who only has logs needs neither LZ4 nor AES nor CBOR.
 _MODULES = {
+    "DeadlineItem": "forebay.queues.deadline_item",
+    "DeadlineQueue": "forebay.queues.deadline",
     "Entry": "forebay.formats.entry",
     "Event": "forebay.formats.beats_events",
     "EventBatch": "forebay.queues.event_batch",
@@ -50,6 +56,7 @@ _MODULES = {
     "EventReader": "forebay.queues.event_reader",
     "Fifo": "forebay.queues.fifo",
     "FifoReader": "forebay.queues.fifo_reader",
+    "Root": "forebay.queues.root",
 }
 
 __all__ = [
@@ -57,6 +64,8 @@ __all__ = [
     "Consumer",
     "Damage",
     "Damaged",
+    "DeadlineItem",
+    "DeadlineQueue",
     "Empty",
     "Entry",
     "Event",
@@ -69,6 +78,7 @@ __all__ = [
     "Full",
     "InvalidEvent",
     "InvalidOption",
+    "LeaseLost",
     "Locked",
     "Log",
     "LogReader",
@@ -77,6 +87,7 @@ __all__ = [
     "Overtaken",
     "Record",
     "RecordTooLarge",
+    "Root",
     "UndecodableEvent",
     "UnsupportedVersion",
     "WrongKey",

@@ -11,6 +11,7 @@
     │   ├── Locked                 another process, or another handle, owns it
     │   ├── Full                   also a queue.Full: max_bytes is reached
     │   ├── Empty                  also a queue.Empty: nothing came in time
+    │   ├── LeaseLost              the item is no longer the caller's: given out again, or gone
     │   └── Overtaken              a reader's next records were trimmed or dropped meanwhile
     ├── the machine
     │   └── NotInstalled           Java or Spark is missing, or of a version that does not fit
@@ -72,6 +73,10 @@ class Full(ForebayError, queue.Full):
 
 class Empty(ForebayError, queue.Empty):
     """Nothing to read came within the timeout."""
+
+
+class LeaseLost(ForebayError):
+    """The lease of an item has run out or was given up; nothing was changed."""
 
 
 class Overtaken(ForebayError):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from forebay.errors import ForebayError
+from forebay.queues.deadline import DeadlineQueue
 from forebay.queues.event import EventQueue
 from forebay.queues.fifo import Fifo
 from forebay.queues.log import Log
@@ -82,5 +83,6 @@ def quietly(patch: Patch) -> Iterator[None]:
     patch.setattr(Log, "__del__", lambda self: None)
     patch.setattr(EventQueue, "__del__", lambda self: None)
     patch.setattr(Fifo, "__del__", lambda self: None)
+    patch.setattr(DeadlineQueue, "__del__", lambda self: None)
     yield
     gc.collect()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from forebay.formats.beats_versions import LAYOUTS
-from tests.crash import event_kind, fifo_kind, log_kind, scenarios
+from tests.crash import deadline_kind, event_kind, fifo_kind, log_kind, scenarios
 from tests.crash.scenarios import Steps
 from tests.crash.workload import Check, Hold, Workload
 
@@ -91,6 +91,25 @@ FIFO = Kind(
     ),
     lambda options: True,
 )
-KINDS = {"log": LOG, "events": EVENTS, "fifo": FIFO}
+DEADLINE = Kind(
+    deadline_kind.DeadlineWorkload,
+    deadline_kind.check_machine,
+    deadline_kind.hold_promises,
+    scenarios.DEADLINE_SCENARIOS,
+    [{}, {"sync": "os"}, {"sync": "interval"}],
+    scenarios.random_steps,
+    (
+        "closing",
+        "killed",
+        "giving out",
+        "freezing",
+        "merging",
+        "os giving out",
+        "os freezing",
+        "os freezing again",
+    ),
+    lambda options: True,
+)
+KINDS = {"log": LOG, "events": EVENTS, "fifo": FIFO, "deadline": DEADLINE}
 EACH_SCENARIO = [(kind, name) for kind in KINDS for name in KINDS[kind].scenarios]
 EACH_FAILING = [(kind, name) for kind in KINDS for name in KINDS[kind].failing]

@@ -248,6 +248,74 @@ FIFO_SCENARIOS: dict[str, tuple[Steps, dict[str, Any]]] = {
 }
 
 
+def giving_out(run: Workload) -> None:
+    run.append_many(5, size=100)
+    run.read_and_commit("a", 2)
+    run.append(20)
+    run.read_and_commit("r", 2)
+    run.read_and_commit("k", 2)
+    run.read_and_commit("d", 1)
+    run.read_and_commit("l", 1)
+    run.append(30)
+
+
+def freezing(run: Workload) -> None:
+    run.append_many(6, size=100)
+    run.read_and_commit("a", 2)
+    run.drain()
+    run.read_and_commit("a", 1)
+    run.read_and_commit("l", 1)
+    run.append_many(3, size=50)
+    run.trim()
+    run.read_and_commit("r", 2)
+    run.append(20)
+
+
+def merging(run: Workload) -> None:
+    for _ in range(3):
+        run.append_many(3, size=60)
+        run.read_and_commit("b", 2)
+        run.trim()
+    run.read_and_commit("a", 4)
+    run.trim()
+    run.append(20)
+
+
+def freezing_again_and_again(run: Workload) -> None:
+    for _ in range(5):
+        run.append_many(6, size=30)
+        run.read_and_commit("a", 2)
+        run.drain()
+    run.read_and_commit("l", 2)
+    run.read_and_commit("k", 2)
+    run.append_many(4, size=30)
+    run.drain()
+    run.kill()
+    run.read_and_commit("a", 3)
+    run.drain()
+
+
+DEADLINE_SCENARIOS: dict[str, tuple[Steps, dict[str, Any]]] = {
+    "singles": (singles, {}),
+    "batches": (batches, {}),
+    "closing": (closing, {}),
+    "killed": (killed, {}),
+    "giving out": (giving_out, {}),
+    "freezing": (freezing, {}),
+    "merging": (merging, {}),
+    "freezing again": (freezing_again_and_again, {}),
+    "os batches": (batches, {"sync": "os"}),
+    "os closing": (closing, {"sync": "os"}),
+    "os killed": (killed, {"sync": "os"}),
+    "os giving out": (giving_out, {"sync": "os"}),
+    "os freezing": (freezing, {"sync": "os"}),
+    "os merging": (merging, {"sync": "os"}),
+    "os freezing again": (freezing_again_and_again, {"sync": "os", "compression": "lz4"}),
+    "interval freezing": (freezing, {"sync": "interval"}),
+    "interval draining": (draining, {"sync": "interval"}),
+}
+
+
 def random_steps(run: Workload) -> None:
     """A few operations of all kinds, drawn by the run's seed."""
     draw = run.random

@@ -139,6 +139,9 @@ def test_an_error_of_any_call_loses_nothing_and_the_queue_goes_on(
         ("events", "killed"),
         ("events", "settling"),
         ("events", "v3-seed"),
+        ("deadline", "giving out"),
+        ("deadline", "freezing"),
+        ("deadline", "merging"),
     ],
 )
 def test_a_power_cut_after_an_error_loses_nothing_acknowledged(

@@ -11,11 +11,16 @@ from collections.abc import Iterator
 import pytest
 
 from tests.counting import Count
-from tests.crash import event_bugs, fifo_bugs, log_bugs
+from tests.crash import deadline_bugs, event_bugs, fifo_bugs, log_bugs
 from tests.crash.hunts import Bugs, quietly
 from tests.crash.workload import Broken
 
-KINDS = {"log": log_bugs.BUGS, "events": event_bugs.BUGS, "fifo": fifo_bugs.BUGS}
+KINDS = {
+    "log": log_bugs.BUGS,
+    "events": event_bugs.BUGS,
+    "fifo": fifo_bugs.BUGS,
+    "deadline": deadline_bugs.BUGS,
+}
 BUGS: Bugs = {f"{kind}, {name}": bug for kind in KINDS for name, bug in KINDS[kind].items()}
 
 

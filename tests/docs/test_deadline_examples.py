@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from forebay.formats import deadline, deadline_runs
-from forebay.formats.deadline import Entry, Item, Key, Stats, Tombstone, scan_run
+from forebay.formats.deadline import Entry, FileKind, Item, Key, Stats, Tombstone, scan_run
+from forebay.formats.deadline_manifest import Manifest, SetRow, decode_manifest
 from forebay.formats.deadline_wal import Batches, Dequeued, Header, Record, scan_wal
 from tests.docs.pages import hex_bytes, only_block
 from tests.formats.deadline_independent import read_run_1, read_run_2, read_wal
@@ -50,3 +51,12 @@ def test_the_version_2_run_is_what_the_codec_writes_and_reads() -> None:
     run = deadline_runs.Run.open(lambda position, size: data[position:][:size], len(data), "e")
     assert list(run.scan()) == entries
     assert read_run_2(data) == [row_of(entry) for entry in entries]
+
+
+def test_the_manifest_is_what_the_codec_writes_and_reads() -> None:
+    data = hex_bytes(only_block(PAGE, "hex manifest"))
+    row = SetRow(1, frozenset({FileKind.PENDING_RUN}), Key(TIME_MS, 2))
+    manifest = Manifest(b"0123456789abcdef", 65_537, TIME_MS, 2, (row,))
+
+    assert manifest.encode() == data
+    assert decode_manifest(data, "example") == manifest

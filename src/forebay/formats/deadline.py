@@ -22,6 +22,8 @@ ID_MAX = 2**64 - 1
 DEQUEUE_COUNT_MAX = 2**32 - 1
 VALUE_BYTES_MAX = 2**30
 REASON_BYTES_MAX = 2**16 - 1
+# In the deadline of a buried item's key: it is never due, and its tombstone tells what it takes.
+BURIED_BIT = 1 << 47
 
 # Every integer is little-endian; the two words of 128 bits come upper first.
 # | field | bytes | meaning                                         |
@@ -42,7 +44,7 @@ _PENDING = 0
 _TOMBSTONE = 3
 
 # Leading zeros up to ten digits, and none beyond.
-_HEX_NAME = re.compile(r"([0-9a-f]{10}|[1-9a-f][0-9a-f]{10,15})(\.wal|\.[ptc]\.run)")
+_HEX_NAME = re.compile(r"([0-9a-f]{10}|[1-9a-f][0-9a-f]{10,15})(\.wal|\.[ptcd]\.run)")
 _DECIMAL_NAME = re.compile(
     r"([0-9]{10}|[1-9][0-9]{10,18})(\.log|\.closed-log|\.log_ro|\.[ptc]-idx|\.idx)"
 )
@@ -55,6 +57,7 @@ class FileKind(StrEnum):
     PENDING_RUN = ".p.run"
     TOMBSTONE_RUN = ".t.run"
     COMBINED_RUN = ".c.run"
+    DEQUEUED_RUN = ".d.run"
     # Those of the original program, and those that the seed's text calls otherwise.
     LOG = ".log"
     CLOSED_LOG = ".closed-log"
@@ -66,7 +69,10 @@ class FileKind(StrEnum):
 
 
 _HEX_KINDS = frozenset(
-    {FileKind.WAL, FileKind.PENDING_RUN, FileKind.TOMBSTONE_RUN, FileKind.COMBINED_RUN}
+    {
+        *(FileKind.WAL, FileKind.PENDING_RUN, FileKind.TOMBSTONE_RUN),
+        *(FileKind.COMBINED_RUN, FileKind.DEQUEUED_RUN),
+    }
 )
 
 

@@ -216,15 +216,31 @@ class Run:
 
     def scan(self, start: Key | None = None) -> Iterator[Entry | Damage]:
         """Yields the entries in order, from a key on; a bad block as one Damage."""
-        first = 0 if start is None else max(bisect_left(self._keys, start) - 1, 0)
+        first = 0 if start is None else self.row_of(start)
         for row in range(first, len(self.places)):
-            block = self._block(row)
+            block = self.load(row)
             if isinstance(block, Damage):
                 yield block
                 continue
             at = 0 if start is None else block.search(start.deadline_ms, start.id)
             for index in range(at, block.count):
                 yield decode_row(block.row(index))
+
+    def row_of(self, key: Key) -> int:
+        """Gives the number of the first block that may hold keys from this one on."""
+        return max(bisect_left(self._keys, key) - 1, 0)
+
+    def count_below(self, key: Key) -> int:
+        """Gives how many entries have a key below this one, from one block.
+
+        Of a bad block that the key lies in, none are counted.
+        """
+        row = bisect_left(self._keys, key) - 1
+        if row < 0:
+            return 0
+        block = self.load(row)
+        within = 0 if isinstance(block, Damage) else block.search(key.deadline_ms, key.id)
+        return self._offsets[row] + within
 
     def find(self, key: Key) -> Entry | None:
         """Gives an entry of a key, from one block; None if there is none. Raises Damaged."""
@@ -272,12 +288,13 @@ class Run:
         return [row for row in self._id_index.blocks(id) if row < len(self.places)]
 
     def _sound_block(self, row: int) -> kernel.Block:
-        block = self._block(row)
+        block = self.load(row)
         if isinstance(block, Damage):
             raise Damaged(block)
         return block
 
-    def _block(self, row: int) -> kernel.Block | Damage:
+    def load(self, row: int) -> kernel.Block | Damage:
+        """Gives a block, or what is wrong with it."""
         if self._kept is not None and self._kept[0] == row:
             return self._kept[1]
         place = self.places[row]

@@ -50,6 +50,9 @@ HEADER_BYTES = _HEADER.size
 _ITEM = struct.Struct("<B6sQ6s6sIBHI")
 _TOMBSTONE = struct.Struct("<B6sQ")
 _DEQUEUED = struct.Struct("<B6sQI6s")
+# kind 1 | length 4 | position 8; a program that does not know the kind passes it over.
+_DURABLE = struct.Struct("<BIQ")
+_DURABLE_KIND = kernel.PASSED_OVER
 assert (_ITEM.size, _TOMBSTONE.size, _DEQUEUED.size) == (
     kernel.ITEM_BYTES,
     kernel.TOMBSTONE_BYTES,
@@ -64,6 +67,16 @@ class Dequeued:
     key: Key
     dequeue_count: int
     time_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Durable:
+    """Says that the bytes of the log before a position were durable when it was written.
+
+    A bad batch before it is damage; one behind the last of these may never have been whole.
+    """
+
+    position: int
 
 
 Record = Item | Tombstone | Dequeued
@@ -189,6 +202,13 @@ class Batches:
         kernel.seal(buffer, len(body), number, self.seed)
         return bytes(buffer)
 
+    def encode_durable(self, position: int, number: int) -> bytes:
+        """Gives the bytes of a batch that says up to where the log is durable."""
+        body = _DURABLE.pack(_DURABLE_KIND, 8, position)
+        buffer = bytearray(kernel.BATCH_BYTES) + body
+        kernel.seal(buffer, len(body), number, self.seed)
+        return bytes(buffer)
+
     def _buffer(self, count: int, record_bytes: int, *others: int) -> bytearray:
         if any(other != count for other in others):
             raise ValueError(f"columns of {count} and {others} rows")
@@ -220,6 +240,18 @@ def encode_record(record: Record) -> bytes:
 def scan_wal(data: bytes, path: str, header: Header | None = None) -> Iterator[Record | Damage]:
     """Yields the records of a log in the order of writing, and what is damaged.
 
+    `header` as for `scan_all`.
+    """
+    for item in scan_all(data, path, header):
+        if not isinstance(item, Durable):
+            yield item
+
+
+def scan_all(
+    data: bytes, path: str, header: Header | None = None
+) -> Iterator[Record | Durable | Damage]:
+    """Yields the records of a log in the order of writing, what was durable, what is damaged.
+
     `header` is the repaired one of a file whose own does not verify; otherwise it is read, and
     Damaged is raised where it cannot be.
     """
@@ -229,7 +261,11 @@ def scan_wal(data: bytes, path: str, header: Header | None = None) -> Iterator[R
     while position < end:
         rows: list[kernel.Record] = []
         stop, number = kernel.scan(data, position, number, seed, _BATCHES_AT_ONCE, rows)
-        yield from (_record(row) for row in rows if row[0] < kernel.PASSED_OVER)
+        for row in rows:
+            if row[0] < kernel.PASSED_OVER:
+                yield _record(row)
+            elif row[0] == _DURABLE_KIND and len(row[8]) == 8:
+                yield Durable(int.from_bytes(row[8], "little"))
         if stop == position:
             damage, number = _judge(data, position, number, seed, path)
             yield damage

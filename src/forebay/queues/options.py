@@ -23,7 +23,7 @@ EVENT_VERSIONS: dict[str | int, str] = {
     2: "v2",
     3: "v3-seed",
 }
-_Options = TypeVar("_Options", "LogOptions", "EventOptions", "FifoOptions")
+_Options = TypeVar("_Options", "LogOptions", "EventOptions", "FifoOptions", "DeadlineOptions")
 
 
 class Checks:
@@ -218,6 +218,57 @@ class FifoOptions(Checks):
     def new_file_bytes(self) -> int:
         """The size of the files of a queue that is made anew."""
         return self.file_bytes or min(_FILE_BYTES_DEFAULT, (self.max_bytes or 2**62) // 2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadlineOptions(Checks):
+    """How a `DeadlineQueue` behaves.
+
+    `sync`: what every change waits for. "always" (default): on return a power cut loses nothing,
+    and nobody is given an item before it is durable; one sync of the disk each, shared by all who
+    wait. "interval": synced every `sync_interval_ms`; a power cut may cost the newest changes.
+    "os": synced when a log is full and at `close`. Both survive `kill -9`.
+
+    `lease_seconds`: how long an item that is given out belongs to its taker, if the call does not
+    say; then it is pending again. `max_attempts`: an item that was given out so often and comes
+    back is buried (None: never).
+
+    `segment_items`, `segment_bytes`: what memory holds, and one log, before it is frozen into runs;
+    an open reads as much. `compression`: of runs, "none" or "lz4". `max_bytes`: the most that logs
+    and runs may take (None: no bound), dead items included until a merge drops them. `when_full`:
+    "block" waits until there is room, "reject" raises `Full`.
+
+    `background`: False starts no thread; call `maintain()` from time to time instead.
+    `group_readable`: modes 0640 and 0750 instead of 0600 and 0700.
+    """
+
+    sync: str = "always"
+    sync_interval_ms: int = 100
+    lease_seconds: float = 60.0
+    max_attempts: int | None = None
+    segment_items: int = 131_072
+    segment_bytes: int = 64 << 20
+    compression: str = "none"
+    max_bytes: int | None = None
+    when_full: str = "block"
+    background: bool = True
+    group_readable: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuses values out of bounds, naming field, value and bound."""
+        self._one_of("sync", SYNC_POLICIES)
+        self._one_of("when_full", ("block", "reject"))
+        self._one_of("compression", ("none", "lz4"))
+        self._between("sync_interval_ms", 1, 3_600_000)
+        self._between("segment_items", 1, 2**31 - 1)
+        self._between("segment_bytes", 1, 2**31 - 1)
+        self._seconds("lease_seconds", least=0.001)
+        if self.max_attempts is not None:
+            self._between("max_attempts", 1, 2**31 - 1)
+        if self.max_bytes is not None:
+            self._between("max_bytes", 1_000, 2**62)
+        self._one_of_two("background")
+        self._one_of_two("group_readable")
 
 
 def make_options(kind: type[_Options], given: dict[str, object]) -> _Options:

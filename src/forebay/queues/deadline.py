@@ -1,0 +1,391 @@
+"""`DeadlineQueue`: items with a deadline, given out when they are due, larger than memory.
+
+Joins the write-ahead log, memory and runs. This file owns the life of the queue: opening, closing,
+and what of its parts runs when. `deadline_verbs.py` owns the changes, `deadline_state.py` what is
+in the queue, `deadline_upkeep.py` its files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Any
+
+from forebay.clock import BootClock, SteadyClock, SystemClock
+from forebay.errors import Closed, InvalidOption
+from forebay.formats.deadline import BURIED_BIT
+from forebay.queues.deadline_item import DeadlineItem, as_item, wanted_ms
+from forebay.queues.deadline_journal import Journal
+from forebay.queues.deadline_maintenance import DeadlineMaintenance
+from forebay.queues.deadline_recovery import Opened, open_deadline_directory
+from forebay.queues.deadline_state import State
+from forebay.queues.deadline_upkeep import Upkeep
+from forebay.queues.deadline_verbs import Verbs
+from forebay.queues.deadline_waiting import Waiting
+from forebay.queues.forks import disown_after_fork
+from forebay.queues.options import DeadlineOptions, make_options
+from forebay.storage.atomic import keep_reserve
+from forebay.storage.filesystem import Buffer, DiskFilesystem, Filesystem
+from forebay.storage.quarantine import count_kept
+
+# What a failed `take` waits before the item is due again: 1 s, twice as long each time.
+_BACKOFF_SECONDS_MAX = 300.0
+
+
+class DeadlineQueue:
+    """A durable queue by deadline that this process owns. Any thread may call it.
+
+    Opens the directory or creates it. The options are those of `DeadlineOptions`, as keywords.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        filesystem: Filesystem | None = None,
+        clock: BootClock | None = None,
+        **options: Any,
+    ) -> None:
+        self._closed = True
+        self.options: DeadlineOptions = make_options(DeadlineOptions, options)
+        self._filesystem = filesystem or DiskFilesystem()
+        self._clock = SteadyClock(clock or SystemClock())
+        self._directory = self._filesystem.open_directory(
+            os.fspath(path), create=True, group_readable=self.options.group_readable
+        )
+        self.path = self._directory.path
+        try:
+            self._directory.lock()
+            self._build(open_deadline_directory(self._filesystem, self._directory))
+        except BaseException:
+            self._directory.close()
+            raise
+        self._maintenance = DeadlineMaintenance(
+            self, self._journal, self._upkeep, self._verbs, self.options, self._clock
+        )
+        self._closed = False
+        disown_after_fork(self)
+
+    def enqueue(
+        self,
+        value: Buffer,
+        *,
+        delay: float | None = None,
+        deadline: datetime | int | None = None,
+        timeout: float | None = None,
+    ) -> int:
+        """Takes in an item, due at a deadline, after a delay (seconds) or now; gives its id.
+
+        Under `sync="always"` it is durable on return; under the other policies it survives the
+        process, and a power cut after the next sync. A deadline in the past does not put it before
+        what was given out already. A full queue waits, at most `timeout` seconds, or raises `Full`.
+        """
+        return self.enqueue_many([value], delay=delay, deadline=deadline, timeout=timeout)[0]
+
+    def enqueue_many(
+        self,
+        values: Iterable[Buffer],
+        *,
+        delay: float | None = None,
+        deadline: datetime | int | None = None,
+        timeout: float | None = None,
+    ) -> list[int]:
+        """Takes in items with one commit and gives their ids; a crash leaves all or none."""
+        batch = [value if type(value) is bytes else bytes(memoryview(value)) for value in values]
+        if not batch:
+            self._check()
+            return []
+
+        def wanted(now_ms: int) -> int:
+            return wanted_ms(now_ms, delay, deadline)
+
+        ids = self._waiting.for_room(lambda: self._verbs.enqueue(batch, wanted), timeout)
+        self._maintenance.notice()
+        return ids
+
+    def dequeue(
+        self, timeout: float | None = None, *, lease_seconds: float | None = None
+    ) -> DeadlineItem | None:
+        """Gives out the first item that is due; None if there is none.
+
+        It belongs to the caller until the lease ends, then it is pending again, as after a crash.
+        With a timeout (seconds) it waits, and raises `Empty` if none became due. Damaged items
+        raise `Damaged`, once; the next call goes on behind them.
+        """
+        items = self.dequeue_many(1, timeout, lease_seconds=lease_seconds)
+        return items[0] if items else None
+
+    def dequeue_many(
+        self, count: int, timeout: float | None = None, *, lease_seconds: float | None = None
+    ) -> list[DeadlineItem]:
+        """Gives out up to `count` items that are due; with a timeout it waits for the first."""
+        if count < 1:
+            raise InvalidOption(f"count = {count}: must be at least 1")
+        if lease_seconds is not None and not 0 < lease_seconds < 10.0**9:
+            raise InvalidOption(f"lease_seconds = {lease_seconds}: must be a number above 0")
+        items = self._waiting.for_items(
+            lambda: self._verbs.dequeue(count, lease_seconds) or None, timeout
+        )
+        self._maintenance.notice()
+        return items or []
+
+    def release(self, item: DeadlineItem) -> None:
+        """Takes an item away for good; raises `LeaseLost` if it is not the caller's any more."""
+        self.release_many([item])
+
+    def release_many(self, items: Sequence[DeadlineItem]) -> None:
+        """Takes items away with one commit; `LeaseLost`: all of them are still there."""
+        if items:
+            self._verbs.release(items)
+            self._maintenance.notice()
+
+    def requeue(
+        self,
+        item: DeadlineItem,
+        *,
+        delay: float | None = None,
+        deadline: datetime | int | None = None,
+        value: Buffer | None = None,
+    ) -> None:
+        """Gives an item back under a later deadline, with another value if one is given.
+
+        The old copy goes and the new one comes in one step. One that was given out `max_attempts`
+        times is buried instead. Raises `LeaseLost`.
+        """
+        stored = None if value is None else bytes(memoryview(value))
+        self._verbs.requeue(item, lambda now_ms: wanted_ms(now_ms, delay, deadline), stored)
+        self._maintenance.notice()
+
+    def touch(self, item: DeadlineItem, *, lease_seconds: float | None = None) -> None:
+        """Lets the lease of an item start anew; raises `LeaseLost`."""
+        self._verbs.touch(item, lease_seconds)
+
+    def bury(self, item: DeadlineItem, reason: str = "") -> None:
+        """Puts an item aside: it is kept and not given out until `kick`. Raises `LeaseLost`."""
+        self._verbs.bury(item, reason)
+        self._maintenance.notice()
+
+    def kick(self, id: int | None = None, *, count: int | None = None) -> int:
+        """Makes a buried item pending again, or the `count` oldest ones; gives how many."""
+        if (id is None) == (count is None):
+            raise InvalidOption("kick: give an id or a count")
+        if id is not None:
+            found = self.get(id)
+            chosen = [found] if found is not None and found.buried else []
+        else:
+            with self._journal.lock:
+                self._journal.check()
+                oldest = itertools.islice(self._state.browse((BURIED_BIT, 0)), count)
+                chosen = [as_item(item, times) for item, times in oldest]
+        kicked = self._verbs.kick(chosen)
+        self._maintenance.notice()
+        return kicked
+
+    @contextlib.contextmanager
+    def take(
+        self, timeout: float | None = None, *, lease_seconds: float | None = None
+    ) -> Iterator[DeadlineItem]:
+        """Lends out the first item that is due: released on success, requeued on an exception.
+
+        It is due again after 1 s, twice as long with each time, 300 s at most. Raises `Empty` if
+        there is none, or none became due within `timeout` seconds.
+        """
+        item = self.dequeue(0 if timeout is None else timeout, lease_seconds=lease_seconds)
+        assert item is not None
+        try:
+            yield item
+        except BaseException:
+            delay = min(2.0 ** min(item.dequeue_count - 1, 20), _BACKOFF_SECONDS_MAX)
+            self.requeue(item, delay=delay)
+            raise
+        self.release(item)
+
+    def peek(self) -> DeadlineItem | None:
+        """Gives the pending item that is due first, now or later; it stays."""
+        with self._journal.lock:
+            self._journal.check()
+            self._state.expire(self._clock.now_ms())
+            key = self._state.head()
+            return None if key is None else as_item(*self._state.load_head(key))
+
+    def get(self, id: int) -> DeadlineItem | None:
+        """Gives an item by its id, pending, given out or buried; None if there is none."""
+        with self._journal.lock:
+            self._journal.check()
+            found = self._state.find_id(id)
+            return None if found is None else as_item(*found)
+
+    def delete(self, id: int) -> bool:
+        """Takes an item away for good, even one that is given out; False if there is none."""
+        found = self._verbs.delete(id)
+        self._maintenance.notice()
+        return found
+
+    def browse(self, count: int = 100) -> list[DeadlineItem]:
+        """Gives the first items by deadline, given out ones too, buried ones last; they stay."""
+        with self._journal.lock:
+            self._journal.check()
+            first = itertools.islice(self._state.browse(), count)
+            return [as_item(item, times) for item, times in first]
+
+    @property
+    def pending(self) -> int:
+        """How many items wait, due or not."""
+        with self._journal.lock:
+            self._state.expire(self._clock.now_ms())
+            return self._state.pending
+
+    @property
+    def due(self) -> int:
+        """How many of the pending items are due."""
+        with self._journal.lock:
+            return self._state.due(self._clock.now_ms())
+
+    @property
+    def working(self) -> int:
+        """How many items are given out."""
+        with self._journal.lock:
+            self._state.expire(self._clock.now_ms())
+            return self._state.working
+
+    @property
+    def buried(self) -> int:
+        """How many items are put aside."""
+        return self._state.buried
+
+    def sync(self) -> None:
+        """Makes all changes durable."""
+        self._journal.sync()
+
+    def freeze(self) -> bool:
+        """Turns what is in memory into runs; False if there is nothing. Happens by itself."""
+        return self._upkeep.freeze()
+
+    def merge(self) -> bool:
+        """Merges all runs into one; False if there is nothing to do. Happens by itself."""
+        return self._upkeep.merge(everything=True)
+
+    def maintain(self) -> None:
+        """Does what is due. The background thread calls it."""
+        self._maintenance.run_due()
+
+    def info(self) -> dict[str, Any]:
+        """Gives facts on the queue, for people and for scripts."""
+        with self._journal.lock:
+            self._journal.check()
+            kept_files, kept_bytes = count_kept(self._directory)
+            now, state = self._clock.now_ms(), self._state
+            due = state.due(now)
+            return {
+                "kind": "deadline",
+                "path": self.path,
+                "pending": state.pending,
+                "due": due,
+                "working": state.working,
+                "buried": state.buried,
+                "next_id": self._verbs.next_id,
+                "bytes": self._verbs.used_bytes(),
+                "max_bytes": self.options.max_bytes,
+                "in_memory": sum(segment.count for segment in state.segments),
+                "runs": sum(len(each.files) for each in state.view.sets),
+                "freezes": self._upkeep.freezes,
+                "merges": self._upkeep.merges,
+                "damaged": len(self.damage) + len(self._upkeep.damage) + state.damaged,
+                "syncs": self._journal.commit.syncs,
+                "quarantined_files": kept_files,
+                "quarantined_bytes": kept_bytes,
+            }
+
+    def close(self) -> None:
+        """Makes everything durable and gives the directory back; a second time does nothing.
+
+        Items that are given out are pending again when the queue is opened.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self._upkeep.stopping = True
+        self._maintenance.stop()
+        with self._upkeep.work:
+            try:
+                whole = self._journal.error is None
+                self._journal.end()
+                if whole:
+                    self._upkeep.save(self._verbs.next_id)
+            finally:
+                self._release()
+
+    def __len__(self) -> int:
+        """How many items there are, given out and buried ones too."""
+        return self._state.total + self._state.buried
+
+    def __enter__(self) -> DeadlineQueue:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<DeadlineQueue {self.path} {'closed' if self._closed else f'of {len(self)}'}>"
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True):
+            warnings.warn(f"{self.path} was not closed", ResourceWarning, stacklevel=2)
+            self._directory.close()
+
+    def disown(self) -> None:
+        """Ends the handle in the child of a fork; the parent's goes on."""
+        if self._closed:
+            return
+        self._closed = True
+        self._journal.disown(Closed(f"{self.path} was opened before a fork; open it in the child"))
+        self._directory.close()
+
+    def _build(self, opened: Opened) -> None:
+        """Makes the parts of the queue for a directory that is in order."""
+        keep_reserve(self._directory)
+        self._journal = Journal(self._filesystem, self._directory, opened.wal)
+        self.changes = self._journal.changes
+        self.damage = opened.damage
+        try:
+            self._state = State(opened.segment, opened.sets, opened.floor_ms)
+            if opened.damage or opened.guessed:
+                self._state.recount()
+        except BaseException:
+            for each in opened.sets:
+                each.close()
+            opened.wal.file.close()
+            raise
+        shared = (self._journal, opened.manifest, self._state)
+        self._upkeep = Upkeep(
+            self._filesystem, self._directory, *shared, self.options, opened.next_number
+        )
+        self._verbs = Verbs(
+            self._journal, self._state, opened.manifest, self.options, self._clock, opened.next_id
+        )
+        if opened.guessed:
+            # A merge of some would drop tombstones whose items are in others.
+            self._upkeep.merge(everything=True)
+        self._waiting = Waiting(self.path, self._journal, self._upkeep, self.options, self._clock)
+
+    def _check(self) -> None:
+        with self._journal.lock:
+            self._journal.check()
+
+    def _release(self) -> None:
+        with self._journal.lock:
+            self._journal.fail(Closed(f"{self.path} is closed"))
+        self._journal.close(self._upkeep.frozen_wals)
+        for each in self._state.view.sets:
+            each.close()
+        self._directory.close()

@@ -1,0 +1,79 @@
+"""An item of a deadline queue, as a user holds it, and what a deadline may be given as."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from forebay.errors import InvalidOption
+from forebay.formats.deadline import BURIED_BIT, Item
+from forebay.queues.deadline_segment import KeyTuple
+
+_SECONDS_MAX = 10.0**11
+
+
+@dataclass(frozen=True, slots=True)
+class DeadlineItem:
+    """An item. One that was dequeued belongs to its taker until the lease ends.
+
+    `token` tells one taker from the next: the id, and how often the item was given out.
+    """
+
+    id: int
+    value: bytes
+    deadline_ms: int
+    enqueue_ms: int
+    requeue_ms: int
+    dequeue_count: int
+    buried: bool = False
+    reason: str = ""
+
+    @property
+    def deadline(self) -> datetime:
+        """When it is due, in UTC."""
+        return datetime.fromtimestamp(self.deadline_ms / 1000, UTC)
+
+    @property
+    def token(self) -> tuple[int, int]:
+        """The id, and how often the item was given out."""
+        return self.id, self.dequeue_count
+
+    @property
+    def key(self) -> KeyTuple:
+        """Where the queue has it."""
+        return self.deadline_ms | (BURIED_BIT if self.buried else 0), self.id
+
+
+def as_item(item: Item, dequeue_count: int) -> DeadlineItem:
+    """Makes of a stored item what a user gets."""
+    return DeadlineItem(
+        item.key.id,
+        item.value,
+        item.key.deadline_ms & ~BURIED_BIT,
+        item.stats.enqueue_ms,
+        item.stats.requeue_ms,
+        dequeue_count,
+        item.buried,
+        item.reason.decode(errors="replace"),
+    )
+
+
+def wanted_ms(now_ms: int, delay: float | None, deadline: datetime | int | None) -> int:
+    """Gives the deadline that a caller asks for, in ms; without any, it is now."""
+    if delay is not None and deadline is not None:
+        raise InvalidOption("delay and deadline: give one of them")
+    if delay is not None:
+        if isinstance(delay, bool) or not 0 <= delay < _SECONDS_MAX:
+            raise InvalidOption(f"delay = {delay!r}: must be a number of seconds from 0")
+        wanted = now_ms + round(delay * 1000)
+    elif deadline is None:
+        return now_ms
+    elif isinstance(deadline, datetime):
+        if deadline.tzinfo is None:
+            raise InvalidOption(f"deadline = {deadline!r}: must have a time zone")
+        wanted = round(deadline.timestamp() * 1000)
+    else:
+        wanted = deadline
+    if type(wanted) is not int or wanted >= BURIED_BIT:
+        raise InvalidOption(f"deadline = {deadline!r}: must be below {BURIED_BIT} ms since 1970")
+    return max(wanted, 0)

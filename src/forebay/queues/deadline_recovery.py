@@ -1,0 +1,314 @@
+"""Opens the directory of a deadline queue and brings it into order, whatever a crash left.
+
+Promises that on return everything that is served is durable. Logs whose runs are not in the
+manifest are read, oldest first, and what they leave is written into one new log and synced, because
+after a failed sync the cache may show bytes that the disk lacks. The manifest names it as the
+oldest that counts before it gets its own name: with the old logs beside it, a requeue that these
+have lost would be there in part. Torn and damaged bytes of logs go to `quarantine/`. Runs that the
+manifest does not name were just being written, or are merged already, and go. It may crash at any
+point and run again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import itemgetter
+
+from forebay.errors import Damaged, NotAQueue
+from forebay.formats.deadline import FileKind, Key, Tombstone, file_name
+from forebay.formats.deadline_manifest import NAME, Manifest, SetRow, decode_manifest
+from forebay.formats.deadline_wal import (
+    HEADER_BYTES,
+    Dequeued,
+    Durable,
+    Header,
+    Record,
+    decode_header,
+    repair_header,
+    scan_all,
+)
+from forebay.frames import Damage
+from forebay.queues.deadline_journal import WalFile, create_wal
+from forebay.queues.deadline_manifest import ManifestFile
+from forebay.queues.deadline_names import is_temporary, list_files, refuse_foreign, wal_name
+from forebay.queues.deadline_runs import RunSet, open_set
+from forebay.queues.deadline_segment import Segment
+from forebay.storage import atomic, quarantine
+from forebay.storage.filesystem import Directory, Filesystem
+
+_logger = logging.getLogger(__name__)
+IDS_AT_ONCE = 65_536
+# A batch of the new log holds so many bytes of values, or one record.
+_BATCH_BYTES = 1 << 20
+_RECORD_BYTES = 64
+
+
+@dataclass(slots=True)
+class Opened:
+    """A directory that is in order."""
+
+    manifest: ManifestFile
+    wal: WalFile
+    segment: Segment
+    sets: list[RunSet]
+    next_id: int
+    next_number: int
+    floor_ms: int
+    damage: list[Damage]
+    # The manifest was lost: the order of the sets is a guess, and some may be there twice.
+    guessed: bool = False
+
+
+def open_deadline_directory(filesystem: Filesystem, directory: Directory) -> Opened:
+    """Recovers a directory that this process owns; creates what a new queue needs."""
+    names = directory.names()
+    refuse_foreign(directory, names)
+    manifest, guessed = _read_manifest(filesystem, directory, list_files(names))
+    _name_new_log(directory, names, wal_name(manifest.oldest_wal))
+    for name in names:
+        if is_temporary(name):
+            with contextlib.suppress(FileNotFoundError):
+                directory.unlink(name)
+    files = list_files(directory.names())
+    files = _remove_leftovers(directory, manifest, files)
+    recovery = Recovery(filesystem, directory, manifest, files)
+    try:
+        opened = recovery.run()
+        opened.guessed = guessed
+        return opened
+    except BaseException:
+        recovery.close()
+        raise
+
+
+def _read_manifest(
+    filesystem: Filesystem, directory: Directory, files: list[tuple[int, FileKind]]
+) -> tuple[Manifest, bool]:
+    """Gives the manifest; of a queue that has lost it, one that names all runs, and True."""
+    data = atomic.read_small(directory, NAME)
+    path = f"{directory.path}/{NAME}"
+    if data is not None:
+        try:
+            return decode_manifest(data, path), False
+        except Damaged as error:
+            _logger.warning("%s: %s; all runs that are there count", path, error.damage.reason)
+            quarantine.keep_bytes(directory, NAME, data)
+    rows = []
+    for number, group in groupby(files, itemgetter(0)):
+        kinds = frozenset(kind for _, kind in group if kind is not FileKind.WAL)
+        if kinds:
+            rows.append(SetRow(number, kinds))
+    return Manifest(filesystem.random_bytes(16), sets=tuple(rows)), bool(rows)
+
+
+def _name_new_log(directory: Directory, names: list[str], wal: str) -> None:
+    """Gives the log of a recovery its name, if that was all that was left to do."""
+    if wal + atomic.TEMPORARY in names and wal not in names:
+        directory.rename(wal + atomic.TEMPORARY, wal)
+        directory.sync()
+
+
+def _remove_leftovers(
+    directory: Directory, manifest: Manifest, files: list[tuple[int, FileKind]]
+) -> list[tuple[int, FileKind]]:
+    """Removes what does not count; gives what does."""
+    named = {(row.number, kind) for row in manifest.sets for kind in row.kinds}
+    kept = []
+    for number, kind in files:
+        wal = kind is FileKind.WAL
+        if number >= manifest.oldest_wal if wal else (number, kind) in named:
+            kept.append((number, kind))
+        else:
+            directory.unlink(file_name(number, kind))
+    return kept
+
+
+class Recovery:
+    """One look at a directory, and what brings it into order."""
+
+    def __init__(
+        self,
+        filesystem: Filesystem,
+        directory: Directory,
+        manifest: Manifest,
+        files: list[tuple[int, FileKind]],
+    ) -> None:
+        self._filesystem = filesystem
+        self._directory = directory
+        self._manifest = manifest
+        self._wals = [number for number, kind in files if kind is FileKind.WAL]
+        highest = max([0, manifest.oldest_wal, *(number for number, _ in files)])
+        self._number = highest + 1
+        self._segment = Segment(self._number)
+        self._sets: list[RunSet] = []
+        self._wal: WalFile | None = None
+        self._damage: list[Damage] = []
+        self._floor_ms = manifest.floor_ms
+        self._highest_id = 0
+
+    def run(self) -> Opened:
+        """Brings the directory into order."""
+        for row in self._manifest.sets:
+            opened = open_set(self._directory, row)
+            self._sets.append(opened)
+            if len(opened.files) < len(row.kinds):
+                self._damage.append(Damage(self._directory.path, 0, 0, f"a file of {row.number:x}"))
+            self._damage += opened.damage
+            for file in opened.files.values():
+                self._highest_id = max(self._highest_id, file.run.footer.max_id)
+        self._replay()
+        self._segment.show_all()
+        wal = self._wal = self._write_log()
+        next_id = max(self._manifest.next_id, self._highest_id + 1)
+        manifest = ManifestFile(self._directory, self._manifest)
+        manifest.change(
+            lambda before: replace(
+                before,
+                next_id=next_id + IDS_AT_ONCE,
+                floor_ms=self._floor_ms,
+                oldest_wal=self._number,
+                sets=tuple(each.row() for each in self._sets),
+            )
+        )
+        name = wal_name(self._number)
+        self._directory.rename(name + atomic.TEMPORARY, name)
+        self._directory.sync()
+        for number in self._wals:
+            # One that could not be read at all is in quarantine.
+            with contextlib.suppress(FileNotFoundError):
+                self._directory.unlink(wal_name(number))
+        return Opened(
+            manifest,
+            wal,
+            self._segment,
+            self._sets,
+            next_id,
+            self._number + 1,
+            self._floor_ms,
+            self._damage,
+        )
+
+    def close(self) -> None:
+        """Closes what was opened."""
+        for each in self._sets:
+            each.close()
+        if self._wal is not None:
+            self._wal.file.close()
+
+    def _replay(self) -> None:
+        """Reads the logs into memory; what of them does not verify is kept aside and noted."""
+        logs = [self._scan(number) for number in self._wals]
+        followed = False
+        for log in reversed(logs):
+            # A log is synced before the next one gets its first batch.
+            log.followed = followed
+            followed = followed or any(not isinstance(r, Damage) for r in log.records)
+        for log in logs:
+            for record in log.records:
+                if isinstance(record, Damage):
+                    damage = log.judge(record)
+                    self._keep(log.name, log.data, damage)
+                    if damage.torn:
+                        break
+                elif not isinstance(record, Durable):
+                    self._take(record)
+
+    def _scan(self, number: int) -> _Log:
+        name = wal_name(number)
+        path = f"{self._directory.path}/{name}"
+        data = atomic.read_small(self._directory, name) or b""
+        header = self._header(data, number, path)
+        return _Log(name, data, [] if header is None else list(scan_all(data, path, header)))
+
+    def _take(self, record: Record) -> None:
+        self._segment.replay(record)
+        self._highest_id = max(self._highest_id, record.key.id)
+        if isinstance(record, Dequeued):
+            self._floor_ms = max(self._floor_ms, record.key.deadline_ms)
+
+    def _header(self, data: bytes, number: int, path: str) -> Header | None:
+        """Reads the header of a log; None if there is nothing in it, or it is lost."""
+        try:
+            return decode_header(data, path)
+        except (Damaged, NotAQueue) as error:
+            repaired = repair_header(data, number)
+            if repaired is not None:
+                return repaired
+            # A header is synced before anything behind it counts: without one there is nothing.
+            torn = not data[HEADER_BYTES:].strip(b"\0")
+            damage = Damage(path, 0, len(data), str(error), torn)
+            self._keep(wal_name(number), data, damage)
+            return None
+
+    def _keep(self, name: str, data: bytes, damage: Damage) -> None:
+        """Keeps bytes of a log that do not verify."""
+        end = damage.position + damage.length
+        kept = data[damage.position : end].rstrip(b"\0")
+        if kept:
+            quarantine.keep_bytes(self._directory, f"{name}-{damage.position}", kept)
+        if not damage.torn:
+            _logger.warning("%s, byte %d: %s", damage.path, damage.position, damage.reason)
+            self._damage.append(damage)
+
+    def _write_log(self) -> WalFile:
+        """Writes what the logs leave into a new one; durable on return, under another name."""
+        wal = create_wal(self._filesystem, self._directory, self._number, atomic.TEMPORARY)
+        try:
+            for batch in _batches(self._segment):
+                wal.write(batch)
+            wal.file.sync()
+            self._directory.sync()
+            wal.durable = wal.position
+        except BaseException:
+            wal.file.close()
+            raise
+        return wal
+
+
+@dataclass(slots=True)
+class _Log:
+    """A log as it was found; `followed`: there is something in a later one."""
+
+    name: str
+    data: bytes
+    records: list[Record | Durable | Damage]
+    followed: bool = False
+
+    def judge(self, damage: Damage) -> Damage:
+        """Says whether a bad batch ends the log: a power cut took it, and what is behind it.
+
+        It may leave later bytes in place. What it takes counts as a suffix all the same: half of
+        what happened would be something that never was.
+        """
+        marks = (record.position for record in self.records if isinstance(record, Durable))
+        if self.followed or damage.torn or damage.position < max(marks, default=0):
+            return damage
+        return replace(damage, length=len(self.data) - damage.position, torn=True)
+
+
+def _batches(segment: Segment) -> Iterator[list[Record]]:
+    """Yields what a segment holds, in batches for a log."""
+    batch: list[Record] = []
+    size = 0
+    for record in _records(segment):
+        more = _RECORD_BYTES + (
+            0 if isinstance(record, Tombstone | Dequeued) else len(record.value)
+        )
+        if batch and size + more > _BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+        batch.append(record)
+        size += more
+    if batch:
+        yield batch
+
+
+def _records(segment: Segment) -> Iterator[Record]:
+    yield from segment.items.values()
+    yield from (Tombstone(Key(*key)) for key in segment.tombstones)
+    for key, (count, time_ms) in segment.marks.items():
+        yield Dequeued(Key(*key), count, time_ms)

@@ -1,0 +1,285 @@
+"""Freezes what is in memory into runs, and merges runs; the queue is used meanwhile.
+
+One piece of work at a time. The order of steps is what a crash relies on: runs are written and
+synced, then the manifest names them, then the queue reads from them, and last the files go that
+they replace. A manifest that could not be written may be on the disk nevertheless: so what it names
+is kept, and the same change is made again the next time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from forebay.errors import Closed
+from forebay.formats.deadline import FileKind, Key, file_name
+from forebay.formats.deadline_manifest import Manifest, SetRow
+from forebay.frames import Damage
+from forebay.queues.deadline_journal import Journal, WalFile
+from forebay.queues.deadline_manifest import ManifestFile
+from forebay.queues.deadline_merging import choose_merge
+from forebay.queues.deadline_names import wal_name
+from forebay.queues.deadline_runs import RunSet, open_set
+from forebay.queues.deadline_segment import KeyTuple, Segment
+from forebay.queues.deadline_state import State
+from forebay.queues.deadline_writing import Row, SetWriter, merged_rows, segment_rows
+from forebay.queues.options import DeadlineOptions
+from forebay.queues.unbroken import unbroken
+from forebay.storage.filesystem import Directory, Filesystem
+
+# So many segments may be in memory before an enqueue waits for the freezing.
+_SEGMENTS_MAX = 3
+
+
+class Upkeep:
+    """The work on the files of one queue. Any thread may call it, without the queue's lock."""
+
+    def __init__(
+        self,
+        filesystem: Filesystem,
+        directory: Directory,
+        journal: Journal,
+        manifest: ManifestFile,
+        state: State,
+        options: DeadlineOptions,
+        next_number: int,
+    ) -> None:
+        self._filesystem = filesystem
+        self._directory = directory
+        self._journal = journal
+        self._manifest = manifest
+        self._state = state
+        self._options = options
+        self._next_number = next_number
+        # Held by who writes or removes files; who closes the queue waits for it.
+        self.work = threading.RLock()
+        # Logs that are being frozen, by number, and the runs that are written already.
+        self._wals: dict[int, WalFile] = {}
+        self._written: dict[int, SetRow] = {}
+        self._merged: tuple[list[RunSet], SetRow] | None = None
+        self.freezes = 0
+        self.merges = 0
+        self.damage: list[Damage] = []
+        self._found_damage = False
+        self.stopping = False
+
+    @property
+    def frozen_wals(self) -> list[WalFile]:
+        """Logs whose runs are not there yet."""
+        return list(self._wals.values())
+
+    @property
+    def wants_freeze(self) -> bool:
+        """Whether memory holds as much as it should, or a freeze is to be finished."""
+        current = self._state.current
+        return (
+            current.count >= self._options.segment_items
+            or current.bytes >= self._options.segment_bytes
+            or self._journal.wal.position >= 2 * self._options.segment_bytes
+            or bool(self._state.frozen)
+        )
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether more comes into memory than can be frozen."""
+        most = _SEGMENTS_MAX * self._options.segment_items
+        return len(self._state.frozen) > _SEGMENTS_MAX or self._state.current.count > most
+
+    def fail(self, error: BaseException) -> None:
+        """Ends the handle, whose memory may not be what its files say."""
+        self._journal.fail(error)
+
+    def freeze(self) -> bool:
+        """Turns all that is in memory into runs; False if there is nothing."""
+        with self.work:
+            self._check()
+            self._hand_over()
+            worked = False
+            for segment in list(self._state.frozen):
+                self._write_out(segment)
+                self.freezes += 1
+                worked = True
+            return worked
+
+    def merge(self, *, everything: bool = False) -> bool:
+        """Merges the sets that are worth it, or all of them; False if there is nothing to do."""
+        with self.work:
+            self._check()
+            if self._merged is None:
+                sets = list(self._state.view.sets)
+                first, count = choose_merge(sets, everything=everything)
+                if count == 0:
+                    return False
+                chosen = sets[first : first + count]
+                self._merged = chosen, self._write_merged(chosen, full=first == 0)
+            self._finish_merge(*self._merged)
+            self.merges += 1
+            return True
+
+    def save(self, next_id: int | None = None) -> None:
+        """Saves in the manifest what is known by now; durable on return."""
+        with self._journal.lock:
+            marks, end = self._state.low_waters(), self._journal.written
+            floor_ms = self._state.floor_ms
+        # What is below a mark has a tombstone: that must not get lost alone.
+        self._journal.wait(end)
+
+        def change(manifest: Manifest) -> Manifest:
+            sets = tuple(_marked(row, marks) for row in manifest.sets)
+            given = manifest.next_id if next_id is None else next_id
+            return replace(manifest, sets=sets, floor_ms=floor_ms, next_id=given)
+
+        self._manifest.change(change)
+
+    def _check(self) -> None:
+        with self._journal.lock:
+            self._journal.check()
+
+    def _hand_over(self) -> None:
+        """Begins a new log and a new segment, if the present ones hold anything."""
+        if self._journal.wal.batch_count == 0 and not self._state.current.count:
+            return
+        number = self._next_number
+        self._next_number += 1
+        wal = self._journal.prepare(number)
+        try:
+            # Most of the log is synced here, where nobody waits for it.
+            self._journal.sync()
+            with self._journal.lock:
+                self._switch(wal)
+        except BaseException:
+            if self._journal.wal is not wal:
+                wal.file.close()
+                with contextlib.suppress(OSError):
+                    self._directory.unlink(wal_name(number))
+            raise
+
+    @unbroken
+    def _switch(self, wal: WalFile) -> None:
+        self._journal.check()
+        before = self._journal.switch(wal)
+        self._state.hand_over(wal.number)
+        self._wals[before.number] = before
+
+    def _write_out(self, segment: Segment) -> None:
+        """Writes the runs of a segment, has them read, and removes its log."""
+        row = self._written.get(segment.number)
+        if row is None:
+            row = self._writer(segment.number).write(segment_rows(segment))
+            self._written[segment.number] = row
+        following = min(
+            number for number in (*self._wals, self._journal.wal.number) if number > segment.number
+        )
+        frozen = self._adopt(
+            row,
+            lambda before: replace(
+                before,
+                oldest_wal=following,
+                sets=before.sets if _is_named(before, row) else (*before.sets, row),
+            ),
+        )
+        with self._journal.lock, _closing(frozen):
+            self._read_frozen(segment, frozen)
+        del self._written[segment.number]
+        self._journal.retire(self._wals.pop(segment.number))
+
+    @unbroken
+    def _read_frozen(self, segment: Segment, frozen: RunSet | None) -> None:
+        self._state.settle(segment, frozen)
+        self._journal.changes.announce()
+
+    def _write_merged(self, chosen: list[RunSet], *, full: bool) -> SetRow:
+        number = self._next_number
+        self._next_number += 1
+        # Files of its own: those of the view are read by others meanwhile.
+        sources = [open_set(self._directory, each.row()) for each in chosen]
+        damage: list[Damage] = []
+        try:
+            rows = merged_rows(sources, full=full, damage=damage)
+            row = self._writer(number).write(self._until_stopped(rows))
+        finally:
+            for source in sources:
+                source.close()
+        self.damage += damage
+        self._found_damage = bool(damage)
+        return row
+
+    def _until_stopped(self, rows: Iterator[Row]) -> Iterator[Row]:
+        """Passes rows on; ends a merge that somebody who closes the queue would wait for."""
+        for row in rows:
+            if self.stopping:
+                raise Closed(f"{self._directory.path} is closed")
+            yield row
+
+    def _finish_merge(self, chosen: list[RunSet], row: SetRow) -> None:
+        numbers = {each.number for each in chosen}
+
+        def change(manifest: Manifest) -> Manifest:
+            named = [i for i, each in enumerate(manifest.sets) if each.number in numbers]
+            if not named:
+                # It was changed before, and something failed after it.
+                return manifest
+            at = named[0]
+            rest = [each for each in manifest.sets if each.number not in numbers]
+            return replace(manifest, sets=(*rest[:at], *([row] if row.kinds else ()), *rest[at:]))
+
+        merged = self._adopt(row, change) or RunSet(row.number)
+        with self._journal.lock, _closing(merged):
+            self._read_merged(chosen, merged)
+        self._merged = None
+        for each in chosen:
+            each.close()
+            for kind in each.files:
+                with contextlib.suppress(FileNotFoundError):
+                    self._directory.unlink(file_name(each.number, kind))
+
+    @unbroken
+    def _read_merged(self, chosen: list[RunSet], merged: RunSet) -> None:
+        self._state.view.replace(chosen, merged)
+        if self._found_damage:
+            self._state.recount()
+            self._found_damage = False
+        self._journal.changes.announce()
+
+    def _adopt(self, row: SetRow, change: Callable[[Manifest], Manifest]) -> RunSet | None:
+        """Opens a set and has the manifest name it; None if it is empty."""
+        opened = open_set(self._directory, row) if row.kinds else None
+        try:
+            self._manifest.change(change)
+        except BaseException:
+            if opened is not None:
+                opened.close()
+            raise
+        return opened
+
+    def _writer(self, number: int) -> SetWriter:
+        return SetWriter(self._filesystem, self._directory, number, self._options.compression)
+
+
+@contextlib.contextmanager
+def _closing(opened: RunSet | None) -> Iterator[None]:
+    """Closes a set that could not be taken in; it is opened anew the next time."""
+    try:
+        yield
+    except BaseException:
+        if opened is not None:
+            opened.close()
+        raise
+
+
+def _is_named(manifest: Manifest, row: SetRow) -> bool:
+    """Says whether a manifest names a set, or need not because it is empty."""
+    return not row.kinds or any(each.number == row.number for each in manifest.sets)
+
+
+def _marked(row: SetRow, marks: dict[int, KeyTuple]) -> SetRow:
+    mark = marks.get(row.number)
+    if mark is None or FileKind.PENDING_RUN not in row.kinds:
+        return row
+    return replace(row, low_water=max(row.low_water, _as_key(mark)))
+
+
+def _as_key(key: KeyTuple) -> Key:
+    return Key(*key)

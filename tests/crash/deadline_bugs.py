@@ -1,0 +1,278 @@
+"""Bugs to plant into the deadline queue, and where to look for each."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from forebay.formats.deadline import FileKind, Item, file_name
+from forebay.formats.deadline_manifest import Manifest, SetRow
+from forebay.frames import Damage
+from forebay.queues import deadline_journal, deadline_recovery, deadline_upkeep
+from forebay.queues.deadline_journal import Journal, WalFile, create_wal
+from forebay.queues.deadline_manifest import ManifestFile
+from forebay.queues.deadline_names import list_files, wal_name
+from forebay.queues.deadline_recovery import _Log
+from forebay.queues.deadline_runs import RunSet, View
+from forebay.queues.deadline_segment import KeyTuple, Segment
+from forebay.queues.deadline_state import State
+from forebay.queues.deadline_upkeep import Upkeep
+from forebay.queues.deadline_verbs import Verbs
+from forebay.queues.deadline_writing import _RunWriter, merged_rows, segment_rows
+from forebay.storage import filesystem
+from forebay.storage.commit import GroupCommit
+from tests.crash.handles import ForgetfulDirectory
+from tests.crash.hunts import Bugs, Patch, cut_power, fail_calls
+from tests.crash.kinds import DEADLINE
+
+
+def no_directory_sync(patch: Patch) -> None:
+    patch.setattr(ForgetfulDirectory, "sync", lambda self: None)
+
+
+def acknowledge_before_sync(patch: Patch) -> None:
+    patch.setattr(GroupCommit, "wait", lambda self, offset, epoch: None)
+
+
+def runs_not_synced(patch: Patch) -> None:
+    def finish(self: _RunWriter) -> None:
+        self._flush()
+        self._put(self._encoder.finish())
+        self._file.close()
+
+    patch.setattr(_RunWriter, "finish", finish)
+
+
+def log_removed_before_the_manifest(patch: Patch) -> None:
+    original = Upkeep._write_out
+
+    def write_out(self: Upkeep, segment: Segment) -> None:
+        self._directory.unlink(wal_name(segment.number))
+        original(self, segment)
+
+    patch.setattr(Upkeep, "_write_out", write_out)
+
+
+def merged_runs_removed_before_the_manifest(patch: Patch) -> None:
+    original = Upkeep._finish_merge
+
+    def finish(self: Upkeep, chosen: list[RunSet], row: SetRow) -> None:
+        for each in chosen:
+            for kind in each.files:
+                self._directory.unlink(file_name(each.number, kind))
+        original(self, chosen, row)
+
+    patch.setattr(Upkeep, "_finish_merge", finish)
+
+
+def tombstones_forgotten_in_a_freeze(patch: Patch) -> None:
+    original = segment_rows
+
+    def rows(segment: Segment) -> Iterator[tuple[FileKind, object]]:
+        return (row for row in original(segment) if row[0] is not FileKind.TOMBSTONE_RUN)
+
+    patch.setattr(deadline_upkeep, "segment_rows", rows)
+
+
+def counts_forgotten_in_a_freeze(patch: Patch) -> None:
+    original = segment_rows
+
+    def rows(segment: Segment) -> Iterator[tuple[FileKind, object]]:
+        return (row for row in original(segment) if row[0] is not FileKind.DEQUEUED_RUN)
+
+    patch.setattr(deadline_upkeep, "segment_rows", rows)
+
+
+def requeue_in_two_batches(patch: Patch) -> None:
+    original = Verbs._change
+
+    def change(self: Verbs, items: list[Item], gone: list[KeyTuple]) -> int:
+        if items and gone:
+            original(self, [], gone)
+            return original(self, items, [])
+        return original(self, items, gone)
+
+    patch.setattr(Verbs, "_change", change)
+
+
+def ids_not_reserved(patch: Patch) -> None:
+    patch.setattr(deadline_recovery, "IDS_AT_ONCE", 0)
+    patch.setattr(Verbs, "reserve_from", lambda self, next_id, count: None)
+
+
+def log_of_a_recovery_not_synced(patch: Patch) -> None:
+    class Lazy:
+        def __init__(self, file: filesystem.File) -> None:
+            self.file = file
+
+        def sync(self) -> None:
+            pass
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self.file, name)
+
+    original = deadline_recovery.Recovery._write_log
+
+    def write_log(self: deadline_recovery.Recovery) -> WalFile:
+        create = create_wal
+        with Patch.context() as inner:
+
+            def lazy(*arguments: object) -> WalFile:
+                wal = create(*arguments)  # type: ignore[arg-type]  # passed on as they came
+                wal.file = Lazy(wal.file)  # type: ignore[assignment]  # stands in for a file
+                return wal
+
+            inner.setattr(deadline_recovery, "create_wal", lazy)
+            wal = original(self)
+        wal.file = wal.file.file  # type: ignore[attr-defined]  # the stand-in's own
+        return wal
+
+    patch.setattr(deadline_recovery.Recovery, "_write_log", write_log)
+
+
+def old_logs_go_before_the_manifest(patch: Patch) -> None:
+    original = ManifestFile.change
+
+    def change(self: ManifestFile, make: Callable[[Manifest], Manifest]) -> None:
+        after = make(self.manifest)
+        for name in self._directory.names():
+            found = list_files([name])
+            if found and found[0][1] is FileKind.WAL and found[0][0] < after.oldest_wal:
+                self._directory.unlink(name)
+        original(self, make)
+
+    patch.setattr(ManifestFile, "change", change)
+
+
+def next_log_before_this_one_is_durable(patch: Patch) -> None:
+    def switch(self: Journal, wal: WalFile) -> WalFile:
+        before, self.wal = self.wal, wal
+        self._publish(self.written)
+        self.commit.advance(self.written)
+        return before
+
+    patch.setattr(Journal, "switch", switch)
+    patch.setattr(Journal, "sync", lambda self: None)
+    # Otherwise the runs are synced at once, and nothing of the log is needed.
+    patch.setattr(Upkeep, "_write_out", lambda self, segment: None)
+
+
+def holes_taken_for_damage(patch: Patch) -> None:
+    def judge(self: _Log, damage: Damage) -> Damage:
+        return damage
+
+    patch.setattr(_Log, "judge", judge)
+
+
+def short_write_ignored(patch: Patch) -> None:
+    def write_some(file: filesystem.File, data: filesystem.Buffer, position: int) -> None:
+        file.pwrite(data, position)
+
+    patch.setattr(deadline_journal, "write_all", write_some)
+
+
+def failed_write_not_cut_back(patch: Patch) -> None:
+    def append_bytes(self: Journal, data: filesystem.Buffer) -> int:
+        self.check()
+        position = self.wal.position
+        try:
+            self.written += self.wal.write_batch(data)
+        except OSError:
+            self.wal.position = position + 1
+            raise
+        return self.written
+
+    patch.setattr(Journal, "append_bytes", append_bytes)
+
+
+def marks_beyond_what_is_lent_out(patch: Patch) -> None:
+    def low_waters(self: State) -> dict[int, KeyTuple]:
+        return {each.number: self.view.low_water(each) for each in self.view.sets}
+
+    patch.setattr(State, "low_waters", low_waters)
+
+
+def cursors_not_set_back_after_a_merge(patch: Patch) -> None:
+    def replace_sets(self: View, old: list[RunSet], new: RunSet) -> None:
+        at = self.sets.index(old[0])
+        self.sets[at : at + len(old)] = [new]
+        self._cursors.clear()
+        self._order.clear()
+        last = max(self.positions(), default=(1 << 47, 0))
+        for each in self.sets:
+            self._take(self._start(each, last, last))
+
+    patch.setattr(View, "replace", replace_sets)
+
+
+def partial_merge_drops_tombstones(patch: Patch) -> None:
+    original = merged_rows
+    patch.setattr(
+        deadline_upkeep,
+        "merged_rows",
+        lambda sets, full, damage: original(sets, full=True, damage=damage),
+    )
+    patch.setattr(deadline_upkeep, "choose_merge", lambda sets, everything: (1, len(sets) - 1))
+
+
+def rows_of_a_merge_not_named(patch: Patch) -> None:
+    original = ManifestFile.change
+
+    def change(self: ManifestFile, make: Callable[[Manifest], Manifest]) -> None:
+        before = self.manifest.sets
+
+        def forget(manifest: Manifest) -> Manifest:
+            after = make(manifest)
+            return replace(after, sets=before) if len(after.sets) < len(before) else after
+
+        original(self, forget)
+
+    patch.setattr(ManifestFile, "change", change)
+
+
+BUGS: Bugs = {
+    "no directory sync": (no_directory_sync, cut_power(DEADLINE, "freezing")),
+    "acknowledged before the sync": (acknowledge_before_sync, cut_power(DEADLINE, "singles")),
+    "runs not synced": (runs_not_synced, cut_power(DEADLINE, "freezing")),
+    "log gone before the manifest": (
+        log_removed_before_the_manifest,
+        cut_power(DEADLINE, "freezing"),
+    ),
+    "merged runs gone before the manifest": (
+        merged_runs_removed_before_the_manifest,
+        cut_power(DEADLINE, "merging"),
+    ),
+    "tombstones forgotten": (
+        tombstones_forgotten_in_a_freeze,
+        cut_power(DEADLINE, "freezing", "merging"),
+    ),
+    "counts forgotten": (counts_forgotten_in_a_freeze, cut_power(DEADLINE, "freezing again")),
+    "requeue in two batches": (requeue_in_two_batches, cut_power(DEADLINE, "giving out")),
+    "ids not reserved": (ids_not_reserved, cut_power(DEADLINE, "os giving out")),
+    "recovery not synced": (log_of_a_recovery_not_synced, cut_power(DEADLINE, "os killed")),
+    "old logs gone before the manifest": (
+        old_logs_go_before_the_manifest,
+        cut_power(DEADLINE, "closing"),
+    ),
+    "next log too early": (next_log_before_this_one_is_durable, cut_power(DEADLINE, "os freezing")),
+    "holes taken for damage": (holes_taken_for_damage, cut_power(DEADLINE, "os batches")),
+    "short write ignored": (short_write_ignored, fail_calls(DEADLINE, "giving out", None)),
+    "failed write not cut back": (
+        failed_write_not_cut_back,
+        fail_calls(DEADLINE, "giving out", errno.ENOSPC),
+    ),
+    "marks beyond what is lent out": (
+        marks_beyond_what_is_lent_out,
+        cut_power(DEADLINE, "freezing again", "freezing"),
+    ),
+    "cursors lost after a merge": (
+        cursors_not_set_back_after_a_merge,
+        cut_power(DEADLINE, "merging", "freezing again"),
+    ),
+    "partial merge drops tombstones": (
+        partial_merge_drops_tombstones,
+        cut_power(DEADLINE, "merging"),
+    ),
+    "merge not named": (rows_of_a_merge_not_named, cut_power(DEADLINE, "merging")),
+}

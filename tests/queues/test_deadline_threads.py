@@ -1,0 +1,146 @@
+"""A deadline queue in many threads, in a fork, and in a process that is killed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from forebay.errors import Closed, Empty
+from forebay.queues.deadline import DeadlineQueue
+from tests.queues.deadline_helpers import files_of, must, open_queue
+from tests.queues.helpers import run_python, run_threads, wait_until
+
+
+@pytest.mark.parametrize("sync", ["always", "os"])
+def test_threads_get_every_item_once_while_runs_are_frozen_and_merged(
+    tmp_path: Path, sync: str
+) -> None:
+    each, taken, done = 600, Counter[bytes](), threading.Event()
+    lock = threading.Lock()
+    with DeadlineQueue(tmp_path / "q", sync=sync, segment_items=20) as queue:
+
+        def work(number: int) -> None:
+            if number % 2 == 0:
+                for at in range(each // 30):
+                    queue.enqueue_many([b"%d %d %d" % (number, at, n) for n in range(30)])
+                return
+            while not done.is_set():
+                with contextlib.suppress(Empty):
+                    items = queue.dequeue_many(5, timeout=0.1)
+                    queue.release_many(items)
+                    with lock:
+                        taken.update(item.value for item in items)
+                        if taken.total() >= 2 * each:
+                            done.set()
+
+        run_threads(4, work)
+
+        assert len(taken) == 2 * each
+        assert max(taken.values()) == 1
+        assert len(queue) == 0
+        assert queue.info()["freezes"] > 0
+
+
+def test_nobody_is_given_an_item_that_is_not_durable(tmp_path: Path) -> None:
+    with open_queue(tmp_path / "q") as queue:
+        file, reached, go_on = queue._journal.wal.file, threading.Event(), threading.Event()
+        sync = file.sync
+
+        def slow() -> None:
+            reached.set()
+            assert go_on.wait(60)
+            sync()
+
+        file.sync = slow  # type: ignore[method-assign]  # the disk takes its time
+        writer = threading.Thread(target=queue.enqueue, args=(b"a",))
+        writer.start()
+        assert reached.wait(60)
+
+        early = queue.peek()
+        go_on.set()
+        writer.join()
+
+        assert early is None
+        assert must(queue.dequeue()).value == b"a"
+
+
+def test_the_background_thread_freezes_and_merges(tmp_path: Path) -> None:
+    with DeadlineQueue(tmp_path / "q", sync="os", segment_items=50) as queue:
+        for _ in range(30):
+            queue.enqueue_many([b"a"] * 50)
+            wait_until(lambda: queue.info()["in_memory"] < 50)
+
+        assert wait_until(lambda: queue.info()["merges"] > 0)
+        assert queue.info()["runs"] <= 16
+        assert queue.pending == 1_500
+
+
+def test_interval_syncs_by_itself(tmp_path: Path) -> None:
+    with DeadlineQueue(tmp_path / "q", sync="interval", sync_interval_ms=10) as queue:
+        queue.enqueue(b"a")
+
+        assert wait_until(lambda: queue.info()["syncs"] > 0)
+
+
+def test_a_child_of_a_fork_cannot_use_the_handle_and_the_parent_can(tmp_path: Path) -> None:
+    with open_queue(tmp_path / "q") as queue:
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                queue.enqueue(b"child")
+            except Closed:
+                code = 0
+            finally:
+                os._exit(code)
+        _, status = os.waitpid(child, 0)
+        queue.enqueue(b"parent")
+
+        assert status == 0
+        assert must(queue.dequeue()).value == b"parent"
+
+
+KILLED = """
+import os, signal, sys
+from forebay.queues.deadline import DeadlineQueue
+queue = DeadlineQueue(sys.argv[1], sync=sys.argv[2], segment_items=40, background=False)
+for number in range(100):
+    queue.enqueue(b"%d" % number)
+    queue.maintain()
+queue.release_many(queue.dequeue_many(10))
+queue.dequeue_many(5)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("sync", ["always", "interval", "os"])
+def test_a_killed_process_loses_nothing(tmp_path: Path, sync: str) -> None:
+    result = run_python(KILLED, tmp_path / "q", sync)
+
+    with open_queue(tmp_path / "q") as queue:
+        counts = queue.pending, queue.working
+        items = queue.dequeue_many(200)
+
+        assert result.returncode == -9
+        assert counts == (90, 0)
+        assert [item.value for item in items] == [b"%d" % number for number in range(10, 100)]
+        assert [item.dequeue_count for item in items[:6]] == [2, 2, 2, 2, 2, 1]
+
+
+def test_a_merge_does_not_keep_a_close_waiting(tmp_path: Path) -> None:
+    with open_queue(tmp_path / "q", sync="os") as queue:
+        for _ in range(3):
+            queue.enqueue_many([b"a"] * 100)
+            queue.freeze()
+        queue._upkeep.stopping = True
+
+        with pytest.raises(Closed):
+            queue.merge()
+
+        assert len(files_of(tmp_path / "q", ".run")) == 3
+        assert queue.pending == 300

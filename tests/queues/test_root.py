@@ -1,0 +1,115 @@
+"""Several deadline queues under one root, with definitions that outlive the process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from forebay.errors import Closed, Damaged, InvalidOption, Locked, NotAQueue
+from forebay.queues.deadline import DeadlineQueue
+from forebay.queues.root import DEFINITIONS, Root
+from tests.crash.forgetful import ForgetfulFilesystem
+from tests.queues.deadline_helpers import must
+from tests.queues.helpers import flip
+
+
+def test_queues_and_their_options_are_there_after_reopening(tmp_path: Path) -> None:
+    with Root(tmp_path / "root") as root:
+        root.define("mail", lease_seconds=5, sync="os")
+        root.define("bills", max_attempts=3)
+        root.queue("mail").enqueue(b"letter")
+
+    with Root(tmp_path / "root") as root:
+        names = root.names
+        item = must(root.queue("mail").dequeue())
+
+        assert names == ["bills", "mail"]
+        assert item.value == b"letter"
+        assert root.queue("mail").options.lease_seconds == 5
+        assert root.queue("bills").options.max_attempts == 3
+        assert root.queue("mail") is root.queue("mail")
+
+
+def test_a_queue_that_is_forgotten_keeps_its_files(tmp_path: Path) -> None:
+    with Root(tmp_path / "root") as root:
+        root.define("mail")
+        root.queue("mail").enqueue(b"letter")
+
+        root.forget("mail")
+
+        assert root.names == []
+        with pytest.raises(NotAQueue):
+            root.queue("mail")
+        with DeadlineQueue(tmp_path / "root" / "mail") as queue:
+            assert queue.pending == 1
+
+
+@pytest.mark.parametrize("name", ["", ".", "a/b", "a.b", "-a", "x" * 101, "reserve\n"])
+def test_a_name_that_is_not_plain_is_refused(tmp_path: Path, name: str) -> None:
+    with Root(tmp_path / "root") as root, pytest.raises(InvalidOption):
+        root.define(name)
+
+
+def test_a_wrong_option_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with Root(tmp_path / "root") as root:
+        with pytest.raises(InvalidOption, match="lease_seconds"):
+            root.define("mail", lease_seconds=-1)
+
+        assert root.names == []
+
+
+def test_an_open_queue_cannot_be_defined_anew(tmp_path: Path) -> None:
+    with Root(tmp_path / "root") as root:
+        root.define("mail")
+        root.queue("mail")
+
+        with pytest.raises(InvalidOption, match="open"):
+            root.define("mail", sync="os")
+
+
+def test_a_root_has_one_owner_and_closes_its_queues(tmp_path: Path) -> None:
+    root = Root(tmp_path / "root")
+    root.define("mail")
+    queue = root.queue("mail")
+    with pytest.raises(Locked):
+        Root(tmp_path / "root")
+
+    root.close()
+    root.close()
+
+    for verb in (queue.dequeue, lambda: root.queue("mail"), lambda: root.define("more")):
+        with pytest.raises(Closed):
+            verb()
+
+
+def test_damaged_definitions_are_told(tmp_path: Path) -> None:
+    with Root(tmp_path / "root") as root:
+        root.define("mail")
+    flip(tmp_path / "root" / DEFINITIONS, 20)
+
+    with pytest.raises(Damaged, match="open each by its own path"):
+        Root(tmp_path / "root")
+
+
+def test_a_directory_with_something_else_in_it_is_no_root(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    (tmp_path / "letter.txt").write_text("dear")
+
+    with pytest.raises(NotAQueue, match=r"letter\.txt"):
+        Root(tmp_path)
+
+
+def test_no_power_cut_loses_a_definition_that_was_acknowledged() -> None:
+    machine = ForgetfulFilesystem(seed=1)
+    with Root("/root", filesystem=machine) as root:
+        root.define("mail")
+        machine.acknowledge("mail")
+        root.define("bills", sync="os")
+        machine.acknowledge("bills")
+
+    for state in machine.crash_states(4):
+        with Root("/root", filesystem=state.restore()) as again:
+            promised = machine.acknowledgements[: state.acknowledged]
+
+            assert set(promised) <= set(again.names)
