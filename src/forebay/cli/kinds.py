@@ -11,7 +11,12 @@ from forebay.queues.kinds import kind_of
 
 Action = Callable[[], int]
 # What the kinds are called in messages.
-NAMES = {"log": "a log", "beats": "an event queue", "fifo": "a fifo"}
+NAMES = {
+    "log": "a log",
+    "beats": "an event queue",
+    "fifo": "a fifo",
+    "deadline": "a deadline queue",
+}
 
 
 def act(path: str, verb: str, actions: Mapping[str, Action]) -> int:
