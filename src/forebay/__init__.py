@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from forebay.formats.entry import Entry
     from forebay.queues.deadline import DeadlineQueue
     from forebay.queues.deadline_item import DeadlineItem
+    from forebay.queues.deadline_reader import DeadlineReader
     from forebay.queues.event import EventQueue
     from forebay.queues.event_batch import EventBatch
     from forebay.queues.event_reader import EventReader
@@ -49,6 +50,7 @@ __version__ = "0.1.0"
 _MODULES = {
     "DeadlineItem": "forebay.queues.deadline_item",
     "DeadlineQueue": "forebay.queues.deadline",
+    "DeadlineReader": "forebay.queues.deadline_reader",
     "Entry": "forebay.formats.entry",
     "Event": "forebay.formats.beats_events",
     "EventBatch": "forebay.queues.event_batch",
@@ -66,6 +68,7 @@ __all__ = [
     "Damaged",
     "DeadlineItem",
     "DeadlineQueue",
+    "DeadlineReader",
     "Empty",
     "Entry",
     "Event",

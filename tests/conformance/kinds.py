@@ -15,6 +15,7 @@ class Kind:
 
     `program` puts the values `v0`, `v1`, ... of its second argument's count in a process of its
     own. `small` are options that make small files; `bounded` bound the queue to a few of them.
+    `drops` says whether it knows `when_full="drop_oldest"`.
     """
 
     queue: Callable[..., Any]
@@ -24,6 +25,7 @@ class Kind:
     look: Callable[[Any], list[bytes]]
     program: str
     small: dict[str, Any]
+    drops: bool = True
 
     @property
     def bounded(self) -> dict[str, Any]:
@@ -61,6 +63,12 @@ def _drain_events(queue: Any) -> list[bytes]:
         batch.ack()
 
 
+def _drain_deadlines(queue: Any) -> list[bytes]:
+    items = queue.dequeue_many(10_000)
+    queue.release_many(items)
+    return [item.value for item in items]
+
+
 LOG = Kind(
     forebay.Log,
     lambda log, value: log.put(value),
@@ -89,4 +97,14 @@ FIFO = Kind(
     "queue = forebay.Fifo(sys.argv[1], sync=sys.argv[2]); put = queue.push",
     {"file_bytes": 1_000},
 )
-KINDS = {"log": LOG, "events": EVENTS, "fifo": FIFO}
+DEADLINE = Kind(
+    forebay.DeadlineQueue,
+    lambda queue, value: queue.enqueue(value),
+    lambda queue, values: queue.enqueue_many(values),
+    _drain_deadlines,
+    lambda reader: list(reader.values()),
+    "queue = forebay.DeadlineQueue(sys.argv[1], sync=sys.argv[2]); put = queue.enqueue",
+    {"segment_items": 8},
+    drops=False,
+)
+KINDS = {"log": LOG, "events": EVENTS, "fifo": FIFO, "deadline": DEADLINE}

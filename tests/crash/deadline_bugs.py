@@ -11,9 +11,9 @@ from forebay.formats.deadline_manifest import Manifest, SetRow
 from forebay.frames import Damage
 from forebay.queues import deadline_journal, deadline_recovery, deadline_upkeep
 from forebay.queues.deadline_journal import Journal, WalFile, create_wal
+from forebay.queues.deadline_logs import FoundLog
 from forebay.queues.deadline_manifest import ManifestFile
 from forebay.queues.deadline_names import list_files, wal_name
-from forebay.queues.deadline_recovery import _Log
 from forebay.queues.deadline_runs import RunSet, View
 from forebay.queues.deadline_segment import KeyTuple, Segment
 from forebay.queues.deadline_state import State
@@ -159,10 +159,10 @@ def next_log_before_this_one_is_durable(patch: Patch) -> None:
 
 
 def holes_taken_for_damage(patch: Patch) -> None:
-    def judge(self: _Log, damage: Damage) -> Damage:
+    def judge(self: FoundLog, damage: Damage) -> Damage:
         return damage
 
-    patch.setattr(_Log, "judge", judge)
+    patch.setattr(FoundLog, "judge", judge)
 
 
 def short_write_ignored(patch: Patch) -> None:

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from forebay.errors import ForebayError
+from forebay.errors import ForebayError, NotAQueue
 from forebay.queues.deadline import DeadlineQueue
 from forebay.queues.deadline_item import DeadlineItem
+from forebay.queues.deadline_reader import DeadlineReader
 from tests.crash.forgetful import ForgetfulFilesystem
 from tests.crash.workload import PATH, Broken, Promise, SteppingClock
 
@@ -184,6 +185,16 @@ def content_of(queue: DeadlineQueue) -> Content:
     return {item.key.id: (item.value, count, item.buried) for item, count in queue._state.browse()}
 
 
+def seen_by_a_reader(machine: ForgetfulFilesystem) -> Content | None:
+    """Gives what a reader sees that leaves everything as it is; None if there is no queue."""
+    with (
+        contextlib.suppress(FileNotFoundError, NotAQueue),
+        DeadlineReader(PATH, filesystem=machine) as reader,
+    ):
+        return {item.id: (item.value, item.dequeue_count, item.buried) for item in reader}
+    return None
+
+
 def brief(content: Content) -> dict[int, tuple[int, int, bool]]:
     return {id: (len(value), count, buried) for id, (value, count, buried) in content.items()}
 
@@ -207,8 +218,11 @@ def check_machine(
     killed: bool = False,
 ) -> Found:
     """Opens the queue on a machine, and raises `Broken` if a promise does not hold."""
+    seen = seen_by_a_reader(machine)
     queue = open_queue(machine, options)
     found = Found(content_of(queue), (queue.pending, queue.buried))
+    if seen is not None and seen != found.content:
+        raise Broken(f"{where}: a reader saw {brief(seen)}, the owner has {brief(found.content)}")
     if queue.damage:
         raise Broken(f"{where}: damage after a crash: {queue.damage}")
     hold_promises(found, kept, model, where=where)

@@ -15,10 +15,12 @@ from forebay.formats.deadline_wal import (
     HEADER_BYTES,
     Batches,
     Dequeued,
+    Durable,
     Header,
     Record,
     decode_header,
     repair_header,
+    scan_all,
     scan_wal,
 )
 from forebay.kernels import deadline_wal as kernel
@@ -249,3 +251,13 @@ def test_an_empty_batch_unequal_columns_and_a_long_reason_are_refused() -> None:
         BATCHES.encode_dequeued([1], [1], [2**32], 0, 0)
     with pytest.raises(RecordTooLarge, match="reason"):
         BATCHES.encode([Item(Key(1, 1), b"", reason=bytes(2**16))], 0)
+
+
+def test_what_is_durable_is_told_to_who_asks_and_passed_over_otherwise() -> None:
+    header = Header(1, b"saltsalt")
+    batches = Batches(header)
+    tombstone = Tombstone(Key(5, 6))
+    data = header.encode() + batches.encode_durable(28, 0) + batches.encode([tombstone], 1)
+
+    assert list(scan_all(data, "log")) == [Durable(28), tombstone]
+    assert list(scan_wal(data, "log")) == [tombstone]

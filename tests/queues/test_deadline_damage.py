@@ -49,6 +49,20 @@ def test_a_bad_bit_in_the_header_of_the_log_costs_nothing(tmp_path: Path) -> Non
         assert values_of(queue.dequeue_many(9)) == numbered(3)
 
 
+def test_a_log_whose_header_is_lost_is_kept_aside_and_counted(tmp_path: Path) -> None:
+    with open_queue(tmp_path / "q") as queue:
+        queue.enqueue_many(numbered(3))
+        queue.freeze()
+        queue.enqueue_many(numbered(3))
+    (wal,) = files_of(tmp_path / "q", ".wal")
+    flip(wal, 2, 17, 25)
+
+    with open_queue(tmp_path / "q") as queue:
+        assert values_of(queue.dequeue_many(9)) == numbered(3)
+        assert queue.info()["damaged"] == 1
+        assert queue.info()["quarantined_files"] == 1
+
+
 def test_a_bad_block_of_a_run_is_told_once_and_costs_its_items_alone(tmp_path: Path) -> None:
     values = numbered(9, size=20_000)
     with open_queue(tmp_path / "q") as queue:

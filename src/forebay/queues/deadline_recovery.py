@@ -18,21 +18,13 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import itemgetter
 
-from forebay.errors import Damaged, NotAQueue
+from forebay.errors import Damaged
 from forebay.formats.deadline import FileKind, Key, Tombstone, file_name
 from forebay.formats.deadline_manifest import NAME, Manifest, SetRow, decode_manifest
-from forebay.formats.deadline_wal import (
-    HEADER_BYTES,
-    Dequeued,
-    Durable,
-    Header,
-    Record,
-    decode_header,
-    repair_header,
-    scan_all,
-)
+from forebay.formats.deadline_wal import Dequeued, Record
 from forebay.frames import Damage
 from forebay.queues.deadline_journal import WalFile, create_wal
+from forebay.queues.deadline_logs import FoundLog, read_logs
 from forebay.queues.deadline_manifest import ManifestFile
 from forebay.queues.deadline_names import is_temporary, list_files, refuse_foreign, wal_name
 from forebay.queues.deadline_runs import RunSet, open_set
@@ -201,28 +193,11 @@ class Recovery:
 
     def _replay(self) -> None:
         """Reads the logs into memory; what of them does not verify is kept aside and noted."""
-        logs = [self._scan(number) for number in self._wals]
-        followed = False
-        for log in reversed(logs):
-            # A log is synced before the next one gets its first batch.
-            log.followed = followed
-            followed = followed or any(not isinstance(r, Damage) for r in log.records)
-        for log in logs:
-            for record in log.records:
-                if isinstance(record, Damage):
-                    damage = log.judge(record)
-                    self._keep(log.name, log.data, damage)
-                    if damage.torn:
-                        break
-                elif not isinstance(record, Durable):
-                    self._take(record)
-
-    def _scan(self, number: int) -> _Log:
-        name = wal_name(number)
-        path = f"{self._directory.path}/{name}"
-        data = atomic.read_small(self._directory, name) or b""
-        header = self._header(data, number, path)
-        return _Log(name, data, [] if header is None else list(scan_all(data, path, header)))
+        for log, record in read_logs(self._directory, map(wal_name, self._wals)):
+            if isinstance(record, Damage):
+                self._keep(log, record)
+            else:
+                self._take(record)
 
     def _take(self, record: Record) -> None:
         self._segment.replay(record)
@@ -230,26 +205,12 @@ class Recovery:
         if isinstance(record, Dequeued):
             self._floor_ms = max(self._floor_ms, record.key.deadline_ms)
 
-    def _header(self, data: bytes, number: int, path: str) -> Header | None:
-        """Reads the header of a log; None if there is nothing in it, or it is lost."""
-        try:
-            return decode_header(data, path)
-        except (Damaged, NotAQueue) as error:
-            repaired = repair_header(data, number)
-            if repaired is not None:
-                return repaired
-            # A header is synced before anything behind it counts: without one there is nothing.
-            torn = not data[HEADER_BYTES:].strip(b"\0")
-            damage = Damage(path, 0, len(data), str(error), torn)
-            self._keep(wal_name(number), data, damage)
-            return None
-
-    def _keep(self, name: str, data: bytes, damage: Damage) -> None:
+    def _keep(self, log: FoundLog, damage: Damage) -> None:
         """Keeps bytes of a log that do not verify."""
         end = damage.position + damage.length
-        kept = data[damage.position : end].rstrip(b"\0")
+        kept = log.data[damage.position : end].rstrip(b"\0")
         if kept:
-            quarantine.keep_bytes(self._directory, f"{name}-{damage.position}", kept)
+            quarantine.keep_bytes(self._directory, f"{log.name}-{damage.position}", kept)
         if not damage.torn:
             _logger.warning("%s, byte %d: %s", damage.path, damage.position, damage.reason)
             self._damage.append(damage)
@@ -267,27 +228,6 @@ class Recovery:
             wal.file.close()
             raise
         return wal
-
-
-@dataclass(slots=True)
-class _Log:
-    """A log as it was found; `followed`: there is something in a later one."""
-
-    name: str
-    data: bytes
-    records: list[Record | Durable | Damage]
-    followed: bool = False
-
-    def judge(self, damage: Damage) -> Damage:
-        """Says whether a bad batch ends the log: a power cut took it, and what is behind it.
-
-        It may leave later bytes in place. What it takes counts as a suffix all the same: half of
-        what happened would be something that never was.
-        """
-        marks = (record.position for record in self.records if isinstance(record, Durable))
-        if self.followed or damage.torn or damage.position < max(marks, default=0):
-            return damage
-        return replace(damage, length=len(self.data) - damage.position, torn=True)
 
 
 def _batches(segment: Segment) -> Iterator[list[Record]]:

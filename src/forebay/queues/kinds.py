@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from forebay.queues.deadline_names import is_deadline_queue
 from forebay.queues.event_names import is_event_queue
 from forebay.queues.fifo_names import is_fifo
 from forebay.storage.filesystem import DiskFilesystem
@@ -47,6 +48,12 @@ KINDS = (
         ("forebay.queues.fifo", "Fifo"),
         ("forebay.queues.fifo_reader", "FifoReader"),
         is_fifo,
+    ),
+    Kind(
+        "deadline",
+        ("forebay.queues.deadline", "DeadlineQueue"),
+        ("forebay.queues.deadline_reader", "DeadlineReader"),
+        is_deadline_queue,
     ),
     Kind(
         "log",
