@@ -18,13 +18,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # Machines are shared: a slow example says nothing. Everyday the examples are the same ones, so that
-# a failure belongs to the change that it comes with; the long tier tries harder, and new ones.
+# a failure belongs to the change that it comes with; the quick tier tries fewer of them, the long
+# tier more, and new ones.
 FULL = os.environ.get("FOREBAY_FULL") == "1"
+QUICK = os.environ.get("FOREBAY_QUICK") == "1"
 settings.register_profile(
     "forebay",
     deadline=None,
     derandomize=not FULL,
-    max_examples=1000 if FULL else 100,
+    max_examples=1000 if FULL else 20 if QUICK else 100,
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("forebay")

@@ -12,6 +12,9 @@ import pytest
 
 from tests.sources import ROOT, Source, python_files
 
+# Of `./test --check` and the longer tiers.
+pytestmark = pytest.mark.slow
+
 # From the bottom up. A module may import what stands in a row below its own, and its own name.
 # Siblings in a row do not know one another.
 LAYERS: tuple[tuple[str, ...], ...] = (

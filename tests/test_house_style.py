@@ -12,6 +12,9 @@ import pytest
 
 from tests.sources import Source, python_files
 
+# Of `./test --check` and the longer tiers.
+pytestmark = pytest.mark.slow
+
 FILE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 60
 COLUMNS_MAX = 100

@@ -76,7 +76,8 @@ def main() -> int:
 def steps(tier: str, extra: list[str]) -> list[Step]:
     """Lists what a tier runs."""
     if tier == "quick":
-        return [pytest("tests", ["-m", "not slow and not full", *extra])]
+        few_examples = {"FOREBAY_QUICK": "1"}
+        return [pytest("tests", ["-m", "not slow and not full", *extra], few_examples)]
     checks = [
         Step("format", ["ruff", "format", "--check", "--quiet", "."]),
         Step("lint", ["ruff", "check", "--quiet", "."]),
