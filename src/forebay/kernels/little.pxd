@@ -7,6 +7,13 @@ cdef void put_number(
 )
 cdef bytes take_bytes(const unsigned char[::1] data, Py_ssize_t position, Py_ssize_t size)
 cdef void put_bytes(unsigned char[::1] out, Py_ssize_t position, bytes value, Py_ssize_t size)
+cdef void copy_bytes(
+    unsigned char[::1] out,
+    Py_ssize_t position,
+    const unsigned char[::1] data,
+    Py_ssize_t start,
+    Py_ssize_t size,
+)
 cdef unsigned long long sum_bytes(
     const unsigned char[::1] data,
     Py_ssize_t position,

@@ -84,6 +84,22 @@ def put_bytes(
 
 @cython.cfunc
 @cython.inline
+def copy_bytes(
+    out: cython.uchar[::1],
+    position: cython.Py_ssize_t,
+    data: cython.const[cython.uchar][::1],
+    start: cython.Py_ssize_t,
+    size: cython.Py_ssize_t,
+) -> cython.void:
+    """Copies `size` bytes from one buffer into another."""
+    if not cython.compiled:
+        out[position : position + size] = data[start : start + size]
+    elif size > 0:
+        memcpy(cython.address(out[position]), cython.address(data[start]), size)
+
+
+@cython.cfunc
+@cython.inline
 def sum_bytes(
     data: cython.const[cython.uchar][::1],
     position: cython.Py_ssize_t,

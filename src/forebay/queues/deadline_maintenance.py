@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 _LOOK_SECONDS = 1.0
+# So long may a change be in the staging buffer only.
+_DRAIN_SECONDS = 0.05
 # A merge pass after a freeze does so many merges at most, so that a sync is not kept waiting.
 _MERGES_AT_ONCE = 4
 
@@ -45,10 +47,12 @@ class DeadlineMaintenance:
         self._journal = journal
         self._upkeep = upkeep
         self._verbs = verbs
+        self._desk = queue._desk
         self._options = options
         self._clock = clock
         self._wake = threading.Event()
         self._stopping = threading.Event()
+        self._drain_at: float | None = None
         self._sync_at: float | None = None
         self._look_at = clock.monotonic() + _LOOK_SECONDS
         self._thread: threading.Thread | None = None
@@ -60,6 +64,9 @@ class DeadlineMaintenance:
     def notice(self) -> None:
         """Takes note that something was written: it will have to be synced or frozen."""
         sooner = self._upkeep.wants_freeze
+        if self._drain_at is None and self._journal.is_staging:
+            self._drain_at = self._clock.monotonic() + _DRAIN_SECONDS
+            sooner = True
         if self._sync_at is None and self._needs_sync():
             self._sync_at = self._clock.monotonic() + self._options.sync_interval_ms / 1000
             sooner = True
@@ -69,6 +76,10 @@ class DeadlineMaintenance:
     def run_due(self) -> None:
         """Does everything that is due now."""
         now = self._clock.monotonic()
+        if self._drain_at is not None and now >= self._drain_at:
+            self._drain_at = None
+            with self._journal.lock:
+                self._journal.drain()
         if self._sync_at is not None and now >= self._sync_at:
             self._sync_at = None
             self._journal.sync()
@@ -95,7 +106,7 @@ class DeadlineMaintenance:
         """Reserves ids before they run out, so that no enqueue has to wait for it."""
         with self._journal.lock:
             self._journal.check()
-            next_id = self._verbs.next_id
+            next_id = self._desk.next_id
         self._verbs.reserve_from(next_id, IDS_AT_ONCE // 2)
 
     def _needs_sync(self) -> bool:
@@ -103,7 +114,7 @@ class DeadlineMaintenance:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            due = [self._sync_at, self._look_at]
+            due = [self._drain_at, self._sync_at, self._look_at]
             soonest = min(at for at in due if at is not None)
             self._wake.wait(max(0.0, soonest - self._clock.monotonic()))
             self._wake.clear()
