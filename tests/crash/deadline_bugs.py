@@ -10,7 +10,6 @@ from forebay.formats.deadline import FileKind, file_name
 from forebay.formats.deadline_manifest import Manifest, SetRow
 from forebay.formats.deadline_wal import Header, Record, whole_bytes
 from forebay.frames import Damage
-from forebay.kernels.deadline_keys import KeyHeap
 from forebay.kernels.deadline_memory import MARK, TOMBSTONE
 from forebay.kernels.deadline_view import RunView, merge
 from forebay.queues import (
@@ -83,8 +82,8 @@ def merged_runs_removed_before_the_manifest(patch: Patch) -> None:
 def _forget_in_a_freeze(patch: Patch, forgotten: int) -> None:
     original = Segment.sorted
 
-    def rows(self: Segment, state: int) -> KeyHeap:
-        return KeyHeap() if state == forgotten else original(self, state)
+    def rows(self: Segment, state: int) -> memoryview:
+        return memoryview(b"").cast("Q") if state == forgotten else original(self, state)
 
     patch.setattr(Segment, "sorted", rows)
 

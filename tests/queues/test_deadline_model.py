@@ -114,7 +114,10 @@ class DeadlinesAgainstADictionary(RuleBasedStateMachine):
     def enqueue(self, batch: list[int], delay: float) -> None:
         values = [self.random.randbytes(size) for size in batch]
 
-        ids = self.queue.enqueue_many(values, delay=delay)
+        if len(batch) == 1:
+            ids = [self.queue.enqueue(values[0], delay=delay)]
+        else:
+            ids = self.queue.enqueue_many(values, delay=delay)
 
         assert ids[0] > self.highest_id
         assert ids == list(range(ids[0], ids[0] + len(batch)))
@@ -145,6 +148,23 @@ class DeadlinesAgainstADictionary(RuleBasedStateMachine):
             self.floor_ms = max(self.floor_ms, row.deadline_ms)
         self.held += items
         self.note()
+
+    @rule(pick=picks)
+    def reclaim(self, pick: int) -> None:
+        item = self.pick(pick)
+        if item is None:
+            return
+        row = self.rows.get(item.id)
+        if row is None or row.buried or row.count != item.dequeue_count:
+            with pytest.raises(LeaseLost):
+                self.queue.reclaim(*item.token)
+            return
+        again = self.queue.reclaim(*item.token)
+
+        assert shown(again) == row.shown
+        if row.until_ms <= self.now_ms:
+            self.rows[row.id] = replace(row, until_ms=self.now_ms + LEASE_MS)
+            self.held.append(again)
 
     def holds(self, item: DeadlineItem) -> bool:
         row = self.rows.get(item.id)

@@ -5,11 +5,11 @@ cdef void put_bits(
     Py_ssize_t bit,
     Py_ssize_t width,
     unsigned long long code,
-)
+) noexcept nogil
 cdef unsigned long long get_bits(
     const unsigned char[::1] data, Py_ssize_t start, Py_ssize_t bit, Py_ssize_t width
 )
-cdef Py_ssize_t width_of(unsigned long long number)
+cdef Py_ssize_t width_of(unsigned long long number) noexcept nogil
 
 
 cdef class Block:

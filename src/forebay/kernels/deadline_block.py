@@ -46,6 +46,8 @@ _VALUE = cython.declare(cython.Py_ssize_t, 7)
 
 @cython.cfunc
 @cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
 def put_bits(
     out: cython.uchar[::1],
     start: cython.Py_ssize_t,
@@ -93,6 +95,8 @@ def get_bits(
 
 @cython.cfunc
 @cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
 def width_of(number: cython.ulonglong) -> cython.Py_ssize_t:
     """Gives how many bits a number takes."""
     width: cython.Py_ssize_t = 0

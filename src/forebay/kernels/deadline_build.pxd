@@ -45,4 +45,4 @@ cdef class BlockBuilder:
     )
     cdef Py_ssize_t _put_column(
         self, unsigned char[::1] out, Py_ssize_t position, Py_ssize_t column
-    )
+    ) noexcept nogil

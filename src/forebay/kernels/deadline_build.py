@@ -155,8 +155,9 @@ class BlockBuilder:
         out: cython.uchar[::1] = memoryview(buffer)
         position: cython.Py_ssize_t = _HEAD
         column: cython.Py_ssize_t
-        for column in range(_COLUMNS):
-            position = self._put_column(out, position, column)
+        with cython.nogil:
+            for column in range(_COLUMNS):
+                position = self._put_column(out, position, column)
         end: cython.Py_ssize_t = position + self._reasons_end
         copy_bytes(out, position, self._reasons, 0, self._reasons_end)
         copy_bytes(out, end, self._values, 0, self._values_end)
@@ -165,6 +166,8 @@ class BlockBuilder:
         return bytes(memoryview(buffer)[:end])
 
     @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(check=False)
     def _put_column(
         self, out: cython.uchar[::1], position: cython.Py_ssize_t, column: cython.Py_ssize_t
     ) -> cython.Py_ssize_t:

@@ -11,19 +11,19 @@ cdef class KeyHeap:
     cpdef void push(
         self, unsigned long long deadline, unsigned long long id, unsigned long long tag
     )
-    cpdef void pop(self)
+    cpdef void pop(self) noexcept nogil
     cdef bint _is_below(
         self, unsigned long long deadline, unsigned long long id, Py_ssize_t at
-    ) noexcept
+    ) noexcept nogil
     cdef void _put(
         self,
         Py_ssize_t at,
         unsigned long long deadline,
         unsigned long long id,
         unsigned long long tag,
-    ) noexcept
-    cdef void _move(self, Py_ssize_t source, Py_ssize_t target) noexcept
-    cdef void _show(self) noexcept
+    ) noexcept nogil
+    cdef void _move(self, Py_ssize_t source, Py_ssize_t target) noexcept nogil
+    cdef void _show(self) noexcept nogil
     cdef object _grow(self)
 
 

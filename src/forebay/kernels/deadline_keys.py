@@ -23,6 +23,7 @@ _SPREAD = cython.declare(cython.ulonglong, 0x9E3779B97F4A7C15)
 _MASK = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF)
 
 
+@cython.final
 @cython.cclass
 class KeyHeap:
     """Keys with a tag each; the lowest key is `deadline`, `id` and `tag`, if `count` is not 0."""
@@ -48,7 +49,10 @@ class KeyHeap:
         self._put(at, deadline, id, tag)
         self._show()
 
-    def pop(self) -> None:
+    @cython.ccall
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def pop(self) -> cython.void:
         """Drops the lowest key."""
         last: cython.Py_ssize_t = self.count - 1
         self.count = last
@@ -74,6 +78,7 @@ class KeyHeap:
 
     @cython.cfunc
     @cython.inline
+    @cython.nogil
     @cython.exceptval(check=False)
     def _is_below(
         self, deadline: cython.ulonglong, id: cython.ulonglong, at: cython.Py_ssize_t
@@ -84,6 +89,7 @@ class KeyHeap:
 
     @cython.cfunc
     @cython.inline
+    @cython.nogil
     @cython.exceptval(check=False)
     def _put(
         self,
@@ -98,6 +104,7 @@ class KeyHeap:
 
     @cython.cfunc
     @cython.inline
+    @cython.nogil
     @cython.exceptval(check=False)
     def _move(self, source: cython.Py_ssize_t, target: cython.Py_ssize_t) -> cython.void:
         self._cells[_CELL * target] = self._cells[_CELL * source]
@@ -106,6 +113,7 @@ class KeyHeap:
 
     @cython.cfunc
     @cython.inline
+    @cython.nogil
     @cython.exceptval(check=False)
     def _show(self) -> cython.void:
         self.deadline = self._cells[0]

@@ -104,6 +104,15 @@ class Leases(KeyTable):
                 self.give_back(self._rows[at], ends.id)
             ends.pop()
 
+    def due(self, now_ms: cython.ulonglong) -> cython.longlong:
+        """Gives how many items that are given out have a deadline up to a time."""
+        count: cython.longlong = 0
+        at: cython.Py_ssize_t
+        for at in range(0, _ROW * self.used, _ROW):
+            if self._rows[at + _STATE] == _WORKING and self._rows[at] <= now_ms:
+                count += 1
+        return count
+
     def next_end(self):
         """Gives when the next lease may end; None if nothing is given out."""
         return self._ends.deadline if self._ends.count > 0 else None

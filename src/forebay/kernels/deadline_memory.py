@@ -239,8 +239,8 @@ class Memory(KeyTable):
                     count -= 1
         return count
 
-    def sorted(self, state: cython.ulonglong) -> KeyHeap:
-        """Gives the keys of all rows of a state; the tag is the row."""
+    def sorted(self, state: cython.ulonglong):
+        """Gives the rows of a state by key, as an array of numbers."""
         heap: KeyHeap = KeyHeap()
         row: cython.Py_ssize_t
         for row in range(self.used):
@@ -250,22 +250,27 @@ class Memory(KeyTable):
                     self._rows[_ROW * row + 1],
                     cython.cast(cython.ulonglong, row),
                 )
-        return heap
+        found: object = memoryview(bytearray(8 * heap.count)).cast("Q")
+        if heap.count > 0:
+            _drain(heap, found)
+        return found
 
-    def fill(self, heap: KeyHeap, builder: BlockBuilder) -> cython.bint:
-        """Moves rows off a heap of `sorted` into a block; says whether some did not fit."""
+    def fill(
+        self, rows: cython.ulonglong[::1], at: cython.Py_ssize_t, builder: BlockBuilder
+    ) -> cython.Py_ssize_t:
+        """Moves rows of `sorted` into a block, from one on; gives the first that did not fit."""
         row: cython.Py_ssize_t
-        at: cython.Py_ssize_t
+        base: cython.Py_ssize_t
         state: cython.ulonglong
         deadline: cython.ulonglong
         reason: bytes = b""
         value: bytes = b""
         attributes: cython.ulonglong
-        while heap.count > 0:
-            row = cython.cast(cython.Py_ssize_t, heap.tag)
-            at = _ROW * row
-            state = self._rows[at + _STATE]
-            deadline = self._rows[at]
+        while at < len(rows):
+            row = cython.cast(cython.Py_ssize_t, rows[at])
+            base = _ROW * row
+            state = self._rows[base + _STATE]
+            deadline = self._rows[base]
             attributes = 0
             if state == _ITEM:
                 value = self._values[row]
@@ -274,19 +279,19 @@ class Memory(KeyTable):
             elif state == _TOMBSTONE:
                 attributes = 1
             if not builder.fits(len(value) + len(reason)):
-                return True
+                break
             builder.add(
                 deadline,
-                self._rows[at + 1],
-                0 if state == _TOMBSTONE else self._rows[at + _TIME],
-                self._rows[at + _REQUEUE] if state == _ITEM else 0,
-                0 if state == _TOMBSTONE else self._rows[at + _COUNT],
+                self._rows[base + 1],
+                0 if state == _TOMBSTONE else self._rows[base + _TIME],
+                self._rows[base + _REQUEUE] if state == _ITEM else 0,
+                0 if state == _TOMBSTONE else self._rows[base + _COUNT],
                 attributes,
                 reason,
                 value,
             )
-            heap.pop()
-        return False
+            at += 1
+        return at
 
     def put_records(self, row: cython.Py_ssize_t, buffer: object, end: cython.Py_ssize_t) -> tuple:
         """Writes rows from one on as records of a log; gives the row behind them, and the size.
@@ -354,6 +359,16 @@ class Memory(KeyTable):
             self.buried += step
         else:
             self.pending += step
+
+
+@cython.cfunc
+def _drain(heap: KeyHeap, rows: cython.ulonglong[::1]) -> object:
+    """Takes all keys off a heap, without the interpreter's lock; gives their tags in order."""
+    at: cython.Py_ssize_t
+    with cython.nogil:
+        for at in range(len(rows)):
+            rows[at] = heap.tag
+            heap.pop()
 
 
 def replay(memory: Memory, records: list) -> None:

@@ -43,6 +43,8 @@ def get_number(
 
 @cython.cfunc
 @cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
 def put_number(
     out: cython.uchar[::1],
     position: cython.Py_ssize_t,

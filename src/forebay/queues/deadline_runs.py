@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from forebay.errors import Damaged, ForebayError
+from forebay.errors import Damaged, ForebayError, NotAQueue
 from forebay.formats.deadline import BURIED_BIT, FileKind, Key, file_name
 from forebay.formats.deadline_manifest import SetRow
 from forebay.formats.deadline_rebuild import rebuild_run
@@ -122,7 +122,7 @@ def _open_run(directory: Directory, name: str, kind: FileKind) -> RunFile:
         size = file.size()
         try:
             run = Run.open(read, size, path)
-        except Damaged:
+        except (Damaged, NotAQueue):
             run = rebuild_run(read, size, path)
             _logger.warning("%s: read by its blocks: %s", path, run.damage)
     except BaseException:

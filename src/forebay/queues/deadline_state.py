@@ -45,8 +45,9 @@ class State:
         desk.memories[:] = self.segments
         desk.floor_ms = floor_ms
         pairs = [(current.pending, current.buried), *(each.counts() for each in sets)]
-        desk.total = sum(pending for pending, _ in pairs)
-        desk.buried = sum(buried for _, buried in pairs)
+        # Where a block of tombstones is bad, the sums may be too low.
+        desk.total = max(sum(pending for pending, _ in pairs), 0)
+        desk.buried = max(sum(buried for _, buried in pairs), 0)
 
     @property
     def current(self) -> Segment:
@@ -71,7 +72,8 @@ class State:
     def due(self, now_ms: int) -> int:
         """Gives how many of the pending items are due."""
         self.desk.leases.expire(now_ms)
-        return min(self.count_until(now_ms) - self.working, self.pending)
+        due = self.count_until(now_ms) - self.desk.leases.due(now_ms)
+        return min(due, self.pending)
 
     def count_until(self, time_ms: int) -> int:
         """Gives how many items, given out ones too, have a deadline up to a time.
@@ -183,13 +185,10 @@ class State:
 
 def _rows(segment: Segment, start: KeyTuple) -> Iterator[tuple[KeyTuple, blocks.Row, int]]:
     """Yields the items of a segment by key."""
-    heap = segment.sorted(ITEM)
-    while heap.count:
-        key = (heap.deadline, heap.id)
-        if key >= start:
-            row = segment.row(heap.tag)
-            yield key, row, row[5]
-        heap.pop()
+    for at in segment.sorted(ITEM):
+        row = segment.row(at)
+        if row[:2] >= start:
+            yield row[:2], row, row[5]
 
 
 def _as_entry(row: blocks.Row) -> Item:

@@ -39,8 +39,9 @@ class SetWriter:
         """Writes a segment that changes no more; durable on return."""
         with self._whole():
             for run, state in zip(self._runs, _STATES, strict=True):
-                heap = segment.sorted(state)
-                while segment.fill(heap, run.encoder.builder):
+                rows = segment.sorted(state)
+                at = 0
+                while (at := segment.fill(rows, at, run.encoder.builder)) < len(rows):
                     run.end_block()
             return self._finish()
 
