@@ -64,10 +64,19 @@ def due_options(command: _Command) -> _Command:
     return click.option(
         "--delay",
         type=float,
-        callback=_check_delay,
+        callback=check_seconds,
         metavar="SECONDS",
         help="Deadline: in how many seconds it is due.",
     )(command)
+
+
+def check_seconds(
+    _context: click.Context, _parameter: click.Parameter, value: float | None
+) -> float | None:
+    """Refuses what is no number of seconds, and what leads beyond the last deadline."""
+    if value is not None and not 0 <= value < 10.0**11:
+        raise click.BadParameter(f"{value} is no number of seconds from 0")
+    return value
 
 
 def check_due(delay: float | None, deadline: int | None) -> None:
@@ -119,14 +128,6 @@ def parse_optional_start(
 ) -> str | int | datetime | None:
     """Gives the same, and None if nothing was given."""
     return None if value is None else parse_start(context, parameter, value)
-
-
-def _check_delay(
-    _context: click.Context, _parameter: click.Parameter, value: float | None
-) -> float | None:
-    if value is not None and not 0 <= value * 1000 < BURIED_BIT:
-        raise click.BadParameter(f"{value} is no number of seconds from 0")
-    return value
 
 
 def _parse_deadline(
