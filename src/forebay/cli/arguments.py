@@ -85,25 +85,16 @@ def check_due(delay: float | None, deadline: int | None) -> None:
         raise click.UsageError("--delay and --deadline exclude each other")
 
 
-class Token(click.ParamType):
-    """What `take --lease` prints of an item: its id, a point, how often it was given out."""
+def token_argument(command: _Command) -> _Command:
+    """Adds a token: what `take --lease` prints of an item."""
+    return click.argument("token", callback=_parse_token)(command)
 
-    name = "token"
 
-    def convert(
-        self,
-        value: str | tuple[int, int],
-        param: click.Parameter | None,
-        ctx: click.Context | None,
-    ) -> tuple[int, int]:
-        """Gives id and count."""
-        if isinstance(value, tuple):
-            return value
-        id, _, count = value.partition(".")
-        if not (_is_number(id) and _is_number(count) and int(id) <= ID_MAX and int(count) > 0):
-            text = f'{value!r} is no token: it is ID.COUNT, as "forebay take --lease" prints it'
-            self.fail(text, param, ctx)
-        return int(id), int(count)
+def tokens_argument(command: _Command) -> _Command:
+    """Adds one token or more."""
+    return click.argument(
+        "tokens", nargs=-1, required=True, metavar="TOKEN...", callback=_parse_tokens
+    )(command)
 
 
 def parse_start(
@@ -128,6 +119,24 @@ def parse_optional_start(
 ) -> str | int | datetime | None:
     """Gives the same, and None if nothing was given."""
     return None if value is None else parse_start(context, parameter, value)
+
+
+def _parse_token(
+    _context: click.Context, _parameter: click.Parameter, value: str
+) -> tuple[int, int]:
+    """Gives id and count of a token."""
+    id, _, count = value.partition(".")
+    if not (_is_number(id) and _is_number(count) and int(id) <= ID_MAX and int(count) > 0):
+        raise click.BadParameter(
+            f'{value!r} is no token: it is ID.COUNT, as "forebay take --lease" prints it'
+        )
+    return int(id), int(count)
+
+
+def _parse_tokens(
+    context: click.Context, parameter: click.Parameter, values: tuple[str, ...]
+) -> list[tuple[int, int]]:
+    return [_parse_token(context, parameter, value) for value in values]
 
 
 def _parse_deadline(

@@ -5,14 +5,14 @@ from __future__ import annotations
 import click
 
 from forebay.cli import exits
-from forebay.cli.arguments import Token, json_option, path_argument
+from forebay.cli.arguments import json_option, path_argument, token_argument
 from forebay.cli.deadline_tokens import opened
 from forebay.cli.output import talk, write_json
 
 
 @click.command("bury")
 @path_argument
-@click.argument("token", type=Token())
+@token_argument
 @click.option("--reason", default="", metavar="TEXT", help="Why; it is kept with the item.")
 @json_option
 def command(path: str, token: tuple[int, int], reason: str, as_json: bool) -> int:

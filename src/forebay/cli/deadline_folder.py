@@ -26,6 +26,7 @@ from forebay.queues.deadline_logs import read_logs
 from forebay.queues.deadline_names import list_files, wal_name
 from forebay.storage.atomic import TEMPORARY, read_small
 from forebay.storage.filesystem import DiskFilesystem, File
+from forebay.storage.quarantine import count_kept
 
 # An owner that freezes or merges changes the files under a reader: then it looks again.
 _LOOKS_MAX = 100
@@ -64,8 +65,9 @@ class FolderRun:
     def cost(self, damage: Damage) -> Damage:
         """Gives damage with what it means for the items of the queue."""
         if self.kind not in _COSTS:
-            return damage
-        return replace(damage, reason=f"{damage.reason}; {_COSTS[self.kind]}", count=0)
+            return replace(damage, offset=None)
+        reason = f"{damage.reason}; {_COSTS[self.kind]}"
+        return replace(damage, reason=reason, offset=None, count=0)
 
     def check_ids(self) -> list[Damage]:
         """Gives what is wrong with the index by id, which only a look at it tells."""
@@ -107,8 +109,8 @@ class Folder:
             raise
 
     @property
-    def bytes(self) -> int:
-        """What all files that count take."""
+    def size(self) -> int:
+        """How many bytes all files that count take."""
         return sum(run.size for run in self.runs) + sum(self.logs.values())
 
     @property
@@ -122,6 +124,10 @@ class Folder:
         """How many entries there are to read."""
         runs = (run.run.footer.count for run in self.runs if run.run is not None)
         return sum(runs) + len(self._records)
+
+    def kept(self) -> tuple[int, int]:
+        """Gives how many files quarantine holds, and their bytes."""
+        return count_kept(self._directory)
 
     def items(self, *, whole: bool = False) -> Iterator[Item | Damage]:
         """Yields the live items by deadline and id, buried ones last, and bad blocks.

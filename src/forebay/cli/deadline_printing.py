@@ -105,8 +105,10 @@ def json_line(record: Record, token: str | None = None) -> bytes:
         row = (key, record.dequeue_count, record.time_ms)
         return b'{"kind":"deadline","type":"dequeued",%b,"dequeue_count":%d,"time_ms":%d}\n' % row
     if not isinstance(record, Item):
-        row = (id, deadline_ms)
-        return b'{"kind":"deadline","type":"tombstone","id":%d,"deadline_ms":%d}\n' % row
+        return b'{"kind":"deadline","type":"tombstone","id":%d,"deadline_ms":%d}\n' % (
+            id,
+            deadline_ms,
+        )
     stats = record.stats
     end = b""
     if record.buried:

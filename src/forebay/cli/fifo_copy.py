@@ -14,6 +14,7 @@ from itertools import groupby
 
 from forebay import Entry, Fifo, FifoReader
 from forebay.cli import exits
+from forebay.cli.copying import CopyClock
 from forebay.cli.fifo_inspection import end_damage
 from forebay.cli.inspection import damage_fields, describe, is_loss, owner_of
 from forebay.cli.interrupts import Interrupted, Interrupts
@@ -34,20 +35,6 @@ class _Copied:
     def lost(self) -> int:
         """How many entries could not be read."""
         return sum(damage.count or 0 for damage in self.damage)
-
-
-class _PushClock(SystemClock):
-    """Stands at the time of the entries that are copied."""
-
-    ms = 0
-
-    def now_ms(self) -> int:
-        """Gives the time of the entries."""
-        return self.ms
-
-    def boot_ms(self) -> int:
-        """Gives the same, so that an open queue follows it."""
-        return self.ms
 
 
 def recover_fifo(path: str, target: str, as_json: bool) -> int:
@@ -82,7 +69,7 @@ def recover_fifo(path: str, target: str, as_json: bool) -> int:
 def _copy(reader: FifoReader, target: str, interrupts: Interrupts) -> _Copied:
     report = _Copied()
     owner = owner_of(reader.path)
-    clock = _PushClock()
+    clock = CopyClock()
     now_ms = SystemClock().now_ms()
     size = reader.head.file_bytes
     with (

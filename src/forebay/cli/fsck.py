@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import click
@@ -22,7 +23,7 @@ from forebay.cli.inspection import (
     state_of,
     temporary_names,
 )
-from forebay.cli.kinds import act, refuse_options
+from forebay.cli.kinds import ORIGINAL, act, refuse_options
 from forebay.cli.output import Bar, plural, size_text, write_json
 from forebay.errors import Damaged
 from forebay.formats.fflg import LAYOUTS
@@ -83,7 +84,17 @@ def command(path: str, key_file: str | None, as_json: bool) -> int:
         refuse_options("fifo", {"--key-file": key_file})
         return check_fifo(path, as_json)
 
-    return act(path, "fsck", {"log": on_log, "beats": on_events, "fifo": on_fifo})
+    actions = {"log": on_log, "beats": on_events, "fifo": on_fifo}
+    for kind in ("deadline", ORIGINAL):
+        actions[kind] = partial(_fsck_deadline, path, kind, key_file, as_json)
+    return act(path, "fsck", actions)
+
+
+def _fsck_deadline(path: str, kind: str, key_file: str | None, as_json: bool) -> int:
+    from forebay.cli.deadline_check import check_deadline, check_original
+
+    refuse_options("deadline", {"--key-file": key_file})
+    return (check_deadline if kind == "deadline" else check_original)(path, as_json)
 
 
 def _fsck_log(path: str, as_json: bool) -> int:

@@ -25,15 +25,16 @@ def command(path: str, as_json: bool) -> int:
     """Merge all runs of the deadline queue PATH into one, and drop what is gone from the disk.
 
     A queue does it by itself while it is open, a part at a time. Prints files and bytes before and
-    after, with --json as {"before":{"files":N,"bytes":N},"after":{...},"damage":N}. What does not
+    after, with --json as {"before":{"runs":N,"files":N,"bytes":N},"after":{...},"damage":N}. What does not
     verify is dropped, with code 4: "forebay fsck" tells before what that is. The queue must be free.
     """
     with Interrupts() as interrupts:
         try:
             with opened(path, "merge") as queue:
-                before = _sizes(path)
-                _merge(queue, interrupts)
-                after = _sizes(path)
+                before = after = _sizes(path)
+                if before["runs"]:
+                    _merge(queue, interrupts)
+                    after = _sizes(path)
                 damage = queue.info()["damaged"]
         except Interrupted as stop:
             say("interrupted: nothing is merged")
@@ -50,7 +51,8 @@ def command(path: str, as_json: bool) -> int:
 
 def _sizes(path: str) -> dict[str, int]:
     with Folder(path) as folder:
-        return {"files": len(folder.runs) + len(folder.logs), "bytes": folder.bytes}
+        runs = len(folder.runs)
+        return {"runs": runs, "files": runs + len(folder.logs), "bytes": folder.size}
 
 
 def _merge(queue: DeadlineQueue, interrupts: Interrupts) -> None:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import click
 
 from forebay.cli import exits
-from forebay.cli.arguments import Token, json_option, path_argument
+from forebay.cli.arguments import json_option, path_argument, tokens_argument
 from forebay.cli.deadline_tokens import opened, reclaim_all
 from forebay.cli.output import plural, talk, write_json
 
 
 @click.command("release")
 @path_argument
-@click.argument("tokens", nargs=-1, required=True, type=Token(), metavar="TOKEN...")
+@tokens_argument
 @json_option
-def command(path: str, tokens: tuple[tuple[int, int], ...], as_json: bool) -> int:
+def command(path: str, tokens: list[tuple[int, int]], as_json: bool) -> int:
     """Take items of the deadline queue PATH away for good, by the tokens of "take --lease".
 
     A token holds until the item is given out again, also when its lease has ended meanwhile. Those

@@ -7,14 +7,20 @@ import sys
 import click
 
 from forebay.cli import exits
-from forebay.cli.arguments import Token, check_due, due_options, json_option, path_argument
+from forebay.cli.arguments import (
+    check_due,
+    due_options,
+    json_option,
+    path_argument,
+    token_argument,
+)
 from forebay.cli.deadline_tokens import opened
 from forebay.cli.output import talk, time_text, write_json
 
 
 @click.command("requeue")
 @path_argument
-@click.argument("token", type=Token())
+@token_argument
 @due_options
 @click.option(
     "--value-file",
