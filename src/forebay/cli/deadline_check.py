@@ -45,7 +45,7 @@ def _check(folder: Folder) -> tuple[Findings, int]:
     findings.state = state_of(folder, owner)
     findings.segments = len(folder.runs) + len(folder.logs)
     findings.bytes = folder.size
-    for damage in folder.damage:
+    for damage in [*folder.damage, *folder.mended]:
         findings.add(damage)
     buried = _count(folder.items(whole=True), findings, folder.entry_count)
     for run in folder.runs:

@@ -8,7 +8,6 @@ manifest all files count, as for its next owner.
 from __future__ import annotations
 
 import heapq
-import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -20,7 +19,7 @@ from forebay.formats.deadline import NO_KEY, FileKind, Item, Key, Tombstone, fil
 from forebay.formats.deadline_manifest import NAME, Manifest, decode_manifest
 from forebay.formats.deadline_rebuild import rebuild_run
 from forebay.formats.deadline_runs import Run
-from forebay.formats.deadline_wal import Dequeued, Record
+from forebay.formats.deadline_wal import HEADER_BYTES, Dequeued, Record, decode_header
 from forebay.frames import Damage
 from forebay.queues.deadline_logs import read_logs
 from forebay.queues.deadline_names import list_files, wal_name
@@ -89,7 +88,8 @@ class FolderRun:
 class Folder:
     """The files of a queue at one moment. One thread at a time may use it.
 
-    `damage` is what was found when it was opened: all but the bad blocks of runs, and torn ends.
+    `damage` is what was found when it was opened: all but the bad blocks of runs. `torn` are ends
+    that a crash left, `mended` heads of logs that are bad and could be read all the same.
     """
 
     def __init__(self, path: str) -> None:
@@ -101,6 +101,7 @@ class Folder:
         self.names: list[str] = []
         self.damage: list[Damage] = []
         self.torn: list[Damage] = []
+        self.mended: list[Damage] = []
         self._records: list[Record] = []
         try:
             self._look()
@@ -166,7 +167,7 @@ class Folder:
         for _ in range(_LOOKS_MAX):
             before = read_small(self._directory, NAME)
             self._close_runs()
-            self.damage, self.torn = [], []
+            self.damage, self.torn, self.mended = [], [], []
             self.names = self._directory.names()
             self._read_manifest(before)
             try:
@@ -242,7 +243,22 @@ class Folder:
                 (self.torn if record.torn else self.damage).append(record)
             else:
                 self._records.append(record)
-        self.logs = {name: os.path.getsize(os.path.join(self.path, name)) for name in names}
+        self.logs = {name: self._check_head(name) for name in names}
+
+    def _check_head(self, name: str) -> int:
+        """Takes note of a log whose head was mended; gives the size of the log."""
+        path = f"{self.path}/{name}"
+        file = self._directory.open(name)
+        try:
+            try:
+                decode_header(file.pread(HEADER_BYTES, 0), path)
+            except (Damaged, NotAQueue):
+                if all((item.path, item.position) != (path, 0) for item in self.damage + self.torn):
+                    reason = "the header does not verify; its name tells what belongs there"
+                    self.mended.append(Damage(path, 0, HEADER_BYTES, reason, count=0))
+            return file.size()
+        finally:
+            file.close()
 
     def _close_runs(self) -> None:
         for run in self.runs:

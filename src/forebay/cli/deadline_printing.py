@@ -16,6 +16,7 @@ from forebay.cli.framing import join
 from forebay.cli.inspection import owner_of
 from forebay.cli.output import say, write_bytes
 from forebay.cli.printing import Printer, framing_of
+from forebay.errors import NotAQueue
 from forebay.formats.deadline import BURIED_BIT, FileKind, Item, Key, Stats, file_name
 from forebay.formats.deadline_wal import Dequeued, Record
 from forebay.frames import Damage
@@ -167,11 +168,13 @@ def _live_records(folder: Folder) -> Iterator[Record | Damage]:
 def _raw_records(path: str) -> Iterator[Record | Damage]:
     """Yields what every run and log holds, a file after the other."""
     for number, kind in list_files(os.listdir(path)):
-        name = file_name(number, kind)
+        file = os.path.join(path, file_name(number, kind))
         try:
-            yield from _file_records(os.path.join(path, name))
+            yield from _file_records(file)
+        except NotAQueue as error:
+            yield Damage(file, 0, os.path.getsize(file), str(error))
         except FileNotFoundError:
-            say(f"{path}/{name} was merged away before it was read")
+            say(f"{file} was merged away before it was read")
 
 
 def _file_records(path: str) -> Iterator[Record | Damage]:

@@ -21,6 +21,7 @@ from forebay.cli.printing import framing_of
 from forebay.clock import SystemClock
 from forebay.errors import Damaged, Locked
 from forebay.formats.deadline import Item
+from forebay.frames import Damage
 
 _BATCH_ITEMS = 100
 _LOOK_SECONDS = 0.1
@@ -102,8 +103,13 @@ class _Taker:
         self._lease = lease
         self._framing = framing
         self._as_json = as_json
+        self._told: list[Damage] = []
         self.taken = 0
-        self.damaged = False
+
+    @property
+    def damaged(self) -> bool:
+        """Whether it met damage."""
+        return bool(self._told)
 
     def take_all(self, count: int, interrupts: Interrupts) -> None:
         """Takes up to `count` items that are due."""
@@ -127,6 +133,8 @@ class _Taker:
                 return queue.dequeue_many(count, lease_seconds=_OWN_SECONDS)
             except Damaged as error:
                 # The next owner meets it again: who stopped here would never get behind it.
+                if error.damage in self._told:
+                    raise
                 self._tell(error)
 
     def _finish(self, queue: DeadlineQueue, items: list[DeadlineItem]) -> None:
@@ -148,5 +156,5 @@ class _Taker:
         write_bytes(text, flush=True)
 
     def _tell(self, error: Damaged) -> None:
-        self.damaged = True
+        self._told.append(error.damage)
         say(f"{describe(error.damage)}; it is passed over")

@@ -40,8 +40,9 @@ def only_for(path: str, verb: str, *kinds: str) -> str:
         if kind == "log":
             # It is what no other kind takes: its reader says whether it is a queue at all.
             LogReader(path).close()
-        others = " or ".join(NAMES[name] for name in kinds if name != ORIGINAL)
-        text = f'"{verb}" is for {others}; {path} is {NAMES[kind]}'
+        *others, last = (NAMES[name] for name in kinds if name != ORIGINAL)
+        meant = f"{', '.join(others)} or {last}" if others else last
+        text = f'"{verb}" is for {meant}; {path} is {NAMES[kind]}'
         if kind == ORIGINAL:
             text += ': "forebay recover" brings them into a queue'
         raise click.UsageError(text)
