@@ -63,7 +63,7 @@ def command(
     never does, and those that have expired and were not taken are printed as well.
 
     Of a deadline queue the live items are printed by deadline, buried ones last: {"kind":"deadline",
-    "type":"pending","id":N,"deadline_ms":N,"enqueue_ms":N,"requeue_ms":N,"dequeue_count":N,
+    "type":"pending","id":N, "deadline_ms":N,"enqueue_ms":N, "requeue_ms":N,"dequeue_count":N,
     "value_b64":"..."}; a buried one has type "buried" and its "reason" at the end. With --raw it is
     all that its runs and logs hold; a tombstone has only type, id and deadline_ms. PATH may also be
     one run or log, which is printed as it is, or a folder of those that the original program left.
