@@ -229,9 +229,7 @@ def test_requeue_says_that_a_lease_is_not_cut_short(tmp_path: Path) -> None:
     (leased,) = items_of(path)
     (tmp_path / "value").write_bytes(b"other")
 
-    result = run(
-        "requeue", path, "1.1", "--delay", 5, "--value-file", tmp_path / "value", "--json"
-    )
+    result = run("requeue", path, "1.1", "--delay", 5, "--value-file", tmp_path / "value", "--json")
 
     assert json_lines(result) == [{"id": 1, "deadline_ms": leased.deadline_ms + 1}]
     assert values_of(path) == [b"other"]

@@ -218,7 +218,7 @@ class Folder:
         try:
             try:
                 run.run = Run.open(read, run.size, path)
-            except Damaged:
+            except (Damaged, NotAQueue):
                 run.run = rebuild_run(read, run.size, path)
         except Damaged as error:
             # Its log went only when it was durable: what it held is lost.

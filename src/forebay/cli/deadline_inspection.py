@@ -58,16 +58,19 @@ def count_items(folder: Folder) -> Counts:
     """Counts by the indexes of the runs; where something is damaged, by going over all items."""
     now_ms = SystemClock().now_ms()
     times = [*(min(now_ms + 1000 * span, _LAST_MS) for span in SPANS.values()), _LAST_MS]
-    if folder.damage:
-        deadlines = [item.key.deadline_ms for item in folder.items() if isinstance(item, Item)]
-        totals = [bisect_right(deadlines, time_ms) for time_ms in times]
-        count = len(deadlines)
-    else:
+    if not folder.damage:
         with DeadlineReader(folder.path) as reader:
-            totals = reader.due_counts(times)
-            count = len(reader)
-    steps = [after - before for before, after in pairwise([0, *totals])]
-    return Counts(totals[-1], count - totals[-1], dict(zip([*SPANS, "later"], steps, strict=True)))
+            totals = [0, *reader.due_counts(times), len(reader)]
+        # A bad block of tombstones, which nobody has read yet, takes nothing off.
+        if totals == sorted(totals):
+            return _counts(totals)
+    deadlines = [item.key.deadline_ms for item in folder.items() if isinstance(item, Item)]
+    return _counts([0, *(bisect_right(deadlines, time_ms) for time_ms in times), len(deadlines)])
+
+
+def _counts(totals: list[int]) -> Counts:
+    *due, buried = (after - before for before, after in pairwise(totals))
+    return Counts(totals[-2], buried, dict(zip([*SPANS, "later"], due, strict=True)))
 
 
 def next_deadline(folder: Folder) -> int | None:
