@@ -189,6 +189,19 @@ def test_a_lease_in_json_has_the_token(tmp_path: Path) -> None:
     assert line["deadline_ms"] == PAST_MS
 
 
+def test_a_leased_item_can_be_released_as_soon_as_it_is_printed(tmp_path: Path) -> None:
+    path = make_queue(tmp_path / "q", [b"item %d" % number for number in range(150)])
+    taking = start("take", path, "-n", "150", "--lease", "3600")
+    assert taking.stdout is not None
+
+    first = taking.stdout.readline()
+    released = run("release", path, first.split(b"\t")[0].decode())
+    rest, _ = taking.communicate(timeout=240)
+
+    assert (released.exit_code, first) == (exits.OK, b"1.1\titem 0\n")
+    assert (taking.returncode, len(rest.splitlines())) == (exits.OK, 149)
+
+
 def test_a_token_is_lost_when_the_item_is_given_out_again(tmp_path: Path) -> None:
     path = make_queue(tmp_path / "q", [b"one", b"two"])
     run("take", path, "-n", 2, "--lease", 0)

@@ -25,6 +25,8 @@ from forebay.frames import Damage
 
 _BATCH_ITEMS = 100
 _LOOK_SECONDS = 0.1
+# So many bytes of leased items wait to be printed, until the queue is free.
+_LEASED_BYTES_MAX = 64 << 20
 # While this process is there, nobody else can take its items.
 _OWN_SECONDS = 10.0**8
 
@@ -104,6 +106,8 @@ class _Taker:
         self._framing = framing
         self._as_json = as_json
         self._told: list[Damage] = []
+        self._leased: list[DeadlineItem] = []
+        self._leased_bytes = 0
         self.taken = 0
 
     @property
@@ -113,18 +117,22 @@ class _Taker:
 
     def take_all(self, count: int, interrupts: Interrupts) -> None:
         """Takes up to `count` items that are due."""
-        # A sync for each batch instead of several: what a power cut in between brings back was
-        # printed, so it comes twice and is not lost.
-        with DeadlineQueue(self._path, sync="os") as queue:
-            for damage in queue.damage:
-                self._tell(Damaged(damage))
-            while self.taken < count:
-                interrupts.check()
-                items = self._dequeue(queue, min(_BATCH_ITEMS, count - self.taken))
-                if not items:
-                    break
-                self._finish(queue, items)
-                self.taken += len(items)
+        try:
+            # A sync for each batch instead of several: what a power cut in between brings back was
+            # printed, so it comes twice and is not lost.
+            with DeadlineQueue(self._path, sync="os") as queue:
+                for damage in queue.damage:
+                    self._tell(Damaged(damage))
+                while self.taken < count:
+                    interrupts.check()
+                    items = self._dequeue(queue, min(_BATCH_ITEMS, count - self.taken))
+                    if not items:
+                        break
+                    self._finish(queue, items)
+                    self.taken += len(items)
+        finally:
+            # The queue is free by now: who reads a token can release it at once.
+            self._print_leased()
 
     def _dequeue(self, queue: DeadlineQueue, count: int) -> list[DeadlineItem]:
         """Gives the next items that are due; damage before them is told and passed over."""
@@ -138,7 +146,7 @@ class _Taker:
                 self._tell(error)
 
     def _finish(self, queue: DeadlineQueue, items: list[DeadlineItem]) -> None:
-        """Prints items; those that cannot be written stay."""
+        """Prints items and takes them away, those that cannot be written stay; or leases them."""
         if self._lease is None:
             self._print(items)
             queue.release_many(items)
@@ -148,6 +156,13 @@ class _Taker:
             queue.requeue(item, delay=self._lease)
         # The lease is durable before its token is told.
         queue.sync()
+        self._leased += items
+        self._leased_bytes += sum(len(item.value) for item in items)
+        if self._leased_bytes > _LEASED_BYTES_MAX:
+            self._print_leased()
+
+    def _print_leased(self) -> None:
+        items, self._leased, self._leased_bytes = self._leased, [], 0
         self._print(items)
 
     def _print(self, items: list[DeadlineItem]) -> None:
