@@ -62,11 +62,12 @@ def command(
     "id":N,"time_ms":N,"ttl_seconds":N,"expires_ms":N,"value_b64":"..."}, expires_ms null if it
     never does, and those that have expired and were not taken are printed as well.
 
-    Of a deadline queue the live items are printed by deadline, buried ones last: {"kind":"deadline",
-    "type":"pending","id":N, "deadline_ms":N,"enqueue_ms":N, "requeue_ms":N,"dequeue_count":N,
-    "value_b64":"..."}; a buried one has type "buried" and its "reason" at the end. With --raw it is
-    all that its runs and logs hold; a tombstone has only type, id and deadline_ms. PATH may also be
-    one run or log, which is printed as it is, or a folder of those that the original program left.
+    Of a deadline queue the live items are printed by deadline, buried ones last: {"kind":
+    "deadline","type":"pending","id":N, "deadline_ms":N,"enqueue_ms":N, "requeue_ms":N,
+    "dequeue_count":N,"value_b64":"..."}; a buried one has type "buried" and its "reason" at the
+    end. With --raw it is all that its runs and logs hold; a tombstone has only type, id and
+    deadline_ms. PATH may also be one run or log, which is printed as it is, or a folder of those
+    that the original program left.
 
     At damage it stops with code 4; with --salvage it goes on and prints
     {"damage":{"path","position","length","reason","torn"}} in its place.

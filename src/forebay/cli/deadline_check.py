@@ -1,4 +1,4 @@
-"""`fsck` of a deadline queue: every block, batch and index of its files, its manifest, its names."""
+"""`fsck` of a deadline queue: every block, batch and index of its files, and its manifest."""
 
 from __future__ import annotations
 

@@ -25,8 +25,9 @@ def command(path: str, as_json: bool) -> int:
     """Merge all runs of the deadline queue PATH into one, and drop what is gone from the disk.
 
     A queue does it by itself while it is open, a part at a time. Prints files and bytes before and
-    after, with --json as {"before":{"runs":N,"files":N,"bytes":N},"after":{...},"damage":N}. What does not
-    verify is dropped, with code 4: "forebay fsck" tells before what that is. The queue must be free.
+    after, with --json as {"before":{"runs":N,"files":N,"bytes":N}, "after":{...},"damage":N}. What
+    does not verify is dropped, with code 4: "forebay fsck" tells before what that is. The queue
+    must be free.
     """
     with Interrupts() as interrupts:
         try:
