@@ -8,8 +8,9 @@ from collections.abc import Iterable
 from forebay.cli import exits
 from forebay.cli.deadline_folder import Folder
 from forebay.cli.deadline_inspection import STATES, state_of
-from forebay.cli.fsck import Findings, summary, write_findings
-from forebay.cli.inspection import describe, owner_of
+from forebay.cli.fsck import Findings, summary, write_findings, write_text
+from forebay.cli.inspection import owner_of
+from forebay.cli.kinds import NAMES
 from forebay.cli.output import Bar, plural, size_text
 from forebay.formats.deadline import FileKind, Item, file_name, parse_file_name
 from forebay.formats.deadline_manifest import NAME
@@ -99,26 +100,7 @@ def _report(findings: Findings, buried: int, as_json: bool) -> int:
     if as_json:
         write_findings(findings, {**summary(findings), "buried": buried})
     else:
-        _write_text(findings, buried)
+        if buried:
+            findings.notes.append(f"{buried} of the items are buried")
+        write_text(findings, record="item", file="file", queue=NAMES["deadline"], states=STATES)
     return exits.DAMAGE if findings.damage else exits.OK
-
-
-def _write_text(findings: Findings, buried: int) -> None:
-    for damage in [*findings.damage, *findings.torn]:
-        print(describe(damage))
-    for name in findings.foreign:
-        print(f"foreign: {name} does not belong to a deadline queue")
-    for note in findings.notes:
-        print(f"note: {note}")
-    if buried:
-        print(f"note: {buried} of the items are buried")
-    if findings.state not in ("open", "closed"):
-        print(f"note: {STATES[findings.state]}")
-    if findings.damage:
-        places = plural(len(findings.damage), "damaged place")
-        lost = plural(findings.lost, "entry")
-        verdict = f'{places}, {lost} lost; "forebay recover" saves the rest'
-    else:
-        verdict = "no damage"
-    good = plural(findings.records, "good item")
-    print(f"{good} in {plural(findings.segments, 'file')} ({size_text(findings.bytes)}): {verdict}")

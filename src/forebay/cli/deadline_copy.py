@@ -14,9 +14,9 @@ from itertools import groupby
 
 from forebay import DeadlineQueue
 from forebay.cli import exits
-from forebay.cli.copying import CopyClock
+from forebay.cli.copying import CopyClock, write_damage
 from forebay.cli.deadline_folder import Folder
-from forebay.cli.inspection import damage_fields, describe, is_loss, owner_of
+from forebay.cli.inspection import describe, is_loss, owner_of
 from forebay.cli.interrupts import Interrupted, Interrupts
 from forebay.cli.output import Bar, plural, say, write_json
 from forebay.formats.deadline import BURIED_BIT, Item
@@ -152,9 +152,7 @@ def _pending(records: Iterable[Record | Damage], damage: list[Damage]) -> Iterat
 
 
 def _write_json(report: _Copied) -> None:
-    for damage in report.damage:
-        fields = {**damage_fields(damage), "offset": damage.offset, "count": damage.count}
-        write_json({"damage": fields})
+    write_damage(report.damage)
     summary = {
         "copied": report.copied,
         "pending": report.pending,

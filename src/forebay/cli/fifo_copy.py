@@ -14,9 +14,9 @@ from itertools import groupby
 
 from forebay import Entry, Fifo, FifoReader
 from forebay.cli import exits
-from forebay.cli.copying import CopyClock
+from forebay.cli.copying import CopyClock, write_damage
 from forebay.cli.fifo_inspection import end_damage
-from forebay.cli.inspection import damage_fields, describe, is_loss, owner_of
+from forebay.cli.inspection import describe, is_loss, owner_of
 from forebay.cli.interrupts import Interrupted, Interrupts
 from forebay.cli.output import Bar, plural, say, write_json
 from forebay.clock import SystemClock
@@ -46,9 +46,7 @@ def recover_fifo(path: str, target: str, as_json: bool) -> int:
             say(f"interrupted: {target} holds only a part; remove it and start again")
             return stop.code
     if as_json:
-        for damage in report.damage:
-            fields = {**damage_fields(damage), "offset": damage.offset, "count": damage.count}
-            write_json({"damage": fields})
+        write_damage(report.damage)
         summary = {
             "copied": report.copied,
             "expired": report.expired,

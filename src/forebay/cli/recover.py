@@ -17,7 +17,8 @@ import click
 from forebay import Log, LogReader
 from forebay.cli import exits
 from forebay.cli.arguments import json_option, key_option, path_argument
-from forebay.cli.inspection import damage_fields, describe, end_damage, is_loss, owner_of
+from forebay.cli.copying import write_damage
+from forebay.cli.inspection import describe, end_damage, is_loss, owner_of
 from forebay.cli.interrupts import Interrupted, Interrupts
 from forebay.cli.kinds import ORIGINAL, act, refuse_options
 from forebay.cli.output import Bar, plural, say, write_json
@@ -208,9 +209,7 @@ def _carry_consumers(reader: LogReader, log: Log, report: Report) -> None:
 
 
 def _write_json(report: Report) -> None:
-    for damage in report.damage:
-        fields = damage_fields(damage)
-        write_json({"damage": {**fields, "offset": damage.offset, "count": damage.count}})
+    write_damage(report.damage)
     for run in report.runs:
         write_json({"run": {"source": run.source, "target": run.target, "count": run.count}})
     summary: dict[str, Any] = {
