@@ -21,7 +21,10 @@ from forebay.frames import Damage
 from forebay.storage.atomic import read_small
 from forebay.storage.filesystem import Directory, DiskFilesystem, File
 
-_RUNS = {FileKind.PENDING_RUN, FileKind.TOMBSTONE_RUN, FileKind.COMBINED_RUN}
+_RUNS = {
+    *(FileKind.PENDING_RUN, FileKind.TOMBSTONE_RUN),
+    *(FileKind.COMBINED_RUN, FileKind.DEQUEUED_RUN),
+}
 _LOGS = {FileKind.LOG, FileKind.CLOSED_LOG, FileKind.CLOSED_LOG_OF_SEED}
 _OURS = {*_RUNS, FileKind.WAL}
 # Files with these ends are known by them, whatever they are called; a log must have its number.

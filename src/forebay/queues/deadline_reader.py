@@ -8,11 +8,12 @@ Damage raises `Damaged`, or, with `salvage=True`, is counted in `damage` and rea
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 
 from forebay.errors import Damaged, NotAQueue
-from forebay.formats.deadline import FileKind
+from forebay.formats.deadline import BURIED_BIT, FileKind
 from forebay.formats.deadline_manifest import NAME, Manifest, decode_manifest
 from forebay.frames import Damage
 from forebay.kernels.deadline_memory import replay
@@ -96,6 +97,22 @@ class DeadlineReader:
         """Gives the values of items."""
         for item in self.records():
             yield item.value
+
+    def due_counts(self, times_ms: Sequence[int]) -> list[int]:
+        """Gives for each time how many items that are not buried have a deadline up to it.
+
+        Runs are counted by their indexes. Items in bad blocks still count.
+        """
+        assert self._state is not None
+        segments, sets = self._state.segments, self._state.view.sets
+        here = sorted(key[0] for segment in segments for key in segment.items)
+        gone = sorted(key[0] for segment in segments for key in segment.tombstones)
+        counts = []
+        for time_ms in times_ms:
+            until = min(time_ms, BURIED_BIT - 1)
+            runs = sum(each.due_count(until) for each in sets)
+            counts.append(bisect_right(here, until) - bisect_right(gone, until) + runs)
+        return counts
 
     def close(self) -> None:
         """Closes the files; a second time does nothing."""
