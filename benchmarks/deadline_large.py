@@ -102,7 +102,7 @@ def drain(queue: forebay.DeadlineQueue, count: int) -> None:
     while left:
         items = queue.dequeue_many(BATCH)
         keys = [(item.deadline_ms, item.id) for item in items]
-        assert keys == sorted(keys) and last < keys[0], "not in order"
+        assert [last, *keys] == sorted([last, *keys]), "not in order"
         last = keys[-1]
         queue.release_many(items)
         left -= len(items)

@@ -19,13 +19,20 @@ from forebay.formats.deadline import NO_KEY, FileKind, Item, Key, Tombstone, fil
 from forebay.formats.deadline_manifest import NAME, Manifest, decode_manifest
 from forebay.formats.deadline_rebuild import rebuild_run
 from forebay.formats.deadline_runs import Run
-from forebay.formats.deadline_wal import HEADER_BYTES, Dequeued, Record, decode_header
+from forebay.formats.deadline_wal import (
+    HEADER_BYTES,
+    Dequeued,
+    Record,
+    decode_header,
+    decode_record,
+)
 from forebay.frames import Damage
 from forebay.queues.deadline_logs import read_logs
 from forebay.queues.deadline_names import list_files, wal_name
 from forebay.storage.atomic import TEMPORARY, read_small
 from forebay.storage.filesystem import DiskFilesystem, File
 from forebay.storage.quarantine import count_kept
+from forebay.storage.staging import Staged, read_staged
 
 # An owner that freezes or merges changes the files under a reader: then it looks again.
 _LOOKS_MAX = 100
@@ -165,6 +172,8 @@ class Folder:
 
     def _look(self) -> None:
         for _ in range(_LOOKS_MAX):
+            # What leaves the staging buffer after this is in the logs that are listed later.
+            staged = read_staged(self._directory)
             before = read_small(self._directory, NAME)
             self._close_runs()
             self.damage, self.torn, self.mended = [], [], []
@@ -172,7 +181,7 @@ class Folder:
             self._read_manifest(before)
             try:
                 self._open_runs()
-                self._read_logs()
+                self._read_logs(staged)
             except FileNotFoundError:
                 continue
             if read_small(self._directory, NAME) == before:
@@ -228,7 +237,7 @@ class Folder:
         else:
             run.damage = [run.cost(replace(damage, torn=False)) for damage in run.run.damage]
 
-    def _read_logs(self) -> None:
+    def _read_logs(self, staged: Staged | None) -> None:
         oldest = 0 if self.manifest is None else self.manifest.oldest_wal
         files = list_files(self.names)
         numbers = [number for number, kind in files if kind is FileKind.WAL and number >= oldest]
@@ -238,11 +247,11 @@ class Folder:
             # A recovery was about to give it its name.
             names.insert(0, unnamed)
         self._records = []
-        for _, record in read_logs(self._directory, names):
-            if isinstance(record, Damage):
-                (self.torn if record.torn else self.damage).append(record)
+        for _, part in read_logs(self._directory, names, staged):
+            if isinstance(part, Damage):
+                (self.torn if part.torn else self.damage).append(part)
             else:
-                self._records.append(record)
+                self._records += map(decode_record, part)
         self.logs = {name: self._check_head(name) for name in names}
 
     def _check_head(self, name: str) -> int:

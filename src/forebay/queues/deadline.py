@@ -194,12 +194,6 @@ class DeadlineQueue:
         """Lets the lease of an item start anew; raises `LeaseLost`."""
         self._verbs.touch(item, lease_seconds)
 
-    def reclaim(
-        self, id: int, dequeue_count: int, *, lease_seconds: float | None = None
-    ) -> DeadlineItem:
-        """Gives a pending item, due or not, to whom it was given last; raises `LeaseLost`."""
-        return self._verbs.reclaim(id, dequeue_count, lease_seconds)
-
     def bury(self, item: DeadlineItem, reason: str = "") -> None:
         """Puts an item aside: it is kept and not given out until `kick`. Raises `LeaseLost`."""
         self._verbs.bury(item, reason)

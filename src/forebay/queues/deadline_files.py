@@ -36,17 +36,6 @@ def is_deadline_file(path: str) -> bool:
     return _parse(os.path.basename(path)) is not None
 
 
-def holds_deadline_files(path: str) -> bool:
-    """Says whether a path is such a file, or a folder of those that the original program wrote."""
-    if is_deadline_file(path):
-        return True
-    directory = DiskFilesystem().open_directory(path)
-    try:
-        return bool(_original_names(directory.names()))
-    finally:
-        directory.close()
-
-
 def scan_file(path: str) -> Iterator[Record | Damage]:
     """Yields what a run or a log holds, in its own order, and what is damaged."""
     folder, name = os.path.split(os.path.abspath(path))
@@ -113,7 +102,7 @@ def _scan_run(directory: Directory, name: str, path: str) -> Iterator[Record | D
     try:
         try:
             run = Run.open(read, file.size(), path)
-        except Damaged:
+        except (Damaged, NotAQueue):
             run = rebuild_run(read, file.size(), path)
         yield from run.damage
         yield from run.scan()

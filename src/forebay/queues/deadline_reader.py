@@ -8,7 +8,6 @@ Damage raises `Damaged`, or, with `salvage=True`, is counted in `damage` and rea
 from __future__ import annotations
 
 import os
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 
@@ -104,15 +103,7 @@ class DeadlineReader:
         Runs are counted by their indexes. Items in bad blocks still count.
         """
         assert self._state is not None
-        segments, sets = self._state.segments, self._state.view.sets
-        here = sorted(key[0] for segment in segments for key in segment.items)
-        gone = sorted(key[0] for segment in segments for key in segment.tombstones)
-        counts = []
-        for time_ms in times_ms:
-            until = min(time_ms, BURIED_BIT - 1)
-            runs = sum(each.due_count(until) for each in sets)
-            counts.append(bisect_right(here, until) - bisect_right(gone, until) + runs)
-        return counts
+        return [self._state.count_until(min(time_ms, BURIED_BIT - 1)) for time_ms in times_ms]
 
     def close(self) -> None:
         """Closes the files; a second time does nothing."""

@@ -147,8 +147,8 @@ class Recovery:
         for row in self._manifest.sets:
             opened = open_set(self._directory, row)
             self._sets.append(opened)
-            if len(opened.files) < len(row.kinds):
-                self._damage.append(Damage(self._directory.path, 0, 0, f"a file of {row.number:x}"))
+            for kind in row.kinds - opened.files.keys():
+                self._keep_run(file_name(row.number, kind))
             self._damage += opened.damage
             for file in opened.files.values():
                 self._highest_id = max(self._highest_id, file.run.footer.max_id)
@@ -212,6 +212,16 @@ class Recovery:
         if not damage.torn:
             _logger.warning("%s, byte %d: %s", damage.path, damage.position, damage.reason)
             self._damage.append(damage)
+
+    def _keep_run(self, name: str) -> None:
+        """Keeps a run that cannot be read at all: nothing names it from now on."""
+        path = f"{self._directory.path}/{name}"
+        try:
+            quarantine.keep_file(self._directory, name)
+        except FileNotFoundError:
+            self._damage.append(Damage(path, 0, 0, "the file is missing"))
+        else:
+            self._damage.append(Damage(path, 0, 0, "it cannot be read; kept in quarantine/"))
 
     def _write_log(self) -> WalFile:
         """Writes what the logs leave into a new one; durable on return, under another name."""

@@ -45,9 +45,11 @@ class State:
         desk.memories[:] = self.segments
         desk.floor_ms = floor_ms
         pairs = [(current.pending, current.buried), *(each.counts() for each in sets)]
-        # Where a block of tombstones is bad, the sums may be too low.
-        desk.total = max(sum(pending for pending, _ in pairs), 0)
-        desk.buried = max(sum(buried for _, buried in pairs), 0)
+        desk.total = sum(pending for pending, _ in pairs)
+        desk.buried = sum(buried for _, buried in pairs)
+        if min(desk.total, desk.buried) < 0:
+            # A block of tombstones is bad.
+            self.recount()
 
     @property
     def current(self) -> Segment:

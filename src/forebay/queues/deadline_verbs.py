@@ -113,23 +113,6 @@ class Verbs:
             self._check_leases([item])
             self._desk.leases.extend(*item.key, self._clock.now_ms() + round(seconds * 1000))
 
-    def reclaim(self, id: int, dequeue_count: int, lease_seconds: float | None) -> DeadlineItem:
-        """Gives a pending item out that was given out for the `dequeue_count`th time, uncounted."""
-        seconds = self._options.lease_seconds if lease_seconds is None else lease_seconds
-        with self._journal.lock:
-            self._journal.check()
-            now = self._clock.now_ms()
-            found = self._state.find_id(id)
-            if found is None or found[0].buried or found[1] != dequeue_count:
-                raise LeaseLost(
-                    f"item {id}, given out for the {dequeue_count}. time, is no longer the "
-                    "caller's: it was given out again, is buried, or is done with"
-                )
-            item = as_item(*found)
-            if self._state.lease(item.key, dequeue_count, now) is None:
-                self._state.lend(item.key, dequeue_count, now + round(seconds * 1000))
-            return item
-
     def bury(self, item: DeadlineItem, reason: str, value: bytes | None = None) -> None:
         """Puts an item aside that the caller holds."""
         with self._journal.lock:
