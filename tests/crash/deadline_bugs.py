@@ -23,7 +23,7 @@ from forebay.queues.deadline_journal import Journal, WalFile, create_wal
 from forebay.queues.deadline_logs import FoundLog
 from forebay.queues.deadline_manifest import ManifestFile
 from forebay.queues.deadline_names import list_files, wal_name
-from forebay.queues.deadline_runs import RunSet, View
+from forebay.queues.deadline_runs import FIRST_BURIED, RunSet, View
 from forebay.queues.deadline_segment import KeyTuple, Segment
 from forebay.queues.deadline_state import State
 from forebay.queues.deadline_upkeep import Upkeep
@@ -83,7 +83,7 @@ def _forget_in_a_freeze(patch: Patch, forgotten: int) -> None:
     original = Segment.sorted
 
     def rows(self: Segment, state: int) -> memoryview:
-        return memoryview(b"").cast("Q") if state == forgotten else original(self, state)
+        return memoryview(bytearray()).cast("Q") if state == forgotten else original(self, state)
 
     patch.setattr(Segment, "sorted", rows)
 
@@ -205,11 +205,11 @@ def marks_beyond_what_is_lent_out(patch: Patch) -> None:
     patch.setattr(State, "low_waters", low_waters)
 
 
-def cursors_not_set_back_after_a_merge(patch: Patch) -> None:
+def cursors_lost_after_a_merge(patch: Patch) -> None:
     def replace_sets(self: View, old: list[RunSet], new: RunSet) -> None:
         at = self.sets.index(old[0])
         self.sets[at : at + len(old)] = [new]
-        last = max(self.positions(), default=(1 << 47, 0))
+        last = FIRST_BURIED.deadline_ms, 0
         self.runs = RunView()
         for each in self.sets:
             self._take(self._start(each, last, last))
@@ -294,7 +294,7 @@ BUGS: Bugs = {
         cut_power(DEADLINE, "closing"),
     ),
     "next log too early": (next_log_before_this_one_is_durable, cut_power(DEADLINE, "os freezing")),
-    "holes taken for damage": (holes_taken_for_damage, cut_power(DEADLINE, "os batches")),
+    "holes taken for damage": (holes_taken_for_damage, cut_power(DEADLINE, "os freezing")),
     "short write ignored": (short_write_ignored, fail_calls(DEADLINE, "giving out", None)),
     "failed write not cut back": (
         failed_write_not_cut_back,
@@ -305,7 +305,7 @@ BUGS: Bugs = {
         cut_power(DEADLINE, "freezing again", "freezing"),
     ),
     "cursors lost after a merge": (
-        cursors_not_set_back_after_a_merge,
+        cursors_lost_after_a_merge,
         cut_power(DEADLINE, "merging", "freezing again"),
     ),
     "partial merge drops tombstones": (

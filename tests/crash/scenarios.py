@@ -280,6 +280,8 @@ def merging(run: Workload) -> None:
     run.read_and_commit("a", 4)
     run.trim()
     run.append(20)
+    run.reopen()
+    run.read_and_commit("a", 1)
 
 
 def freezing_again_and_again(run: Workload) -> None:

@@ -176,6 +176,10 @@ class DeadlineQueue:
         The old copy goes and the new one comes in one step. One that was given out `max_attempts`
         times is buried instead. Raises `LeaseLost`.
         """
+        if self._desk.requeue(item, value, delay, deadline):
+            if self.changes.watchers or self.changes.listener is not None:
+                self._journal.announce()
+            return
         stored = None if value is None else bytes(memoryview(value))
         self._verbs.requeue(item, lambda now_ms: wanted_ms(now_ms, delay, deadline), stored)
         self._maintenance.notice()

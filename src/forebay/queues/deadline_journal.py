@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from forebay.errors import Closed, ForebayError
 from forebay.formats.deadline_wal import HEADER_BYTES, Batches, Header, Record
-from forebay.kernels.deadline_desk import Desk
+from forebay.kernels.deadline_clerk import Clerk
 from forebay.kernels.deadline_wal import seal
 from forebay.queues.changes import Changes
 from forebay.queues.deadline_logs import STAGED_PLACE
@@ -110,14 +110,14 @@ class Journal:
         self.durable = 0
         self.commit = GroupCommit(self._sync, 0)
         self._hidden: deque[tuple[int, Callable[[], None]]] = deque()
-        self._desk: Desk | None = None
+        self._desk: Clerk | None = None
         self._staging: Staging | None = None
         # Whether the desk may write to the staging buffer.
         self.is_staging = False
         self._error: ForebayError | None = None
         self._failed = False
 
-    def stage(self, desk: Desk) -> None:
+    def stage(self, desk: Clerk) -> None:
         """Lets small batches go to the staging buffer, to which the desk may write too."""
         self._desk = desk
         self._staging = Staging(self._directory, _STAGING_BYTES)
@@ -315,7 +315,7 @@ class Journal:
             self._publish(end)
         return end
 
-    def _put(self, desk: Desk, staging: Staging, data: Buffer) -> bool:
+    def _put(self, desk: Clerk, staging: Staging, data: Buffer) -> bool:
         """Puts a batch into the staging buffer; False if it is too large for what is left."""
         if not self.is_staging:
             self._begin(desk, staging)
@@ -326,7 +326,7 @@ class Journal:
         desk.skip(len(data))
         return True
 
-    def _begin(self, desk: Desk, staging: Staging) -> None:
+    def _begin(self, desk: Clerk, staging: Staging) -> None:
         """Begins a chunk in the staging buffer, with a mark of what is durable by now."""
         wal = self.wal
         place = STAGED_PLACE.pack(wal.position)

@@ -16,7 +16,7 @@ from forebay.errors import Damaged
 from forebay.formats.deadline import FileKind, Item, Key, Tombstone
 from forebay.formats.deadline_runs import decode_row
 from forebay.kernels import deadline_block as blocks
-from forebay.kernels.deadline_desk import Desk
+from forebay.kernels.deadline_clerk import Clerk
 from forebay.kernels.deadline_memory import ITEM, TOMBSTONE
 from forebay.queues.deadline_item import DeadlineItem, as_item
 from forebay.queues.deadline_runs import BadBlocks, RunSet, View
@@ -38,7 +38,7 @@ class State:
     ) -> None:
         self.segments = [current]
         self.damaged = 0
-        desk = Desk(lock or threading.Lock(), now_ms, ahead_ms, self._find_back, self._tell_damage)
+        desk = Clerk(lock or threading.Lock(), now_ms, ahead_ms, self._find_back, self._tell_damage)
         self.desk = desk
         self.view = View(sets, desk.damage)
         desk.view = self.view.runs
