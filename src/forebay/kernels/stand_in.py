@@ -44,4 +44,4 @@ def exceptval(*, check: bool) -> Callable[..., Any]:
 
 cclass = cfunc = ccall = inline = final = _unchanged
 nogil = _NoGil()
-bint = int = uint = longlong = ulonglong = Py_ssize_t = size_t = None
+bint = int = uint = longlong = ulonglong = double = Py_ssize_t = size_t = None
