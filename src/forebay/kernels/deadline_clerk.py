@@ -113,6 +113,8 @@ class Clerk(Desk):
         seconds: cython.double = delay
         if not (0 <= seconds < _SECONDS_MAX):
             return _ODD
+        if not cython.compiled:
+            return -3 - int(seconds * 1000 + 0.5)
         return -3 - cython.cast(cython.longlong, seconds * 1000 + 0.5)
 
     @cython.cfunc

@@ -1,0 +1,116 @@
+"""The short way of the calls that users make most: the same as the long one, or none at all."""
+
+from __future__ import annotations
+
+import threading
+from datetime import UTC, datetime
+from typing import NoReturn
+
+import pytest
+
+from forebay.formats.deadline_wal import Batches, Header, scan_wal
+from forebay.kernels.deadline_clerk import Clerk
+from forebay.kernels.deadline_memory import Memory
+
+NOW = 1_700_000_000_000
+HEADER = Header(1, bytes(8))
+
+
+class Counter:
+    """A clerk at a fixed time, with a log of some bytes."""
+
+    def __init__(self, size: int = 10_000) -> None:
+        self.now_ms = NOW
+        self.clerk = Clerk(threading.Lock(), lambda: self.now_ms, 0, self.refuse, self.refuse)
+        self.memory = Memory()
+        self.clerk.memories.append(self.memory)
+        self.clerk.next_id, self.clerk.ids_end, self.clerk.items_max = 1, 100, 50
+        self.log = bytearray(size)
+        self.clerk.open(self.log, 0, size, 0, Batches(HEADER).seed)
+
+    def refuse(self, *_: int) -> NoReturn:
+        raise AssertionError("nothing came back, and nothing is damaged")
+
+    def records(self) -> list[str]:
+        data = HEADER.encode() + self.log[: self.clerk.position]
+        return [type(record).__name__ for record in scan_wal(data, "log")]
+
+
+def test_what_happens_is_in_the_log() -> None:
+    counter = Counter()
+    clerk = counter.clerk
+
+    assert [clerk.enqueue(value, 0, None) for value in (b"a", b"b")] == [1, 2]
+    first, second = clerk.dequeue(5, 1000) or []
+    assert clerk.requeue(first, b"anew", 0.25, None)
+    assert clerk.release([second, second])
+
+    assert counter.records() == ["Item"] * 2 + ["Dequeued"] * 2 + ["Tombstone", "Item", "Tombstone"]
+    assert (clerk.total, clerk.number, counter.memory.count) == (1, 5, 1)
+    assert clerk.dequeue(1, 1000) == []
+    counter.now_ms += 250
+    (again,) = clerk.dequeue(1, 1000) or []
+    assert (again.value, again.dequeue_count, again.deadline_ms) == (b"anew", 2, NOW + 250)
+
+
+@pytest.mark.parametrize("delay", [-1, True, 1e11, float("nan")])
+def test_an_odd_delay_takes_the_longer_way(delay: float) -> None:
+    counter = Counter()
+
+    assert counter.clerk.enqueue(b"a", delay, None) == -1
+    assert counter.clerk.position == 0
+
+
+@pytest.mark.parametrize("deadline", [-1, 1 << 47, True, 1.5, datetime.now(UTC)])
+def test_an_odd_deadline_takes_the_longer_way(deadline: object) -> None:
+    counter = Counter()
+
+    assert counter.clerk.enqueue(b"a", None, deadline) == -1
+    assert counter.clerk.enqueue(b"a", 1, NOW) == -1
+    assert counter.clerk.enqueue(bytearray(b"a"), None, NOW) == -1
+    assert counter.clerk.position == 0
+
+
+def test_without_room_nothing_happens() -> None:
+    counter = Counter(size=100)
+    clerk = counter.clerk
+    assert clerk.enqueue(bytes(60), None, NOW) == 1
+
+    assert clerk.enqueue(b"", None, NOW) == -1
+    assert clerk.dequeue(1, 1000) is None
+    clerk.close()
+    counter.log = bytearray(1000)
+    clerk.open(counter.log, 0, 40, 1, 0)
+    (item,) = clerk.dequeue(1, 1000) or []
+    assert not clerk.release([item])
+    assert not clerk.requeue(item, None, None, None)
+    assert (clerk.total, clerk.leases.working, clerk.number) == (1, 1, 2)
+
+
+def test_an_item_that_is_not_held_takes_the_longer_way_and_all_with_it() -> None:
+    counter = Counter()
+    clerk = counter.clerk
+    for _ in range(2):
+        clerk.enqueue(b"a", None, NOW)
+    one, other = clerk.dequeue(2, 1000) or []
+    assert clerk.release([one])
+
+    assert not clerk.release([other, one])
+    assert not clerk.requeue(one, None, None, None)
+    counter.now_ms += 1000
+    assert not clerk.release([other])
+    assert (clerk.total, clerk.leases.working) == (1, 0)
+
+
+def test_full_memory_no_ids_and_worn_items_take_the_longer_way() -> None:
+    counter = Counter()
+    clerk = counter.clerk
+    clerk.attempts_max = 1
+    clerk.enqueue(b"a", None, NOW)
+    (item,) = clerk.dequeue(1, 10) or []
+    assert not clerk.requeue(item, None, None, None)
+    clerk.items_max = 1
+    assert clerk.enqueue(b"b", None, NOW) == -1
+    clerk.items_max, clerk.ids_end = 50, 2
+    assert clerk.enqueue(b"b", None, NOW) == -1
+    assert (clerk.total, clerk.number) == (1, 2)
