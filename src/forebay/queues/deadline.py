@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,7 +20,7 @@ from typing import Any
 from forebay.clock import BootClock, SteadyClock, SystemClock
 from forebay.errors import Closed, InvalidOption
 from forebay.formats.deadline import BURIED_BIT
-from forebay.queues.deadline_item import DeadlineItem, as_item, wanted_ms
+from forebay.queues.deadline_item import DeadlineItem, as_item, retry_seconds, wanted_ms
 from forebay.queues.deadline_journal import Journal
 from forebay.queues.deadline_maintenance import DeadlineMaintenance
 from forebay.queues.deadline_recovery import Opened, open_deadline_directory
@@ -32,9 +33,6 @@ from forebay.queues.options import DeadlineOptions, make_options
 from forebay.storage.atomic import keep_reserve
 from forebay.storage.filesystem import Buffer, DiskFilesystem, Filesystem
 from forebay.storage.quarantine import count_kept
-
-# What a failed `take` waits before the item is due again: 1 s, twice as long each time.
-_BACKOFF_SECONDS_MAX = 300.0
 
 
 class DeadlineQueue:
@@ -200,8 +198,7 @@ class DeadlineQueue:
         try:
             yield item
         except BaseException:
-            delay = min(2.0 ** min(item.dequeue_count - 1, 20), _BACKOFF_SECONDS_MAX)
-            self.requeue(item, delay=delay)
+            self.requeue(item, delay=retry_seconds(item))
             raise
         self.release(item)
 
@@ -257,6 +254,17 @@ class DeadlineQueue:
     def buried(self) -> int:
         """How many items are put aside."""
         return self._state.buried
+
+    def due_in(self) -> float:
+        """Gives in how many seconds an item may be due, by its deadline or the end of a lease."""
+        with self._journal.lock:
+            self._journal.check()
+            now = self._clock.now_ms()
+            self._state.expire(now)
+            key, end = self._state.head(), self._state.next_end()
+            times = [] if key is None else [key[0]]
+            times += [] if end is None else [end]
+            return max(0, min(times) - now) / 1000 if times else math.inf
 
     def sync(self) -> None:
         """Makes all changes durable."""
