@@ -11,10 +11,8 @@ import contextlib
 import itertools
 import math
 import os
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
-from types import TracebackType
 from typing import Any
 
 from forebay.clock import BootClock, SteadyClock, SystemClock
@@ -28,14 +26,14 @@ from forebay.queues.deadline_state import State
 from forebay.queues.deadline_upkeep import Upkeep
 from forebay.queues.deadline_verbs import Verbs
 from forebay.queues.deadline_waiting import Waiting
-from forebay.queues.forks import disown_after_fork
+from forebay.queues.handle import Handle
 from forebay.queues.options import DeadlineOptions, make_options
 from forebay.storage.atomic import keep_reserve
 from forebay.storage.filesystem import Buffer, DiskFilesystem, Filesystem
 from forebay.storage.quarantine import count_kept
 
 
-class DeadlineQueue:
+class DeadlineQueue(Handle):
     """A durable queue by deadline that this process owns. Any thread may call it.
 
     Opens the directory or creates it. The options are those of `DeadlineOptions`, as keywords.
@@ -49,7 +47,6 @@ class DeadlineQueue:
         clock: BootClock | None = None,
         **options: Any,
     ) -> None:
-        self._closed = True
         self.options: DeadlineOptions = make_options(DeadlineOptions, options)
         self._filesystem = filesystem or DiskFilesystem()
         self._clock = SteadyClock(clock or SystemClock())
@@ -66,8 +63,7 @@ class DeadlineQueue:
         self._maintenance = DeadlineMaintenance(
             self, self._journal, self._upkeep, self._verbs, self.options, self._clock
         )
-        self._closed = False
-        disown_after_fork(self)
+        self._own()
 
     def enqueue(
         self,
@@ -309,14 +305,8 @@ class DeadlineQueue:
                 "quarantined_bytes": kept_bytes,
             }
 
-    def close(self) -> None:
-        """Makes everything durable and gives the directory back; a second time does nothing.
-
-        Items that are given out are pending again when the queue is opened.
-        """
-        if self._closed:
-            return
-        self._closed = True
+    def _end(self) -> None:
+        """Ends the leases as well: what is given out is pending when the queue is opened."""
         self._upkeep.stopping = True
         self._maintenance.stop()
         with self._upkeep.work:
@@ -332,32 +322,11 @@ class DeadlineQueue:
         """How many items there are, given out and buried ones too."""
         return self._state.total + self._state.buried
 
-    def __enter__(self) -> DeadlineQueue:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def __repr__(self) -> str:
         return f"<DeadlineQueue {self.path} {'closed' if self._closed else f'of {len(self)}'}>"
 
-    def __del__(self) -> None:
-        if not getattr(self, "_closed", True):
-            warnings.warn(f"{self.path} was not closed", ResourceWarning, stacklevel=2)
-            self._directory.close()
-
-    def disown(self) -> None:
-        """Ends the handle in the child of a fork; the parent's goes on."""
-        if self._closed:
-            return
-        self._closed = True
-        self._journal.disown(Closed(f"{self.path} was opened before a fork; open it in the child"))
-        self._directory.close()
+    def _abandon(self, error: Closed) -> None:
+        self._journal.disown(error)
 
     def _build(self, opened: Opened) -> None:
         """Makes the parts of the queue for a directory that is in order."""
