@@ -92,3 +92,43 @@ class ForebayFifo(Adapter):
     def close(self) -> None:
         """Closes the fifo."""
         self.fifo.close()
+
+
+@register
+class ForebayDeadline(Adapter):
+    """A deadline queue."""
+
+    name = "forebay Deadline"
+    group = "embedded"
+    version = forebay.__version__
+    note = "CRC-32 a batch; a pop is a dequeue and a release, both logged"
+    fifo = False
+    delay = True
+
+    def open(self, path: str, durable: bool = False) -> None:
+        """Opens the queue."""
+        self.queue = forebay.DeadlineQueue(path, sync="always" if durable else "os")
+
+    def push_at(self, value: bytes, deadline_ms: int) -> None:
+        """Enqueues one item."""
+        self.queue.enqueue(value, deadline=deadline_ms)
+
+    def push_at_many(self, items: list[tuple[bytes, int]]) -> None:
+        """Enqueues a batch."""
+        values, deadlines = zip(*items, strict=True)
+        self.queue.enqueue_many(values, deadline=deadlines)
+
+    def pop_due(self, now_ms: int) -> bytes | None:
+        """Dequeues the first item that is due and releases it."""
+        item = self.queue.dequeue()
+        if item is None:
+            return None
+        self.queue.release(item)
+        return item.value
+
+    def __len__(self) -> int:
+        return len(self.queue)
+
+    def close(self) -> None:
+        """Closes the queue."""
+        self.queue.close()

@@ -216,6 +216,20 @@ def test_a_take_whose_lease_ended_raises_what_its_body_raised(tmp_path: Path) ->
     assert asyncio.run(run()) == 1
 
 
+def test_a_taker_that_comes_back_reclaims_its_item_by_its_token(tmp_path: Path) -> None:
+    async def run() -> int:
+        async with DeadlineQueue(tmp_path / "q") as queue:
+            await queue.enqueue(b"1")
+            (item,) = await queue.dequeue_many(1)
+        async with DeadlineQueue(tmp_path / "q") as queue:
+            with pytest.raises(LeaseLost):
+                await queue.reclaim(item.id, item.dequeue_count + 1)
+            await queue.release(await queue.reclaim(*item.token, lease_seconds=30))
+            return len(queue)
+
+    assert asyncio.run(run()) == 0
+
+
 def test_a_release_that_is_cancelled_is_done(tmp_path: Path) -> None:
     async def run() -> int:
         async with DeadlineQueue(tmp_path / "q") as queue:

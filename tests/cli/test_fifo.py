@@ -552,8 +552,8 @@ def test_options_of_other_kinds_are_refused(tmp_path: Path, arguments: tuple[str
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("peek",), '"peek" is for a fifo; {} is a log'),
-        (("take",), '"take" is for an event queue or a fifo; {} is a log'),
+        (("peek",), '"peek" is for a fifo or a deadline queue; {} is a log'),
+        (("take",), '"take" is for an event queue, a fifo or a deadline queue; {} is a log'),
         (("put", "--kind", "fifo"), "--kind fifo: {} is a log"),
         (("put", "--ttl", "5"), "--ttl has no meaning for a log"),
         (("put", "--max-bytes", "5000"), "--max-bytes has no meaning for a log"),

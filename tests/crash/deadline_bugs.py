@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from forebay.formats.deadline import FileKind, Item, file_name
+from forebay.formats.deadline import FileKind, file_name
 from forebay.formats.deadline_manifest import Manifest, SetRow
+from forebay.formats.deadline_wal import Header, Record, whole_bytes
 from forebay.frames import Damage
-from forebay.queues import deadline_journal, deadline_recovery, deadline_upkeep
+from forebay.kernels.deadline_memory import MARK, TOMBSTONE
+from forebay.kernels.deadline_view import RunView, merge
+from forebay.queues import (
+    deadline_journal,
+    deadline_logs,
+    deadline_recovery,
+    deadline_upkeep,
+    deadline_writing,
+)
 from forebay.queues.deadline_journal import Journal, WalFile, create_wal
 from forebay.queues.deadline_logs import FoundLog
 from forebay.queues.deadline_manifest import ManifestFile
@@ -19,9 +28,10 @@ from forebay.queues.deadline_segment import KeyTuple, Segment
 from forebay.queues.deadline_state import State
 from forebay.queues.deadline_upkeep import Upkeep
 from forebay.queues.deadline_verbs import Verbs
-from forebay.queues.deadline_writing import _RunWriter, merged_rows, segment_rows
+from forebay.queues.deadline_writing import _RunWriter
 from forebay.storage import filesystem
 from forebay.storage.commit import GroupCommit
+from forebay.storage.staging import Staged
 from tests.crash.handles import ForgetfulDirectory
 from tests.crash.hunts import Bugs, Patch, cut_power, fail_calls
 from tests.crash.kinds import DEADLINE
@@ -36,10 +46,13 @@ def acknowledge_before_sync(patch: Patch) -> None:
 
 
 def runs_not_synced(patch: Patch) -> None:
-    def finish(self: _RunWriter) -> None:
-        self._flush()
-        self._put(self._encoder.finish())
+    def finish(self: _RunWriter) -> bool:
+        if self._file is None and not self.encoder.builder.count:
+            return False
+        self._put(self.encoder.finish())
+        assert self._file is not None
         self._file.close()
+        return True
 
     patch.setattr(_RunWriter, "finish", finish)
 
@@ -66,34 +79,33 @@ def merged_runs_removed_before_the_manifest(patch: Patch) -> None:
     patch.setattr(Upkeep, "_finish_merge", finish)
 
 
+def _forget_in_a_freeze(patch: Patch, forgotten: int) -> None:
+    original = Segment.sorted
+
+    def rows(self: Segment, state: int) -> memoryview:
+        return memoryview(b"").cast("Q") if state == forgotten else original(self, state)
+
+    patch.setattr(Segment, "sorted", rows)
+
+
 def tombstones_forgotten_in_a_freeze(patch: Patch) -> None:
-    original = segment_rows
-
-    def rows(segment: Segment) -> Iterator[tuple[FileKind, object]]:
-        return (row for row in original(segment) if row[0] is not FileKind.TOMBSTONE_RUN)
-
-    patch.setattr(deadline_upkeep, "segment_rows", rows)
+    _forget_in_a_freeze(patch, TOMBSTONE)
 
 
 def counts_forgotten_in_a_freeze(patch: Patch) -> None:
-    original = segment_rows
-
-    def rows(segment: Segment) -> Iterator[tuple[FileKind, object]]:
-        return (row for row in original(segment) if row[0] is not FileKind.DEQUEUED_RUN)
-
-    patch.setattr(deadline_upkeep, "segment_rows", rows)
+    _forget_in_a_freeze(patch, MARK)
 
 
 def requeue_in_two_batches(patch: Patch) -> None:
-    original = Verbs._change
+    original = Journal.append
 
-    def change(self: Verbs, items: list[Item], gone: list[KeyTuple]) -> int:
-        if items and gone:
-            original(self, [], gone)
-            return original(self, items, [])
-        return original(self, items, gone)
+    def append(self: Journal, records: Sequence[Record]) -> int:
+        *first, last = reversed(records)
+        for record in first:
+            original(self, [record])
+        return original(self, [last])
 
-    patch.setattr(Verbs, "_change", change)
+    patch.setattr(Journal, "append", append)
 
 
 def ids_not_reserved(patch: Patch) -> None:
@@ -177,7 +189,7 @@ def failed_write_not_cut_back(patch: Patch) -> None:
         self.check()
         position = self.wal.position
         try:
-            self.written += self.wal.write_batch(data)
+            self._stored += self.wal.write_batch(data)
         except OSError:
             self.wal.position = position + 1
             raise
@@ -197,9 +209,8 @@ def cursors_not_set_back_after_a_merge(patch: Patch) -> None:
     def replace_sets(self: View, old: list[RunSet], new: RunSet) -> None:
         at = self.sets.index(old[0])
         self.sets[at : at + len(old)] = [new]
-        self._cursors.clear()
-        self._order.clear()
         last = max(self.positions(), default=(1 << 47, 0))
+        self.runs = RunView()
         for each in self.sets:
             self._take(self._start(each, last, last))
 
@@ -207,13 +218,40 @@ def cursors_not_set_back_after_a_merge(patch: Patch) -> None:
 
 
 def partial_merge_drops_tombstones(patch: Patch) -> None:
-    original = merged_rows
+    original = merge
     patch.setattr(
-        deadline_upkeep,
-        "merged_rows",
-        lambda sets, full, damage: original(sets, full=True, damage=damage),
+        deadline_writing,
+        "merge",
+        lambda view, _full, *builders: original(view, True, *builders),
     )
     patch.setattr(deadline_upkeep, "choose_merge", lambda sets, everything: (1, len(sets) - 1))
+
+
+def staged_batches_not_read(patch: Patch) -> None:
+    patch.setattr(deadline_recovery, "read_staged", lambda directory: None)
+
+
+def staged_batches_behind_a_hole(patch: Patch) -> None:
+    def join(data: bytes, staged: Staged, header: Header) -> bytes:
+        return (
+            data.rstrip(b"\0") + staged.frames[: whole_bytes(staged.frames, staged.index, header)]
+        )
+
+    patch.setattr(deadline_logs, "_join", join)
+
+
+def staging_used_again_before_the_write(patch: Patch) -> None:
+    original = Journal.drain
+
+    def drain(self: Journal) -> None:
+        if self._staging is not None and self.is_staging:
+            with Patch.context() as inner:
+                inner.setattr(deadline_journal, "write_all", lambda file, data, position: None)
+                original(self)
+        else:
+            original(self)
+
+    patch.setattr(Journal, "drain", drain)
 
 
 def rows_of_a_merge_not_named(patch: Patch) -> None:
@@ -273,6 +311,15 @@ BUGS: Bugs = {
     "partial merge drops tombstones": (
         partial_merge_drops_tombstones,
         cut_power(DEADLINE, "merging"),
+    ),
+    "staged batches not read": (staged_batches_not_read, cut_power(DEADLINE, "os killed")),
+    "staged batches behind a hole": (
+        staged_batches_behind_a_hole,
+        cut_power(DEADLINE, "os giving out", "os freezing", "os killed"),
+    ),
+    "staging used again before the write": (
+        staging_used_again_before_the_write,
+        cut_power(DEADLINE, "os killed", "os giving out"),
     ),
     "merge not named": (rows_of_a_merge_not_named, cut_power(DEADLINE, "merging")),
 }

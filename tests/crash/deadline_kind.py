@@ -44,7 +44,7 @@ class DeadlineWorkload:
     ) -> None:
         self.filesystem = filesystem
         self.random = Random(seed)
-        self.options = {"segment_items": 6, **options}
+        self.options = {"segment_items": 6, "lease_seconds": 3600, **options}
         self.model = model or Model()
         self.clock = SteppingClock()
         self.stored = 0
@@ -68,7 +68,10 @@ class DeadlineWorkload:
         ]
         with self._change() as content:
             delay = self.random.choice((0, 0, 0.02))
-            ids = self.queue.enqueue_many(values, delay=delay)
+            if count == 1:
+                ids = [self.queue.enqueue(values[0], delay=delay)]
+            else:
+                ids = self.queue.enqueue_many(values, delay=delay)
             content.update({id: (v, 0, False) for id, v in zip(ids, values, strict=True)})
             if ids[0] <= self.model.highest_id:
                 raise Broken(f"id {ids[0]} was given out before")
@@ -111,7 +114,7 @@ class DeadlineWorkload:
     def _dequeue(self, count: int) -> list[DeadlineItem]:
         self.clock.ms += 100
         with self._change() as content:
-            items = self.queue.dequeue_many(count, lease_seconds=3600)
+            items = self.queue.dequeue_many(count)
             content.update({i.id: (i.value, i.dequeue_count, False) for i in items})
         return items
 

@@ -253,6 +253,7 @@ def giving_out(run: Workload) -> None:
     run.read_and_commit("a", 2)
     run.append(20)
     run.read_and_commit("r", 2)
+    run.sync()
     run.read_and_commit("k", 2)
     run.read_and_commit("d", 1)
     run.read_and_commit("l", 1)

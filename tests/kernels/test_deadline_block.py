@@ -9,14 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.kernels.deadline_block import (
-    COLUMNS,
-    HEAD_BYTES,
     Block,
-    encode,
     pack,
     search_packed,
     unpack,
 )
+from forebay.kernels.deadline_build import BlockBuilder
 
 Row = tuple[int, int, int, int, int, int, bytes, bytes]
 times = st.integers(0, 2**48 - 1)
@@ -33,17 +31,12 @@ tombstone_rows = st.tuples(
 blocks = st.lists(st.one_of(item_rows, tombstone_rows), min_size=1, max_size=30)
 
 
-def body_of(rows: list[Row], first: int = 0) -> bytes:
-    columns = (
-        *([row[0] for row in rows], [row[1] for row in rows]),
-        *([row[3] for row in rows], [row[4] for row in rows], [row[5] for row in rows]),
-        *([row[2] for row in rows], [len(row[6]) for row in rows], [len(row[7]) for row in rows]),
-    )
-    reasons, values = [row[6] for row in rows], [row[7] for row in rows]
-    count = len(rows) - first
-    buffer = bytearray(HEAD_BYTES + 8 * COLUMNS * len(rows) + sum(map(len, reasons + values)))
-    size = encode(columns, reasons, values, first, count, buffer)
-    return bytes(buffer[:size])
+def body_of(rows: list[Row]) -> bytes:
+    builder = BlockBuilder(1)
+    for deadline, id, attributes, enqueue, requeue, count, reason, value in rows:
+        builder.add(deadline, id, enqueue, requeue, count, attributes, reason, value)
+    assert builder.count == len(rows)
+    return builder.take()
 
 
 @given(blocks)
@@ -77,12 +70,22 @@ def test_all_entries_of_an_id_are_found(rows: list[Row]) -> None:
     assert block.find_id(rows[0][1], len(rows) + 1) == -1
 
 
-def test_a_block_may_begin_within_the_columns() -> None:
-    rows: list[Row] = [(at, at, 0, 9, 0, 0, b"", bytes([at])) for at in range(5)]
+def test_a_builder_makes_one_block_after_the_other() -> None:
+    rows: list[Row] = [(at, at, at % 3, 0, 0, 0, b"", b"") for at in range(5)]
+    builder = BlockBuilder(100)
 
-    block = Block(body_of(rows, first=3), 2)
+    bodies = []
+    for deadline, id, attributes, enqueue, requeue, count, reason, value in rows:
+        if not builder.fits(40):
+            assert (builder.ids(), builder.counts()) == ([0, 1], (1, 1, 0))
+            assert (builder.first_key(), builder.last_key()) == ((0, 0), (1, 1))
+            bodies.append(builder.take())
+            assert builder.fits(10**9)
+        builder.add(deadline, id, enqueue, requeue, count, attributes, reason, value + bytes(0))
+    bodies.append(builder.take())
 
-    assert [block.row(at) for at in range(2)] == rows[3:]
+    assert [Block(body, 5 // len(bodies) or 1).count for body in bodies] == [5]
+    assert [Block(bodies[0], 5).row(at) for at in range(5)] == rows
 
 
 @given(st.lists(st.integers(0, 2**64 - 1), max_size=20), st.integers(0, 64))

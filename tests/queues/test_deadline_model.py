@@ -81,7 +81,10 @@ class DeadlinesAgainstADictionary(TimedModel[DeadlineQueue]):
     def enqueue(self, batch: list[int], delay: float) -> None:
         values = [self.random.randbytes(size) for size in batch]
 
-        ids = self.queue.enqueue_many(values, delay=delay)
+        if len(batch) == 1:
+            ids = [self.queue.enqueue(values[0], delay=delay)]
+        else:
+            ids = self.queue.enqueue_many(values, delay=delay)
 
         assert ids[0] > self.highest_id
         assert ids == list(range(ids[0], ids[0] + len(batch)))
@@ -112,6 +115,23 @@ class DeadlinesAgainstADictionary(TimedModel[DeadlineQueue]):
             self.floor_ms = max(self.floor_ms, row.deadline_ms)
         self.held += items
         self.note()
+
+    @rule(pick=chances)
+    def reclaim(self, pick: int) -> None:
+        item = self.pick(pick)
+        if item is None:
+            return
+        row = self.rows.get(item.id)
+        if row is None or row.buried or row.count != item.dequeue_count:
+            with pytest.raises(LeaseLost):
+                self.queue.reclaim(*item.token)
+            return
+        again = self.queue.reclaim(*item.token)
+
+        assert shown(again) == row.shown
+        if row.until_ms <= self.now_ms:
+            self.rows[row.id] = replace(row, until_ms=self.now_ms + LEASE_MS)
+            self.held.append(again)
 
     def holds(self, item: DeadlineItem) -> bool:
         row = self.rows.get(item.id)
@@ -283,7 +303,7 @@ class DeadlinesAgainstADictionary(TimedModel[DeadlineQueue]):
     def settle_after_a_crash(self) -> None:
         """What was given out is pending again, with its count; recovery makes all durable."""
         self.rows = {id: replace(row, until_ms=0) for id, row in self.rows.items()}
-        self.floor_ms = self.queue._state.floor_ms
+        self.floor_ms = self.queue._state.desk.floor_ms
         self.held.clear()
         self.note(durable=True)
         self.check_content()

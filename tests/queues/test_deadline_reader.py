@@ -59,6 +59,24 @@ def test_damage_raises_or_is_read_round(tmp_path: Path) -> None:
         assert len(reader.damage) == 1
 
 
+def test_due_counts_are_those_of_the_items_in_runs_and_memory(tmp_path: Path) -> None:
+    with open_queue(tmp_path / "q") as queue:
+        for deadline in (1_000, 2_000, 3_000, 4_000):
+            queue.enqueue(b"frozen", deadline=deadline)
+        queue.freeze()
+        queue.enqueue(b"new", deadline=2_500)
+        queue.enqueue(b"last", deadline=2**47 - 1)
+        queue.release_many(queue.dequeue_many(1))
+        queue.bury(queue.dequeue_many(1)[0], "no good")
+
+        with DeadlineReader(tmp_path / "q") as reader:
+            counts = reader.due_counts([0, 1_000, 2_500, 2**50, 2_499, 3_000, 2**47 - 2])
+            deadlines = [item.deadline_ms for item in reader if not item.buried]
+
+    assert deadlines == [2_500, 3_000, 4_000, 2**47 - 1]
+    assert counts == [0, 0, 1, 4, 0, 2, 3]
+
+
 def test_open_and_read_know_the_kind(tmp_path: Path) -> None:
     open_queue(tmp_path / "q").close()
 

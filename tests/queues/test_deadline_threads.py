@@ -137,7 +137,7 @@ def test_a_killed_process_loses_nothing(tmp_path: Path, sync: str) -> None:
 def test_a_merge_does_not_keep_a_close_waiting(tmp_path: Path) -> None:
     with open_queue(tmp_path / "q", sync="os") as queue:
         for _ in range(3):
-            queue.enqueue_many([b"a"] * 100)
+            queue.enqueue_many([bytes(1000)] * 100)
             queue.freeze()
         queue._upkeep.stopping = True
 

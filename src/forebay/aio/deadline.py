@@ -47,10 +47,13 @@ class DeadlineQueue(LoopQueue[blocking.DeadlineQueue]):
         values: Iterable[Buffer],
         *,
         delay: float | None = None,
-        deadline: datetime | int | None = None,
+        deadline: datetime | int | Sequence[datetime | int] | None = None,
         timeout: float | None = None,
     ) -> list[int]:
-        """Takes in items with one commit and gives their ids; a crash leaves all or none."""
+        """Takes in items with one commit and gives their ids; a crash leaves all or none.
+
+        A list of deadlines has one for each.
+        """
         enqueue = partial(
             self.queue.enqueue_many, list(values), delay=delay, deadline=deadline, timeout=0
         )
@@ -120,6 +123,16 @@ class DeadlineQueue(LoopQueue[blocking.DeadlineQueue]):
         One that was given out `max_attempts` times is buried instead. Raises `LeaseLost`.
         """
         await self._work(self.queue.requeue, item, delay=delay, deadline=deadline, value=value)
+
+    async def reclaim(
+        self, id: int, dequeue_count: int, *, lease_seconds: float | None = None
+    ) -> DeadlineItem:
+        """Gives an item back to who took it before and has its token, due or not.
+
+        Raises `LeaseLost` if it was given out again since, is buried, or is gone.
+        """
+        reclaim = self.queue.reclaim
+        return await self._work(reclaim, id, dequeue_count, lease_seconds=lease_seconds)
 
     async def touch(self, item: DeadlineItem, *, lease_seconds: float | None = None) -> None:
         """Lets the lease of an item start anew; raises `LeaseLost`."""

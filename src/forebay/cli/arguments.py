@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from forebay.cli.framing import OUTPUT_FRAMINGS
+from forebay.formats.deadline import BURIED_BIT, ID_MAX
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -51,6 +52,51 @@ def framing_option(command: _Command) -> _Command:
     )(command)
 
 
+def due_options(command: _Command) -> _Command:
+    """Adds --delay and --deadline, of which one may be given."""
+    command = click.option(
+        "--deadline",
+        callback=_parse_deadline,
+        metavar="WHEN",
+        help="Deadline: when it is due: ms since 1970, or a time with its zone such as "
+        "2026-11-01T09:00Z.",
+    )(command)
+    return click.option(
+        "--delay",
+        type=float,
+        callback=check_seconds,
+        metavar="SECONDS",
+        help="Deadline: in how many seconds it is due.",
+    )(command)
+
+
+def check_seconds(
+    _context: click.Context, _parameter: click.Parameter, value: float | None
+) -> float | None:
+    """Refuses what is no number of seconds, and what leads beyond the last deadline."""
+    if value is not None and not 0 <= value < 10.0**11:
+        raise click.BadParameter(f"{value} is no number of seconds from 0")
+    return value
+
+
+def check_due(delay: float | None, deadline: int | None) -> None:
+    """Refuses both of --delay and --deadline."""
+    if delay is not None and deadline is not None:
+        raise click.UsageError("--delay and --deadline exclude each other")
+
+
+def token_argument(command: _Command) -> _Command:
+    """Adds a token: what `take --lease` prints of an item."""
+    return click.argument("token", callback=_parse_token)(command)
+
+
+def tokens_argument(command: _Command) -> _Command:
+    """Adds one token or more."""
+    return click.argument(
+        "tokens", nargs=-1, required=True, metavar="TOKEN...", callback=_parse_tokens
+    )(command)
+
+
 def parse_start(
     _context: click.Context, _parameter: click.Parameter, value: str
 ) -> str | int | datetime:
@@ -73,3 +119,49 @@ def parse_optional_start(
 ) -> str | int | datetime | None:
     """Gives the same, and None if nothing was given."""
     return None if value is None else parse_start(context, parameter, value)
+
+
+def _parse_token(
+    _context: click.Context, _parameter: click.Parameter, value: str
+) -> tuple[int, int]:
+    """Gives id and count of a token."""
+    id, _, count = value.partition(".")
+    if not (_is_number(id) and _is_number(count) and int(id) <= ID_MAX and int(count) > 0):
+        raise click.BadParameter(
+            f'{value!r} is no token: it is ID.COUNT, as "forebay take --lease" prints it'
+        )
+    return int(id), int(count)
+
+
+def _parse_tokens(
+    context: click.Context, parameter: click.Parameter, values: tuple[str, ...]
+) -> list[tuple[int, int]]:
+    return [_parse_token(context, parameter, value) for value in values]
+
+
+def _parse_deadline(
+    _context: click.Context, _parameter: click.Parameter, value: str | None
+) -> int | None:
+    if value is None:
+        return None
+    time_ms = int(value) if _is_number(value) else _time_ms(value)
+    if not 0 <= time_ms < BURIED_BIT:
+        raise click.BadParameter(f"{value} is not within the years 1970 to 6429")
+    return time_ms
+
+
+def _time_ms(value: str) -> int:
+    try:
+        moment = datetime.fromisoformat(value)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise click.BadParameter(
+            f"{value!r} is neither ms since 1970 nor a time with its zone such as "
+            "2026-11-01T09:00Z or 2026-11-01T09:00+01:00"
+        )
+    return round(moment.timestamp() * 1000)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 20

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import click
@@ -18,10 +19,10 @@ from forebay.cli.arguments import (
     salvage_option,
 )
 from forebay.cli.inspection import end_damage, owner_of
-from forebay.cli.kinds import act, refuse_options
+from forebay.cli.kinds import ORIGINAL, act, refuse_options
 from forebay.cli.printing import Printer, framing_of
 from forebay.frames import Damage
-from forebay.queues.deadline_files import holds_deadline_files
+from forebay.queues.deadline_files import is_deadline_file
 
 
 @click.command("cat")
@@ -35,7 +36,7 @@ from forebay.queues.deadline_files import holds_deadline_files
 )
 @click.option("--all", "everything", is_flag=True, help="All events of a queue (default).")
 @click.option("--unread", is_flag=True, help="Only the events that are not acknowledged.")
-@click.option("--raw", is_flag=True, help="All entries of a folder of runs, not only live items.")
+@click.option("--raw", is_flag=True, help="Deadline: all that the files hold, as it is.")
 @key_option
 @click.option("--count", type=click.IntRange(min=0), help="Print at most so many records.")
 @salvage_option
@@ -61,10 +62,12 @@ def command(
     "id":N,"time_ms":N,"ttl_seconds":N,"expires_ms":N,"value_b64":"..."}, expires_ms null if it
     never does, and those that have expired and were not taken are printed as well.
 
-    PATH may also be one run or log of a deadline queue, or a folder of them that the original
-    program left, whose live items are printed by deadline: {"kind":"deadline","type":"pending",
-    "id":N,"deadline_ms":N,"enqueue_ms":N,"requeue_ms":N,"dequeue_count":N,"value_b64":"..."}; a
-    tombstone has only type, id and deadline_ms.
+    Of a deadline queue the live items are printed by deadline, buried ones last: {"kind":
+    "deadline","type":"pending","id":N, "deadline_ms":N,"enqueue_ms":N, "requeue_ms":N,
+    "dequeue_count":N,"value_b64":"..."}; a buried one has type "buried" and its "reason" at the
+    end. With --raw it is all that its runs and logs hold; a tombstone has only type, id and
+    deadline_ms. PATH may also be one run or log, which is printed as it is, or a folder of those
+    that the original program left.
 
     At damage it stops with code 4; with --salvage it goes on and prints
     {"damage":{"path","position","length","reason","torn"}} in its place.
@@ -73,11 +76,8 @@ def command(
         raise click.UsageError("--all and --unread exclude each other")
     settings: Any = {"salvage": salvage, "framing": framing, "as_json": as_json, "count": count}
     given = {"--start": start, "--key-file": key_file, "--unread": unread, "--all": everything}
-    if holds_deadline_files(path):
-        from forebay.cli.deadline_printing import print_deadline_files
-
-        refuse_options("deadline", given)
-        return print_deadline_files(path, raw=raw, **settings)
+    if is_deadline_file(path):
+        return _cat_deadline(path, ORIGINAL, given, raw=raw, **settings)
 
     def cat_log() -> int:
         refuse_options("log", {**given, "--start": None, "--raw": raw})
@@ -97,7 +97,17 @@ def command(
         refuse_options("fifo", {**given, "--raw": raw})
         return print_fifo(path, **settings)
 
-    return act(path, "cat", {"log": cat_log, "beats": cat_events, "fifo": cat_fifo})
+    actions = {"log": cat_log, "beats": cat_events, "fifo": cat_fifo}
+    for kind in ("deadline", ORIGINAL):
+        actions[kind] = partial(_cat_deadline, path, kind, given, raw=raw, **settings)
+    return act(path, "cat", actions)
+
+
+def _cat_deadline(path: str, kind: str, given: dict[str, Any], **options: Any) -> int:
+    from forebay.cli.deadline_printing import print_deadline, print_deadline_files
+
+    refuse_options("deadline", given)
+    return (print_deadline if kind == "deadline" else print_deadline_files)(path, **options)
 
 
 def _cat_log(

@@ -63,7 +63,8 @@ class EventPutter:
 
 def open_for_put(path: str, options: dict[str, Any]) -> EventQueue:
     """Opens or makes an event queue; numbers stand for versions as in Python."""
-    version = options.get("version")
+    given = {name: value for name, value in options.items() if value is not None}
+    version = given.get("version")
     if isinstance(version, str) and version.isdigit():
-        options = {**options, "version": int(version)}
-    return EventQueue(path, **options)
+        given["version"] = int(version)
+    return EventQueue(path, **given)

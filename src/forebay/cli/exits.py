@@ -12,6 +12,7 @@ from forebay.errors import (
     Full,
     InvalidEvent,
     InvalidOption,
+    LeaseLost,
     Locked,
     RecordTooLarge,
     UndecodableEvent,
@@ -59,7 +60,7 @@ def code_of(error: BaseException) -> int:
         return DAMAGE
     if isinstance(error, Locked | Full):
         return TRY_AGAIN
-    if isinstance(error, Empty):
+    if isinstance(error, Empty | LeaseLost):
         return NOTHING
     if isinstance(error, RecordTooLarge | InvalidEvent | UndecodableEvent | UnsupportedVersion):
         return BAD_DATA

@@ -7,8 +7,9 @@ import os
 from forebay import FifoReader
 from forebay.cli import exits
 from forebay.cli.fifo_inspection import STATES, end_damage, is_being_made, state_of, tape_files
-from forebay.cli.fsck import Findings, summary, write_findings
-from forebay.cli.inspection import describe, owner_of
+from forebay.cli.fsck import Findings, summary, write_findings, write_text
+from forebay.cli.inspection import owner_of
+from forebay.cli.kinds import NAMES
 from forebay.cli.output import Bar, plural, size_text
 from forebay.clock import SystemClock
 from forebay.formats.entry import parse_file_name
@@ -32,7 +33,10 @@ def check_fifo(path: str, as_json: bool) -> int:
     if as_json:
         write_findings(findings, {**summary(findings), "expired": expired})
     else:
-        _write_text(findings, expired)
+        if expired:
+            text = f"{expired} of the entries have expired; they go when somebody takes the next"
+            findings.notes.append(text)
+        write_text(findings, record="entry", file="file", queue=NAMES["fifo"], states=STATES)
     return exits.DAMAGE if findings.damage else exits.OK
 
 
@@ -118,24 +122,3 @@ def _check_names(reader: FifoReader, findings: Findings) -> None:
             findings.notes.append(f"{name}: a recovery was interrupted; the next open goes on")
         elif name not in known and parse_file_name(name) is None:
             findings.foreign.append(name)
-
-
-def _write_text(findings: Findings, expired: int) -> None:
-    for damage in [*findings.damage, *findings.torn]:
-        print(describe(damage))
-    for name in findings.foreign:
-        print(f"foreign: {name} does not belong to a fifo")
-    for note in findings.notes:
-        print(f"note: {note}")
-    if expired:
-        print(f"note: {expired} of the entries have expired; they go when somebody takes the next")
-    if findings.state not in ("open", "closed"):
-        print(f"note: {STATES[findings.state]}")
-    if findings.damage:
-        places = plural(len(findings.damage), "damaged place")
-        lost = plural(findings.lost, "entry")
-        verdict = f'{places}, {lost} lost; "forebay recover" saves the rest'
-    else:
-        verdict = "no damage"
-    good = plural(findings.records, "good entry")
-    print(f"{good} in {plural(findings.segments, 'file')} ({size_text(findings.bytes)}): {verdict}")

@@ -14,8 +14,9 @@ from itertools import groupby
 
 from forebay import Entry, Fifo, FifoReader
 from forebay.cli import exits
+from forebay.cli.copying import CopyClock, write_damage
 from forebay.cli.fifo_inspection import end_damage
-from forebay.cli.inspection import damage_fields, describe, is_loss, owner_of
+from forebay.cli.inspection import describe, is_loss, owner_of
 from forebay.cli.interrupts import Interrupted, Interrupts
 from forebay.cli.output import Bar, plural, say, write_json
 from forebay.clock import SystemClock
@@ -36,20 +37,6 @@ class _Copied:
         return sum(damage.count or 0 for damage in self.damage)
 
 
-class _PushClock(SystemClock):
-    """Stands at the time of the entries that are copied."""
-
-    ms = 0
-
-    def now_ms(self) -> int:
-        """Gives the time of the entries."""
-        return self.ms
-
-    def boot_ms(self) -> int:
-        """Gives the same, so that an open queue follows it."""
-        return self.ms
-
-
 def recover_fifo(path: str, target: str, as_json: bool) -> int:
     """Copies all that can be read and has not expired into a new fifo."""
     with FifoReader(path) as reader, Interrupts() as interrupts:
@@ -59,9 +46,7 @@ def recover_fifo(path: str, target: str, as_json: bool) -> int:
             say(f"interrupted: {target} holds only a part; remove it and start again")
             return stop.code
     if as_json:
-        for damage in report.damage:
-            fields = {**damage_fields(damage), "offset": damage.offset, "count": damage.count}
-            write_json({"damage": fields})
+        write_damage(report.damage)
         summary = {
             "copied": report.copied,
             "expired": report.expired,
@@ -82,7 +67,7 @@ def recover_fifo(path: str, target: str, as_json: bool) -> int:
 def _copy(reader: FifoReader, target: str, interrupts: Interrupts) -> _Copied:
     report = _Copied()
     owner = owner_of(reader.path)
-    clock = _PushClock()
+    clock = CopyClock()
     now_ms = SystemClock().now_ms()
     size = reader.head.file_bytes
     with (

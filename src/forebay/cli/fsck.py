@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import click
@@ -10,9 +12,9 @@ import click
 from forebay import LogReader
 from forebay.cli import exits
 from forebay.cli.arguments import json_option, key_option, path_argument
+from forebay.cli.copying import write_damage
 from forebay.cli.inspection import (
     STATES,
-    damage_fields,
     describe,
     end_damage,
     foreign_names,
@@ -22,7 +24,7 @@ from forebay.cli.inspection import (
     state_of,
     temporary_names,
 )
-from forebay.cli.kinds import act, refuse_options
+from forebay.cli.kinds import NAMES, ORIGINAL, act, refuse_options
 from forebay.cli.output import Bar, plural, size_text, write_json
 from forebay.errors import Damaged
 from forebay.formats.fflg import LAYOUTS
@@ -83,7 +85,17 @@ def command(path: str, key_file: str | None, as_json: bool) -> int:
         refuse_options("fifo", {"--key-file": key_file})
         return check_fifo(path, as_json)
 
-    return act(path, "fsck", {"log": on_log, "beats": on_events, "fifo": on_fifo})
+    actions = {"log": on_log, "beats": on_events, "fifo": on_fifo}
+    for kind in ("deadline", ORIGINAL):
+        actions[kind] = partial(_fsck_deadline, path, kind, key_file, as_json)
+    return act(path, "fsck", actions)
+
+
+def _fsck_deadline(path: str, kind: str, key_file: str | None, as_json: bool) -> int:
+    from forebay.cli.deadline_check import check_deadline, check_original
+
+    refuse_options("deadline", {"--key-file": key_file})
+    return (check_deadline if kind == "deadline" else check_original)(path, as_json)
 
 
 def _fsck_log(path: str, as_json: bool) -> int:
@@ -92,7 +104,7 @@ def _fsck_log(path: str, as_json: bool) -> int:
     if as_json:
         write_findings(findings, summary(findings))
     else:
-        _write_text(findings)
+        write_text(findings, record="record", file="segment", queue=NAMES["log"], states=STATES)
     return exits.DAMAGE if findings.damage else exits.OK
 
 
@@ -172,9 +184,7 @@ def summary(findings: Findings) -> dict[str, Any]:
 
 def write_findings(findings: Findings, counts: dict[str, Any]) -> None:
     """Prints what was found as lines of JSON, the counts last."""
-    for damage in [*findings.damage, *findings.torn]:
-        fields = damage_fields(damage)
-        write_json({"damage": {**fields, "offset": damage.offset, "count": damage.count}})
+    write_damage([*findings.damage, *findings.torn])
     for name in findings.foreign:
         write_json({"foreign": name})
     for note in findings.notes:
@@ -182,21 +192,22 @@ def write_findings(findings: Findings, counts: dict[str, Any]) -> None:
     write_json({"summary": counts})
 
 
-def _write_text(findings: Findings) -> None:
+def write_text(
+    findings: Findings, *, record: str, file: str, queue: str, states: Mapping[str, str]
+) -> None:
+    """Prints what was found as lines; the words are what a queue calls its parts."""
     for damage in [*findings.damage, *findings.torn]:
         print(describe(damage))
     for name in findings.foreign:
-        print(f"foreign: {name} does not belong to a log")
+        print(f"foreign: {name} does not belong to {queue}")
     for note in findings.notes:
         print(f"note: {note}")
-    good = f"{plural(findings.records, 'good record')} in {plural(findings.segments, 'segment')}"
+    if findings.state not in ("open", "closed"):
+        print(f"note: {states[findings.state]}")
     if findings.damage:
-        places = plural(len(findings.damage), "damaged place")
-        verdict = (
-            f'{places}, {plural(findings.lost, "record")} lost; "forebay recover" saves the rest'
-        )
+        places, lost = plural(len(findings.damage), "damaged place"), plural(findings.lost, record)
+        verdict = f'{places}, {lost} lost; "forebay recover" saves the rest'
     else:
         verdict = "no damage"
-    if findings.state not in ("open", "closed"):
-        print(f"note: {STATES[findings.state]}")
+    good = f"{plural(findings.records, f'good {record}')} in {plural(findings.segments, file)}"
     print(f"{good} ({size_text(findings.bytes)}): {verdict}")

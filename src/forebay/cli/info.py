@@ -30,7 +30,11 @@ from forebay.storage.quarantine import count_kept
 @key_option
 @json_option
 def command(path: str, key_file: str | None, as_json: bool) -> int:
-    """Tell the state of the queue PATH, even while it is in use, or after a crash."""
+    """Tell the state of the queue PATH, even while it is in use, or after a crash.
+
+    Of a deadline queue also when its items are due: how many by now, within a minute, an hour, a
+    day and so on, counted by the indexes of its files.
+    """
 
     def on_log() -> int:
         refuse_options("log", {"--key-file": key_file})
@@ -47,7 +51,14 @@ def command(path: str, key_file: str | None, as_json: bool) -> int:
         refuse_options("fifo", {"--key-file": key_file})
         return tell_info(path, as_json)
 
-    return act(path, "info", {"log": on_log, "beats": on_events, "fifo": on_fifo})
+    def on_deadline() -> int:
+        from forebay.cli.deadline_info import tell_info
+
+        refuse_options("deadline", {"--key-file": key_file})
+        return tell_info(path, as_json)
+
+    actions = {"log": on_log, "beats": on_events, "fifo": on_fifo, "deadline": on_deadline}
+    return act(path, "info", actions)
 
 
 def _info_log(path: str, as_json: bool) -> int:

@@ -1,4 +1,4 @@
-"""`forebay peek`: prints what a fifo gives next; it stays."""
+"""`forebay peek`: prints what a fifo or a deadline queue gives next; it stays."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from forebay import Entry, FifoReader
 from forebay.cli import exits
 from forebay.cli.arguments import framing_option, json_option, path_argument, salvage_option
 from forebay.cli.fifo_printing import entries_text
-from forebay.cli.kinds import only_for
+from forebay.cli.kinds import only_for, refuse_options
 from forebay.cli.output import write_bytes
 from forebay.cli.printing import Printer, framing_of
 from forebay.clock import SystemClock
@@ -23,9 +23,9 @@ from forebay.frames import Damage
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="How many entries at most.",
+    help="How many at most.",
 )
-@click.option("--after", type=int, metavar="ID", help="Begin behind the entry with this id.")
+@click.option("--after", type=int, metavar="ID", help="Fifo: begin behind the entry with this id.")
 @salvage_option
 @framing_option
 @json_option
@@ -37,13 +37,18 @@ def command(
     framing: str | None,
     as_json: bool,
 ) -> int:
-    """Print the next entries of the fifo PATH, without a lock; they stay in it.
+    """Print the next entries of a fifo, or items of a deadline queue, without a lock; they stay.
 
     Entries that have expired are passed over; those that somebody has taken and not finished with
     come first, as they would after a crash. With --json an entry is what "forebay cat" prints; its
-    id, given as --after, goes on behind it. Code 3 if there is none.
+    id, given as --after, goes on behind it. Items come by deadline, due or not; buried ones are
+    passed over. Code 3 if there is none.
     """
-    only_for(path, "peek", "fifo")
+    if only_for(path, "peek", "fifo", "deadline") == "deadline":
+        from forebay.cli.deadline_printing import print_pending
+
+        refuse_options("deadline", {"--after": after})
+        return print_pending(path, salvage=salvage, framing=framing, as_json=as_json, count=count)
     framing = framing_of(framing, as_json)
     printer = Printer(as_json=as_json, framing=framing, salvage=salvage)
     left = count

@@ -5,6 +5,7 @@ Batches what is there and commits it at once; a slow pipe does not wait for a ba
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import select
@@ -14,32 +15,46 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 
-from forebay import Log, LogReader
+from forebay import LogReader
 from forebay.cli import exits
-from forebay.cli.arguments import json_option, key_option, path_argument
+from forebay.cli.arguments import (
+    check_due,
+    due_options,
+    json_option,
+    key_option,
+    path_argument,
+)
 from forebay.cli.framing import INPUT_FRAMINGS, BadInput, make_splitter
-from forebay.cli.inspection import newest_version
 from forebay.cli.interrupts import Interrupted, Interrupts
 from forebay.cli.kinds import NAMES, refuse_options
-from forebay.cli.output import Bar, plural, size_text, talk, write_json
+from forebay.cli.output import Bar, plural, size_text
 from forebay.errors import ForebayError, Locked, NotAQueue
-from forebay.formats.fflg import LAYOUTS, VERSIONS_WRITABLE
+from forebay.formats.fflg import VERSIONS_WRITABLE
 from forebay.queues.kinds import kind_of
 from forebay.queues.options import EVENT_VERSIONS, SYNC_POLICIES
 
 if TYPE_CHECKING:
-    from forebay import EventQueue, Fifo
+    from forebay import DeadlineQueue, EventQueue, Fifo, Log
 
 _READ_BYTES = 1 << 18
-_BATCH_RECORDS_MAX = 4096
-_BATCH_BYTES_MAX = 1 << 20
-_Queue = TypeVar("_Queue", "Log", "EventQueue", "Fifo")
-# The options that only a fifo has: of the command line, and of the queue.
-_FIFO_OPTIONS = {
+_Queue = TypeVar("_Queue", "Log", "EventQueue", "Fifo", "DeadlineQueue")
+# The options that not every kind has: of the command line, and of the queue.
+_OPTIONS = {
+    "--version": "version",
+    "--key-file": "key_file",
+    "--segment-bytes": "segment_bytes",
     "--ttl": "ttl_seconds",
     "--file-bytes": "file_bytes",
     "--max-bytes": "max_bytes",
     "--when-full": "when_full",
+    "--delay": "delay",
+    "--deadline": "deadline",
+}
+_OPTIONS_OF = {
+    "log": ("--version", "--segment-bytes"),
+    "beats": ("--version", "--segment-bytes", "--key-file"),
+    "fifo": ("--ttl", "--file-bytes", "--max-bytes", "--when-full"),
+    "deadline": ("--delay", "--deadline", "--max-bytes", "--when-full"),
 }
 
 
@@ -71,9 +86,10 @@ _FIFO_OPTIONS = {
 )
 @click.option(
     "--kind",
-    type=click.Choice(["log", "beats", "fifo"]),
+    type=click.Choice(["log", "beats", "fifo", "deadline"]),
     help="What to make if nothing is there.  [default: log]",
 )
+@due_options
 @click.option(
     "--ttl",
     "ttl_seconds",
@@ -85,67 +101,76 @@ _FIFO_OPTIONS = {
     "--file-bytes", type=int, help="Fifo: size of a file.  [default: what is there, else 33554432]"
 )
 @click.option(
-    "--max-bytes", type=int, help="Fifo: the most that all entries may take, 32 bytes each more."
+    "--max-bytes",
+    type=int,
+    help="Fifo: the most that all entries may take, 32 bytes each more. Deadline: the most that "
+    "logs and runs may take.",
 )
 @click.option(
     "--when-full",
     type=click.Choice(["reject", "drop_oldest"]),
-    help="Fifo: what to do at --max-bytes: stop with code 75 (default), or drop whole files of the "
+    help="At --max-bytes: stop with code 75 (default), or, fifo only, drop whole files of the "
     "oldest entries. Nobody else can take entries meanwhile, so there is no waiting.",
 )
 @key_option
 @json_option
 def command(
-    path: str,
-    files: tuple[str, ...],
-    framing: str,
-    sync: str,
-    segment_bytes: int | None,
-    version: str | None,
-    kind: str | None,
-    key_file: str | None,
-    as_json: bool,
-    **fifo_options: Any,
+    path: str, files: tuple[str, ...], framing: str, kind: str | None, as_json: bool, **options: Any
 ) -> int:
     """Append records to the queue PATH, which is made if it is not there.
 
     Into an event queue (--kind beats makes one) it puts lines of JSON, as "forebay cat" prints
-    them; an event without timestamp_ns gets the present time.
+    them; an event without timestamp_ns gets the present time. Into a deadline queue (--kind
+    deadline makes one) it puts items that are due after --delay, at --deadline, or now.
 
     Reads lines from stdin, or from each FILE (- is stdin). The newline is not part of the record.
     At the end it tells the count and the offsets: on stderr, or with --json on stdout as
     {"first": offset, "count": records}; of a fifo (--kind fifo makes one) as {"count": entries,
-    "last_id": id}.
+    "last_id": id}, and of a deadline queue as {"count": items, "first_id": id, "last_id": id}.
     """
     if framing == "files" and not files:
         raise click.UsageError("--framing files needs a FILE; - is stdin")
-    options: dict[str, Any] = {"sync": sync}
-    if segment_bytes is not None:
-        options["segment_bytes"] = segment_bytes
-    names = files or ("-",)
+    check_due(options["delay"], options["deadline"])
     kind = _kind(path, kind)
+    given = {flag: options[name] for flag, name in _OPTIONS.items()}
+    others = {flag: value for flag, value in given.items() if flag not in _OPTIONS_OF[kind]}
+    refuse_options(kind, others)
+    if kind == "beats":
+        refuse_options(kind, {"--framing": framing if framing != "lines" else None})
+    if kind == "deadline" and options["when_full"] == "drop_oldest":
+        refuse_options(kind, {"--when-full drop_oldest": True})
+    settings = {_OPTIONS[flag]: given[flag] for flag in _OPTIONS_OF[kind]}
+    with (
+        Interrupts() as interrupts,
+        _opened(kind, path, {"sync": options["sync"], **settings}) as putter,
+    ):
+        return _put(putter, interrupts, files or ("-",), framing, as_json)
+
+
+@contextlib.contextmanager
+def _opened(kind: str, path: str, options: dict[str, Any]) -> Iterator[Putter]:
+    """Opens or makes a queue of a kind, and gives what puts records into it."""
     if kind == "fifo":
         from forebay.cli.fifo_put import FifoPutter, open_fifo
 
-        given = {"--version": version, "--key-file": key_file, "--segment-bytes": segment_bytes}
-        refuse_options("fifo", given)
-        with Interrupts() as interrupts, _open(open_fifo, path, options | fifo_options) as fifo:
-            return _put(FifoPutter(fifo), interrupts, names, framing, as_json)
-    refuse_options(kind, {name: fifo_options[key] for name, key in _FIFO_OPTIONS.items()})
-    if kind == "beats":
+        with _open(open_fifo, path, options) as fifo:
+            yield FifoPutter(fifo)
+    elif kind == "beats":
         from forebay.cli.event_put import EventPutter, open_for_put
 
-        refuse_options("beats", {"--framing": framing if framing != "lines" else None})
-        options |= {"version": version, "key_file": key_file}
-        with Interrupts() as interrupts, _open(open_for_put, path, options) as queue:
-            return _put(EventPutter(queue), interrupts, names, "lines", as_json)
-    refuse_options("log", {"--key-file": key_file})
-    if version is not None:
-        if version not in map(str, VERSIONS_WRITABLE):
-            raise click.UsageError(f"--version {version} has no meaning for a log")
-        options["version"] = int(version)
-    with Interrupts() as interrupts, _open(_open_log, path, options) as log:
-        return _put(_Putter(log), interrupts, names, framing, as_json)
+        with _open(open_for_put, path, options) as events:
+            yield EventPutter(events)
+    elif kind == "deadline":
+        from forebay.cli.deadline_put import DeadlinePutter, open_deadline
+
+        due = options.pop("delay"), options.pop("deadline")
+        with _open(open_deadline, path, options) as queue:
+            yield DeadlinePutter(queue, *due)
+    else:
+        from forebay.cli.log_put import LogPutter, open_log
+
+        with _open(open_log, path, options) as log:
+            yield LogPutter(log)
 
 
 def _put(
@@ -184,10 +209,6 @@ def _kind(path: str, wanted: str | None) -> str:
     raise click.UsageError(f"--kind {wanted}: {path} is {NAMES[found]}")
 
 
-def _open_log(path: str, options: dict[str, Any]) -> Log:
-    return Log(path, **options)
-
-
 def _open(
     open_queue: Callable[[str, dict[str, Any]], _Queue], path: str, options: dict[str, Any]
 ) -> _Queue:
@@ -197,11 +218,6 @@ def _open(
         raise
     except (NotAQueue, FileNotFoundError, NotADirectoryError, PermissionError) as error:
         raise exits.Failure(exits.message_of(error), exits.CANNOT_CREATE) from None
-
-
-def _version_there(path: str) -> int:
-    with LogReader(path) as reader:
-        return newest_version(reader)
 
 
 class Putter(Protocol):
@@ -225,68 +241,6 @@ class Putter(Protocol):
     def report(self, as_json: bool, prefix: str = "") -> None:
         """Tells what was put."""
         ...
-
-
-class _Putter:
-    """Collects records and appends them in batches."""
-
-    def __init__(self, log: Log) -> None:
-        self.log = log
-        self.first: int | None = None
-        self.last = 0
-        self.count = 0
-        layout = LAYOUTS[log.options.version or _version_there(log.path)]
-        room = log.options.segment_bytes - layout.header_bytes - layout.frame_bytes
-        self.record_bytes_max = room
-        self._empty_allowed = not layout.zero_size_ends
-        self._pending: list[bytes] = []
-        self._size = 0
-
-    def add(self, records: list[bytes], source: str) -> None:
-        """Takes records; appends if there are enough."""
-        if not records:
-            return
-        largest = max(map(len, records))
-        if largest > self.record_bytes_max or (not self._empty_allowed and b"" in records):
-            self._refuse(records, source)
-        self._pending += records
-        self._size += sum(map(len, records))
-        if self._size >= _BATCH_BYTES_MAX or len(self._pending) >= _BATCH_RECORDS_MAX:
-            self.flush()
-
-    def flush(self) -> None:
-        """Appends what was collected."""
-        if not self._pending:
-            return
-        offset = self.log.append_many(self._pending)
-        if self.first is None:
-            self.first = offset
-        self.count += len(self._pending)
-        self.last = offset + len(self._pending) - 1
-        self._pending, self._size = [], 0
-
-    def report(self, as_json: bool, prefix: str = "") -> None:
-        """Tells how many records were put, and their offsets."""
-        first = self.log.end if self.first is None else self.first
-        if as_json:
-            write_json({"first": first, "count": self.count})
-        elif self.count:
-            talk(f"{prefix}{plural(self.count, 'record')}, offsets {first} to {self.last}")
-        else:
-            talk(f"{prefix}no records; the next offset is {first}")
-
-    def _refuse(self, records: list[bytes], source: str) -> None:
-        """Keeps what comes before the first record that cannot be stored, and says which it is."""
-        for number, value in enumerate(records):
-            if len(value) > self.record_bytes_max or (not value and not self._empty_allowed):
-                self._pending += records[:number]
-                which = self.count + len(self._pending) + 1
-                what = (
-                    f"has {len(value)} bytes; a segment takes {self.record_bytes_max}"
-                    if value
-                    else "is empty, which version 1 cannot store"
-                )
-                raise BadInput(f"{source}: record {which} {what}; nothing from it on was put")
 
 
 def _put_all(putter: Putter, interrupts: Interrupts, names: tuple[str, ...], framing: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import click
@@ -16,9 +17,10 @@ import click
 from forebay import Log, LogReader
 from forebay.cli import exits
 from forebay.cli.arguments import json_option, key_option, path_argument
-from forebay.cli.inspection import damage_fields, describe, end_damage, is_loss, owner_of
+from forebay.cli.copying import write_damage
+from forebay.cli.inspection import describe, end_damage, is_loss, owner_of
 from forebay.cli.interrupts import Interrupted, Interrupts
-from forebay.cli.kinds import act, refuse_options
+from forebay.cli.kinds import ORIGINAL, act, refuse_options
 from forebay.cli.output import Bar, plural, say, write_json
 from forebay.clock import SystemClock
 from forebay.errors import Damaged
@@ -84,6 +86,10 @@ def command(path: str, target: str, key_file: str | None, as_json: bool) -> int:
 
     The entries of a fifo keep their time to live as well, counted from when they were pushed; those
     that have expired are left out and counted. Their ids are new ones, of the same times.
+
+    The items of a deadline queue keep their values, deadlines and times of enqueueing, and buried
+    ones their reasons; not kept are ids, the times of requeues, and how often items were given out.
+    PATH may also be a folder that the original program left: so its items get into a queue.
     """
     check_target(path, target)
 
@@ -104,7 +110,19 @@ def command(path: str, target: str, key_file: str | None, as_json: bool) -> int:
         refuse_options("fifo", {"--key-file": key_file})
         return recover_fifo(path, target, as_json)
 
-    return act(path, "recover", {"log": on_log, "beats": on_events, "fifo": on_fifo})
+    actions = {"log": on_log, "beats": on_events, "fifo": on_fifo}
+    for kind in ("deadline", ORIGINAL):
+        actions[kind] = partial(_recover_deadline, path, target, kind, key_file, as_json)
+    return act(path, "recover", actions)
+
+
+def _recover_deadline(
+    path: str, target: str, kind: str, key_file: str | None, as_json: bool
+) -> int:
+    from forebay.cli.deadline_copy import recover_deadline, recover_original
+
+    refuse_options("deadline", {"--key-file": key_file})
+    return (recover_deadline if kind == "deadline" else recover_original)(path, target, as_json)
 
 
 def _recover_log(path: str, target: str, as_json: bool) -> int:
@@ -191,9 +209,7 @@ def _carry_consumers(reader: LogReader, log: Log, report: Report) -> None:
 
 
 def _write_json(report: Report) -> None:
-    for damage in report.damage:
-        fields = damage_fields(damage)
-        write_json({"damage": {**fields, "offset": damage.offset, "count": damage.count}})
+    write_damage(report.damage)
     for run in report.runs:
         write_json({"run": {"source": run.source, "target": run.target, "count": run.count}})
     summary: dict[str, Any] = {

@@ -23,7 +23,7 @@ def command(path: str, key_file: str | None, as_json: bool) -> int:
 
     Bytes are those of the file; the one that is being written is allocated ahead. For a fifo it
     lists the files of the tape: where in each the first entry begins, and its number, where the
-    queue has noted that.
+    queue has noted that. For a deadline queue it lists the runs and logs that count.
     """
 
     def on_log() -> int:
@@ -41,7 +41,14 @@ def command(path: str, key_file: str | None, as_json: bool) -> int:
         refuse_options("fifo", {"--key-file": key_file})
         return list_files(path, as_json)
 
-    return act(path, "segments", {"log": on_log, "beats": on_events, "fifo": on_fifo})
+    def on_deadline() -> int:
+        from forebay.cli.deadline_info import list_files
+
+        refuse_options("deadline", {"--key-file": key_file})
+        return list_files(path, as_json)
+
+    actions = {"log": on_log, "beats": on_events, "fifo": on_fifo, "deadline": on_deadline}
+    return act(path, "segments", actions)
 
 
 def _segments_log(path: str, as_json: bool) -> int:

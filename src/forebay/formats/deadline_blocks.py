@@ -8,6 +8,7 @@ Page: docs/formats/deadline.md.
 from __future__ import annotations
 
 import struct
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ from forebay.formats.deadline import NO_KEY, REASON_BYTES_MAX, VALUE_BYTES_MAX, 
 from forebay.frames import Damage
 from forebay.kernels.checksum import crc32
 from forebay.kernels.deadline_block import HEAD_BYTES, Block, pack, search_packed, unpack
+from forebay.kernels.deadline_ids import pack_ids
 
 MAGIC = b"FBDR"
 MARK = b"FBDB"
@@ -241,22 +243,21 @@ def decode_index(data: bytes) -> list[Place]:
     ]
 
 
-def encode_id_index(ids: Sequence[int], counts: Sequence[int]) -> bytes:
-    """Gives the bytes of the id index of a run: its ids in order, and the entries of each block."""
-    pairs = []
-    at = 0
-    for block, count in enumerate(counts):
-        pairs += [(id, block) for id in ids[at : at + count]]
-        at += count
-    pairs.sort()
-    base = pairs[0][0] if pairs else 0
-    id_width = (pairs[-1][0] - base).bit_length() if pairs else 0
+def encode_id_index(ids: array[int], counts: Sequence[int]) -> bytes:
+    """Gives the bytes of the id index of a run: its ids in order, and the entries of each block.
+
+    The array is spoiled by it.
+    """
+    base = min(ids, default=0)
+    id_width = (max(ids, default=0) - base).bit_length()
     block_width = max(len(counts) - 1, 0).bit_length()
-    return (
-        _ID_INDEX.pack(base, id_width, block_width)
-        + pack([id for id, _ in pairs], base, id_width)
-        + pack([block for _, block in pairs], 0, block_width)
-    )
+    head = _ID_INDEX.pack(base, id_width, block_width)
+    if id_width + block_width <= 64:
+        return head + pack_ids(ids, list(counts), base, id_width, block_width)
+    blocks = (block for block, count in enumerate(counts) for _ in range(count))
+    pairs = sorted(zip(ids, blocks, strict=True))
+    sorted_ids = pack([id for id, _ in pairs], base, id_width)
+    return head + sorted_ids + pack([block for _, block in pairs], 0, block_width)
 
 
 class IdIndex:

@@ -7,6 +7,7 @@ block fits, and that a bad block costs its own entries and no others. No I/O.
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -16,7 +17,6 @@ from forebay.errors import Damaged, InvalidOption
 from forebay.formats.deadline import NO_KEY, Entry, Item, Key, Stats, Tombstone, check_entry
 from forebay.formats.deadline_blocks import (
     BLOCK_BYTES_MAX,
-    BLOCK_ENTRIES_MAX,
     BLOCK_HEAD_BYTES,
     COMPRESSIONS,
     FOOTER_BYTES,
@@ -38,10 +38,9 @@ from forebay.formats.deadline_blocks import (
 from forebay.frames import Damage
 from forebay.kernels import deadline_block as kernel
 from forebay.kernels.checksum import crc32
+from forebay.kernels.deadline_build import BlockBuilder
 
 BLOCK_BYTES = 32 * 1024
-# What an entry is reckoned to take beside reason and value when blocks are filled.
-_ENTRY_BYTES = 8
 
 Read = Callable[[int, int], bytes]
 
@@ -51,7 +50,8 @@ class RunEncoder:
 
     `block_bytes` is about what a block takes before compression: smaller ones cost more beside the
     entries, larger ones more at each lookup. A value that is larger has a block of its own.
-    `id_index` adds about four bytes an entry, and makes `find_id` read one block.
+    `id_index` adds about four bytes an entry, and makes `find_id` read one block. Who has entries
+    that are no objects puts them into `builder` and calls `end_block` when the next does not fit.
     """
 
     def __init__(
@@ -69,15 +69,11 @@ class RunEncoder:
         if not 1 <= block_bytes <= BLOCK_BYTES_MAX:
             raise InvalidOption(f"block_bytes {block_bytes}: 1 to {BLOCK_BYTES_MAX}")
         self._header = Header(salt, compression)
-        self._block_bytes = block_bytes
-        self._columns: tuple[list[int], ...] = tuple([] for _ in range(kernel.COLUMNS))
-        self._reasons: list[bytes] = []
-        self._values: list[bytes] = []
-        self._used = 0
+        self.builder = BlockBuilder(block_bytes)
         self._done: list[bytes] = [self._header.encode()]
         self._position = HEADER_BYTES
         self._places: list[Place] = []
-        self._ids: list[int] | None = [] if id_index else None
+        self._ids: array[int] | None = array("Q") if id_index else None
         self._counts = [0, 0, 0]
         self._last: Key | None = None
         self._id_bounds: tuple[int, int] | None = None
@@ -90,11 +86,11 @@ class RunEncoder:
                 raise ValueError(f"{entry.key} after {self._last}: a run is sorted")
             self._add(entry)
             self._last = entry.key
-        return self._take()
+        return self.take()
 
     def finish(self) -> bytes:
         """Gives what ends the run: the last block, the index, the footer."""
-        self._end_block()
+        self.end_block()
         index = encode_index(self._places)
         id_index = b""
         id_index_position = 0
@@ -120,59 +116,46 @@ class RunEncoder:
             salt=self._header.salt,
         )
         self._done += [index, id_index, footer.encode()]
-        return self._take()
+        return self.take()
 
-    def _add(self, entry: Entry) -> None:
-        if isinstance(entry, Tombstone):
-            reason, value, stats, attributes = b"", b"", Stats(), kernel.TOMBSTONE
-        else:
-            reason, value, stats = entry.reason, entry.value, entry.stats
-            attributes = kernel.BURIED if entry.buried else 0
-        size = len(reason) + len(value) + _ENTRY_BYTES
-        if self._values and (
-            self._used + size > self._block_bytes or len(self._values) == BLOCK_ENTRIES_MAX
-        ):
-            self._end_block()
-        row = (
-            *(entry.key.deadline_ms, entry.key.id, stats.enqueue_ms, stats.requeue_ms),
-            *(stats.dequeue_count, attributes, len(reason), len(value)),
-        )
-        for column, number in zip(self._columns, row, strict=True):
-            column.append(number)
-        self._reasons.append(reason)
-        self._values.append(value)
-        self._used += size
-        # Pending, tombstones, buried: the order of the attributes 0, 1 and 2.
-        self._counts[attributes] += 1
-
-    def _end_block(self) -> None:
-        count = len(self._values)
+    def end_block(self) -> None:
+        """Ends the block that is in `builder`, if there is one; `take` gives its bytes."""
+        count = self.builder.count
         if count == 0:
             return
-        deadlines, ids, *_ = self._columns
-        payload = sum(map(len, self._values)) + sum(map(len, self._reasons))
-        # No column takes more than 64 bits an entry.
-        buffer = bytearray(kernel.HEAD_BYTES + 8 * kernel.COLUMNS * count + payload)
-        size = kernel.encode(self._columns, self._reasons, self._values, 0, count, buffer)
-        block = encode_block(bytes(buffer[:size]), len(self._places), count, self._header)
-        key = Key(deadlines[0], ids[0])
+        key, last = Key(*self.builder.first_key()), Key(*self.builder.last_key())
+        ids = self.builder.ids()
+        self._counts = [
+            before + more for before, more in zip(self._counts, self.builder.counts(), strict=True)
+        ]
+        body = self.builder.take()
+        block = encode_block(body, len(self._places), count, self._header)
         self._places.append(Place(len(self._places), key, self._position, count))
         low, high = self._id_bounds or (ids[0], ids[0])
         self._id_bounds = min(low, *ids), max(high, *ids)
         if self._ids is not None:
-            self._ids += ids
+            self._ids.extend(ids)
         self._done.append(block)
         self._position += len(block)
-        for column in self._columns:
-            column.clear()
-        self._reasons.clear()
-        self._values.clear()
-        self._used = 0
+        self._last = last
 
-    def _take(self) -> bytes:
+    def take(self) -> bytes:
+        """Gives the bytes of the blocks that have ended since it was called last."""
         data = b"".join(self._done)
         self._done.clear()
         return data
+
+    def _add(self, entry: Entry) -> None:
+        key = (entry.key.deadline_ms, entry.key.id)
+        if isinstance(entry, Tombstone):
+            reason, value, numbers = b"", b"", (0, 0, 0, kernel.TOMBSTONE)
+        else:
+            reason, value, stats = entry.reason, entry.value, entry.stats
+            attributes = kernel.BURIED if entry.buried else 0
+            numbers = (stats.enqueue_ms, stats.requeue_ms, stats.dequeue_count, attributes)
+        if not self.builder.fits(len(reason) + len(value)):
+            self.end_block()
+        self.builder.add(*key, *numbers, reason, value)
 
 
 class Run:

@@ -252,6 +252,20 @@ def scan_all(
 ) -> Iterator[Record | Durable | Damage]:
     """Yields the records of a log in the order of writing, what was durable, what is damaged.
 
+    `header` as for `scan_rows`.
+    """
+    for part in scan_rows(data, path, header):
+        if isinstance(part, list):
+            yield from map(decode_record, part)
+        else:
+            yield part
+
+
+def scan_rows(
+    data: bytes, path: str, header: Header | None = None
+) -> Iterator[list[kernel.Record] | Durable | Damage]:
+    """Yields the records of a log, some at a time, as the kernel gives them; as `scan_all` does.
+
     `header` is the repaired one of a file whose own does not verify; otherwise it is read, and
     Damaged is raised where it cannot be.
     """
@@ -262,15 +276,22 @@ def scan_all(
         rows: list[kernel.Record] = []
         stop, number = kernel.scan(data, position, number, seed, _BATCHES_AT_ONCE, rows)
         for row in rows:
-            if row[0] < kernel.PASSED_OVER:
-                yield _record(row)
-            elif row[0] == _DURABLE_KIND and len(row[8]) == 8:
+            if row[0] == _DURABLE_KIND and len(row[8]) == 8:
                 yield Durable(int.from_bytes(row[8], "little"))
+        known = [row for row in rows if row[0] < kernel.PASSED_OVER]
+        if known:
+            yield known
         if stop == position:
             damage, number = _judge(data, position, number, seed, path)
             yield damage
             stop += damage.length
         position = stop
+
+
+def whole_bytes(data: bytes, number: int, header: Header) -> int:
+    """Gives how many bytes from the start on are batches that verify, from a number on."""
+    rows: list[kernel.Record] = []
+    return kernel.scan(data, 0, number, header.seed, 2**62, rows)[0]
 
 
 def _judge(data: bytes, position: int, number: int, seed: int, path: str) -> tuple[Damage, int]:
@@ -290,7 +311,8 @@ def _judge(data: bytes, position: int, number: int, seed: int, path: str) -> tup
     return Damage(path, position, found - position, reason), due
 
 
-def _record(row: kernel.Record) -> Record:
+def decode_record(row: kernel.Record) -> Record:
+    """Makes a record of what the kernel gives."""
     kind, deadline_ms, id, time_ms, requeue_ms, count, attributes, reason, value = row
     key = Key(deadline_ms, id)
     if kind == kernel.TOMBSTONE:

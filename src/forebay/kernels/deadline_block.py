@@ -1,4 +1,4 @@
-"""The hot loops of a block of a deadline run: pack its columns, find and take its entries.
+"""The hot loops of a block of a deadline run: find and take its entries; pack numbers.
 
 A block of n entries is eight columns, then their reasons and their values back to back:
 
@@ -23,14 +23,9 @@ except ImportError:
     from forebay.kernels import stand_in as cython
 
 if cython.compiled:
-    from cython.cimports.forebay.kernels.little import (
-        get_number,
-        put_bytes,
-        put_number,
-        take_bytes,
-    )
+    from cython.cimports.forebay.kernels.little import get_number, take_bytes
 else:
-    from forebay.kernels.little import get_number, put_bytes, put_number, take_bytes
+    from forebay.kernels.little import get_number, take_bytes
 
 COLUMNS = 8
 HEAD_BYTES = 72
@@ -51,7 +46,9 @@ _VALUE = cython.declare(cython.Py_ssize_t, 7)
 
 @cython.cfunc
 @cython.inline
-def _put_bits(
+@cython.nogil
+@cython.exceptval(check=False)
+def put_bits(
     out: cython.uchar[::1],
     start: cython.Py_ssize_t,
     bit: cython.Py_ssize_t,
@@ -71,7 +68,7 @@ def _put_bits(
 
 @cython.cfunc
 @cython.inline
-def _get_bits(
+def get_bits(
     data: cython.const[cython.uchar][::1],
     start: cython.Py_ssize_t,
     bit: cython.Py_ssize_t,
@@ -98,93 +95,15 @@ def _get_bits(
 
 @cython.cfunc
 @cython.inline
-def _width_of(number: cython.ulonglong) -> cython.Py_ssize_t:
+@cython.nogil
+@cython.exceptval(check=False)
+def width_of(number: cython.ulonglong) -> cython.Py_ssize_t:
     """Gives how many bits a number takes."""
     width: cython.Py_ssize_t = 0
     while number > 0:
         number >>= 1
         width += 1
     return width
-
-
-def encode(
-    columns: tuple,
-    reasons: list,
-    values: list,
-    first: cython.Py_ssize_t,
-    count: cython.Py_ssize_t,
-    buffer: object,
-) -> cython.Py_ssize_t:
-    """Writes a block of `count` entries from `first` on to the start of `buffer`, which is zeros.
-
-    `columns` are eight lists of numbers, as they are meant: 0 for a time that is not. Gives what
-    the block takes.
-    """
-    out: cython.uchar[::1] = memoryview(buffer)
-    position: cython.Py_ssize_t = _HEAD
-    column: cython.Py_ssize_t
-    numbers: list
-    attributes: list = columns[5]
-    for column in range(_COLUMNS):
-        numbers = columns[column]
-        position = _put_column(out, position, column, numbers, attributes, first, count)
-    at: cython.Py_ssize_t
-    value: bytes
-    for at in range(first, first + count):
-        value = reasons[at]
-        put_bytes(out, position, value, len(value))
-        position += len(value)
-    for at in range(first, first + count):
-        value = values[at]
-        put_bytes(out, position, value, len(value))
-        position += len(value)
-    return position
-
-
-@cython.cfunc
-def _put_column(
-    out: cython.uchar[::1],
-    position: cython.Py_ssize_t,
-    column: cython.Py_ssize_t,
-    numbers: list,
-    attributes: list,
-    first: cython.Py_ssize_t,
-    count: cython.Py_ssize_t,
-) -> cython.Py_ssize_t:
-    """Writes base, width and bits of one column; gives where its bits end."""
-    # Neither a tombstone nor a time that is not may pull the base down.
-    is_of_items: cython.bint = column >= _ENQUEUE and column <= _COUNT
-    is_requeue: cython.bint = column == _REQUEUE
-    number: cython.ulonglong
-    least: cython.ulonglong = 0
-    most: cython.ulonglong = 0
-    found: cython.bint = False
-    at: cython.Py_ssize_t
-    for at in range(first, first + count):
-        if is_of_items and attributes[at] & 1:
-            continue
-        number = numbers[at]
-        if is_requeue and number == 0:
-            continue
-        if not found or number < least:
-            least = number
-        if number > most:
-            most = number
-        found = True
-    width: cython.Py_ssize_t = 0
-    if found:
-        width = _width_of(most - least + (1 if is_requeue else 0))
-    put_number(out, 8 * column, least, 8)
-    put_number(out, 8 * _COLUMNS + column, cython.cast(cython.ulonglong, width), 1)
-    if width == 0:
-        return position
-    bit: cython.Py_ssize_t = 0
-    for at in range(first, first + count):
-        number = numbers[at]
-        if not (is_of_items and attributes[at] & 1) and not (is_requeue and number == 0):
-            _put_bits(out, position, bit, width, number - least + (1 if is_requeue else 0))
-        bit += width
-    return position + ((count * width + 7) >> 3)
 
 
 def pack(numbers: list, base: cython.ulonglong, width: cython.Py_ssize_t) -> bytes:
@@ -195,7 +114,7 @@ def pack(numbers: list, base: cython.ulonglong, width: cython.Py_ssize_t) -> byt
     at: cython.Py_ssize_t
     for at in range(len(numbers)):
         number = numbers[at]
-        _put_bits(out, 0, at * width, width, number - base)
+        put_bits(out, 0, at * width, width, number - base)
     return bytes(buffer)
 
 
@@ -208,7 +127,7 @@ def unpack(
 ) -> object:
     """Gives one of the numbers that `pack` made, from `start` on."""
     data: cython.const[cython.uchar][::1] = memoryview(buffer)
-    return base + _get_bits(data, start, index * width, width)
+    return base + get_bits(data, start, index * width, width)
 
 
 def search_packed(
@@ -226,7 +145,7 @@ def search_packed(
     middle: cython.Py_ssize_t
     while low < high:
         middle = (low + high) >> 1
-        if base + _get_bits(data, start, middle * width, width) < wanted:
+        if base + get_bits(data, start, middle * width, width) < wanted:
             low = middle + 1
         else:
             high = middle
@@ -237,19 +156,12 @@ def search_packed(
 class Block:
     """A block that is read. Raises ValueError if the bytes are none of `count` entries."""
 
-    count = cython.declare(cython.Py_ssize_t, visibility="readonly")
-    _data: cython.const[cython.uchar][::1]
-    _bases: cython.ulonglong[::1]
-    _widths: cython.longlong[::1]
-    _starts: cython.longlong[::1]
-    _ends: cython.longlong[::1]
-
     def __init__(self, body: bytes, count: cython.Py_ssize_t) -> None:
         """Checks that the columns and the sizes fill the bytes, and nothing else is there."""
         if len(body) < HEAD_BYTES or count < 1:
             raise ValueError(f"{count} entries in {len(body)} bytes")
         self.count = count
-        self._data = body
+        self.data = body
         self._bases = memoryview(bytearray(64)).cast("Q")
         self._widths = memoryview(bytearray(64)).cast("q")
         self._starts = memoryview(bytearray(64)).cast("q")
@@ -257,8 +169,8 @@ class Block:
         end: cython.Py_ssize_t = len(body)
         column: cython.Py_ssize_t
         for column in range(_COLUMNS):
-            self._bases[column] = get_number(self._data, 8 * column, 8)
-            self._widths[column] = self._data[8 * _COLUMNS + column]
+            self._bases[column] = get_number(self.data, 8 * column, 8)
+            self._widths[column] = self.data[8 * _COLUMNS + column]
             self._starts[column] = position
             if self._widths[column] > 64:
                 raise ValueError(f"column {column} has {self._widths[column]} bits")
@@ -287,22 +199,54 @@ class Block:
     def _number(self, column: cython.Py_ssize_t, at: cython.Py_ssize_t) -> cython.ulonglong:
         """Gives the number of an entry in a column; wrong for what a tombstone does not have."""
         width: cython.Py_ssize_t = self._widths[column]
-        code: cython.ulonglong = _get_bits(self._data, self._starts[column], at * width, width)
+        code: cython.ulonglong = get_bits(self.data, self._starts[column], at * width, width)
         if not cython.compiled:
             return (self._bases[column] + code) & 0xFFFFFFFFFFFFFFFF
         return self._bases[column] + code
 
-    def deadline(self, at: cython.Py_ssize_t) -> object:
+    def deadline(self, at: cython.Py_ssize_t) -> cython.ulonglong:
         """Gives the deadline of an entry, in ms."""
         return self._number(_DEADLINE, at)
 
-    def id(self, at: cython.Py_ssize_t) -> object:
+    def id(self, at: cython.Py_ssize_t) -> cython.ulonglong:
         """Gives the id of an entry."""
         return self._number(_ID, at)
 
-    def attributes(self, at: cython.Py_ssize_t) -> object:
+    def attributes(self, at: cython.Py_ssize_t) -> cython.ulonglong:
         """Gives the attributes of an entry."""
         return self._number(_ATTRIBUTES, at)
+
+    def enqueue_ms(self, at: cython.Py_ssize_t) -> cython.ulonglong:
+        """Gives when an item was enqueued."""
+        return self._number(_ENQUEUE, at)
+
+    def requeue_ms(self, at: cython.Py_ssize_t) -> cython.ulonglong:
+        """Gives when an item was requeued last; 0: never."""
+        width: cython.Py_ssize_t = self._widths[_REQUEUE]
+        code: cython.ulonglong = get_bits(self.data, self._starts[_REQUEUE], at * width, width)
+        return 0 if code == 0 else self._bases[_REQUEUE] + (code - 1)
+
+    def dequeue_count(self, at: cython.Py_ssize_t) -> cython.ulonglong:
+        """Gives how often an item was given out."""
+        return self._number(_COUNT, at)
+
+    def reason(self, at: cython.Py_ssize_t) -> bytes:
+        """Gives the reason of an item."""
+        start: cython.Py_ssize_t = self._ends[at]
+        return take_bytes(self.data, start, self._ends[at + 1] - start)
+
+    def value(self, at: cython.Py_ssize_t) -> bytes:
+        """Gives the value of an item."""
+        start: cython.Py_ssize_t = self.value_start(at)
+        return take_bytes(self.data, start, self.value_size(at))
+
+    def value_start(self, at: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        """Gives where in the block a value begins."""
+        return self._ends[self.count + at]
+
+    def value_size(self, at: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        """Gives the size of a value."""
+        return self._ends[self.count + at + 1] - self._ends[self.count + at]
 
     def row(self, at: cython.Py_ssize_t) -> tuple:
         """Gives an entry: deadline, id, attributes, the two times, count, reason, value."""
@@ -311,18 +255,8 @@ class Block:
         attributes: cython.ulonglong = self._number(_ATTRIBUTES, at)
         if attributes & _TOMBSTONE:
             return (deadline, id, attributes, 0, 0, 0, b"", b"")
-        enqueue: object = self._number(_ENQUEUE, at)
-        width: cython.Py_ssize_t = self._widths[_REQUEUE]
-        code: cython.ulonglong = _get_bits(self._data, self._starts[_REQUEUE], at * width, width)
-        requeue: object = 0
-        if code > 0:
-            requeue = self._bases[_REQUEUE] + (code - 1)
-        count: object = self._number(_COUNT, at)
-        start: cython.Py_ssize_t = self._ends[at]
-        reason: bytes = take_bytes(self._data, start, self._ends[at + 1] - start)
-        start = self._ends[self.count + at]
-        value: bytes = take_bytes(self._data, start, self._ends[self.count + at + 1] - start)
-        return (deadline, id, attributes, enqueue, requeue, count, reason, value)
+        times: tuple = (self.enqueue_ms(at), self.requeue_ms(at), self.dequeue_count(at))
+        return (deadline, id, attributes, *times, self.reason(at), self.value(at))
 
     def search(self, deadline: cython.ulonglong, id: cython.ulonglong) -> cython.Py_ssize_t:
         """Gives the index of the first entry whose key is not below the one given."""

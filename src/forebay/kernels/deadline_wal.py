@@ -71,16 +71,33 @@ def _claimed(
 
 @cython.cfunc
 @cython.inline
-def _put_key(
+def put_key(
     out: cython.uchar[::1],
     position: cython.Py_ssize_t,
     kind: cython.ulonglong,
     deadline: cython.ulonglong,
     id: cython.ulonglong,
 ) -> cython.void:
+    """Writes the kind and the key of a record."""
     put_number(out, position, kind, 1)
     put_number(out, position + 1, deadline, 6)
     put_number(out, position + 7, id, 8)
+
+
+@cython.cfunc
+def seal_at(
+    out: cython.uchar[::1],
+    start: cython.Py_ssize_t,
+    size: cython.Py_ssize_t,
+    number: cython.ulonglong,
+    seed: cython.ulonglong,
+) -> cython.Py_ssize_t:
+    """Makes a batch of `size` bytes of records behind a place for its head; gives its end."""
+    put_number(out, start, cython.cast(cython.ulonglong, size), 4)
+    crc: cython.ulonglong = sum_bytes(out, start, 4, seed)
+    crc = sum_bytes(out, start + _BATCH, size, crc)
+    put_number(out, start + 4, crc ^ ((number * _SPREAD) & _MASK), 4)
+    return start + _BATCH + size
 
 
 def seal(
@@ -90,12 +107,7 @@ def seal(
     seed: cython.ulonglong,
 ) -> cython.Py_ssize_t:
     """Makes a batch of `size` bytes of records that are in their place; gives what it takes."""
-    out: cython.uchar[::1] = memoryview(buffer)
-    put_number(out, 0, cython.cast(cython.ulonglong, size), 4)
-    crc: cython.ulonglong = sum_bytes(out, 0, 4, seed)
-    crc = sum_bytes(out, _BATCH, size, crc)
-    put_number(out, 4, crc ^ ((number * _SPREAD) & _MASK), 4)
-    return _BATCH + size
+    return seal_at(memoryview(buffer), 0, size, number, seed)
 
 
 def encode_fresh(
@@ -121,7 +133,7 @@ def encode_fresh(
     for at in range(first, first + count):
         value = values[at]
         size = len(value)
-        _put_key(out, position, 1, deadlines[at], id)
+        put_key(out, position, 1, deadlines[at], id)
         put_number(out, position + 15, enqueue_ms, 6)
         put_number(out, position + 21, cython.cast(cython.ulonglong, size), 4)
         put_bytes(out, position + _FRESH, value, size)
@@ -142,7 +154,7 @@ def encode_tombstones(
     position: cython.Py_ssize_t = _BATCH
     at: cython.Py_ssize_t
     for at in range(len(deadlines)):
-        _put_key(out, position, 3, deadlines[at], ids[at])
+        put_key(out, position, 3, deadlines[at], ids[at])
         position += _TOMBSTONE
     return seal(buffer, position - _BATCH, number, seed)
 
@@ -161,7 +173,7 @@ def encode_dequeued(
     position: cython.Py_ssize_t = _BATCH
     at: cython.Py_ssize_t
     for at in range(len(deadlines)):
-        _put_key(out, position, 4, deadlines[at], ids[at])
+        put_key(out, position, 4, deadlines[at], ids[at])
         put_number(out, position + 15, counts[at], 4)
         put_number(out, position + 19, time_ms, 6)
         position += _DEQUEUED

@@ -12,7 +12,7 @@ cdef object crc32
 
 cdef inline unsigned long long get32(
     const unsigned char[::1] data, Py_ssize_t position
-) noexcept:
+) noexcept nogil:
     return (
         <unsigned long long>data[position]
         | (<unsigned long long>data[position + 1] << 8)
@@ -23,7 +23,7 @@ cdef inline unsigned long long get32(
 
 cdef inline void put32(
     unsigned char[::1] out, Py_ssize_t position, unsigned long long value
-) noexcept:
+) noexcept nogil:
     out[position] = value & 255
     out[position + 1] = (value >> 8) & 255
     out[position + 2] = (value >> 16) & 255
@@ -32,7 +32,7 @@ cdef inline void put32(
 
 cdef inline unsigned long long get_number(
     const unsigned char[::1] data, Py_ssize_t position, Py_ssize_t size
-) noexcept:
+) noexcept nogil:
     cdef unsigned long long number = 0
     cdef Py_ssize_t at
     for at in range(size):
@@ -42,7 +42,7 @@ cdef inline unsigned long long get_number(
 
 cdef inline void put_number(
     unsigned char[::1] out, Py_ssize_t position, unsigned long long number, Py_ssize_t size
-) noexcept:
+) noexcept nogil:
     cdef Py_ssize_t at
     for at in range(size):
         out[position + at] = (number >> (8 * at)) & 255
@@ -70,7 +70,7 @@ cdef inline void copy_bytes(
     const unsigned char[::1] data,
     Py_ssize_t position,
     Py_ssize_t size,
-) noexcept:
+) noexcept nogil:
     if size > 0:
         memcpy(&out[to], &data[position], size)
 

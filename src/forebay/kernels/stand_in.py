@@ -26,5 +26,22 @@ def _unchanged(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+class _NoGil:
+    """Stands for `nogil`, which is a decorator and a context."""
+
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        return function
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_error: object) -> None: ...
+
+
+def exceptval(*, check: bool) -> Callable[..., Any]:
+    """Gives a decorator that changes nothing."""
+    return _unchanged
+
+
 cclass = cfunc = ccall = inline = final = _unchanged
+nogil = _NoGil()
 bint = int = uint = longlong = ulonglong = Py_ssize_t = size_t = None

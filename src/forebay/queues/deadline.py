@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import math
 import os
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any
@@ -18,7 +19,13 @@ from typing import Any
 from forebay.clock import BootClock, SteadyClock, SystemClock
 from forebay.errors import Closed, InvalidOption
 from forebay.formats.deadline import BURIED_BIT
-from forebay.queues.deadline_item import DeadlineItem, as_item, retry_seconds, wanted_ms
+from forebay.queues.deadline_item import (
+    DeadlineItem,
+    as_item,
+    retry_seconds,
+    wanted_all,
+    wanted_ms,
+)
 from forebay.queues.deadline_journal import Journal
 from forebay.queues.deadline_maintenance import DeadlineMaintenance
 from forebay.queues.deadline_recovery import Opened, open_deadline_directory
@@ -79,24 +86,32 @@ class DeadlineQueue(Handle):
         process, and a power cut after the next sync. A deadline in the past does not put it before
         what was given out already. A full queue waits, at most `timeout` seconds, or raises `Full`.
         """
-        return self.enqueue_many([value], delay=delay, deadline=deadline, timeout=timeout)[0]
+        id = self._desk.enqueue(value, delay, deadline)
+        if id < 0:
+            return self.enqueue_many([value], delay=delay, deadline=deadline, timeout=timeout)[0]
+        if self.changes.watchers or self.changes.listener is not None:
+            self._journal.announce()
+        return id
 
     def enqueue_many(
         self,
         values: Iterable[Buffer],
         *,
         delay: float | None = None,
-        deadline: datetime | int | None = None,
+        deadline: datetime | int | Sequence[datetime | int] | None = None,
         timeout: float | None = None,
     ) -> list[int]:
-        """Takes in items with one commit and gives their ids; a crash leaves all or none."""
+        """Takes in items with one commit and gives their ids; a crash leaves all or none.
+
+        A list of deadlines has one for each.
+        """
         batch = [value if type(value) is bytes else bytes(memoryview(value)) for value in values]
         if not batch:
             self._check()
             return []
 
-        def wanted(now_ms: int) -> int:
-            return wanted_ms(now_ms, delay, deadline)
+        def wanted(now_ms: int) -> Sequence[int]:
+            return wanted_all(now_ms, len(batch), delay, deadline)
 
         ids = self._waiting.for_room(lambda: self._verbs.enqueue(batch, wanted), timeout)
         self._maintenance.notice()
@@ -111,6 +126,10 @@ class DeadlineQueue(Handle):
         With a timeout (seconds) it waits, and raises `Empty` if none became due. Damaged items
         raise `Damaged`, once; the next call goes on behind them.
         """
+        if lease_seconds is None:
+            found = self._desk.dequeue(1, self._lease_ms)
+            if found:
+                return found[0]
         items = self.dequeue_many(1, timeout, lease_seconds=lease_seconds)
         return items[0] if items else None
 
@@ -122,6 +141,10 @@ class DeadlineQueue(Handle):
             raise InvalidOption(f"count = {count}: must be at least 1")
         if lease_seconds is not None and not 0 < lease_seconds < 10.0**9:
             raise InvalidOption(f"lease_seconds = {lease_seconds}: must be a number above 0")
+        if lease_seconds is None:
+            found = self._desk.dequeue(count, self._lease_ms)
+            if found:
+                return found
         items = self._waiting.for_items(
             lambda: self._verbs.dequeue(count, lease_seconds) or None, timeout
         )
@@ -130,12 +153,14 @@ class DeadlineQueue(Handle):
 
     def release(self, item: DeadlineItem) -> None:
         """Takes an item away for good; raises `LeaseLost` if it is not the caller's any more."""
-        self.release_many([item])
+        if not self._desk.release([item]):
+            self.release_many([item])
 
     def release_many(self, items: Sequence[DeadlineItem]) -> None:
         """Takes items away with one commit; `LeaseLost`: all of them are still there."""
-        if items:
-            self._verbs.release(items)
+        given = list(items)
+        if given and not self._desk.release(given):
+            self._verbs.release(given)
             self._maintenance.notice()
 
     def requeue(
@@ -154,6 +179,16 @@ class DeadlineQueue(Handle):
         stored = None if value is None else bytes(memoryview(value))
         self._verbs.requeue(item, lambda now_ms: wanted_ms(now_ms, delay, deadline), stored)
         self._maintenance.notice()
+
+    def reclaim(
+        self, id: int, dequeue_count: int, *, lease_seconds: float | None = None
+    ) -> DeadlineItem:
+        """Gives an item back to who took it before and has its token, due or not.
+
+        For takers that end and come back, and leave it pending meanwhile. It is not counted. Raises
+        `LeaseLost` if it was given out again since, is buried, or is gone.
+        """
+        return self._verbs.reclaim(id, dequeue_count, lease_seconds)
 
     def touch(self, item: DeadlineItem, *, lease_seconds: float | None = None) -> None:
         """Lets the lease of an item start anew; raises `LeaseLost`."""
@@ -202,9 +237,8 @@ class DeadlineQueue(Handle):
         """Gives the pending item that is due first, now or later; it stays."""
         with self._journal.lock:
             self._journal.check()
-            self._state.expire(self._clock.now_ms())
-            key = self._state.head()
-            return None if key is None else as_item(*self._state.load_head(key))
+            self._desk.leases.expire(self._clock.now_ms())
+            return self._desk.load() if self._desk.head() else None
 
     def get(self, id: int) -> DeadlineItem | None:
         """Gives an item by its id, pending, given out or buried; None if there is none."""
@@ -230,7 +264,7 @@ class DeadlineQueue(Handle):
     def pending(self) -> int:
         """How many items wait, due or not."""
         with self._journal.lock:
-            self._state.expire(self._clock.now_ms())
+            self._desk.leases.expire(self._clock.now_ms())
             return self._state.pending
 
     @property
@@ -243,23 +277,23 @@ class DeadlineQueue(Handle):
     def working(self) -> int:
         """How many items are given out."""
         with self._journal.lock:
-            self._state.expire(self._clock.now_ms())
+            self._desk.leases.expire(self._clock.now_ms())
             return self._state.working
 
     @property
     def buried(self) -> int:
         """How many items are put aside."""
-        return self._state.buried
+        return self._desk.buried
 
     def due_in(self) -> float:
         """Gives in how many seconds an item may be due, by its deadline or the end of a lease."""
         with self._journal.lock:
             self._journal.check()
             now = self._clock.now_ms()
-            self._state.expire(now)
-            key, end = self._state.head(), self._state.next_end()
-            times = [] if key is None else [key[0]]
-            times += [] if end is None else [end]
+            self._desk.leases.expire(now)
+            end = self._desk.leases.next_end()
+            times = [] if end is None else [end]
+            times += [self._desk.deadline] if self._desk.head() else []
             return max(0, min(times) - now) / 1000 if times else math.inf
 
     def sync(self) -> None:
@@ -291,8 +325,8 @@ class DeadlineQueue(Handle):
                 "pending": state.pending,
                 "due": due,
                 "working": state.working,
-                "buried": state.buried,
-                "next_id": self._verbs.next_id,
+                "buried": self._desk.buried,
+                "next_id": self._desk.next_id,
                 "bytes": self._verbs.used_bytes(),
                 "max_bytes": self.options.max_bytes,
                 "in_memory": sum(segment.count for segment in state.segments),
@@ -314,13 +348,13 @@ class DeadlineQueue(Handle):
                 whole = self._journal.error is None
                 self._journal.end()
                 if whole:
-                    self._upkeep.save(self._verbs.next_id)
+                    self._upkeep.save(self._desk.next_id)
             finally:
                 self._release()
 
     def __len__(self) -> int:
         """How many items there are, given out and buried ones too."""
-        return self._state.total + self._state.buried
+        return self._desk.total + self._desk.buried
 
     def __repr__(self) -> str:
         return f"<DeadlineQueue {self.path} {'closed' if self._closed else f'of {len(self)}'}>"
@@ -331,25 +365,40 @@ class DeadlineQueue(Handle):
     def _build(self, opened: Opened) -> None:
         """Makes the parts of the queue for a directory that is in order."""
         keep_reserve(self._directory)
-        self._journal = Journal(self._filesystem, self._directory, opened.wal)
+        lock = threading.Lock()
+        self._journal = Journal(self._filesystem, self._directory, opened.wal, lock)
         self.changes = self._journal.changes
         self.damage = opened.damage
+        clock = self._clock
         try:
-            self._state = State(opened.segment, opened.sets, opened.floor_ms)
+            self._state = State(
+                opened.segment,
+                opened.sets,
+                opened.floor_ms,
+                lock=lock,
+                now_ms=None if clock.is_system else clock.now_ms,
+                ahead_ms=clock.ahead_ms,
+            )
             if opened.damage or opened.guessed:
                 self._state.recount()
+            if self.options.sync != "always":
+                self._journal.stage(self._state.desk)
         except BaseException:
             for each in opened.sets:
                 each.close()
             opened.wal.file.close()
             raise
+        self._desk = self._state.desk
+        self._desk.next_id = opened.next_id
+        self._desk.attempts_max = self.options.max_attempts or 0
+        # A queue with a limit asks for room each time, which the desk does not.
+        self._desk.items_max = self.options.segment_items if self.options.max_bytes is None else 0
+        self._lease_ms = round(self.options.lease_seconds * 1000)
         shared = (self._journal, opened.manifest, self._state)
         self._upkeep = Upkeep(
             self._filesystem, self._directory, *shared, self.options, opened.next_number
         )
-        self._verbs = Verbs(
-            self._journal, self._state, opened.manifest, self.options, self._clock, opened.next_id
-        )
+        self._verbs = Verbs(self._journal, self._state, opened.manifest, self.options, self._clock)
         if opened.guessed:
             # A merge of some would drop tombstones whose items are in others.
             self._upkeep.merge(everything=True)

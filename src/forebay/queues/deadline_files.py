@@ -21,7 +21,10 @@ from forebay.frames import Damage
 from forebay.storage.atomic import read_small
 from forebay.storage.filesystem import Directory, DiskFilesystem, File
 
-_RUNS = {FileKind.PENDING_RUN, FileKind.TOMBSTONE_RUN, FileKind.COMBINED_RUN}
+_RUNS = {
+    *(FileKind.PENDING_RUN, FileKind.TOMBSTONE_RUN),
+    *(FileKind.COMBINED_RUN, FileKind.DEQUEUED_RUN),
+}
 _LOGS = {FileKind.LOG, FileKind.CLOSED_LOG, FileKind.CLOSED_LOG_OF_SEED}
 _OURS = {*_RUNS, FileKind.WAL}
 # Files with these ends are known by them, whatever they are called; a log must have its number.
@@ -31,17 +34,6 @@ _KNOWN_BY_END = set(FileKind) - _LOGS - {FileKind.WAL}
 def is_deadline_file(path: str) -> bool:
     """Says whether a path names a run or a log of a deadline queue."""
     return _parse(os.path.basename(path)) is not None
-
-
-def holds_deadline_files(path: str) -> bool:
-    """Says whether a path is such a file, or a folder of those that the original program wrote."""
-    if is_deadline_file(path):
-        return True
-    directory = DiskFilesystem().open_directory(path)
-    try:
-        return bool(_original_names(directory.names()))
-    finally:
-        directory.close()
 
 
 def scan_file(path: str) -> Iterator[Record | Damage]:
@@ -110,7 +102,7 @@ def _scan_run(directory: Directory, name: str, path: str) -> Iterator[Record | D
     try:
         try:
             run = Run.open(read, file.size(), path)
-        except Damaged:
+        except (Damaged, NotAQueue):
             run = rebuild_run(read, file.size(), path)
         yield from run.damage
         yield from run.scan()

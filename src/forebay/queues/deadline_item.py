@@ -2,47 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections.abc import Sequence
+from datetime import datetime
+from typing import cast
 
 from forebay.errors import InvalidOption
 from forebay.formats.deadline import BURIED_BIT, Item
-from forebay.queues.deadline_segment import KeyTuple
+from forebay.kernels.deadline_item import DeadlineItem
 
+__all__ = ["DeadlineItem", "as_item", "wanted_all", "wanted_ms"]
 _SECONDS_MAX = 10.0**11
 _RETRY_SECONDS_MAX = 300.0
-
-
-@dataclass(frozen=True, slots=True)
-class DeadlineItem:
-    """An item. One that was dequeued belongs to its taker until the lease ends.
-
-    `token` tells one taker from the next: the id, and how often the item was given out.
-    """
-
-    id: int
-    value: bytes
-    deadline_ms: int
-    enqueue_ms: int
-    requeue_ms: int
-    dequeue_count: int
-    buried: bool = False
-    reason: str = ""
-
-    @property
-    def deadline(self) -> datetime:
-        """When it is due, in UTC."""
-        return datetime.fromtimestamp(self.deadline_ms / 1000, UTC)
-
-    @property
-    def token(self) -> tuple[int, int]:
-        """The id, and how often the item was given out."""
-        return self.id, self.dequeue_count
-
-    @property
-    def key(self) -> KeyTuple:
-        """Where the queue has it."""
-        return self.deadline_ms | (BURIED_BIT if self.buried else 0), self.id
 
 
 def as_item(item: Item, dequeue_count: int) -> DeadlineItem:
@@ -83,3 +53,19 @@ def wanted_ms(now_ms: int, delay: float | None, deadline: datetime | int | None)
     if type(wanted) is not int or wanted >= BURIED_BIT:
         raise InvalidOption(f"deadline = {deadline!r}: must be below {BURIED_BIT} ms since 1970")
     return max(wanted, 0)
+
+
+def wanted_all(
+    now_ms: int,
+    count: int,
+    delay: float | None,
+    deadline: datetime | int | Sequence[datetime | int] | None,
+) -> list[int]:
+    """Gives the deadlines of so many items, which a caller asks for at once."""
+    if deadline is None or isinstance(deadline, datetime | int):
+        return [wanted_ms(now_ms, delay, deadline)] * count
+    if len(deadline) != count:
+        raise InvalidOption(f"deadline: {len(deadline)} of them for {count} values")
+    if all(type(each) is int and 0 <= each < BURIED_BIT for each in deadline) and delay is None:
+        return list(cast("Sequence[int]", deadline))
+    return [wanted_ms(now_ms, delay, each) for each in deadline]

@@ -1,8 +1,10 @@
 """How changes of a deadline queue get into its log, and when they are durable.
 
-Owns the queue's one lock, the open log and the group commit. Any thread may call the public
-methods, except where it says that the lock is held. A failed or short write is cut back and raised,
-and the queue goes on. A failed cut, or any failed sync, ends the handle.
+Owns the queue's one lock, the open log, the staging buffer and the group commit. Any thread may
+call the public methods, except where it says that the lock is held. Under the weak policies a batch
+goes to the staging buffer first, if it fits: it is acknowledged there, and moved into the log when
+the buffer is full, before a sync, and soon in any case. A failed or short write is cut back and
+raised, and the queue goes on. A failed cut, or any failed sync, ends the handle.
 
 Ends are counted over all logs, in bytes. A log is durable before the first byte of the next one is
 written: what a power cut takes is a suffix.
@@ -18,11 +20,18 @@ from dataclasses import dataclass
 
 from forebay.errors import Closed, ForebayError
 from forebay.formats.deadline_wal import HEADER_BYTES, Batches, Header, Record
+from forebay.kernels.deadline_desk import Desk
+from forebay.kernels.deadline_wal import seal
 from forebay.queues.changes import Changes
+from forebay.queues.deadline_logs import STAGED_PLACE
 from forebay.queues.deadline_names import wal_name
 from forebay.queues.unbroken import unbroken
 from forebay.storage.commit import GroupCommit
 from forebay.storage.filesystem import Buffer, Directory, File, Filesystem, write_all
+from forebay.storage.staging import HEADER_BYTES as STAGED_BYTES
+from forebay.storage.staging import Staging
+
+_STAGING_BYTES = 1 << 20
 
 
 @dataclass(slots=True)
@@ -43,9 +52,11 @@ class WalFile:
         """The number of the next batch, behind the mark that goes before it."""
         return self.batch_count + (self.durable > self.marked)
 
-    def write(self, records: Sequence[Record]) -> int:
-        """Writes a batch behind the others; gives what it takes."""
-        return self.write_batch(self.batches.encode(records, self.next_batch))
+    def write_records(self, buffer: bytearray, size: int) -> int:
+        """Writes records as a batch that has room for its head; gives what it takes."""
+        end = seal(buffer, size, self.next_batch, self.batches.seed)
+        with memoryview(buffer) as data:
+            return self.write_batch(data[:end])
 
     def write_batch(self, data: Buffer) -> int:
         """Writes a batch that is encoded as `next_batch`, and before it what is durable by now."""
@@ -80,21 +91,53 @@ def create_wal(
 class Journal:
     """The logs of a queue that this process owns."""
 
-    def __init__(self, filesystem: Filesystem, directory: Directory, wal: WalFile) -> None:
+    def __init__(
+        self,
+        filesystem: Filesystem,
+        directory: Directory,
+        wal: WalFile,
+        lock: threading.Lock,
+    ) -> None:
         """All that is in `wal` is durable."""
         self._filesystem = filesystem
         self._directory = directory
         self.wal = wal
-        self.lock = threading.Lock()
+        self.lock = lock
         self.changes = Changes(self.lock)
         # Held while a log is synced or closed, so that none is closed under a sync.
         self._syncing = threading.Lock()
-        self.written = 0
+        self._stored = 0
         self.durable = 0
         self.commit = GroupCommit(self._sync, 0)
         self._hidden: deque[tuple[int, Callable[[], None]]] = deque()
+        self._desk: Desk | None = None
+        self._staging: Staging | None = None
+        # Whether the desk may write to the staging buffer.
+        self.is_staging = False
         self._error: ForebayError | None = None
         self._failed = False
+
+    def stage(self, desk: Desk) -> None:
+        """Lets small batches go to the staging buffer, to which the desk may write too."""
+        self._desk = desk
+        self._staging = Staging(self._directory, _STAGING_BYTES)
+
+    @property
+    def next_batch(self) -> int:
+        """The number of the next batch. Lock held."""
+        if self.is_staging and self._desk is not None:
+            return self._desk.number
+        return self.wal.next_batch
+
+    @property
+    def position(self) -> int:
+        """Where in the open log the next batch goes."""
+        return self.wal.position + self._staged_bytes
+
+    @property
+    def written(self) -> int:
+        """The end of all that was written."""
+        return self._stored + self._staged_bytes
 
     def check(self) -> None:
         """Raises if the handle can no longer be used."""
@@ -109,6 +152,7 @@ class Journal:
     def fail(self, error: BaseException) -> None:
         """Ends the handle: everything raises from now on. The first reason stays."""
         self._failed = True
+        self._let_go()
         if self._error is None:
             self._error = (
                 error
@@ -119,23 +163,49 @@ class Journal:
     @unbroken
     def append(self, records: Sequence[Record]) -> int:
         """Writes a batch; gives the end to wait for. Lock held."""
-        return self.append_bytes(self.wal.batches.encode(records, self.wal.next_batch))
+        return self.append_bytes(self.wal.batches.encode(records, self.next_batch))
 
     @unbroken
     def append_bytes(self, data: Buffer) -> int:
-        """Writes a batch that is encoded for the open log; gives the end. Lock held."""
+        """Writes a batch that is encoded as `next_batch`; gives the end. Lock held."""
         self.check()
+        if self._desk is not None and self._staging is not None:
+            if self._put(self._desk, self._staging, data):
+                return self.written
+            self.drain()
         position = self.wal.position
         try:
-            self.written += self.wal.write_batch(data)
+            self._stored += self.wal.write_batch(data)
         except OSError:
-            try:
-                # A part of a batch would pass for a torn end, with good ones behind it.
-                self.wal.file.truncate(position)
-            except OSError as error:
-                self.fail(error)
+            self._cut_back(position)
             raise
         return self.written
+
+    @unbroken
+    def drain(self) -> None:
+        """Moves what is in the staging buffer into the log; if that fails, it stays. Lock held."""
+        desk, staging = self._desk, self._staging
+        if not self.is_staging or desk is None or staging is None:
+            return
+        position = self.wal.position
+        size = self._staged_bytes
+        if size:
+            try:
+                with staging.chunk(desk.position) as data:
+                    write_all(self.wal.file, data, position)
+            except OSError:
+                self._cut_back(position)
+                raise
+        self.wal.position += size
+        self.wal.batch_count = desk.number
+        self._stored += size
+        self.is_staging = False
+        desk.close()
+
+    def announce(self) -> None:
+        """Wakes all who wait for news of the queue."""
+        with self.lock:
+            self.changes.announce()
 
     def when_durable(self, end: int, action: Callable[[], None]) -> None:
         """Does something when all below an end is durable, in order. Lock held."""
@@ -152,6 +222,7 @@ class Journal:
         """Makes all that was written durable."""
         with self.lock:
             self.check()
+            self.drain()
             end = self.written
         self.wait(end)
 
@@ -173,6 +244,7 @@ class Journal:
 
         The caller has just synced: little is left to do under the lock.
         """
+        self.drain()
         before = self.wal
         try:
             before.file.sync()
@@ -197,17 +269,22 @@ class Journal:
             if self._error is not None:
                 return
             self._error = Closed(f"{self._directory.path} is closed")
+            self.drain()
             end = self.written
         self.wait(end)
 
     def close(self, others: Sequence[WalFile]) -> None:
         """Closes all files."""
         with self._syncing:
+            self._let_go()
+            if self._staging is not None:
+                self._staging.close()
             for wal in (self.wal, *others):
                 wal.file.close()
 
     def disown(self, error: Closed) -> None:
         """Ends the handle in the child of a fork."""
+        self._let_go()
         self.lock = threading.Lock()
         self.changes = Changes(self.lock)
         self._error = error
@@ -226,6 +303,7 @@ class Journal:
                 # Who closes the queue still has all synced that was written before.
                 if self._failed:
                     self.check()
+                self.drain()
                 end, wal, position = self.written, self.wal, self.wal.position
             try:
                 wal.file.sync()
@@ -236,3 +314,46 @@ class Journal:
             wal.durable = max(wal.durable, position)
             self._publish(end)
         return end
+
+    def _put(self, desk: Desk, staging: Staging, data: Buffer) -> bool:
+        """Puts a batch into the staging buffer; False if it is too large for what is left."""
+        if not self.is_staging:
+            self._begin(desk, staging)
+        end = desk.position + len(data)
+        if end > staging.size:
+            return False
+        staging.buffer[desk.position : end] = data
+        desk.skip(len(data))
+        return True
+
+    def _begin(self, desk: Desk, staging: Staging) -> None:
+        """Begins a chunk in the staging buffer, with a mark of what is durable by now."""
+        wal = self.wal
+        place = STAGED_PLACE.pack(wal.position)
+        staging.begin(wal.batches.header.encode() + place, wal.batch_count)
+        desk.open(staging.buffer, STAGED_BYTES, staging.size, wal.batch_count, wal.batches.seed)
+        self.is_staging = True
+        if wal.durable > wal.marked:
+            mark = wal.batches.encode_durable(wal.durable, wal.batch_count)
+            staging.buffer[desk.position : desk.position + len(mark)] = mark
+            desk.skip(len(mark))
+            wal.marked = wal.durable
+
+    @property
+    def _staged_bytes(self) -> int:
+        if not self.is_staging or self._desk is None:
+            return 0
+        return self._desk.position - STAGED_BYTES
+
+    def _let_go(self) -> None:
+        """Lets the desk write no more; what is in the staging buffer stays there."""
+        self.is_staging = False
+        if self._desk is not None:
+            self._desk.close()
+
+    def _cut_back(self, position: int) -> None:
+        """Cuts a part of a batch off: it would pass for a torn end, with good ones behind it."""
+        try:
+            self.wal.file.truncate(position)
+        except OSError as error:
+            self.fail(error)

@@ -1,11 +1,13 @@
 """Reads the logs of a deadline queue, and tells what a power cut left from damage.
 
 What a power cut takes is a suffix: a bad batch that was never known to be durable ends its log,
-even if good ones follow. One that was durable is damage, and costs itself.
+even if good ones follow. One that was durable is damage, and costs itself. Batches in the staging
+buffer are the end of the log that their chunk names.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
@@ -14,14 +16,20 @@ from forebay.formats.deadline import parse_file_name
 from forebay.formats.deadline_wal import (
     HEADER_BYTES,
     Durable,
-    Record,
+    Header,
     decode_header,
     repair_header,
-    scan_all,
+    scan_rows,
+    whole_bytes,
 )
 from forebay.frames import Damage
+from forebay.kernels import deadline_wal as kernel
 from forebay.storage import atomic
 from forebay.storage.filesystem import Directory
+from forebay.storage.staging import Staged
+
+# Behind the header of the log in that of a staged chunk: where in the log the chunk goes.
+STAGED_PLACE = struct.Struct("<Q")
 
 
 @dataclass(slots=True)
@@ -30,7 +38,7 @@ class FoundLog:
 
     name: str
     data: bytes
-    records: list[Record | Durable | Damage]
+    parts: list[list[kernel.Record] | Durable | Damage]
     followed: bool = False
 
     def judge(self, damage: Damage) -> Damage:
@@ -42,34 +50,37 @@ class FoundLog:
         if damage.position < HEADER_BYTES:
             # A header is durable before anything else is: without it, all is lost.
             return damage
-        marks = (record.position for record in self.records if isinstance(record, Durable))
+        marks = (part.position for part in self.parts if isinstance(part, Durable))
         if self.followed or damage.torn or damage.position < max(marks, default=0):
             return damage
         return replace(damage, length=len(self.data) - damage.position, torn=True)
 
 
 def read_logs(
-    directory: Directory, names: Iterable[str]
-) -> Iterator[tuple[FoundLog, Record | Damage]]:
-    """Yields the records of logs, the oldest first, and what of them does not verify."""
-    logs = [_read(directory, name) for name in names]
+    directory: Directory, names: Iterable[str], staged: Staged | None
+) -> Iterator[tuple[FoundLog, list[kernel.Record] | Damage]]:
+    """Yields the records of logs, the oldest first, some at a time, and what does not verify.
+
+    `staged` is what was in the staging buffer before the names were listed.
+    """
+    logs = [_read(directory, name, staged) for name in names]
     followed = False
     for log in reversed(logs):
         # A log is synced before the next one gets its first batch.
         log.followed = followed
-        followed = followed or any(not isinstance(record, Damage) for record in log.records)
+        followed = followed or any(not isinstance(part, Damage) for part in log.parts)
     for log in logs:
-        for record in log.records:
-            if isinstance(record, Damage):
-                damage = log.judge(record)
+        for part in log.parts:
+            if isinstance(part, Damage):
+                damage = log.judge(part)
                 yield log, damage
                 if damage.torn:
                     break
-            elif not isinstance(record, Durable):
-                yield log, record
+            elif not isinstance(part, Durable):
+                yield log, part
 
 
-def _read(directory: Directory, name: str) -> FoundLog:
+def _read(directory: Directory, name: str, staged: Staged | None) -> FoundLog:
     path = f"{directory.path}/{name}"
     data = atomic.read_small(directory, name)
     if data is None:
@@ -84,4 +95,18 @@ def _read(directory: Directory, name: str) -> FoundLog:
             torn = not data[HEADER_BYTES:].strip(b"\0")
             return FoundLog(name, data, [Damage(path, 0, len(data), str(error), torn)])
         header = repaired
-    return FoundLog(name, data, list(scan_all(data, path, header)))
+    if staged is not None and staged.header[:HEADER_BYTES] == header.encode():
+        data = _join(data, staged, header)
+    return FoundLog(name, data, list(scan_rows(data, path, header)))
+
+
+def _join(data: bytes, staged: Staged, header: Header) -> bytes:
+    """Puts staged batches behind those of the log that they belong to.
+
+    Where bytes before them are missing, zeros stand: a hole that a power cut has left.
+    """
+    (position,) = STAGED_PLACE.unpack(staged.header[HEADER_BYTES:])
+    whole = staged.frames[: whole_bytes(staged.frames, staged.index, header)]
+    if position + len(whole) <= len(data):
+        return data
+    return data[:position].ljust(position, b"\0") + whole

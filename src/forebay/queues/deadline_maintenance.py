@@ -1,4 +1,4 @@
-"""What a deadline queue does by itself: sync, freeze and merge, each when it is due."""
+"""What a deadline queue does by itself: drain, sync, freeze and merge, each when it is due."""
 
 from __future__ import annotations
 
@@ -38,14 +38,22 @@ class DeadlineMaintenance(Background["DeadlineQueue"]):
         self._journal = journal
         self._upkeep = upkeep
         self._verbs = verbs
+        self._desk = queue._desk
         self._due[_LOOK] = clock.monotonic() + _LOOK_SECONDS
         self._start()
 
     def notice(self) -> None:
-        """Takes note that something was written: it will have to be synced or frozen."""
+        """Takes note that something was written: it will have to be drained, synced or frozen."""
         super().notice()
         if self._upkeep.wants_freeze:
             self._wake.set()
+
+    def _needs_drain(self) -> bool:
+        return self._journal.is_staging
+
+    def _drain(self) -> None:
+        with self._journal.lock:
+            self._journal.drain()
 
     def _needs_sync(self) -> bool:
         return self._sync_policy == "interval" and self._journal.written > self._journal.durable
@@ -68,5 +76,5 @@ class DeadlineMaintenance(Background["DeadlineQueue"]):
         """Reserves ids before they run out, so that no enqueue has to wait for it."""
         with self._journal.lock:
             self._journal.check()
-            next_id = self._verbs.next_id
+            next_id = self._desk.next_id
         self._verbs.reserve_from(next_id, IDS_AT_ONCE // 2)

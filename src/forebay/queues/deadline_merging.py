@@ -8,10 +8,10 @@ from __future__ import annotations
 from forebay.formats.deadline import FileKind
 from forebay.queues.deadline_runs import RunSet
 
-SETS_MAX = 16
+SETS_MAX = 48
 # So many sets of like size are worth a merge: each entry is rewritten about once for each power.
-_LIKE_MIN = 4
-_LIKE_FACTOR = 2
+_LIKE_MIN = 12
+_LIKE_FACTOR = 4
 # A set below this is as small as any other.
 _SMALL_BYTES = 64 * 1024
 
@@ -23,24 +23,25 @@ def choose_merge(sets: list[RunSet], *, everything: bool = False) -> tuple[int, 
         return (0, 0) if not sets or only else (0, len(sets))
     gone = sum(each.entry_count(FileKind.TOMBSTONE_RUN) for each in sets)
     items = sum(each.entry_count(FileKind.PENDING_RUN) for each in sets)
-    if len(sets) > 1 and gone and 2 * gone >= items:
+    # Of what the sets take, two fifths would go.
+    if len(sets) > 1 and gone and 5 * gone >= 2 * items:
         return 0, len(sets)
     first = _first_alike(sets)
     if len(sets) - first >= _LIKE_MIN:
-        return first, min(len(sets) - first, SETS_MAX)
+        return first, len(sets) - first
     if len(sets) > SETS_MAX:
         return len(sets) - _LIKE_MIN, _LIKE_MIN
     return 0, 0
 
 
 def _first_alike(sets: list[RunSet]) -> int:
-    """Gives the oldest set from which on none is much larger than all newer ones together."""
-    newer = 0
+    """Gives the oldest set from which on none is much larger than all newer ones."""
+    largest = _SMALL_BYTES
     first = len(sets)
     while first > 0:
         size = max(sets[first - 1].size, _SMALL_BYTES)
-        if newer and size > _LIKE_FACTOR * max(newer, _SMALL_BYTES):
+        if first < len(sets) and size > _LIKE_FACTOR * largest:
             break
-        newer += size
+        largest = max(largest, size)
         first -= 1
     return first

@@ -13,16 +13,16 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import itemgetter
 
 from forebay.errors import Damaged
-from forebay.formats.deadline import FileKind, Key, Tombstone, file_name
+from forebay.formats.deadline import FileKind, file_name
 from forebay.formats.deadline_manifest import NAME, Manifest, SetRow, decode_manifest
-from forebay.formats.deadline_wal import Dequeued, Record
 from forebay.frames import Damage
+from forebay.kernels.deadline_memory import replay
+from forebay.kernels.deadline_wal import BATCH_BYTES, DEQUEUED
 from forebay.queues.deadline_journal import WalFile, create_wal
 from forebay.queues.deadline_logs import FoundLog, read_logs
 from forebay.queues.deadline_manifest import ManifestFile
@@ -31,12 +31,12 @@ from forebay.queues.deadline_runs import RunSet, open_set
 from forebay.queues.deadline_segment import Segment
 from forebay.storage import atomic, quarantine
 from forebay.storage.filesystem import Directory, Filesystem
+from forebay.storage.staging import read_staged
 
 _logger = logging.getLogger(__name__)
-IDS_AT_ONCE = 65_536
-# A batch of the new log holds so many bytes of values, or one record.
+IDS_AT_ONCE = 1 << 20
+# A batch of the new log has so many bytes at most, or one record.
 _BATCH_BYTES = 1 << 20
-_RECORD_BYTES = 64
 
 
 @dataclass(slots=True)
@@ -147,8 +147,8 @@ class Recovery:
         for row in self._manifest.sets:
             opened = open_set(self._directory, row)
             self._sets.append(opened)
-            if len(opened.files) < len(row.kinds):
-                self._damage.append(Damage(self._directory.path, 0, 0, f"a file of {row.number:x}"))
+            for kind in row.kinds - opened.files.keys():
+                self._keep_run(file_name(row.number, kind))
             self._damage += opened.damage
             for file in opened.files.values():
                 self._highest_id = max(self._highest_id, file.run.footer.max_id)
@@ -193,17 +193,15 @@ class Recovery:
 
     def _replay(self) -> None:
         """Reads the logs into memory; what of them does not verify is kept aside and noted."""
-        for log, record in read_logs(self._directory, map(wal_name, self._wals)):
-            if isinstance(record, Damage):
-                self._keep(log, record)
-            else:
-                self._take(record)
-
-    def _take(self, record: Record) -> None:
-        self._segment.replay(record)
-        self._highest_id = max(self._highest_id, record.key.id)
-        if isinstance(record, Dequeued):
-            self._floor_ms = max(self._floor_ms, record.key.deadline_ms)
+        staged = read_staged(self._directory)
+        for log, part in read_logs(self._directory, map(wal_name, self._wals), staged):
+            if isinstance(part, Damage):
+                self._keep(log, part)
+                continue
+            replay(self._segment, part)
+            self._highest_id = max(self._highest_id, *(row[2] for row in part))
+            given_out = (row[1] for row in part if row[0] == DEQUEUED)
+            self._floor_ms = max(self._floor_ms, max(given_out, default=0))
 
     def _keep(self, log: FoundLog, damage: Damage) -> None:
         """Keeps bytes of a log that do not verify."""
@@ -215,12 +213,29 @@ class Recovery:
             _logger.warning("%s, byte %d: %s", damage.path, damage.position, damage.reason)
             self._damage.append(damage)
 
+    def _keep_run(self, name: str) -> None:
+        """Keeps a run that cannot be read at all: nothing names it from now on."""
+        path = f"{self._directory.path}/{name}"
+        try:
+            quarantine.keep_file(self._directory, name)
+        except FileNotFoundError:
+            self._damage.append(Damage(path, 0, 0, "the file is missing"))
+        else:
+            self._damage.append(Damage(path, 0, 0, "it cannot be read; kept in quarantine/"))
+
     def _write_log(self) -> WalFile:
         """Writes what the logs leave into a new one; durable on return, under another name."""
         wal = create_wal(self._filesystem, self._directory, self._number, atomic.TEMPORARY)
         try:
-            for batch in _batches(self._segment):
-                wal.write(batch)
+            buffer = bytearray(_BATCH_BYTES)
+            row = 0
+            while row < self._segment.used:
+                needed = BATCH_BYTES + self._segment.record_size(row)
+                if needed > len(buffer):
+                    buffer = bytearray(needed)
+                row, size = self._segment.put_records(row, buffer, len(buffer))
+                if size:
+                    wal.write_records(buffer, size)
             wal.file.sync()
             self._directory.sync()
             wal.durable = wal.position
@@ -228,27 +243,3 @@ class Recovery:
             wal.file.close()
             raise
         return wal
-
-
-def _batches(segment: Segment) -> Iterator[list[Record]]:
-    """Yields what a segment holds, in batches for a log."""
-    batch: list[Record] = []
-    size = 0
-    for record in _records(segment):
-        more = _RECORD_BYTES + (
-            0 if isinstance(record, Tombstone | Dequeued) else len(record.value)
-        )
-        if batch and size + more > _BATCH_BYTES:
-            yield batch
-            batch, size = [], 0
-        batch.append(record)
-        size += more
-    if batch:
-        yield batch
-
-
-def _records(segment: Segment) -> Iterator[Record]:
-    yield from segment.items.values()
-    yield from (Tombstone(Key(*key)) for key in segment.tombstones)
-    for key, (count, time_ms) in segment.marks.items():
-        yield Dequeued(Key(*key), count, time_ms)

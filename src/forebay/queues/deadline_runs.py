@@ -7,25 +7,32 @@ that an item and its tombstone are met together, and gives out only what is aliv
 
 from __future__ import annotations
 
-import heapq
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from forebay.errors import Damaged, ForebayError
-from forebay.formats.deadline import BURIED_BIT, FileKind, Item, Key, Tombstone, file_name
+from forebay.errors import Damaged, ForebayError, NotAQueue
+from forebay.formats.deadline import BURIED_BIT, FileKind, Key, file_name
 from forebay.formats.deadline_manifest import SetRow
 from forebay.formats.deadline_rebuild import rebuild_run
-from forebay.formats.deadline_runs import Run, decode_row
+from forebay.formats.deadline_runs import Run
 from forebay.frames import Damage
-from forebay.kernels.deadline_block import Block
+from forebay.kernels import deadline_block as blocks
+from forebay.kernels import deadline_view as kernel
+from forebay.kernels.deadline_view import Cursor, RunView
 from forebay.queues.deadline_segment import KeyTuple
 from forebay.storage.filesystem import Directory, File
 
 _logger = logging.getLogger(__name__)
+BadBlocks = list[tuple[FileKind, Damage]]
 FIRST_BURIED = Key(BURIED_BIT, 0)
 # No key is above it.
 LAST_KEY = (1 << 48, 0)
+_CURSOR_KINDS = {
+    FileKind.PENDING_RUN: kernel.ITEMS,
+    FileKind.TOMBSTONE_RUN: kernel.TOMBSTONES,
+    FileKind.DEQUEUED_RUN: kernel.MARKS,
+}
 
 
 @dataclass(slots=True)
@@ -115,7 +122,7 @@ def _open_run(directory: Directory, name: str, kind: FileKind) -> RunFile:
         size = file.size()
         try:
             run = Run.open(read, size, path)
-        except Damaged:
+        except (Damaged, NotAQueue):
             run = rebuild_run(read, size, path)
             _logger.warning("%s: read by its blocks: %s", path, run.damage)
     except BaseException:
@@ -124,84 +131,46 @@ def _open_run(directory: Directory, name: str, kind: FileKind) -> RunFile:
     return RunFile(kind, run, file, size)
 
 
-class Cursor:
-    """A place in a run. `key` is that of the next entry; `LAST_KEY` behind the last."""
+class _Loader:
+    """Gives the blocks of a run from one on; bad ones are noted and left out."""
 
-    __slots__ = ("_block", "_index", "_on_damage", "_row", "file", "key")
+    def __init__(self, file: RunFile, row: int, damage: BadBlocks) -> None:
+        self._file = file
+        self._row = row
+        self._damage = damage
 
-    def __init__(self, file: RunFile, start: KeyTuple, on_damage: Callable[[Damage], None]) -> None:
-        self.file = file
-        self._on_damage = on_damage
-        self.key = LAST_KEY
-        self._block: Block | None = None
-        self._index = 0
-        self._row = file.run.row_of(Key(*start)) - 1
-        self._next_block()
-        if self._block is not None and self.key < start:
-            self._index = self._block.search(*start)
-            self._settle()
-
-    def advance(self) -> None:
-        """Goes on to the next entry; if the disk fails, it stays."""
-        self._index += 1
-        try:
-            self._settle()
-        except BaseException:
-            self._index -= 1
-            raise
-
-    def entry(self) -> Item | Tombstone:
-        """Gives the entry that it stands at."""
-        assert self._block is not None
-        return decode_row(self._block.row(self._index))
-
-    def _settle(self) -> None:
-        block = self._block
-        if block is not None and self._index < block.count:
-            self.key = (block.deadline(self._index), block.id(self._index))
-        else:
-            self._next_block()
-
-    def _next_block(self) -> None:
-        run = self.file.run
-        row = self._row
-        while True:
-            row += 1
-            if row >= len(run.places):
-                self._row, self._block, self.key = row, None, LAST_KEY
-                return
-            block = run.load(row)
-            if isinstance(block, Damage):
-                self._on_damage(block)
-                continue
-            self._row, self._block, self._index = row, block, 0
-            self.key = (block.deadline(0), block.id(0))
-            return
+    def __call__(self) -> blocks.Block | None:
+        run = self._file.run
+        while self._row < len(run.places):
+            block = run.load(self._row)
+            self._row += 1
+            if not isinstance(block, Damage):
+                return block
+            self._damage.append((self._file.kind, block))
+        return None
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """An item that is alive: where it is, and how often the runs say that it was given out."""
-
-    key: KeyTuple
-    cursor: Cursor
-    mark: int
+def start_cursor(file: RunFile, start: KeyTuple, damage: BadBlocks) -> Cursor:
+    """Makes a cursor at the first entry of a run from a key on; bad blocks go to `damage`."""
+    loader = _Loader(file, file.run.row_of(Key(*start)), damage)
+    return Cursor(_CURSOR_KINDS[file.kind], loader, *start)
 
 
 class View:
     """All sets, by key. Called with the queue's lock held.
 
-    Whatever a cursor has passed is dead, or known to who asks. Bad blocks are left in `damage`.
+    Whatever a cursor of `runs` has passed is dead, or known to who asks. Bad blocks are left in
+    `damage`.
     """
 
-    def __init__(self, sets: list[RunSet]) -> None:
+    def __init__(self, sets: list[RunSet], damage: BadBlocks) -> None:
         self.sets = sets
-        self.damage: list[tuple[FileKind, Damage]] = []
-        self._cursors: list[Cursor] = []
-        self._order: list[tuple[KeyTuple, int, Cursor]] = []
+        self.damage = damage
+        self.runs = RunView()
+        self._items: dict[int, Cursor] = {}
         lows = [each.low_water for each in sets if FileKind.PENDING_RUN in each.files]
         others = min(lows, default=LAST_KEY)
-        self._take([c for each in sets for c in self._start(each, each.low_water, others)])
+        self._take([pair for each in sets for pair in self._start(each, each.low_water, others)])
 
     def add(self, newest: RunSet) -> None:
         """Takes in a set that is newer than all others.
@@ -214,7 +183,7 @@ class View:
         self._take(cursors)
 
     def replace(self, old: list[RunSet], new: RunSet) -> None:
-        """Puts what a merge left into the place of what it was made of.
+        """Puts what a merge left into the place of what it was made of; `runs` is another then.
 
         All cursors go back to where the last of them is: then each tombstone is met again with the
         item that it takes away.
@@ -222,92 +191,55 @@ class View:
         start = min(self.positions(), default=LAST_KEY)
         at = self.sets.index(old[0])
         sets = [*self.sets[:at], *([new] if new.files else []), *self.sets[at + len(old) :]]
-        cursors = [cursor for each in sets for cursor in self._start(each, start, start)]
+        cursors = [pair for each in sets for pair in self._start(each, start, start)]
         self.sets = sets
-        self._cursors.clear()
-        self._order.clear()
+        self.runs = RunView()
+        self._items.clear()
         self._take(cursors)
 
     def positions(self) -> list[KeyTuple]:
         """Gives the keys that the cursors stand at."""
-        return [cursor.key for cursor in self._cursors]
+        return [(cursor.deadline, cursor.id) for cursor in self.runs.cursors]
 
     def low_water(self, each: RunSet) -> KeyTuple:
         """Gives the key below which the cursor of a set's items has passed all."""
-        items = each.files.get(FileKind.PENDING_RUN)
-        return next((c.key for c in self._cursors if c.file is items), LAST_KEY)
+        cursor = self._items.get(each.number)
+        return LAST_KEY if cursor is None else (cursor.deadline, cursor.id)
 
-    def head(self, passes: Callable[[KeyTuple], bool]) -> Found | None:
-        """Gives the first pending item that is alive, and stays there.
+    def alive(
+        self, start: KeyTuple, damage: BadBlocks
+    ) -> Iterator[tuple[KeyTuple, blocks.Row, int]]:
+        """Yields every item from a key on without a tombstone in the runs, buried ones too.
 
-        `passes` says of a key that it is to be left out: its tombstone is in memory, or it is given
-        out already.
+        Each with its key, and how often the runs say that it was given out. Bad blocks are left
+        out, and go to `damage`.
         """
-        order = self._order
-        while order and order[0][0][0] < BURIED_BIT:
-            found, same = self._meet()
-            if found is not None and not passes(found.key):
-                for cursor in same:
-                    self._push(cursor)
-                return found
-            self._pass(same)
-        return None
+        runs = RunView()
+        for each in self.sets:
+            for file in each.files.values():
+                low = each.low_water if file.kind is FileKind.PENDING_RUN else (0, 0)
+                runs.add(start_cursor(file, max(start, low), damage))
+        while runs.meet():
+            if runs.item is not None and not runs.dead:
+                row = runs.item.block.row(runs.item.at)
+                yield (runs.deadline, runs.id), row, runs.count
+            runs.go_on()
 
-    def alive(self) -> Iterator[Found]:
-        """Yields every item without a tombstone in the runs, buried ones too. Consumes the view."""
-        while self._order:
-            found, same = self._meet()
-            if found is not None:
-                yield found
-            self._pass(same)
-
-    def _pass(self, same: list[Cursor]) -> None:
-        """Lets cursors go on; if the disk fails, those that could not stay where they are."""
-        try:
-            for cursor in same:
-                cursor.advance()
-        finally:
-            for cursor in same:
-                self._push(cursor)
-
-    def _meet(self) -> tuple[Found | None, list[Cursor]]:
-        """Takes all cursors off that stand at the lowest key; gives what is alive there."""
-        order = self._order
-        key, _, cursor = heapq.heappop(order)
-        same = [cursor]
-        while order and order[0][0] == key:
-            same.append(heapq.heappop(order)[2])
-        item: Cursor | None = None
-        mark = 0
-        for cursor in same:
-            kind = cursor.file.kind
-            if kind is FileKind.TOMBSTONE_RUN:
-                return None, same
-            if kind is FileKind.PENDING_RUN:
-                item = cursor
-            else:
-                entry = cursor.entry()
-                assert isinstance(entry, Item)
-                mark = max(mark, entry.stats.dequeue_count)
-        return (None if item is None else Found(key, item, mark)), same
-
-    def _start(self, each: RunSet, items: KeyTuple, others: KeyTuple) -> list[Cursor]:
+    def _start(
+        self, each: RunSet, items: KeyTuple, others: KeyTuple
+    ) -> list[tuple[RunSet, FileKind, Cursor]]:
         """Makes cursors for a set; nothing changes if the disk fails."""
-        cursors = []
-        for kind, file in each.files.items():
-            start = items if kind is FileKind.PENDING_RUN else others
+        return [
+            (each, kind, start_cursor(file, items if _is_of_items(kind) else others, self.damage))
+            for kind, file in each.files.items()
+        ]
 
-            def note(damage: Damage, kind: FileKind = kind) -> None:
-                self.damage.append((kind, damage))
+    def _take(self, cursors: list[tuple[RunSet, FileKind, Cursor]]) -> None:
+        for each, kind, cursor in cursors:
+            self.runs.add(cursor)
+            if _is_of_items(kind):
+                self._items[each.number] = cursor
 
-            cursors.append(Cursor(file, start, note))
-        return cursors
 
-    def _take(self, cursors: list[Cursor]) -> None:
-        for cursor in cursors:
-            self._cursors.append(cursor)
-            self._push(cursor)
-
-    def _push(self, cursor: Cursor) -> None:
-        if cursor.key != LAST_KEY:
-            heapq.heappush(self._order, (cursor.key, id(cursor), cursor))
+def _is_of_items(kind: FileKind) -> bool:
+    return kind is FileKind.PENDING_RUN

@@ -21,16 +21,16 @@ from forebay.queues.deadline_journal import Journal, WalFile
 from forebay.queues.deadline_manifest import ManifestFile
 from forebay.queues.deadline_merging import choose_merge
 from forebay.queues.deadline_names import wal_name
-from forebay.queues.deadline_runs import RunSet, open_set
+from forebay.queues.deadline_runs import BadBlocks, RunSet, open_set
 from forebay.queues.deadline_segment import KeyTuple, Segment
 from forebay.queues.deadline_state import State
-from forebay.queues.deadline_writing import Row, SetWriter, merged_rows, segment_rows
+from forebay.queues.deadline_writing import SetWriter
 from forebay.queues.options import DeadlineOptions
 from forebay.queues.unbroken import unbroken
 from forebay.storage.filesystem import Directory, Filesystem
 
 # So many segments may be in memory before an enqueue waits for the freezing.
-_SEGMENTS_MAX = 3
+_SEGMENTS_MAX = 2
 
 
 class Upkeep:
@@ -77,7 +77,7 @@ class Upkeep:
         return (
             current.count >= self._options.segment_items
             or current.bytes >= self._options.segment_bytes
-            or self._journal.wal.position >= 2 * self._options.segment_bytes
+            or self._journal.position >= 2 * self._options.segment_bytes
             or bool(self._state.frozen)
         )
 
@@ -122,7 +122,7 @@ class Upkeep:
         """Saves in the manifest what is known by now; durable on return."""
         with self._journal.lock:
             marks, end = self._state.low_waters(), self._journal.written
-            floor_ms = self._state.floor_ms
+            floor_ms = self._state.desk.floor_ms
         # What is below a mark has a tombstone: that must not get lost alone.
         self._journal.wait(end)
 
@@ -139,6 +139,8 @@ class Upkeep:
 
     def _hand_over(self) -> None:
         """Begins a new log and a new segment, if the present ones hold anything."""
+        with self._journal.lock:
+            self._journal.drain()
         if self._journal.wal.batch_count == 0 and not self._state.current.count:
             return
         number = self._next_number
@@ -167,7 +169,7 @@ class Upkeep:
         """Writes the runs of a segment, has them read, and removes its log."""
         row = self._written.get(segment.number)
         if row is None:
-            row = self._writer(segment.number).write(segment_rows(segment))
+            row = self._writer(segment.number).freeze(segment)
             self._written[segment.number] = row
         following = min(
             number for number in (*self._wals, self._journal.wal.number) if number > segment.number
@@ -195,23 +197,22 @@ class Upkeep:
         self._next_number += 1
         # Files of its own: those of the view are read by others meanwhile.
         sources = [open_set(self._directory, each.row()) for each in chosen]
-        damage: list[Damage] = []
+        damage: BadBlocks = []
         try:
-            rows = merged_rows(sources, full=full, damage=damage)
-            row = self._writer(number).write(self._until_stopped(rows))
+            row = self._writer(number).merge(
+                sources, full=full, damage=damage, go_on=self._check_stopping
+            )
         finally:
             for source in sources:
                 source.close()
-        self.damage += damage
+        self.damage += [each for _, each in damage]
         self._found_damage = bool(damage)
         return row
 
-    def _until_stopped(self, rows: Iterator[Row]) -> Iterator[Row]:
-        """Passes rows on; ends a merge that somebody who closes the queue would wait for."""
-        for row in rows:
-            if self.stopping:
-                raise Closed(f"{self._directory.path} is closed")
-            yield row
+    def _check_stopping(self) -> None:
+        """Ends a merge that somebody who closes the queue would wait for."""
+        if self.stopping:
+            raise Closed(f"{self._directory.path} is closed")
 
     def _finish_merge(self, chosen: list[RunSet], row: SetRow) -> None:
         numbers = {each.number for each in chosen}
@@ -237,7 +238,7 @@ class Upkeep:
 
     @unbroken
     def _read_merged(self, chosen: list[RunSet], merged: RunSet) -> None:
-        self._state.view.replace(chosen, merged)
+        self._state.replace(chosen, merged)
         if self._found_damage:
             self._state.recount()
             self._found_damage = False

@@ -21,7 +21,6 @@ from forebay.formats.deadline import (
     Tombstone,
     check_entry,
 )
-from forebay.formats.deadline_wal import Dequeued, Record
 from forebay.queues.deadline_item import DeadlineItem, as_item
 from forebay.queues.deadline_journal import Journal
 from forebay.queues.deadline_manifest import ManifestFile
@@ -31,6 +30,8 @@ from forebay.queues.deadline_state import State
 from forebay.queues.options import DeadlineOptions
 from forebay.queues.unbroken import unbroken
 
+# Makes of the time now the deadlines that a caller asks for, in ms.
+Wanted = Callable[[int], Sequence[int]]
 TOO_MANY_ATTEMPTS = "max_attempts"
 
 
@@ -48,22 +49,21 @@ class Verbs:
         manifest: ManifestFile,
         options: DeadlineOptions,
         clock: SteadyClock,
-        next_id: int,
     ) -> None:
         self._journal = journal
         self._state = state
+        self._desk = state.desk
         self._manifest = manifest
         self._options = options
         self._clock = clock
         self.always = options.sync == "always"
-        self.next_id = next_id
 
     def fail(self, error: BaseException) -> None:
         """Ends the handle, whose memory may not be what the log says."""
         self._journal.fail(error)
 
-    def enqueue(self, values: list[bytes], wanted: Callable[[int], int]) -> list[int]:
-        """Takes in new items, all with the deadline that `wanted` makes of the time; gives ids."""
+    def enqueue(self, values: list[bytes], wanted: Wanted) -> list[int]:
+        """Takes in new items with the deadlines that `wanted` makes of the time; gives ids."""
         largest = max(map(len, values))
         if largest > VALUE_BYTES_MAX:
             raise RecordTooLarge(f"a value of {largest} bytes; at most {VALUE_BYTES_MAX}")
@@ -85,7 +85,7 @@ class Verbs:
         """Takes items away for good that the caller holds."""
         with self._journal.lock:
             self._check_leases(items)
-            end = self._change([], list(dict.fromkeys(item.key for item in items)))
+            end = self._remove(list(dict.fromkeys(item.key for item in items)))
         self._settle(end)
 
     def requeue(
@@ -103,7 +103,7 @@ class Verbs:
             deadline_ms = max(self._no_earlier(wanted(now), now), item.deadline_ms + 1)
             stats = Stats(item.enqueue_ms, now, item.dequeue_count)
             copy = Item(Key(deadline_ms, item.id), stored, stats)
-            end = self._change([copy], [item.key])
+            end = self._change(copy, item.key)
         self._settle(end)
 
     def touch(self, item: DeadlineItem, lease_seconds: float | None) -> None:
@@ -111,7 +111,7 @@ class Verbs:
         seconds = self._options.lease_seconds if lease_seconds is None else lease_seconds
         with self._journal.lock:
             self._check_leases([item])
-            self._state.extend(item.key, self._clock.now_ms() + round(seconds * 1000))
+            self._desk.leases.extend(*item.key, self._clock.now_ms() + round(seconds * 1000))
 
     def bury(self, item: DeadlineItem, reason: str, value: bytes | None = None) -> None:
         """Puts an item aside that the caller holds."""
@@ -120,6 +120,21 @@ class Verbs:
             stored = item.value if value is None else value
             end = self._bury(item, stored, reason)
         self._settle(end)
+
+    def reclaim(self, id: int, dequeue_count: int, lease_seconds: float | None) -> DeadlineItem:
+        """Gives an item to who took it before, as long as nobody else did since."""
+        seconds = self._options.lease_seconds if lease_seconds is None else lease_seconds
+        with self._journal.lock:
+            self._journal.check()
+            now = self._clock.now_ms()
+            self._desk.leases.expire(now)
+            found = self._state.find_id(id)
+            if found is None or found[0].buried or found[1] != dequeue_count:
+                raise _lost(id, dequeue_count)
+            item = as_item(*found)
+            if not self._desk.leases.holds(*item.key, dequeue_count):
+                self._desk.leases.lend(*item.key, dequeue_count, now + round(seconds * 1000))
+            return item
 
     def kick(self, items: Iterable[DeadlineItem]) -> int:
         """Makes buried items pending again, now, with all their attempts; gives how many."""
@@ -132,7 +147,7 @@ class Verbs:
                     continue
                 deadline_ms = max(self._no_earlier(now, now), item.deadline_ms + 1)
                 copy = Item(Key(deadline_ms, item.id), item.value, Stats(item.enqueue_ms, now))
-                end = self._change([copy], [item.key])
+                end = self._change(copy, item.key)
                 count += 1
         if count:
             self._settle(end)
@@ -146,7 +161,7 @@ class Verbs:
             if found is None:
                 return False
             key = found[0].key
-            end = self._change([], [(key.deadline_ms, key.id)])
+            end = self._remove([(key.deadline_ms, key.id)])
         self._settle(end)
         return True
 
@@ -154,60 +169,70 @@ class Verbs:
         """Sees to it that so many ids may be given out, and none of them again after a crash."""
         if next_id + count > self._manifest.manifest.next_id:
             self._manifest.reserve_ids(next_id + count + IDS_AT_ONCE)
+        self._desk.ids_end = self._manifest.manifest.next_id
 
     @unbroken
-    def _enqueue(self, values: list[bytes], wanted: Callable[[int], int]) -> tuple[int, list[int]]:
+    def _enqueue(self, values: list[bytes], wanted: Wanted) -> tuple[int, list[int]]:
         self._journal.check()
         batches = self._journal.wal.batches
         size = batches.fresh_size(values)
         self._check_room(size)
         now = self._clock.now_ms()
-        deadline_ms = self._no_earlier(wanted(now), now)
-        self.reserve_from(self.next_id, len(values))
-        first = self.next_id
+        least = min(now, self._desk.floor_ms)
+        deadlines = [max(deadline_ms, least) for deadline_ms in wanted(now)]
+        first = self._desk.next_id
+        self.reserve_from(first, len(values))
         buffer = bytearray(size)
-        deadlines = [deadline_ms] * len(values)
-        number = self._journal.wal.next_batch
-        batches.encode_fresh(values, deadlines, buffer, first, now, number)
+        batches.encode_fresh(values, deadlines, buffer, first, now, self._journal.next_batch)
         end = self._journal.append_bytes(buffer)
-        self.next_id = first + len(values)
-        stats = Stats(now)
-        ids = list(range(first, self.next_id))
-        for id, value in zip(ids, values, strict=True):
-            self._state.add(Item(Key(deadline_ms, id), value, stats))
-        self._show([(deadline_ms, id) for id in ids], end)
+        self._desk.next_id = first + len(values)
+        self._desk.total += len(values)
+        ids = list(range(first, first + len(values)))
+        self._state.current.add_fresh(values, deadlines, first, now, not self.always)
+        if self.always:
+            self._show_when_durable(list(zip(deadlines, ids, strict=True)), end)
+        else:
+            self._journal.changes.announce()
         return end, ids
 
     @unbroken
     def _dequeue(self, count: int, lease_ms: int) -> tuple[int, list[DeadlineItem]]:
         self._journal.check()
-        state = self._state
-        now = self._clock.now_ms()
-        state.expire(now)
+        desk, now = self._desk, self._clock.now_ms()
         items: list[DeadlineItem] = []
         end = 0
         try:
-            while len(items) < count:
-                key = state.head()
-                if key is None or key[0] > now:
+            while True:
+                items += desk.choose(count - len(items), now, lease_ms)
+                if desk.worn is None:
                     break
-                stored, before = state.load_head(key)
-                if before >= (self._options.max_attempts or before + 1):
-                    # It came back without a word: its lease ended, or its taker died.
-                    self._bury(as_item(stored, before), stored.value, TOO_MANY_ATTEMPTS)
-                    continue
-                state.lend(key, before + 1, now + lease_ms)
-                items.append(as_item(stored, before + 1))
+                # It came back without a word: its lease ended, or its taker died.
+                self._bury(desk.worn, desk.worn.value, TOO_MANY_ATTEMPTS)
             if items:
-                marks = [Dequeued(Key(*item.key), item.dequeue_count, now) for item in items]
-                end = self._journal.append(marks)
+                batches = self._journal.wal.batches
+                deadlines = [item.deadline_ms for item in items]
+                ids, counts = zip(*(item.token for item in items), strict=True)
+                number = self._journal.next_batch
+                end = self._journal.append_bytes(
+                    batches.encode_dequeued(deadlines, list(ids), list(counts), now, number)
+                )
         except BaseException:
-            for item in items:
-                state.give_back(item.key)
+            desk.give_back(items)
             raise
-        for item in items:
-            state.mark(item.key, item.dequeue_count, now)
+        desk.mark(items, now)
         return end, items
+
+    @unbroken
+    def _remove(self, gone: list[KeyTuple]) -> int:
+        """Writes tombstones in one batch, then takes note of them. Lock held."""
+        deadlines, ids = zip(*gone, strict=True)
+        number = self._journal.next_batch
+        data = self._journal.wal.batches.encode_tombstones(list(deadlines), list(ids), number)
+        end = self._journal.append_bytes(data)
+        for key in gone:
+            self._desk.kill(*key)
+        self._journal.changes.announce()
+        return end
 
     @unbroken
     def _bury(self, item: DeadlineItem, value: bytes, reason: str) -> int:
@@ -216,46 +241,39 @@ class Verbs:
         text = reason.encode(errors="replace")[:REASON_BYTES_MAX]
         stats = Stats(item.enqueue_ms, now, item.dequeue_count)
         copy = Item(Key(deadline_ms, item.id), value, stats, True, text)
-        return self._change([copy], [item.key])
+        return self._change(copy, item.key)
 
     @unbroken
-    def _change(self, items: list[Item], gone: list[KeyTuple]) -> int:
-        """Writes items and tombstones in one batch, then takes note of them. Lock held."""
-        for item in items:
-            check_entry(item)
-        records: list[Record] = [*items, *(Tombstone(Key(*key)) for key in gone)]
-        end = self._journal.append(records)
-        for key in gone:
-            self._state.kill(key)
-        for item in items:
-            self._state.add(item)
-        if items:
-            self._show([(item.key.deadline_ms, item.key.id) for item in items], end)
+    def _change(self, item: Item, gone: KeyTuple) -> int:
+        """Writes an item and the tombstone of its old copy in one batch. Lock held."""
+        check_entry(item)
+        end = self._journal.append([item, Tombstone(Key(*gone))])
+        self._desk.kill(*gone)
+        self._state.add(item)
+        key = (item.key.deadline_ms, item.key.id)
+        if self.always:
+            self._show_when_durable([key], end)
         else:
+            self._state.current.show(*key)
             self._journal.changes.announce()
         return end
 
-    def _show(self, keys: list[KeyTuple], end: int) -> None:
-        """Lets items be given out: under "always", when they are durable. Lock held."""
+    def _show_when_durable(self, keys: list[KeyTuple], end: int) -> None:
+        """Lets items be given out when they are durable. Lock held."""
         segment = self._state.current
 
         def show() -> None:
             for key in keys:
-                segment.show(key)
+                segment.show(*key)
 
-        self._journal.when_durable(end if self.always else 0, show)
-        if not self.always:
-            self._journal.changes.announce()
+        self._journal.when_durable(end, show)
 
     def _check_leases(self, items: Sequence[DeadlineItem]) -> None:
         self._journal.check()
-        now = self._clock.now_ms()
+        self._desk.leases.expire(self._clock.now_ms())
         for item in items:
-            if self._state.lease(item.key, item.dequeue_count, now) is None:
-                raise LeaseLost(
-                    f"item {item.id}, given out for the {item.dequeue_count}. time, is no longer "
-                    "the caller's: its lease has ended, or it is done with"
-                )
+            if not self._desk.leases.holds(*item.key, item.dequeue_count):
+                raise _lost(item.id, item.dequeue_count)
 
     def _check_room(self, size: int) -> None:
         limit = self._options.max_bytes
@@ -270,12 +288,19 @@ class Verbs:
         """Gives what runs and logs take. Lock held."""
         frozen = sum(segment.bytes for segment in self._state.frozen)
         sets = sum(each.size for each in self._state.view.sets)
-        return sets + frozen + self._journal.wal.position
+        return sets + frozen + self._journal.position
 
     def _no_earlier(self, wanted_ms: int, now_ms: int) -> int:
         """Lets no deadline fall behind what was given out, unless the clock itself did."""
-        return max(wanted_ms, min(now_ms, self._state.floor_ms))
+        return max(wanted_ms, min(now_ms, self._desk.floor_ms))
 
     def _settle(self, end: int) -> None:
         if self.always:
             self._journal.wait(end)
+
+
+def _lost(id: int, dequeue_count: int) -> LeaseLost:
+    return LeaseLost(
+        f"item {id}, given out for the {dequeue_count}. time, is no longer the caller's: "
+        "its lease has ended, or it is done with"
+    )

@@ -7,23 +7,20 @@ leaves no file. What counts is decided by the manifest, which is changed by who 
 from __future__ import annotations
 
 import contextlib
-import heapq
-from collections.abc import Iterable, Iterator
-from itertools import groupby
-from operator import itemgetter
+from collections.abc import Callable, Iterator
 
-from forebay.formats.deadline import Entry, FileKind, Item, Key, Stats, Tombstone, file_name
+from forebay.formats.deadline import FileKind, file_name
 from forebay.formats.deadline_manifest import SetRow
 from forebay.formats.deadline_runs import RunEncoder
-from forebay.frames import Damage
-from forebay.queues.deadline_runs import RunFile, RunSet
-from forebay.queues.deadline_segment import KeyTuple, Segment
+from forebay.kernels.deadline_memory import ITEM, MARK, TOMBSTONE
+from forebay.kernels.deadline_view import RunView, merge
+from forebay.queues.deadline_runs import BadBlocks, RunSet, start_cursor
+from forebay.queues.deadline_segment import Segment
 from forebay.storage.filesystem import Directory, File, Filesystem, write_all
 
-# How many entries are encoded at once: others may run in between.
-_ENTRIES_AT_ONCE = 128
-Row = tuple[FileKind, Entry]
-_FIRST = itemgetter(0)
+# In the order of the kinds that `merge` gives, from 1 on.
+_KINDS = (FileKind.PENDING_RUN, FileKind.TOMBSTONE_RUN, FileKind.DEQUEUED_RUN)
+_STATES = (ITEM, TOMBSTONE, MARK)
 
 
 class SetWriter:
@@ -32,145 +29,113 @@ class SetWriter:
     def __init__(
         self, filesystem: Filesystem, directory: Directory, number: int, compression: str
     ) -> None:
-        self._filesystem = filesystem
         self._directory = directory
         self._number = number
-        self._compression = compression
-        self._runs: dict[FileKind, _RunWriter] = {}
+        self._runs = [
+            _RunWriter(filesystem, directory, number, kind, compression) for kind in _KINDS
+        ]
 
-    def write(self, rows: Iterable[Row]) -> SetRow:
-        """Writes entries that are sorted by key, each to the file of its kind; durable."""
+    def freeze(self, segment: Segment) -> SetRow:
+        """Writes a segment that changes no more; durable on return."""
+        with self._whole():
+            for run, state in zip(self._runs, _STATES, strict=True):
+                rows = segment.sorted(state)
+                at = 0
+                while (at := segment.fill(rows, at, run.encoder.builder)) < len(rows):
+                    run.end_block()
+            return self._finish()
+
+    def merge(
+        self,
+        sets: list[RunSet],
+        *,
+        full: bool,
+        damage: BadBlocks,
+        go_on: Callable[[], None] = lambda: None,
+    ) -> SetRow:
+        """Writes what is left of sets; durable on return.
+
+        `full` says that no older set is left out: then tombstones and counts that meet no item are
+        dropped. Bad blocks cost their entries, and are noted. `go_on` raises if it is to end.
+        """
+        view = RunView()
+        # Also what is below the low-water mark: the tombstones of dead items must go with them.
+        for each in sets:
+            for file in each.files.values():
+                view.add(start_cursor(file, (0, 0), damage))
+        builders = [run.encoder.builder for run in self._runs]
+        with self._whole():
+            while kind := merge(view, full, *builders):
+                go_on()
+                self._runs[kind - 1].end_block()
+            return self._finish()
+
+    def _finish(self) -> SetRow:
+        kinds = frozenset(run.kind for run in self._runs if run.finish())
+        if kinds:
+            self._directory.sync()
+        return SetRow(self._number, kinds)
+
+    @contextlib.contextmanager
+    def _whole(self) -> Iterator[None]:
+        """Removes the files again if they could not all be written."""
         try:
-            for kind, entry in rows:
-                run = self._runs.get(kind)
-                if run is None:
-                    run = self._runs[kind] = self._create(kind)
-                run.add(entry)
-            for run in self._runs.values():
-                run.finish()
-            if self._runs:
-                self._directory.sync()
+            yield
         except BaseException:
-            self._remove()
+            for run in self._runs:
+                run.remove()
             raise
-        return SetRow(self._number, frozenset(self._runs))
-
-    def _create(self, kind: FileKind) -> _RunWriter:
-        name = file_name(self._number, kind)
-        with contextlib.suppress(FileNotFoundError):
-            self._directory.unlink(name)
-        # An index by id is for items only: nobody looks for the id of a tombstone.
-        encoder = RunEncoder(
-            self._filesystem.random_bytes(8),
-            compression=self._compression,
-            id_index=kind is FileKind.PENDING_RUN,
-        )
-        return _RunWriter(self._directory.create(name), encoder)
-
-    def _remove(self) -> None:
-        for kind, run in self._runs.items():
-            run.close()
-            with contextlib.suppress(OSError):
-                self._directory.unlink(file_name(self._number, kind))
 
 
 class _RunWriter:
-    """One file of a set."""
+    """One file of a set; there is none as long as it has no entry."""
 
-    def __init__(self, file: File, encoder: RunEncoder) -> None:
-        self._file = file
-        self._encoder = encoder
+    def __init__(
+        self,
+        filesystem: Filesystem,
+        directory: Directory,
+        number: int,
+        kind: FileKind,
+        compression: str,
+    ) -> None:
+        self.kind = kind
+        # An index by id is for items only: nobody looks for the id of a tombstone.
+        self.encoder = RunEncoder(
+            filesystem.random_bytes(8),
+            compression=compression,
+            id_index=kind is FileKind.PENDING_RUN,
+        )
+        self._directory = directory
+        self._name = file_name(number, kind)
+        self._file: File | None = None
         self._position = 0
-        self._waiting: list[Entry] = []
 
-    def add(self, entry: Entry) -> None:
-        self._waiting.append(entry)
-        if len(self._waiting) >= _ENTRIES_AT_ONCE:
-            self._flush()
+    def end_block(self) -> None:
+        """Writes the block that is full."""
+        self.encoder.end_block()
+        self._put(self.encoder.take())
 
-    def finish(self) -> None:
-        self._flush()
-        self._put(self._encoder.finish())
+    def finish(self) -> bool:
+        """Makes the file durable; False if there is none."""
+        if self._file is None and not self.encoder.builder.count:
+            return False
+        self._put(self.encoder.finish())
+        assert self._file is not None
         self._file.sync()
         self._file.close()
+        return True
 
-    def close(self) -> None:
-        self._file.close()
-
-    def _flush(self) -> None:
-        self._put(self._encoder.encode(self._waiting))
-        self._waiting.clear()
+    def remove(self) -> None:
+        """Removes the file, if there is one."""
+        if self._file is not None:
+            self._file.close()
+            with contextlib.suppress(OSError):
+                self._directory.unlink(self._name)
 
     def _put(self, data: bytes) -> None:
-        if data:
-            write_all(self._file, data, self._position)
-            self._position += len(data)
-
-
-def segment_rows(segment: Segment) -> Iterator[Row]:
-    """Yields what a segment that changes no more is frozen into, by key."""
-    for key in sorted([*segment.items, *segment.tombstones, *segment.marks]):
-        item = segment.items.get(key)
-        if item is not None:
-            yield FileKind.PENDING_RUN, item
-        elif key in segment.tombstones:
-            yield FileKind.TOMBSTONE_RUN, Tombstone(Key(*key))
-        else:
-            count, time_ms = segment.marks[key]
-            yield FileKind.DEQUEUED_RUN, Item(Key(*key), b"", Stats(time_ms, 0, count))
-
-
-def merged_rows(sets: list[RunSet], *, full: bool, damage: list[Damage]) -> Iterator[Row]:
-    """Yields what is left of sets by key.
-
-    `full` says that no older set is left out: then tombstones and counts that meet no item are
-    dropped. Otherwise they are kept, because an older set may hold that item. Bad blocks cost their
-    entries, and are noted.
-    """
-    streams = [_keyed(file, damage) for each in sets for file in each.files.values()]
-    merged = heapq.merge(*streams, key=_FIRST)
-    for _, same in groupby(merged, _FIRST):
-        found: dict[FileKind, Entry] = {}
-        for _, kind, entry in same:
-            before = found.get(kind)
-            # Of several counts the highest is that of the last time.
-            if before is None or _count(entry) >= _count(before):
-                found[kind] = entry
-        item = found.get(FileKind.PENDING_RUN)
-        tombstone = found.get(FileKind.TOMBSTONE_RUN)
-        mark = found.get(FileKind.DEQUEUED_RUN)
-        if tombstone is not None:
-            if item is None and not full:
-                yield FileKind.TOMBSTONE_RUN, tombstone
-        elif item is not None:
-            yield FileKind.PENDING_RUN, _with_mark(item, mark)
-        elif mark is not None and not full:
-            yield FileKind.DEQUEUED_RUN, mark
-
-
-def _count(entry: Entry) -> int:
-    return entry.stats.dequeue_count if isinstance(entry, Item) else 0
-
-
-def _keyed(file: RunFile, damage: list[Damage]) -> Iterator[tuple[KeyTuple, FileKind, Entry]]:
-    # Also what is below the low-water mark: the tombstones of dead items must go with them.
-    for entry in file.run.scan():
-        if isinstance(entry, Damage):
-            damage.append(entry)
-        else:
-            yield (entry.key.deadline_ms, entry.key.id), file.kind, entry
-
-
-def _with_mark(item: Entry, mark: Entry | None) -> Item:
-    assert isinstance(item, Item)
-    if not isinstance(mark, Item) or mark.stats.dequeue_count <= item.stats.dequeue_count:
-        return item
-    stats = item.stats
-    count = mark.stats.dequeue_count
-    return Item(
-        item.key,
-        item.value,
-        Stats(stats.enqueue_ms, stats.requeue_ms, count),
-        item.buried,
-        item.reason,
-    )
+        if self._file is None:
+            with contextlib.suppress(FileNotFoundError):
+                self._directory.unlink(self._name)
+            self._file = self._directory.create(self._name)
+        write_all(self._file, data, self._position)
+        self._position += len(data)

@@ -1,0 +1,93 @@
+"""`forebay merge`: makes one run of all, without what is gone."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import click
+
+from forebay import DeadlineQueue
+from forebay.cli import exits
+from forebay.cli.arguments import json_option, path_argument
+from forebay.cli.deadline_folder import Folder
+from forebay.cli.deadline_tokens import opened
+from forebay.cli.interrupts import Interrupted, Interrupts
+from forebay.cli.output import Bar, plural, say, size_text, write_json
+
+_LOOK_SECONDS = 0.1
+
+
+@click.command("merge")
+@path_argument
+@json_option
+def command(path: str, as_json: bool) -> int:
+    """Merge all runs of the deadline queue PATH into one, and drop what is gone from the disk.
+
+    A queue does it by itself while it is open, a part at a time. Prints files and bytes before and
+    after, with --json as {"before":{"runs":N,"files":N,"bytes":N}, "after":{...},"damage":N}. What
+    does not verify is dropped, with code 4: "forebay fsck" tells before what that is. The queue
+    must be free.
+    """
+    with Interrupts() as interrupts:
+        try:
+            with opened(path, "merge") as queue:
+                before = after = _sizes(path)
+                if before["runs"]:
+                    _merge(queue, interrupts)
+                    after = _sizes(path)
+                damage = queue.info()["damaged"]
+        except Interrupted as stop:
+            say("interrupted: nothing is merged")
+            return stop.code
+    if as_json:
+        write_json({"before": before, "after": after, "damage": damage})
+    else:
+        for name, sizes in (("before", before), ("after", after)):
+            print(f"{name}: {plural(sizes['files'], 'file')}, {size_text(sizes['bytes'])}")
+    if damage:
+        say(f"damage at {plural(damage, 'place')}: what did not verify is dropped")
+    return exits.DAMAGE if damage else exits.OK
+
+
+def _sizes(path: str) -> dict[str, int]:
+    with Folder(path) as folder:
+        runs = len(folder.runs)
+        return {"runs": runs, "files": runs + len(folder.logs), "bytes": folder.size}
+
+
+def _merge(queue: DeadlineQueue, interrupts: Interrupts) -> None:
+    """Merges in a thread, so that there is a bar, and Ctrl-C ends it when the queue is closed."""
+    # The log first: what it takes away lies in the runs.
+    queue.freeze()
+    with os.scandir(queue.path) as entries:
+        old = {entry.name: entry.stat().st_size for entry in entries}
+    failed: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            queue.merge()
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=work, name="merge", daemon=True)
+    thread.start()
+    with Bar("merge", sum(old.values())) as bar:
+        while thread.is_alive():
+            with interrupts.waiting():
+                thread.join(_LOOK_SECONDS)
+            done = _new_bytes(queue.path, set(old))
+            bar.update(done, size_text(done))
+    if failed:
+        raise failed[0]
+
+
+def _new_bytes(path: str, old: set[str]) -> int:
+    """Gives how much was written by now into files that were not there."""
+    done = 0
+    for name in set(os.listdir(path)) - old:
+        try:
+            done += os.path.getsize(os.path.join(path, name))
+        except FileNotFoundError:
+            continue
+    return done

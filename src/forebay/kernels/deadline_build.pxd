@@ -1,0 +1,48 @@
+# What other compiled kernels use of deadline_build.py, without a Python call in between.
+cdef class BlockBuilder:
+    cdef readonly Py_ssize_t count
+    cdef Py_ssize_t _block_bytes
+    cdef Py_ssize_t _values_end
+    cdef Py_ssize_t _reasons_end
+    cdef unsigned long long[::1] _numbers
+    cdef unsigned char[::1] _values
+    cdef unsigned char[::1] _reasons
+    cpdef bint fits(self, Py_ssize_t size)
+    cpdef void add(
+        self,
+        unsigned long long deadline,
+        unsigned long long id,
+        unsigned long long enqueue,
+        unsigned long long requeue,
+        unsigned long long dequeued,
+        unsigned long long attributes,
+        bytes reason,
+        bytes value,
+    )
+    cdef void add_part(
+        self,
+        unsigned long long deadline,
+        unsigned long long id,
+        unsigned long long enqueue,
+        unsigned long long requeue,
+        unsigned long long dequeued,
+        unsigned long long attributes,
+        bytes reason,
+        const unsigned char[::1] data,
+        Py_ssize_t start,
+        Py_ssize_t size,
+    )
+    cdef void _add_numbers(
+        self,
+        unsigned long long deadline,
+        unsigned long long id,
+        unsigned long long enqueue,
+        unsigned long long requeue,
+        unsigned long long dequeued,
+        unsigned long long attributes,
+        bytes reason,
+        Py_ssize_t size,
+    )
+    cdef Py_ssize_t _put_column(
+        self, unsigned char[::1] out, Py_ssize_t position, Py_ssize_t column
+    ) noexcept nogil

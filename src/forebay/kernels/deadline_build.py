@@ -1,0 +1,219 @@
+"""Builds the blocks of a deadline run: gathers entries, packs their columns.
+
+The layout is that of `deadline_block.py`. Entries come as they are in memory or in another block,
+without an object for each.
+"""
+
+from __future__ import annotations
+
+try:
+    import cython
+
+    if not cython.compiled:
+        raise ImportError("Cython's own stand-in is slower than ours")
+except ImportError:
+    from forebay.kernels import stand_in as cython
+
+if cython.compiled:
+    from cython.cimports.forebay.kernels.deadline_block import put_bits, width_of
+    from cython.cimports.forebay.kernels.deadline_keys import grown
+    from cython.cimports.forebay.kernels.little import copy_bytes, put_bytes, put_number
+else:
+    from forebay.kernels.deadline_block import put_bits, width_of
+    from forebay.kernels.deadline_keys import grown
+    from forebay.kernels.little import copy_bytes, put_bytes, put_number
+
+_HEAD = cython.declare(cython.Py_ssize_t, 72)
+_COLUMNS = cython.declare(cython.Py_ssize_t, 8)
+_ID = cython.declare(cython.Py_ssize_t, 1)
+_ENQUEUE = cython.declare(cython.Py_ssize_t, 2)
+_REQUEUE = cython.declare(cython.Py_ssize_t, 3)
+_COUNT = cython.declare(cython.Py_ssize_t, 4)
+_ATTRIBUTES = cython.declare(cython.Py_ssize_t, 5)
+_FIRST_ENTRIES = cython.declare(cython.Py_ssize_t, 64)
+_FIRST_BYTES = cython.declare(cython.Py_ssize_t, 4096)
+_ENTRIES_MAX = cython.declare(cython.Py_ssize_t, 65536)
+# What an entry is reckoned to take beside reason and value when blocks are filled.
+_ENTRY = cython.declare(cython.Py_ssize_t, 8)
+
+
+@cython.cclass
+class BlockBuilder:
+    """The block that is being filled. `count` entries are in it."""
+
+    def __init__(self, block_bytes: cython.Py_ssize_t) -> None:
+        self._block_bytes = block_bytes
+        self._numbers = memoryview(bytearray(8 * _COLUMNS * _FIRST_ENTRIES)).cast("Q")
+        self._values = memoryview(bytearray(_FIRST_BYTES))
+        self._reasons = memoryview(bytearray(_FIRST_BYTES))
+        self._values_end = self._reasons_end = 0
+        self.count = 0
+
+    def fits(self, size: cython.Py_ssize_t) -> cython.bint:
+        """Says whether reason and value of `size` bytes still belong into this block."""
+        if self.count == 0:
+            return True
+        used: cython.Py_ssize_t = self._values_end + self._reasons_end + _ENTRY * self.count
+        return used + size + _ENTRY <= self._block_bytes and self.count < _ENTRIES_MAX
+
+    def add(
+        self,
+        deadline: cython.ulonglong,
+        id: cython.ulonglong,
+        enqueue: cython.ulonglong,
+        requeue: cython.ulonglong,
+        dequeued: cython.ulonglong,
+        attributes: cython.ulonglong,
+        reason: bytes,
+        value: bytes,
+    ) -> None:
+        """Takes in an entry, whose key is not below the one before."""
+        size: cython.Py_ssize_t = len(value)
+        self._add_numbers(deadline, id, enqueue, requeue, dequeued, attributes, reason, size)
+        put_bytes(self._values, self._values_end, value, size)
+        self._values_end += size
+
+    @cython.cfunc
+    def add_part(
+        self,
+        deadline: cython.ulonglong,
+        id: cython.ulonglong,
+        enqueue: cython.ulonglong,
+        requeue: cython.ulonglong,
+        dequeued: cython.ulonglong,
+        attributes: cython.ulonglong,
+        reason: bytes,
+        data: cython.const[cython.uchar][::1],
+        start: cython.Py_ssize_t,
+        size: cython.Py_ssize_t,
+    ) -> cython.void:
+        """Takes in an entry whose value is a part of a buffer."""
+        self._add_numbers(deadline, id, enqueue, requeue, dequeued, attributes, reason, size)
+        copy_bytes(self._values, self._values_end, data, start, size)
+        self._values_end += size
+
+    @cython.cfunc
+    def _add_numbers(
+        self,
+        deadline: cython.ulonglong,
+        id: cython.ulonglong,
+        enqueue: cython.ulonglong,
+        requeue: cython.ulonglong,
+        dequeued: cython.ulonglong,
+        attributes: cython.ulonglong,
+        reason: bytes,
+        size: cython.Py_ssize_t,
+    ) -> cython.void:
+        """Notes all but the value, and makes room for that."""
+        at: cython.Py_ssize_t = _COLUMNS * self.count
+        if at == len(self._numbers):
+            self._numbers = grown(self._numbers, 2 * at)
+        self._numbers[at] = deadline
+        self._numbers[at + 1] = id
+        self._numbers[at + 2] = enqueue
+        self._numbers[at + 3] = requeue
+        self._numbers[at + 4] = dequeued
+        self._numbers[at + 5] = attributes
+        length: cython.Py_ssize_t = len(reason)
+        self._numbers[at + 6] = cython.cast(cython.ulonglong, length)
+        self._numbers[at + 7] = cython.cast(cython.ulonglong, size)
+        if self._values_end + size > len(self._values):
+            self._values = _with_room(self._values, self._values_end + size)
+        if length > 0:
+            if self._reasons_end + length > len(self._reasons):
+                self._reasons = _with_room(self._reasons, self._reasons_end + length)
+            put_bytes(self._reasons, self._reasons_end, reason, length)
+            self._reasons_end += length
+        self.count += 1
+
+    def first_key(self) -> tuple:
+        """Gives the key of the first entry."""
+        return self._numbers[0], self._numbers[1]
+
+    def last_key(self) -> tuple:
+        """Gives the key of the last entry."""
+        at: cython.Py_ssize_t = _COLUMNS * (self.count - 1)
+        return self._numbers[at], self._numbers[at + 1]
+
+    def ids(self) -> list:
+        """Gives the ids of the entries."""
+        return [self._numbers[_COLUMNS * at + _ID] for at in range(self.count)]
+
+    def counts(self) -> tuple:
+        """Gives how many entries are pending items, tombstones and buried ones."""
+        found: list = [0, 0, 0]
+        at: cython.Py_ssize_t
+        for at in range(self.count):
+            found[self._numbers[_COLUMNS * at + _ATTRIBUTES]] += 1
+        return found[0], found[1], found[2]
+
+    def take(self) -> bytes:
+        """Gives the bytes of the block and begins the next one."""
+        # No column takes more than 64 bits an entry.
+        most: cython.Py_ssize_t = _HEAD + 8 * _COLUMNS * self.count
+        buffer: object = bytearray(most + self._reasons_end + self._values_end)
+        out: cython.uchar[::1] = memoryview(buffer)
+        position: cython.Py_ssize_t = _HEAD
+        column: cython.Py_ssize_t
+        with cython.nogil:
+            for column in range(_COLUMNS):
+                position = self._put_column(out, position, column)
+        end: cython.Py_ssize_t = position + self._reasons_end
+        copy_bytes(out, position, self._reasons, 0, self._reasons_end)
+        copy_bytes(out, end, self._values, 0, self._values_end)
+        end += self._values_end
+        self.count = self._values_end = self._reasons_end = 0
+        return bytes(memoryview(buffer)[:end])
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def _put_column(
+        self, out: cython.uchar[::1], position: cython.Py_ssize_t, column: cython.Py_ssize_t
+    ) -> cython.Py_ssize_t:
+        """Writes base, width and bits of one column; gives where its bits end."""
+        # Neither a tombstone nor a time that is not may pull the base down.
+        is_of_items: cython.bint = column >= _ENQUEUE and column <= _COUNT
+        is_requeue: cython.bint = column == _REQUEUE
+        more: cython.ulonglong = 1 if is_requeue else 0
+        number: cython.ulonglong
+        least: cython.ulonglong = 0
+        most: cython.ulonglong = 0
+        found: cython.bint = False
+        at: cython.Py_ssize_t
+        for at in range(self.count):
+            if is_of_items and self._numbers[_COLUMNS * at + _ATTRIBUTES] & 1:
+                continue
+            number = self._numbers[_COLUMNS * at + column]
+            if is_requeue and number == 0:
+                continue
+            if not found or number < least:
+                least = number
+            if number > most:
+                most = number
+            found = True
+        width: cython.Py_ssize_t = 0
+        if found:
+            width = width_of(most - least + more)
+        put_number(out, 8 * column, least, 8)
+        put_number(out, 8 * _COLUMNS + column, cython.cast(cython.ulonglong, width), 1)
+        if width == 0:
+            return position
+        bit: cython.Py_ssize_t = 0
+        for at in range(self.count):
+            number = self._numbers[_COLUMNS * at + column]
+            if not (is_of_items and self._numbers[_COLUMNS * at + _ATTRIBUTES] & 1) and not (
+                is_requeue and number == 0
+            ):
+                put_bits(out, position, bit, width, number - least + more)
+            bit += width
+        return position + ((self.count * width + 7) >> 3)
+
+
+@cython.cfunc
+def _with_room(data: cython.uchar[::1], size: cython.Py_ssize_t) -> object:
+    """Gives a larger buffer that begins with the same bytes."""
+    larger: object = bytearray(max(2 * len(data), size))
+    view: cython.uchar[::1] = memoryview(larger)
+    view[: len(data)] = data
+    return memoryview(larger)
