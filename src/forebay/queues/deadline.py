@@ -2,14 +2,13 @@
 
 Joins the write-ahead log, memory and runs. This file owns the life of the queue: opening, closing,
 and what of its parts runs when. `deadline_verbs.py` owns the changes, `deadline_state.py` what is
-in the queue, `deadline_upkeep.py` its files.
+in the queue, `deadline_looking.py` how to look at it, `deadline_upkeep.py` its files.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-import math
 import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,6 +26,7 @@ from forebay.queues.deadline_item import (
     wanted_ms,
 )
 from forebay.queues.deadline_journal import Journal
+from forebay.queues.deadline_looking import Looking
 from forebay.queues.deadline_maintenance import DeadlineMaintenance
 from forebay.queues.deadline_recovery import Opened, open_deadline_directory
 from forebay.queues.deadline_state import State
@@ -40,7 +40,7 @@ from forebay.storage.filesystem import Buffer, DiskFilesystem, Filesystem
 from forebay.storage.quarantine import count_kept
 
 
-class DeadlineQueue(Handle):
+class DeadlineQueue(Looking, Handle):
     """A durable queue by deadline that this process owns. Any thread may call it.
 
     Opens the directory or creates it. The options are those of `DeadlineOptions`, as keywords.
@@ -233,68 +233,11 @@ class DeadlineQueue(Handle):
             raise
         self.release(item)
 
-    def peek(self) -> DeadlineItem | None:
-        """Gives the pending item that is due first, now or later; it stays."""
-        with self._journal.lock:
-            self._journal.check()
-            self._desk.leases.expire(self._clock.now_ms())
-            return self._desk.load() if self._desk.head() else None
-
-    def get(self, id: int) -> DeadlineItem | None:
-        """Gives an item by its id, pending, given out or buried; None if there is none."""
-        with self._journal.lock:
-            self._journal.check()
-            found = self._state.find_id(id)
-            return None if found is None else as_item(*found)
-
     def delete(self, id: int) -> bool:
         """Takes an item away for good, even one that is given out; False if there is none."""
         found = self._verbs.delete(id)
         self._maintenance.notice()
         return found
-
-    def browse(self, count: int = 100) -> list[DeadlineItem]:
-        """Gives the first items by deadline, given out ones too, buried ones last; they stay."""
-        with self._journal.lock:
-            self._journal.check()
-            first = itertools.islice(self._state.browse(), count)
-            return [as_item(item, times) for item, times in first]
-
-    @property
-    def pending(self) -> int:
-        """How many items wait, due or not."""
-        with self._journal.lock:
-            self._desk.leases.expire(self._clock.now_ms())
-            return self._state.pending
-
-    @property
-    def due(self) -> int:
-        """How many of the pending items are due."""
-        with self._journal.lock:
-            return self._state.due(self._clock.now_ms())
-
-    @property
-    def working(self) -> int:
-        """How many items are given out."""
-        with self._journal.lock:
-            self._desk.leases.expire(self._clock.now_ms())
-            return self._state.working
-
-    @property
-    def buried(self) -> int:
-        """How many items are put aside."""
-        return self._desk.buried
-
-    def due_in(self) -> float:
-        """Gives in how many seconds an item may be due, by its deadline or the end of a lease."""
-        with self._journal.lock:
-            self._journal.check()
-            now = self._clock.now_ms()
-            self._desk.leases.expire(now)
-            end = self._desk.leases.next_end()
-            times = [] if end is None else [end]
-            times += [self._desk.deadline] if self._desk.head() else []
-            return max(0, min(times) - now) / 1000 if times else math.inf
 
     def sync(self) -> None:
         """Makes all changes durable."""
@@ -351,10 +294,6 @@ class DeadlineQueue(Handle):
                     self._upkeep.save(self._desk.next_id)
             finally:
                 self._release()
-
-    def __len__(self) -> int:
-        """How many items there are, given out and buried ones too."""
-        return self._desk.total + self._desk.buried
 
     def __repr__(self) -> str:
         return f"<DeadlineQueue {self.path} {'closed' if self._closed else f'of {len(self)}'}>"
