@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import forebay.aio
+from forebay.storage.commit import GroupCommit
 
 # So small that a hundred entries of a hundred bytes fill every kind.
 SMALL = {"max_bytes": 2_000, "when_full": "block"}
@@ -20,15 +21,20 @@ class Kind:
     name: str
     make: Callable[..., Any]
     small: dict[str, Any]
+    one: str
     many: str
     value: Callable[[bytes], Any]
     take: Callable[[Any, float | None], Awaitable[list[bytes]]]
 
     async def add(self, queue: Any, value: bytes) -> None:
-        await queue.put(self.value(value))
+        await getattr(queue, self.one)(self.value(value))
 
     async def add_many(self, queue: Any, values: list[bytes]) -> None:
         await getattr(queue, self.many)([self.value(value) for value in values])
+
+    def add_blocking(self, queue: Any, value: bytes) -> None:
+        """Adds by the blocking queue. On a thread."""
+        getattr(queue.queue, self.one)(self.value(value))
 
 
 async def _take_records(log: Any, timeout: float | None) -> list[bytes]:
@@ -49,6 +55,12 @@ async def _take_entries(fifo: Any, timeout: float | None) -> list[bytes]:
     return values
 
 
+async def _take_items(queue: Any, timeout: float | None) -> list[bytes]:
+    items = await queue.dequeue_many(1, timeout=timeout)
+    await queue.release_many(items)
+    return [item.value for item in items]
+
+
 def _event(value: bytes) -> dict[str, Any]:
     return {"fields": {"value": value.decode()}}
 
@@ -58,6 +70,7 @@ KINDS = [
         "log",
         forebay.aio.Log,
         {**SMALL, "segment_bytes": 1_000, "trim_interval_seconds": None},
+        "append",
         "append_many",
         bytes,
         _take_records,
@@ -66,6 +79,7 @@ KINDS = [
         "beats",
         forebay.aio.EventQueue,
         {**SMALL, "segment_bytes": 1_000},
+        "put",
         "put_many",
         _event,
         _take_events,
@@ -74,11 +88,28 @@ KINDS = [
         "fifo",
         forebay.aio.Fifo,
         {**SMALL, "file_bytes": 1_000},
+        "push",
         "push_many",
         bytes,
         _take_entries,
     ),
+    Kind(
+        "deadline",
+        forebay.aio.DeadlineQueue,
+        {**SMALL, "segment_bytes": 1_000},
+        "enqueue",
+        "enqueue_many",
+        bytes,
+        _take_items,
+    ),
 ]
+
+
+def commit_of(queue: Any) -> GroupCommit:
+    """Gives what makes the changes of a queue durable."""
+    writer = "_journal" if hasattr(queue.queue, "_journal") else "_writer"
+    commit: GroupCommit = getattr(queue.queue, writer).commit
+    return commit
 
 
 def open_small(kind: Kind, path: Path, **options: Any) -> Any:

@@ -14,8 +14,8 @@ import pytest
 import forebay.aio
 from forebay import Closed, Empty, Full, InvalidOption, Locked, NotAQueue, RecordTooLarge
 from forebay.aio import waiting
-from tests.aio.helpers import begin_waiting, until
-from tests.aio.kinds import KINDS, Kind, open_small
+from tests.aio.helpers import begin_waiting, count_calls, until
+from tests.aio.kinds import KINDS, Kind, commit_of, open_small
 from tests.queues.helpers import sync_together
 
 each_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
@@ -73,7 +73,7 @@ def test_sixty_four_tasks_that_add_durably_share_syncs(tmp_path: Path, kind: Kin
         async with kind.make(tmp_path / "q") as queue:
             await kind.add(queue, b"first")
             before = (await queue.info())["syncs"]
-            sync_together(queue.queue._writer.commit, 64)
+            sync_together(commit_of(queue), 64)
             for _ in range(4):
                 await asyncio.gather(*(kind.add(queue, value) for value in numbered(64)))
             syncs: int = (await queue.info())["syncs"] - before
@@ -142,19 +142,6 @@ def test_tasks_that_wait_burn_no_time(
 
     # One for news that was on its way.
     assert asyncio.run(run()) <= looking
-
-
-def count_calls(queue: Any) -> list[None]:
-    """Lists the calls that go to the threads of a queue from now on."""
-    calls: list[None] = []
-    work = queue._threads.work
-
-    def count(*arguments: Any, **keywords: Any) -> Any:
-        calls.append(None)
-        return work(*arguments, **keywords)
-
-    queue._threads.work = count
-    return calls
 
 
 @each_kind
@@ -306,7 +293,7 @@ def test_a_thread_may_use_the_blocking_queue_beside_the_loop(tmp_path: Path, kin
     async def run() -> list[bytes]:
         async with kind.make(tmp_path / "q") as queue:
             task = await begin_waiting(queue, kind.take(queue, 600.0))
-            writer = threading.Thread(target=lambda: queue.queue.put(kind.value(b"thread")))
+            writer = threading.Thread(target=lambda: kind.add_blocking(queue, b"thread"))
             writer.start()
             async with asyncio.timeout(120):
                 taken = await task

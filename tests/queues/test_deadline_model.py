@@ -2,36 +2,23 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
-from random import Random
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import invariant, rule
 
 from forebay.errors import LeaseLost
 from forebay.queues import deadline_upkeep
 from forebay.queues.deadline import DeadlineQueue
 from forebay.queues.deadline_item import DeadlineItem
-from tests.crash.forgetful import ForgetfulFilesystem
-from tests.queues.fifo_helpers import DAY_MS, TwoClocks
-from tests.queues.helpers import SYNCS
+from tests.queues.fifo_helpers import DAY_MS
+from tests.queues.model import PATH, TimedModel, chances, check_model
 
-EXAMPLES = 20_000 if os.environ.get("FOREBAY_FULL") == "1" else 500
-STEPS = 50
 LEASE_MS = 10_000
 
 sizes = st.sampled_from((0, 3, 20, 100, 400, 1_500))
 delays = st.sampled_from((0, 0, 0.001, 1, 9, 60, 100_000))
-picks = st.integers(0, 1_000)
 
 
 @dataclass(frozen=True)
@@ -50,41 +37,21 @@ class Row:
         return self.id, self.deadline_ms, self.value, self.count, self.buried
 
 
-class DeadlinesAgainstADictionary(RuleBasedStateMachine):
+class DeadlinesAgainstADictionary(TimedModel[DeadlineQueue]):
     """`rows` are the items that are there, by id; `held` are all that were ever given out."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.filesystem = ForgetfulFilesystem(seed=1)
-        self.clock = TwoClocks()
-        self.random = Random(1)
         self.rows: dict[int, Row] = {}
-        self.history: list[dict[int, Row]] = []
+        self.history: list[dict[int, Row]] = [{}]
         self.durable = 0
         self.held: list[DeadlineItem] = []
         self.highest_id = 0
         self.floor_ms = 0
-        self.opened: DeadlineQueue | None = None
 
-    @initialize(sync=st.sampled_from(SYNCS))
-    def start(self, sync: str) -> None:
-        self.sync_policy = sync
-        self.open()
-        self.note()
-
-    @property
-    def queue(self) -> DeadlineQueue:
-        assert self.opened is not None
-        return self.opened
-
-    @property
-    def now_ms(self) -> int:
-        return self.ahead_ms + self.clock.run_ms
-
-    def open(self) -> None:
-        self.ahead_ms = self.clock.wall_ms - self.clock.run_ms
-        self.opened = DeadlineQueue(
-            "/q",
+    def make(self) -> DeadlineQueue:
+        return DeadlineQueue(
+            PATH,
             filesystem=self.filesystem,
             clock=self.clock,
             background=False,
@@ -149,7 +116,7 @@ class DeadlinesAgainstADictionary(RuleBasedStateMachine):
         self.held += items
         self.note()
 
-    @rule(pick=picks)
+    @rule(pick=chances)
     def reclaim(self, pick: int) -> None:
         item = self.pick(pick)
         if item is None:
@@ -173,7 +140,7 @@ class DeadlinesAgainstADictionary(RuleBasedStateMachine):
     def pick(self, pick: int) -> DeadlineItem | None:
         return self.held[-1 - pick % min(len(self.held), 12)] if self.held else None
 
-    @rule(pick=picks)
+    @rule(pick=chances)
     def release(self, pick: int) -> None:
         item = self.pick(pick)
         if item is None:
@@ -194,7 +161,7 @@ class DeadlinesAgainstADictionary(RuleBasedStateMachine):
             del self.rows[id]
         self.note()
 
-    @rule(pick=picks, delay=delays, anew=st.booleans())
+    @rule(pick=chances, delay=delays, anew=st.booleans())
     def requeue(self, pick: int, delay: float, anew: bool) -> None:
         item = self.pick(pick)
         if item is None:
@@ -210,7 +177,7 @@ class DeadlinesAgainstADictionary(RuleBasedStateMachine):
         self.rows[item.id] = Row(item.id, deadline_ms, value or item.value, item.dequeue_count)
         self.note()
 
-    @rule(pick=picks)
+    @rule(pick=chances)
     def bury(self, pick: int) -> None:
         item = self.pick(pick)
         if item is None or not self.holds(item):
@@ -237,7 +204,7 @@ class DeadlinesAgainstADictionary(RuleBasedStateMachine):
             self.queue.sync()
             self.note(durable=True)
 
-    @rule(pick=picks)
+    @rule(pick=chances)
     def touch(self, pick: int) -> None:
         item = self.pick(pick)
         if item is not None and self.holds(item):
@@ -245,7 +212,7 @@ class DeadlinesAgainstADictionary(RuleBasedStateMachine):
             row = self.rows[item.id]
             self.rows[item.id] = replace(row, until_ms=self.now_ms + LEASE_MS)
 
-    @rule(pick=picks)
+    @rule(pick=chances)
     def delete(self, pick: int) -> None:
         id = pick % (self.highest_id + 1)
 
@@ -253,7 +220,7 @@ class DeadlinesAgainstADictionary(RuleBasedStateMachine):
         self.rows.pop(id, None)
         self.note()
 
-    @rule(pick=picks)
+    @rule(pick=chances)
     def get(self, pick: int) -> None:
         id = pick % (self.highest_id + 1)
         found = self.queue.get(id)
@@ -285,7 +252,7 @@ class DeadlinesAgainstADictionary(RuleBasedStateMachine):
     def merge(self) -> None:
         self.queue.merge()
 
-    @rule(pick=picks, count=st.integers(1, 3))
+    @rule(pick=chances, count=st.integers(1, 3))
     def merge_some(self, pick: int, count: int) -> None:
         """Merges neighbours, whatever their size."""
         sets = self.queue._state.view.sets
@@ -309,10 +276,6 @@ class DeadlinesAgainstADictionary(RuleBasedStateMachine):
     def maintain(self) -> None:
         self.queue.maintain()
 
-    @rule(ms=st.sampled_from((-DAY_MS, DAY_MS)))
-    def set_the_clock(self, ms: int) -> None:
-        self.clock.set_wall(ms)
-
     @rule()
     def reopen(self) -> None:
         self.queue.close()
@@ -320,18 +283,12 @@ class DeadlinesAgainstADictionary(RuleBasedStateMachine):
 
     @rule()
     def kill(self) -> None:
-        self.queue._closed = True
-        self.filesystem = self.filesystem.kill()
+        self.die()
         self.come_back()
 
-    @rule(choice=picks, seed=picks)
+    @rule(choice=chances, seed=chances)
     def cut_the_power(self, choice: int, seed: int) -> None:
-        last = self.filesystem.operations
-        states = list(
-            self.filesystem.crash_states(6, seed, points=lambda point: point == last, limit=12)
-        )
-        self.queue._closed = True
-        self.filesystem = states[choice % len(states)].restore()
+        self.lose_power(choice, seed)
         self.open()
         found = {item.id: shown(item) for item in self.queue.browse(10_000)}
         left = [rows for rows in self.history if {id: rows[id].shown for id in rows} == found]
@@ -380,7 +337,4 @@ def shown(item: DeadlineItem) -> tuple[int, int, bytes, int, bool]:
 
 @pytest.mark.slow
 def test_a_deadline_queue_behaves_like_a_dictionary_whatever_happens() -> None:
-    run_state_machine_as_test(
-        DeadlinesAgainstADictionary,
-        settings=settings(max_examples=EXAMPLES, stateful_step_count=STEPS),
-    )
+    check_model(DeadlinesAgainstADictionary, examples=500, full_examples=20_000, steps=50)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import threading
 from collections import Counter
@@ -13,6 +14,7 @@ import pytest
 from forebay.errors import Closed, Empty
 from forebay.queues.deadline import DeadlineQueue
 from tests.queues.deadline_helpers import files_of, must, open_queue
+from tests.queues.fifo_helpers import TwoClocks
 from tests.queues.helpers import run_python, run_threads, wait_until
 
 
@@ -144,3 +146,19 @@ def test_a_merge_does_not_keep_a_close_waiting(tmp_path: Path) -> None:
 
         assert len(files_of(tmp_path / "q", ".run")) == 3
         assert queue.pending == 300
+
+
+def test_due_in_tells_when_the_next_item_or_the_next_lease_may_end_a_wait(tmp_path: Path) -> None:
+    clock = TwoClocks()
+    with open_queue(tmp_path / "q", clock=clock) as queue:
+        told = [queue.due_in()]
+        queue.enqueue(b"later", delay=60)
+        told.append(queue.due_in())
+        queue.enqueue(b"now")
+        told.append(queue.due_in())
+        queue.dequeue(lease_seconds=10)
+        told.append(queue.due_in())
+        clock.pass_time(10_000)
+        told.append(queue.due_in())
+
+        assert told == [math.inf, 60, 0, 10, 0]

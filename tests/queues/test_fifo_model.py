@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-import os
-from random import Random
 from typing import NamedTuple
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import invariant, rule
 
 from forebay import Fifo, FifoReader
-from tests.crash.forgetful import ForgetfulFilesystem
-from tests.queues.fifo_helpers import DAY_MS, TwoClocks
-from tests.queues.helpers import SYNCS
-
-EXAMPLES = 20_000 if os.environ.get("FOREBAY_FULL") == "1" else 500
-STEPS = 50
+from tests.queues.model import PATH, TimedModel, chances, check_model
 
 sizes = st.sampled_from((0, 3, 20, 100, 400, 1_500))
 ttls = st.sampled_from((0, 0, 1, 60, 100_000))
@@ -37,34 +23,19 @@ class Pushed(NamedTuple):
     ttl: int
 
 
-class FifoAgainstAList(RuleBasedStateMachine):
+class FifoAgainstAList(TimedModel[Fifo]):
     """`entries` is all that was pushed, by number; those below `head` have left."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.filesystem = ForgetfulFilesystem(seed=1)
-        self.clock = TwoClocks()
-        self.random = Random(1)
         self.entries: list[Pushed] = []
         self.head = 0
         self.durable = 0
         self.durable_head = 0
-        self.fifo: Fifo | None = None
 
-    @initialize(sync=st.sampled_from(SYNCS))
-    def start(self, sync: str) -> None:
-        self.sync_policy = sync
-        self.open()
-
-    @property
-    def queue(self) -> Fifo:
-        assert self.fifo is not None
-        return self.fifo
-
-    def open(self) -> None:
-        self.opened_at = self.clock.wall_ms - self.clock.run_ms
-        self.fifo = Fifo(
-            "/q",
+    def make(self) -> Fifo:
+        return Fifo(
+            PATH,
             filesystem=self.filesystem,
             clock=self.clock,
             background=False,
@@ -75,7 +46,7 @@ class FifoAgainstAList(RuleBasedStateMachine):
 
     def is_alive(self, entry: Pushed) -> bool:
         expires = (entry.id >> 16) + entry.ttl * 1000
-        return entry.ttl == 0 or expires > self.opened_at + self.clock.run_ms
+        return entry.ttl == 0 or expires > self.now_ms
 
     def take_from_model(self, count: int) -> list[bytes]:
         values: list[bytes] = []
@@ -160,10 +131,6 @@ class FifoAgainstAList(RuleBasedStateMachine):
         self.clock.pass_time(ms)
         self.queue.maintain()
 
-    @rule(ms=st.sampled_from((-DAY_MS, DAY_MS)))
-    def set_the_clock(self, ms: int) -> None:
-        self.clock.set_wall(ms)
-
     @rule()
     def reopen(self) -> None:
         self.queue.close()
@@ -177,25 +144,19 @@ class FifoAgainstAList(RuleBasedStateMachine):
             expected = self.take_from_model(1)
             assert self.queue.take().__enter__().value == expected[0]
             self.head -= 1
-        self.queue._closed = True
-        self.filesystem = self.filesystem.kill()
+        self.die()
         self.open()
 
         # Recovery makes durable what it serves; what had left may come again.
         self.durable = len(self.entries)
         self.check_content()
 
-    @rule(choice=st.integers(0, 1_000), seed=st.integers(0, 1_000))
+    @rule(choice=chances, seed=chances)
     def cut_the_power(self, choice: int, seed: int) -> None:
-        last = self.filesystem.operations
-        states = list(
-            self.filesystem.crash_states(6, seed, points=lambda point: point == last, limit=12)
-        )
         if self.sync_policy == "always":
             self.settle()
-        self.queue._closed = True
-        self.filesystem = states[choice % len(states)].restore()
-        with FifoReader("/q", filesystem=self.filesystem) as reader:
+        self.lose_power(choice, seed)
+        with FifoReader(PATH, filesystem=self.filesystem) as reader:
             begin, end = reader.begin - len(reader.lent), reader.end
 
         assert self.durable_head <= begin <= self.head
@@ -207,23 +168,21 @@ class FifoAgainstAList(RuleBasedStateMachine):
         self.check_content()
 
     def check_content(self) -> None:
-        with FifoReader("/q", filesystem=self.filesystem) as reader:
+        with FifoReader(PATH, filesystem=self.filesystem) as reader:
             found = [(entry.value, entry.id, entry.ttl_seconds) for entry in reader]
         assert found == [tuple(entry) for entry in self.entries[self.head :]]
 
     @invariant()
     def sizes_agree(self) -> None:
-        if self.fifo is not None:
-            assert len(self.fifo) == len(self.entries) - self.head
+        if self.opened is not None:
+            assert len(self.opened) == len(self.entries) - self.head
 
     def teardown(self) -> None:
-        if self.fifo is not None:
-            self.fifo.close()
+        if self.opened is not None:
+            self.opened.close()
             self.check_content()
 
 
 @pytest.mark.slow
 def test_a_fifo_does_what_a_list_does_whatever_happens_to_its_process_power_and_clock() -> None:
-    run_state_machine_as_test(
-        FifoAgainstAList, settings=settings(max_examples=EXAMPLES, stateful_step_count=STEPS)
-    )
+    check_model(FifoAgainstAList, examples=500, full_examples=20_000, steps=50)

@@ -16,18 +16,20 @@ that many tasks share a sync, and may fill it while it waits for room; everythin
 other, where nothing waits but for the disk. So a full log cannot hold up the commit that makes room
 in it. To open and to close takes a thread of its own.
 
-**Waiting.** Who waits for an entry, an event or a record, or for room in a fifo, holds no thread:
-the queue tells its news to the loop. Tasks stand in line, and at news the first of them tries.
-Once a second it tries without news, to find a handle that failed.
+**Waiting.** Who waits for an entry, an item, an event or a record, or for room in a fifo or a
+deadline queue, holds no thread: the queue tells its news to the loop. Tasks stand in line, and at
+news the first of them tries; in a deadline queue also when the next item is due or the next lease
+ends. Once a second it tries without news, to find a handle that failed.
 
 **Cancellation.** A call on a thread cannot be stopped.
 
-- A call that waits for something to take, or for room in a fifo, is cancelled at once; nothing
-  happened.
+- A call that waits for something to take, or for room in a fifo or a deadline queue, is cancelled
+  at once; nothing happened.
 - A call that adds is cancelled at once, too. What it adds may be there, or come to be there later.
 - Every other call is seen to its end first, which takes as long as the disk does. Then `take` puts
-  its entry back to the front, `read` of events gives its batch back, `read` of a consumer keeps its
-  records for the next one, and the cancellation is raised.
+  its entry back to the front, `read` of events gives its batch back, `dequeue` and `take` of a
+  deadline queue give their items back, `read` of a consumer keeps its records for the next one, and
+  the cancellation is raised.
 - What `pop` has taken off cannot be put back. It is given to the caller, who goes on with it; the
   cancellation is raised by the next call of that task that takes something. An error likewise comes
   before a cancellation.
@@ -50,6 +52,7 @@ from forebay.aio.queue import open_queue
 
 if TYPE_CHECKING:
     from forebay.aio.consumer import Consumer
+    from forebay.aio.deadline import DeadlineQueue
     from forebay.aio.event import EventBatch, EventQueue
     from forebay.aio.fifo import Fifo
     from forebay.aio.log import Log
@@ -57,13 +60,14 @@ if TYPE_CHECKING:
 # Imported at first use, as in `forebay`: who only has logs needs neither LZ4 nor AES nor CBOR.
 _MODULES = {
     "Consumer": "forebay.aio.consumer",
+    "DeadlineQueue": "forebay.aio.deadline",
     "EventBatch": "forebay.aio.event",
     "EventQueue": "forebay.aio.event",
     "Fifo": "forebay.aio.fifo",
     "Log": "forebay.aio.log",
 }
 
-__all__ = ["Consumer", "EventBatch", "EventQueue", "Fifo", "Log", "open"]
+__all__ = ["Consumer", "DeadlineQueue", "EventBatch", "EventQueue", "Fifo", "Log", "open"]
 
 
 async def open(path: str | os.PathLike[str], **options: Any) -> Any:

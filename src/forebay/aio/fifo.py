@@ -9,9 +9,10 @@ from functools import partial
 from typing import TypeVar
 
 from forebay.aio.queue import LoopQueue
+from forebay.aio.room import Room
 from forebay.aio.threads import owe_cancellation, raise_owed
 from forebay.aio.waiting import Line
-from forebay.errors import Closed, Empty, Full
+from forebay.errors import Closed, Empty
 from forebay.formats.entry import Entry
 from forebay.kernels.entry import METADATA_BYTES
 from forebay.queues import fifo
@@ -33,7 +34,7 @@ class Fifo(LoopQueue[fifo.Fifo]):
         `when_full` says. Cancelled while it waits, nothing was written; later it may have been.
         """
         push = partial(self.queue.push, value, ttl_seconds=ttl_seconds, timeout=0)
-        return await self._push(push, [value], timeout)
+        return await self._room.add(push, timeout, ever_fits=lambda: self._ever_fits([value]))
 
     async def push_many(
         self,
@@ -45,7 +46,7 @@ class Fifo(LoopQueue[fifo.Fifo]):
         """Pushes entries with one commit and gives the id of the last; None if there are none."""
         batch = list(values)
         push = partial(self.queue.push_many, batch, ttl_seconds=ttl_seconds, timeout=0)
-        return await self._push(push, batch, timeout)
+        return await self._room.add(push, timeout, ever_fits=lambda: self._ever_fits(batch))
 
     async def pop(self, timeout: float | None = None) -> bytes | None:
         """Takes the oldest entry for good; None if there is none.
@@ -129,41 +130,15 @@ class Fifo(LoopQueue[fifo.Fifo]):
         """Takes over a fifo that is open."""
         super().serve(queue)
         self._entries = Line(self._news)
-        self._room = Line(self._news)
+        self._room = Room(self.path, queue.options, self._news, self._add)
 
     def _make(self) -> fifo.Fifo:
         return fifo.Fifo(self.path, **self._options)
 
-    async def _push(
-        self, push: Callable[[], _Result], values: list[Buffer], timeout: float | None
-    ) -> _Result:
-        """Pushes when there is room. `push` refuses at once if there is none."""
-        options = self.queue.options
-        if options.max_bytes is None or options.when_full == "reject":
-            return await self._add(push)
-        limit = options.max_bytes
-
-        def push_if_room() -> tuple[_Result] | None:
-            try:
-                return (push(),)
-            except Full:
-                size = sum(memoryview(value).nbytes + METADATA_BYTES for value in values)
-                if size > limit:
-                    # That it never fits is no reason to wait.
-                    raise
-                return None
-
-        async def attempt() -> tuple[_Result] | None:
-            return await self._add(push_if_room)
-
-        seconds = float("inf") if timeout is None else timeout
-        pushed = await self._room.wait(attempt, seconds)
-        if pushed is None:
-            raise Full(
-                f"{self.path} has no room of max_bytes = {limit} in {timeout} s; "
-                "nothing was written"
-            )
-        return pushed[0]
+    def _ever_fits(self, values: list[Buffer]) -> bool:
+        limit = self.queue.options.max_bytes
+        size = sum(memoryview(value).nbytes + METADATA_BYTES for value in values)
+        return limit is None or size <= limit
 
     async def _pop(
         self, pop: Callable[[], _Result | None], timeout: float | None

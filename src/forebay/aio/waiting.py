@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TypeVar
 
@@ -75,6 +76,8 @@ class Line:
     def __init__(self, news: News) -> None:
         self._news = news
         self._turn = asyncio.Lock()
+        # In so many seconds there may be something without news; set by an attempt that knows.
+        self.look_in = math.inf
 
     async def wait(
         self, attempt: Callable[[], Awaitable[_Result | None]], timeout: float | None
@@ -111,4 +114,4 @@ class Line:
                 left = deadline - asyncio.get_running_loop().time()
                 if result is not None or left <= 0:
                     return result
-                await self._news.wait(count, min(left, _LOOK_SECONDS))
+                await self._news.wait(count, min(left, self.look_in, _LOOK_SECONDS))

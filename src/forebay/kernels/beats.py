@@ -16,16 +16,17 @@ try:
 except ImportError:
     from forebay.kernels import stand_in as cython
 
-from forebay.kernels.checksum import crc32, direct_address
-
 if cython.compiled:
-    from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
-    from cython.cimports.forebay.kernels.direct import crc_function
-    from cython.cimports.libc.string import memcpy
-
-    _direct = cython.declare(
-        crc_function, cython.cast(crc_function, cython.cast(cython.size_t, direct_address()))
+    from cython.cimports.forebay.kernels.little import (
+        copy_bytes,
+        get32,
+        put32,
+        put_bytes,
+        sum_bytes,
+        take_bytes,
     )
+else:
+    from forebay.kernels.little import copy_bytes, get32, put32, put_bytes, sum_bytes, take_bytes
 
 COMPILED = cython.compiled
 FRAME_BYTES = 12
@@ -36,67 +37,17 @@ _SUMMED_RATIO = cython.declare(cython.Py_ssize_t, 16)
 
 @cython.cfunc
 @cython.inline
-def _get32(data: cython.const[cython.uchar][::1], position: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    if cython.compiled:
-        return (
-            cython.cast(cython.Py_ssize_t, data[position])
-            | (cython.cast(cython.Py_ssize_t, data[position + 1]) << 8)
-            | (cython.cast(cython.Py_ssize_t, data[position + 2]) << 16)
-            | (cython.cast(cython.Py_ssize_t, data[position + 3]) << 24)
-        )
-    return int.from_bytes(data[position : position + 4], "little")
-
-
-@cython.cfunc
-@cython.inline
-def _put32(
-    out: cython.uchar[::1], position: cython.Py_ssize_t, value: cython.Py_ssize_t
-) -> cython.void:
-    if cython.compiled:
-        out[position] = value & 255
-        out[position + 1] = (value >> 8) & 255
-        out[position + 2] = (value >> 16) & 255
-        out[position + 3] = (value >> 24) & 255
-    else:
-        out[position : position + 4] = value.to_bytes(4, "little")
-
-
-@cython.cfunc
-@cython.inline
-def _take(
-    data: cython.const[cython.uchar][::1], position: cython.Py_ssize_t, size: cython.Py_ssize_t
-) -> bytes:
-    if cython.compiled:
-        return PyBytes_FromStringAndSize(
-            cython.cast(cython.p_char, cython.address(data[position])), size
-        )
-    return bytes(data[position : position + size])
-
-
-@cython.cfunc
-@cython.inline
-def _crc(
-    data: cython.const[cython.uchar][::1], position: cython.Py_ssize_t, size: cython.Py_ssize_t
-) -> cython.Py_ssize_t:
-    if cython.compiled:
-        if _direct != cython.NULL:
-            return _direct(0, cython.address(data[position]), cython.cast(cython.size_t, size))
-    crc: cython.Py_ssize_t = crc32(_take(data, position, size))
-    return crc
-
-
-@cython.cfunc
-@cython.inline
 def _good_size(
     data: cython.const[cython.uchar][::1], position: cython.Py_ssize_t, end: cython.Py_ssize_t
 ) -> cython.Py_ssize_t:
     """Gives the size of the frame at `position` if both of its sizes say the same, else 0."""
     if end - position <= _FRAME:
         return 0
-    size: cython.Py_ssize_t = _get32(data, position)
-    if size <= _FRAME or size > end - position or _get32(data, position + size - 4) != size:
+    size: cython.Py_ssize_t = get32(data, position)
+    if size <= _FRAME or size > end - position:
         return 0
-    return size
+    again: cython.Py_ssize_t = get32(data, position + size - 4)
+    return size if again == size else 0
 
 
 @cython.cfunc
@@ -106,7 +57,7 @@ def _verified_size(
 ) -> cython.Py_ssize_t:
     """Gives the size of the frame at `position` if it verifies, else 0."""
     size: cython.Py_ssize_t = _good_size(data, position, end)
-    if size == 0 or _get32(data, position + size - 8) != _crc(data, position, size - 8):
+    if size == 0 or get32(data, position + size - 8) != sum_bytes(data, position, size - 8, 0):
         return 0
     return size
 
@@ -123,15 +74,10 @@ def encode(
     for number in range(first, first + count):
         value = values[number]
         size = len(value) + _FRAME
-        _put32(out, position, size)
-        if not cython.compiled:
-            out[position + 4 : position + size - 8] = value
-        elif size > _FRAME:
-            memcpy(
-                cython.address(out[position + 4]), cython.cast(cython.p_char, value), size - _FRAME
-            )
-        _put32(out, position + size - 8, _crc(out, position, size - 8))
-        _put32(out, position + size - 4, size)
+        put32(out, position, size)
+        put_bytes(out, position + 4, value, size - _FRAME)
+        put32(out, position + size - 8, sum_bytes(out, position, size - 8, 0))
+        put32(out, position + size - 4, size)
         position += size
     return position
 
@@ -149,7 +95,7 @@ def scan(buffer: object, position: cython.Py_ssize_t, limit: cython.Py_ssize_t) 
         size = _verified_size(data, position, end)
         if size == 0:
             break
-        values.append(_take(data, position + 4, size - _FRAME))
+        values.append(take_bytes(data, position + 4, size - _FRAME))
         limit -= 1
         position += size
     return values, position
@@ -169,7 +115,7 @@ def find(buffer: object, position: cython.Py_ssize_t) -> cython.Py_ssize_t:
     while left > 0 and end - position > _FRAME:
         size = _good_size(data, position, end)
         if size != 0:
-            if _get32(data, position + size - 8) == _crc(data, position, size - 8):
+            if get32(data, position + size - 8) == sum_bytes(data, position, size - 8, 0):
                 return position
             left -= size
         position += 1
@@ -187,7 +133,7 @@ def hop(
     size: cython.Py_ssize_t
     count: cython.Py_ssize_t = 0
     while target - position > _FRAME:
-        size = _get32(data, position)
+        size = get32(data, position)
         if size <= _FRAME:
             return -1
         position += size
@@ -222,10 +168,7 @@ def gather(
         size = _verified_size(data, position, end)
         if size == 0 or size - _FRAME > room - used:
             break
-        if cython.compiled:
-            memcpy(cython.address(out[used]), cython.address(data[position + 4]), size - _FRAME)
-        else:
-            out[used : used + size - _FRAME] = data[position + 4 : position + size - 8]
+        copy_bytes(out, used, data, position + 4, size - _FRAME)
         used += size - _FRAME
         out_positions[number] = position
         number += 1
@@ -245,7 +188,7 @@ def find_block(
     end: cython.Py_ssize_t = len(data)
     size: cython.Py_ssize_t
     while end - position > 4:
-        size = _get32(data, position) & 0x7FFFFFFF
+        size = get32(data, position) & 0x7FFFFFFF
         if 0 < size <= stored_max and size <= end - position - 4:
             return position
         position += 1

@@ -23,16 +23,19 @@ try:
 except ImportError:
     from forebay.kernels import stand_in as cython
 
-from forebay.kernels.checksum import crc32, direct_address
+from forebay.kernels.checksum import crc32
 
 if cython.compiled:
-    from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
-    from cython.cimports.forebay.kernels.direct import crc_function
-    from cython.cimports.libc.string import memcmp, memcpy
-
-    _direct = cython.declare(
-        crc_function, cython.cast(crc_function, cython.cast(cython.size_t, direct_address()))
+    from cython.cimports.forebay.kernels.little import (
+        get32,
+        put32,
+        put_bytes,
+        sum_bytes,
+        take_bytes,
     )
+    from cython.cimports.libc.string import memcmp
+else:
+    from forebay.kernels.little import get32, sum_bytes, take_bytes
 
 VERSION = b"FBENTRY1"
 METADATA_BYTES = 32
@@ -47,69 +50,16 @@ _CHECKED = struct.Struct("<8sIIQI")
 
 @cython.cfunc
 @cython.inline
-def _get32(data: cython.const[cython.uchar][::1], position: cython.Py_ssize_t) -> cython.ulonglong:
-    if cython.compiled:
-        return (
-            cython.cast(cython.ulonglong, data[position])
-            | (cython.cast(cython.ulonglong, data[position + 1]) << 8)
-            | (cython.cast(cython.ulonglong, data[position + 2]) << 16)
-            | (cython.cast(cython.ulonglong, data[position + 3]) << 24)
-        )
-    return int.from_bytes(data[position : position + 4], "little")
-
-
-@cython.cfunc
-@cython.inline
-def _put32(
-    out: cython.uchar[::1], position: cython.Py_ssize_t, value: cython.ulonglong
-) -> cython.void:
-    out[position] = value & 255
-    out[position + 1] = (value >> 8) & 255
-    out[position + 2] = (value >> 16) & 255
-    out[position + 3] = (value >> 24) & 255
-
-
-@cython.cfunc
-@cython.inline
-def _crc(
-    data: cython.const[cython.uchar][::1], position: cython.Py_ssize_t, size: cython.Py_ssize_t
-) -> cython.ulonglong:
-    if size == 0:
-        return 0
-    if cython.compiled:
-        if _direct != cython.NULL:
-            return _direct(0, cython.address(data[position]), cython.cast(cython.size_t, size))
-    crc: cython.ulonglong = crc32(take(data, position, size))
-    return crc
-
-
-@cython.cfunc
-@cython.inline
-def take(
-    data: cython.const[cython.uchar][::1], position: cython.Py_ssize_t, size: cython.Py_ssize_t
-) -> bytes:
-    """Copies bytes out of a buffer."""
-    if cython.compiled:
-        if size == 0:
-            return b""
-        return PyBytes_FromStringAndSize(
-            cython.cast(cython.p_char, cython.address(data[position])), size
-        )
-    return bytes(data[position : position + size])
-
-
-@cython.cfunc
-@cython.inline
 def get_ttl(data: cython.const[cython.uchar][::1], position: cython.Py_ssize_t) -> cython.ulonglong:
     """Gives the time to live of the entry at a position, in seconds; 0 is for ever."""
-    return _get32(data, position + 16)
+    return get32(data, position + 16)
 
 
 @cython.cfunc
 @cython.inline
 def get_id(data: cython.const[cython.uchar][::1], position: cython.Py_ssize_t) -> cython.ulonglong:
     """Gives the id of the entry at a position."""
-    return _get32(data, position + 20) | (_get32(data, position + 24) << 32)
+    return get32(data, position + 20) | (get32(data, position + 24) << 32)
 
 
 @cython.cfunc
@@ -129,15 +79,14 @@ def put_entry(
         out[position + _META : position + _META + size] = value
         out[position : position + 4] = crc32(checked).to_bytes(4, "little")
         return
-    if size > 0:
-        memcpy(cython.address(out[position + _META]), cython.cast(cython.p_char, value), size)
-    memcpy(cython.address(out[position + 4]), cython.cast(cython.p_char, _VERSION), 8)
-    _put32(out, position + 12, cython.cast(cython.ulonglong, size))
-    _put32(out, position + 16, ttl)
-    _put32(out, position + 20, entry_id & 0xFFFFFFFF)
-    _put32(out, position + 24, entry_id >> 32)
-    _put32(out, position + 28, _crc(out, position + _META, size))
-    _put32(out, position, _crc(out, position + 4, 28))
+    put_bytes(out, position + _META, value, size)
+    put_bytes(out, position + 4, _VERSION, 8)
+    put32(out, position + 12, cython.cast(cython.ulonglong, size))
+    put32(out, position + 16, ttl)
+    put32(out, position + 20, entry_id & 0xFFFFFFFF)
+    put32(out, position + 24, entry_id >> 32)
+    put32(out, position + 28, sum_bytes(out, position + _META, size, 0))
+    put32(out, position, sum_bytes(out, position + 4, 28, 0))
 
 
 @cython.cfunc
@@ -149,7 +98,7 @@ def _is_metadata(data: cython.const[cython.uchar][::1], position: cython.Py_ssiz
             return False
     elif data[position + 4 : position + 12] != VERSION:
         return False
-    return _get32(data, position) == _crc(data, position + 4, 28)
+    return get32(data, position) == sum_bytes(data, position + 4, 28, 0)
 
 
 @cython.cfunc
@@ -173,10 +122,10 @@ def entry_size(
     entry_id: cython.ulonglong = get_id(data, position)
     if (entry_id ^ number) & _NUMBER_MASK != 0 or entry_id <= last_id:
         return _BAD
-    size: cython.Py_ssize_t = cython.cast(cython.Py_ssize_t, _get32(data, position + 12))
+    size: cython.Py_ssize_t = cython.cast(cython.Py_ssize_t, get32(data, position + 12))
     if size > end - position - _META:
         return _CUT_OFF
-    if _get32(data, position + 28) != _crc(data, position + _META, size):
+    if get32(data, position + 28) != sum_bytes(data, position + _META, size, 0):
         return _BAD
     return size
 
@@ -248,7 +197,7 @@ def scan(
         size = entry_size(data, position, end, number, last_id)
         if size < 0:
             break
-        values.append(take(data, position + _META, size))
+        values.append(take_bytes(data, position + _META, size))
         last_id = get_id(data, position)
         if ids is not None:
             ids.append(last_id)
@@ -265,7 +214,7 @@ def claimed_size(buffer: object, position: cython.Py_ssize_t) -> cython.Py_ssize
     data: cython.const[cython.uchar][::1] = memoryview(buffer)
     if len(data) - position < _META or not _is_metadata(data, position):
         return -1
-    return _META + cython.cast(cython.Py_ssize_t, _get32(data, position + 12))
+    return _META + cython.cast(cython.Py_ssize_t, get32(data, position + 12))
 
 
 def boundary(buffer: object, at: cython.Py_ssize_t) -> tuple:
@@ -277,7 +226,7 @@ def boundary(buffer: object, at: cython.Py_ssize_t) -> tuple:
     position: cython.Py_ssize_t = 0
     count: cython.Py_ssize_t = 0
     while position < at:
-        position += _META + cython.cast(cython.Py_ssize_t, _get32(data, position + 12))
+        position += _META + cython.cast(cython.Py_ssize_t, get32(data, position + 12))
         count += 1
     return position, count
 

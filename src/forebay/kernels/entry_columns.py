@@ -16,67 +16,42 @@ except ImportError:
 
 if cython.compiled:
     from cython.cimports.forebay.kernels.entry import entry_size, get_id, get_ttl
-    from cython.cimports.libc.string import memcpy
+    from cython.cimports.forebay.kernels.little import copy_bytes
+    from cython.cimports.forebay.kernels.rows import Rows
 else:
     from forebay.kernels.entry import entry_size, get_id, get_ttl
+    from forebay.kernels.little import copy_bytes
+    from forebay.kernels.rows import Rows
 
 _META = cython.declare(cython.Py_ssize_t, 32)
 
 
 @cython.cclass
-class EntryColumns:
+class EntryColumns(Rows):
     """Rows that are being gathered: numbers, ids, times, lives, positions and, if wanted, payloads.
 
     `ends` (int32) has one more than `rows`, beginning with 0. `numbers`, `ids`, `micros` (of the
     push, since 1970) and `ttls` (seconds) are int64.
     """
 
-    rows = cython.declare(cython.Py_ssize_t, visibility="readonly")
-    used = cython.declare(cython.Py_ssize_t, visibility="readonly")
-    payload = cython.declare(object, visibility="readonly")
-    ends = cython.declare(object, visibility="readonly")
     numbers = cython.declare(object, visibility="readonly")
     ids = cython.declare(object, visibility="readonly")
-    micros = cython.declare(object, visibility="readonly")
     ttls = cython.declare(object, visibility="readonly")
-    _payload: cython.uchar[::1]
-    _ends: cython.int[::1]
     _numbers: cython.longlong[::1]
     _ids: cython.longlong[::1]
-    _micros: cython.longlong[::1]
     _ttls: cython.longlong[::1]
-    _positions: cython.longlong[::1]
-    _room: cython.Py_ssize_t
-    _rows_max: cython.Py_ssize_t
-    _values: cython.bint
 
     def __init__(
         self, payload_bytes: cython.Py_ssize_t, rows_max: cython.Py_ssize_t, values: cython.bint
     ) -> None:
         """Makes room; without `values` entries are verified, but their payloads left out."""
-        self.payload = bytearray(payload_bytes if values else 1)
-        self.ends = bytearray(4 * (rows_max + 1))
+        super().__init__(payload_bytes, rows_max, values)
         self.numbers = bytearray(8 * rows_max)
         self.ids = bytearray(8 * rows_max)
-        self.micros = bytearray(8 * rows_max)
         self.ttls = bytearray(8 * rows_max)
-        self._payload = memoryview(self.payload)
-        self._ends = memoryview(self.ends).cast("i")
         self._numbers = memoryview(self.numbers).cast("q")
         self._ids = memoryview(self.ids).cast("q")
-        self._micros = memoryview(self.micros).cast("q")
         self._ttls = memoryview(self.ttls).cast("q")
-        self._positions = memoryview(bytearray(8 * rows_max)).cast("q")
-        self._room = payload_bytes
-        self._rows_max = rows_max
-        self._values = values
-        self.rows = 0
-        self.used = 0
-
-    def clear(self) -> None:
-        """Begins anew: whoever reads the buffers must be done with them."""
-        self.rows = 0
-        self.used = 0
 
     def take(
         self,
@@ -105,16 +80,8 @@ class EntryColumns:
             size = entry_size(data, position, end, number, last_id)
             if size < 0 or size > self._room - used:
                 break
-            if not cython.compiled:
-                if self._values:
-                    start = position + _META
-                    self._payload[used : used + size] = data[start : start + size]
-            elif self._values and size > 0:
-                memcpy(
-                    cython.address(self._payload[used]),
-                    cython.address(data[position + _META]),
-                    size,
-                )
+            if self._values:
+                copy_bytes(self._payload, used, data, position + _META, size)
             used += size
             last_id = get_id(data, position)
             self._numbers[row] = cython.cast(cython.longlong, number)
@@ -129,12 +96,3 @@ class EntryColumns:
         self.rows = row
         self.used = used
         return row - first, position, last_id
-
-    def positions(self, start: cython.longlong) -> bytearray:
-        """Gives where the entries lie (int64), if the buffer began at `start`."""
-        moved = bytearray(8 * self.rows + 8)
-        out: cython.longlong[::1] = memoryview(moved).cast("q")
-        row: cython.Py_ssize_t
-        for row in range(self.rows):
-            out[row] = self._positions[row] + start
-        return moved

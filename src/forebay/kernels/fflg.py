@@ -20,16 +20,10 @@ try:
 except ImportError:
     from forebay.kernels import stand_in as cython
 
-from forebay.kernels.checksum import crc32, direct_address
-
 if cython.compiled:
-    from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
-    from cython.cimports.forebay.kernels.direct import crc_function
-    from cython.cimports.libc.string import memcpy
-
-    _direct = cython.declare(
-        crc_function, cython.cast(crc_function, cython.cast(cython.size_t, direct_address()))
-    )
+    from cython.cimports.forebay.kernels.little import put_bytes, sum_bytes, take_bytes
+else:
+    from forebay.kernels.little import put_bytes, sum_bytes, take_bytes
 
 COMPILED = cython.compiled
 FRAME_BYTES = 12
@@ -71,39 +65,6 @@ def put32(
 
 @cython.cfunc
 @cython.inline
-def _take(
-    data: cython.const[cython.uchar][::1], position: cython.Py_ssize_t, size: cython.Py_ssize_t
-) -> bytes:
-    if cython.compiled:
-        if size == 0:
-            return b""
-        return PyBytes_FromStringAndSize(
-            cython.cast(cython.p_char, cython.address(data[position])), size
-        )
-    return bytes(data[position : position + size])
-
-
-@cython.cfunc
-@cython.inline
-def _crc(
-    data: cython.const[cython.uchar][::1],
-    position: cython.Py_ssize_t,
-    size: cython.Py_ssize_t,
-    seed: cython.ulonglong,
-) -> cython.ulonglong:
-    if cython.compiled:
-        if _direct != cython.NULL:
-            return _direct(
-                cython.cast(cython.uint, seed),
-                cython.address(data[position]),
-                cython.cast(cython.size_t, size),
-            )
-    crc: cython.ulonglong = crc32(_take(data, position, size), seed)
-    return crc
-
-
-@cython.cfunc
-@cython.inline
 def claimed(
     data: cython.const[cython.uchar][::1],
     position: cython.Py_ssize_t,
@@ -111,7 +72,9 @@ def claimed(
     seed: cython.ulonglong,
 ) -> cython.ulonglong:
     """Gives the index, modulo 2³², that the check of a frame claims."""
-    mixed: cython.ulonglong = get32(data, position + 4) ^ _crc(data, position + 8, size + 4, seed)
+    mixed: cython.ulonglong = get32(data, position + 4) ^ sum_bytes(
+        data, position + 8, size + 4, seed
+    )
     return (mixed * _UNSPREAD) & _MASK
 
 
@@ -128,7 +91,7 @@ def put_check(
     """Makes a frame of a blob that is in its place; before the check is in, it does not verify."""
     put32(out, position, cython.cast(cython.ulonglong, size))
     put32(out, position + 8, ms)
-    crc: cython.ulonglong = _crc(out, position + 8, size + 4, seed)
+    crc: cython.ulonglong = sum_bytes(out, position + 8, size + 4, seed)
     put32(out, position + 4, crc ^ ((index * _SPREAD) & _MASK))
 
 
@@ -144,10 +107,7 @@ def put_frame(
     ms: cython.ulonglong,
 ) -> cython.void:
     """Writes the frame of one value."""
-    if not cython.compiled:
-        out[position + _FRAME : position + _FRAME + size] = value
-    elif size > 0:
-        memcpy(cython.address(out[position + _FRAME]), cython.cast(cython.p_char, value), size)
+    put_bytes(out, position + _FRAME, value, size)
     put_check(out, position, size, index, seed, ms)
 
 
@@ -204,7 +164,7 @@ def scan(
             break
         if claimed(data, position, size, seed) != index & _MASK or get32(data, position + 8) == 0:
             break
-        values.append(_take(data, position + _FRAME, size))
+        values.append(take_bytes(data, position + _FRAME, size))
         if times is not None:
             times.append(get32(data, position + 8))
         index += 1

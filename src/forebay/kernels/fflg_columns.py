@@ -17,60 +17,35 @@ except ImportError:
 
 if cython.compiled:
     from cython.cimports.forebay.kernels.fflg import claimed, get32, put_check
-    from cython.cimports.libc.string import memcpy
+    from cython.cimports.forebay.kernels.little import copy_bytes
+    from cython.cimports.forebay.kernels.rows import Rows
 else:
     from forebay.kernels.fflg import claimed, get32, put_check
+    from forebay.kernels.little import copy_bytes
+    from forebay.kernels.rows import Rows
 
 _FRAME = cython.declare(cython.Py_ssize_t, 12)
 _MASK = cython.declare(cython.ulonglong, 0xFFFFFFFF)
 
 
 @cython.cclass
-class Columns:
+class Columns(Rows):
     """Rows that are being gathered: offsets, times, positions, and the payloads if they are wanted.
 
     `ends` (int32) has one more than `rows`, beginning with 0; `offsets` and `micros` (since 1970)
     are int64.
     """
 
-    rows = cython.declare(cython.Py_ssize_t, visibility="readonly")
-    used = cython.declare(cython.Py_ssize_t, visibility="readonly")
-    payload = cython.declare(object, visibility="readonly")
-    ends = cython.declare(object, visibility="readonly")
     offsets = cython.declare(object, visibility="readonly")
-    micros = cython.declare(object, visibility="readonly")
-    _payload: cython.uchar[::1]
-    _ends: cython.int[::1]
     _offsets: cython.longlong[::1]
-    _micros: cython.longlong[::1]
-    _positions: cython.longlong[::1]
-    _room: cython.Py_ssize_t
-    _rows_max: cython.Py_ssize_t
-    _values: cython.bint
 
     def __init__(
         self, payload_bytes: cython.Py_ssize_t, rows_max: cython.Py_ssize_t, values: cython.bint
     ) -> None:
         """Makes room; without `values` frames are verified, but their payloads left out."""
-        self.payload = bytearray(payload_bytes if values else 1)
-        self.ends = bytearray(4 * (rows_max + 1))
+        super().__init__(payload_bytes, rows_max, values)
         self.offsets = bytearray(8 * rows_max)
-        self.micros = bytearray(8 * rows_max)
-        self._payload = memoryview(self.payload)
-        self._ends = memoryview(self.ends).cast("i")
         self._offsets = memoryview(self.offsets).cast("q")
-        self._micros = memoryview(self.micros).cast("q")
-        self._positions = memoryview(bytearray(8 * rows_max)).cast("q")
-        self._room = payload_bytes
-        self._rows_max = rows_max
-        self._values = values
-        self.rows = 0
-        self.used = 0
-
-    def clear(self) -> None:
-        """Begins anew: whoever reads the buffers must be done with them."""
-        self.rows = 0
-        self.used = 0
 
     def take(
         self,
@@ -103,16 +78,8 @@ class Columns:
             ms = cython.cast(cython.longlong, get32(data, position + 8))
             if claimed(data, position, size, seed) != index & _MASK or ms == 0:
                 break
-            if not cython.compiled:
-                if self._values:
-                    start = position + _FRAME
-                    self._payload[used : used + size] = data[start : start + size]
-            elif self._values and size > 0:
-                memcpy(
-                    cython.address(self._payload[used]),
-                    cython.address(data[position + _FRAME]),
-                    size,
-                )
+            if self._values:
+                copy_bytes(self._payload, used, data, position + _FRAME, size)
             used += size
             self._offsets[row] = base + cython.cast(cython.longlong, index)
             self._micros[row] = (epoch_ms + ms) * 1000
@@ -124,15 +91,6 @@ class Columns:
         self.rows = row
         self.used = used
         return row - first, position
-
-    def positions(self, start: cython.longlong) -> bytearray:
-        """Gives where the frames lie in a file (int64), if the buffer began at `start` in it."""
-        moved = bytearray(8 * self.rows + 8)
-        out: cython.longlong[::1] = memoryview(moved).cast("q")
-        row: cython.Py_ssize_t
-        for row in range(self.rows):
-            out[row] = self._positions[row] + start
-        return moved
 
 
 def encode_columns(
@@ -172,11 +130,7 @@ def encode_columns(
         size = bounds[row + 1] - start
         if size < 0 or size + _FRAME > room - position:
             break
-        if not cython.compiled:
-            place = position + _FRAME
-            out[place : place + size] = blobs[start : start + size]
-        elif size > 0:
-            memcpy(cython.address(out[position + _FRAME]), cython.address(blobs[start]), size)
+        copy_bytes(out, position + _FRAME, blobs, start, size)
         put_check(out, position, size, index, seed, ms)
         index += 1
         position += _FRAME + size

@@ -1,22 +1,88 @@
-# What other compiled kernels call of little.py, without a Python call in between.
-cdef unsigned long long get_number(
+# Bytes and checksums in buffers, the compiled way: inline in every kernel that cimports them, so
+# that a number costs no call. The plain way is in little.py.
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.string cimport memcpy
+
+from forebay.kernels.direct cimport crc_function
+
+# The C function for CRC-32, or NULL where it cannot be had; then the Python one.
+cdef crc_function direct
+cdef object crc32
+
+
+cdef inline unsigned long long get32(
+    const unsigned char[::1] data, Py_ssize_t position
+) noexcept nogil:
+    return (
+        <unsigned long long>data[position]
+        | (<unsigned long long>data[position + 1] << 8)
+        | (<unsigned long long>data[position + 2] << 16)
+        | (<unsigned long long>data[position + 3] << 24)
+    )
+
+
+cdef inline void put32(
+    unsigned char[::1] out, Py_ssize_t position, unsigned long long value
+) noexcept nogil:
+    out[position] = value & 255
+    out[position + 1] = (value >> 8) & 255
+    out[position + 2] = (value >> 16) & 255
+    out[position + 3] = (value >> 24) & 255
+
+
+cdef inline unsigned long long get_number(
     const unsigned char[::1] data, Py_ssize_t position, Py_ssize_t size
-)
-cdef void put_number(
+) noexcept nogil:
+    cdef unsigned long long number = 0
+    cdef Py_ssize_t at
+    for at in range(size):
+        number |= <unsigned long long>data[position + at] << (8 * at)
+    return number
+
+
+cdef inline void put_number(
     unsigned char[::1] out, Py_ssize_t position, unsigned long long number, Py_ssize_t size
-) noexcept nogil
-cdef bytes take_bytes(const unsigned char[::1] data, Py_ssize_t position, Py_ssize_t size)
-cdef void put_bytes(unsigned char[::1] out, Py_ssize_t position, bytes value, Py_ssize_t size)
-cdef void copy_bytes(
+) noexcept nogil:
+    cdef Py_ssize_t at
+    for at in range(size):
+        out[position + at] = (number >> (8 * at)) & 255
+
+
+cdef inline bytes take_bytes(
+    const unsigned char[::1] data, Py_ssize_t position, Py_ssize_t size
+):
+    if size == 0:
+        # There may be no byte at the position.
+        return b""
+    return PyBytes_FromStringAndSize(<char *>&data[position], size)
+
+
+cdef inline void put_bytes(
+    unsigned char[::1] out, Py_ssize_t position, bytes value, Py_ssize_t size
+) noexcept:
+    if size > 0:
+        memcpy(&out[position], <char *>value, size)
+
+
+cdef inline void copy_bytes(
     unsigned char[::1] out,
-    Py_ssize_t position,
+    Py_ssize_t to,
     const unsigned char[::1] data,
-    Py_ssize_t start,
+    Py_ssize_t position,
     Py_ssize_t size,
-)
-cdef unsigned long long sum_bytes(
+) noexcept nogil:
+    if size > 0:
+        memcpy(&out[to], &data[position], size)
+
+
+cdef inline unsigned long long sum_bytes(
     const unsigned char[::1] data,
     Py_ssize_t position,
     Py_ssize_t size,
     unsigned long long seed,
-)
+) except? -1:
+    if size == 0:
+        return seed
+    if direct != NULL:
+        return direct(<unsigned int>seed, &data[position], <size_t>size)
+    return crc32(take_bytes(data, position, size), seed)

@@ -20,16 +20,13 @@ from forebay.kernels.checksum import crc32, direct_address
 
 if cython.compiled:
     from cython.cimports.forebay.kernels.boot_clock import boot_ms
-    from cython.cimports.forebay.kernels.direct import crc_function
-    from cython.cimports.forebay.kernels.entry import entry_size, get_id, get_ttl, take
+    from cython.cimports.forebay.kernels.entry import entry_size, get_id, get_ttl
+    from cython.cimports.forebay.kernels.little import direct, take_bytes
     from cython.cimports.libc.string import memcpy
-
-    _direct = cython.declare(
-        crc_function, cython.cast(crc_function, cython.cast(cython.size_t, direct_address()))
-    )
 else:
     from forebay.kernels.boot_clock import boot_ms
-    from forebay.kernels.entry import entry_size, get_id, get_ttl, take
+    from forebay.kernels.entry import entry_size, get_id, get_ttl
+    from forebay.kernels.little import take_bytes
 
 HEAD_MAGIC = b"FBHD"
 # magic 4 | sequence 8 | file bytes, position, number, id, expired, dropped, damaged, 8 each
@@ -203,7 +200,7 @@ class Popper:
         if not self._next():
             return None
         return (
-            take(self._window, self._found_at + _META, self._found_size),
+            take_bytes(self._window, self._found_at + _META, self._found_size),
             get_id(self._window, self._found_at),
             get_ttl(self._window, self._found_at),
             self._base + self._found_at,
@@ -220,7 +217,7 @@ class Popper:
             if self.expired != before:
                 self._save()
             return None
-        value: bytes = take(self._window, self._found_at + _META, self._found_size)
+        value: bytes = take_bytes(self._window, self._found_at + _META, self._found_size)
         self._save()
         return value
 
@@ -230,7 +227,7 @@ class Popper:
         before: cython.ulonglong = self.number
         values: list = []
         while not self.held and len(values) < count and self._next():
-            values.append(take(self._window, self._found_at + _META, self._found_size))
+            values.append(take_bytes(self._window, self._found_at + _META, self._found_size))
         if self.number != before:
             self._save()
         return values
@@ -286,7 +283,7 @@ class Popper:
         self.sequence += 1
         start: cython.Py_ssize_t = cython.cast(cython.Py_ssize_t, self.sequence % 2) * _STRIDE
         size: cython.Py_ssize_t = len(self.lent)
-        if not cython.compiled or _direct == cython.NULL:
+        if not cython.compiled or direct == cython.NULL:
             self._save_plainly(start)
             return
         to: cython.p_uchar = cython.address(self._slots[start])
@@ -303,7 +300,7 @@ class Popper:
         if size > 0:
             memcpy(to + _FIXED, cython.cast(cython.p_char, self.lent), size)
         size += _FIXED
-        _put32(to + size, _direct(0, to, cython.cast(cython.size_t, size)))
+        _put32(to + size, direct(0, to, cython.cast(cython.size_t, size)))
 
     @cython.cfunc
     def _save_plainly(self, start: cython.Py_ssize_t) -> cython.void:

@@ -2,7 +2,7 @@
 
 Joins the write-ahead log, memory and runs. This file owns the life of the queue: opening, closing,
 and what of its parts runs when. `deadline_verbs.py` owns the changes, `deadline_state.py` what is
-in the queue, `deadline_upkeep.py` its files.
+in the queue, `deadline_looking.py` how to look at it, `deadline_upkeep.py` its files.
 """
 
 from __future__ import annotations
@@ -11,34 +11,36 @@ import contextlib
 import itertools
 import os
 import threading
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
-from types import TracebackType
 from typing import Any
 
 from forebay.clock import BootClock, SteadyClock, SystemClock
 from forebay.errors import Closed, InvalidOption
 from forebay.formats.deadline import BURIED_BIT
-from forebay.queues.deadline_item import DeadlineItem, as_item, wanted_all, wanted_ms
+from forebay.queues.deadline_item import (
+    DeadlineItem,
+    as_item,
+    retry_seconds,
+    wanted_all,
+    wanted_ms,
+)
 from forebay.queues.deadline_journal import Journal
+from forebay.queues.deadline_looking import Looking
 from forebay.queues.deadline_maintenance import DeadlineMaintenance
 from forebay.queues.deadline_recovery import Opened, open_deadline_directory
 from forebay.queues.deadline_state import State
 from forebay.queues.deadline_upkeep import Upkeep
 from forebay.queues.deadline_verbs import Verbs
 from forebay.queues.deadline_waiting import Waiting
-from forebay.queues.forks import disown_after_fork
+from forebay.queues.handle import Handle
 from forebay.queues.options import DeadlineOptions, make_options
 from forebay.storage.atomic import keep_reserve
 from forebay.storage.filesystem import Buffer, DiskFilesystem, Filesystem
 from forebay.storage.quarantine import count_kept
 
-# What a failed `take` waits before the item is due again: 1 s, twice as long each time.
-_BACKOFF_SECONDS_MAX = 300.0
 
-
-class DeadlineQueue:
+class DeadlineQueue(Looking, Handle):
     """A durable queue by deadline that this process owns. Any thread may call it.
 
     Opens the directory or creates it. The options are those of `DeadlineOptions`, as keywords.
@@ -52,7 +54,6 @@ class DeadlineQueue:
         clock: BootClock | None = None,
         **options: Any,
     ) -> None:
-        self._closed = True
         self.options: DeadlineOptions = make_options(DeadlineOptions, options)
         self._filesystem = filesystem or DiskFilesystem()
         self._clock = SteadyClock(clock or SystemClock())
@@ -69,8 +70,7 @@ class DeadlineQueue:
         self._maintenance = DeadlineMaintenance(
             self, self._journal, self._upkeep, self._verbs, self.options, self._clock
         )
-        self._closed = False
-        disown_after_fork(self)
+        self._own()
 
     def enqueue(
         self,
@@ -233,62 +233,15 @@ class DeadlineQueue:
         try:
             yield item
         except BaseException:
-            delay = min(2.0 ** min(item.dequeue_count - 1, 20), _BACKOFF_SECONDS_MAX)
-            self.requeue(item, delay=delay)
+            self.requeue(item, delay=retry_seconds(item))
             raise
         self.release(item)
-
-    def peek(self) -> DeadlineItem | None:
-        """Gives the pending item that is due first, now or later; it stays."""
-        with self._journal.lock:
-            self._journal.check()
-            self._desk.leases.expire(self._clock.now_ms())
-            return self._desk.load() if self._desk.head() else None
-
-    def get(self, id: int) -> DeadlineItem | None:
-        """Gives an item by its id, pending, given out or buried; None if there is none."""
-        with self._journal.lock:
-            self._journal.check()
-            found = self._state.find_id(id)
-            return None if found is None else as_item(*found)
 
     def delete(self, id: int) -> bool:
         """Takes an item away for good, even one that is given out; False if there is none."""
         found = self._verbs.delete(id)
         self._maintenance.notice()
         return found
-
-    def browse(self, count: int = 100) -> list[DeadlineItem]:
-        """Gives the first items by deadline, given out ones too, buried ones last; they stay."""
-        with self._journal.lock:
-            self._journal.check()
-            first = itertools.islice(self._state.browse(), count)
-            return [as_item(item, times) for item, times in first]
-
-    @property
-    def pending(self) -> int:
-        """How many items wait, due or not."""
-        with self._journal.lock:
-            self._desk.leases.expire(self._clock.now_ms())
-            return self._state.pending
-
-    @property
-    def due(self) -> int:
-        """How many of the pending items are due."""
-        with self._journal.lock:
-            return self._state.due(self._clock.now_ms())
-
-    @property
-    def working(self) -> int:
-        """How many items are given out."""
-        with self._journal.lock:
-            self._desk.leases.expire(self._clock.now_ms())
-            return self._state.working
-
-    @property
-    def buried(self) -> int:
-        """How many items are put aside."""
-        return self._desk.buried
 
     def sync(self) -> None:
         """Makes all changes durable."""
@@ -333,14 +286,8 @@ class DeadlineQueue:
                 "quarantined_bytes": kept_bytes,
             }
 
-    def close(self) -> None:
-        """Makes everything durable and gives the directory back; a second time does nothing.
-
-        Items that are given out are pending again when the queue is opened.
-        """
-        if self._closed:
-            return
-        self._closed = True
+    def _end(self) -> None:
+        """Ends the leases as well: what is given out is pending when the queue is opened."""
         self._upkeep.stopping = True
         self._maintenance.stop()
         with self._upkeep.work:
@@ -352,36 +299,11 @@ class DeadlineQueue:
             finally:
                 self._release()
 
-    def __len__(self) -> int:
-        """How many items there are, given out and buried ones too."""
-        return self._desk.total + self._desk.buried
-
-    def __enter__(self) -> DeadlineQueue:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def __repr__(self) -> str:
         return f"<DeadlineQueue {self.path} {'closed' if self._closed else f'of {len(self)}'}>"
 
-    def __del__(self) -> None:
-        if not getattr(self, "_closed", True):
-            warnings.warn(f"{self.path} was not closed", ResourceWarning, stacklevel=2)
-            self._directory.close()
-
-    def disown(self) -> None:
-        """Ends the handle in the child of a fork; the parent's goes on."""
-        if self._closed:
-            return
-        self._closed = True
-        self._journal.disown(Closed(f"{self.path} was opened before a fork; open it in the child"))
-        self._directory.close()
+    def _abandon(self, error: Closed) -> None:
+        self._journal.disown(error)
 
     def _build(self, opened: Opened) -> None:
         """Makes the parts of the queue for a directory that is in order."""

@@ -12,6 +12,7 @@ from forebay.kernels.deadline_item import DeadlineItem
 
 __all__ = ["DeadlineItem", "as_item", "wanted_all", "wanted_ms"]
 _SECONDS_MAX = 10.0**11
+_RETRY_SECONDS_MAX = 300.0
 
 
 def as_item(item: Item, dequeue_count: int) -> DeadlineItem:
@@ -26,6 +27,11 @@ def as_item(item: Item, dequeue_count: int) -> DeadlineItem:
         item.buried,
         item.reason.decode(errors="replace"),
     )
+
+
+def retry_seconds(item: DeadlineItem) -> float:
+    """Gives what a failed `take` waits before the item is due again: 1 s, doubled each time."""
+    return min(2.0 ** min(item.dequeue_count - 1, 20), _RETRY_SECONDS_MAX)
 
 
 def wanted_ms(now_ms: int, delay: float | None, deadline: datetime | int | None) -> int:

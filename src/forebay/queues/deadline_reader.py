@@ -7,9 +7,7 @@ Damage raises `Damaged`, or, with `salvage=True`, is counted in `damage` and rea
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
-from types import TracebackType
 
 from forebay.errors import Damaged, NotAQueue
 from forebay.formats.deadline import BURIED_BIT, FileKind
@@ -22,35 +20,18 @@ from forebay.queues.deadline_names import list_files, wal_name
 from forebay.queues.deadline_runs import BadBlocks, RunSet, open_set
 from forebay.queues.deadline_segment import Segment
 from forebay.queues.deadline_state import State
+from forebay.queues.directory_reader import DirectoryReader
 from forebay.storage import atomic
-from forebay.storage.filesystem import Directory, DiskFilesystem, Filesystem
 from forebay.storage.staging import Staged, read_staged
 
 # An owner that freezes or merges changes the files under a reader: then it looks again.
 _LOOKS_MAX = 100
 
 
-class DeadlineReader:
+class DeadlineReader(DirectoryReader):
     """A view of a deadline queue's directory. One thread at a time may use it."""
 
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        salvage: bool = False,
-        filesystem: Filesystem | None = None,
-    ) -> None:
-        self._filesystem = filesystem or DiskFilesystem()
-        self._directory: Directory = self._filesystem.open_directory(os.fspath(path))
-        self.path = self._directory.path
-        self.salvage = salvage
-        self.damage: list[Damage] = []
-        self._state: State | None = None
-        try:
-            self.refresh()
-        except BaseException:
-            self.close()
-            raise
+    _state: State | None = None
 
     def refresh(self) -> None:
         """Looks again at what is there."""
@@ -108,18 +89,7 @@ class DeadlineReader:
     def close(self) -> None:
         """Closes the files; a second time does nothing."""
         self._close_sets()
-        self._directory.close()
-
-    def __enter__(self) -> DeadlineReader:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
+        super().close()
 
     def _look(self, manifest: Manifest, sets: list[RunSet], staged: Staged | None) -> list[Damage]:
         """Opens the sets and reads the logs; gives what is damaged."""

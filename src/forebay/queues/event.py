@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import warnings
 from collections.abc import Iterable, Mapping
-from types import TracebackType
 from typing import Any
 
 from forebay.clock import Clock, SystemClock
@@ -36,7 +34,7 @@ from forebay.queues.event_recovery import Opened, open_event_directory
 from forebay.queues.event_room import Room
 from forebay.queues.event_segments import Access, EventSegment
 from forebay.queues.event_writer import EventWriter
-from forebay.queues.forks import disown_after_fork
+from forebay.queues.handle import Handle
 from forebay.queues.options import EventOptions, make_options
 from forebay.storage.atomic import keep_reserve
 from forebay.storage.filesystem import DiskFilesystem, Filesystem
@@ -47,7 +45,7 @@ _EVENT_KEYS = ("timestamp_ns", "flags", "meta", "fields")
 _STREAM_BYTES = 32
 
 
-class EventQueue:
+class EventQueue(Handle):
     """A durable queue of events in a directory that this process owns. Any thread may call it.
 
     Opens the directory, also one that Beats left, or creates it. The options are those of
@@ -62,7 +60,6 @@ class EventQueue:
         clock: Clock | None = None,
         **options: Any,
     ) -> None:
-        self._closed = True
         self.options: EventOptions = make_options(EventOptions, options)
         self._access = Access(read_key(self.options.key_file), self.options.dialect)
         self._filesystem = filesystem or DiskFilesystem()
@@ -78,11 +75,10 @@ class EventQueue:
             opened = open_event_directory(self._filesystem, self._directory, self._access)
             self._build(opened)
         except BaseException:
-            self._release()
+            self._give_back_directory()
             raise
         self._maintenance = EventMaintenance(self, self._writer, self.options, self._clock)
-        self._closed = False
-        disown_after_fork(self)
+        self._own()
 
     def put(self, event: Event | Mapping[str, Any]) -> None:
         """Puts an event; a map has some of `timestamp_ns`, `flags`, `meta` and `fields`.
@@ -169,14 +165,11 @@ class EventQueue:
         with self._writer.lock:
             return list(self._reading.damage)
 
-    def close(self) -> None:
-        """Makes everything durable and gives the directory back; a second time does nothing.
+    def __repr__(self) -> str:
+        return f"<EventQueue {self.path} {'closed' if self._closed else self.version}>"
 
-        Afterwards the segments are finished as Beats finishes them, and `state.dat` is valid.
-        """
-        if self._closed:
-            return
-        self._closed = True
+    def _end(self) -> None:
+        """Leaves the segments as Beats finishes them, and a valid `state.dat`."""
         self._writer.stop()
         self._maintenance.stop()
         try:
@@ -187,36 +180,11 @@ class EventQueue:
                 self._room.settle()
             self._writer.close()
         finally:
-            self._release()
+            self._give_back_directory()
 
-    def disown(self) -> None:
-        """Ends the handle in the child of a fork; the parent's goes on."""
-        if self._closed:
-            return
-        self._closed = True
-        self._writer.disown(Closed(f"{self.path} was opened before a fork; open it in the child"))
+    def _abandon(self, error: Closed) -> None:
+        self._writer.disown(error)
         self._reading.abandon()
-        self._release()
-
-    def __enter__(self) -> EventQueue:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        return f"<EventQueue {self.path} {'closed' if self._closed else self.version}>"
-
-    def __del__(self) -> None:
-        # What was put is in the files; only the clean mark and the last syncs are missing.
-        if not getattr(self, "_closed", True):
-            warnings.warn(f"{self.path} was not closed", ResourceWarning, stacklevel=2)
-            self._release()
 
     def _build(self, opened: Opened) -> None:
         """Makes the parts of the queue for a directory that is in order."""
@@ -304,7 +272,7 @@ class EventQueue:
         with self._writer.lock:
             self._writer.check()
 
-    def _release(self) -> None:
+    def _give_back_directory(self) -> None:
         if self._locks is not None:
             self._locks.close()
         self._directory.close()

@@ -11,13 +11,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from types import TracebackType
 
 from forebay.errors import Damaged, ForebayError, NotAQueue, UndecodableEvent, WrongKey
 from forebay.formats.beats import FRAME_BYTES
 from forebay.formats.beats_events import Event, decode_event
 from forebay.formats.beats_versions import Dialect, Header
 from forebay.frames import Damage
+from forebay.queues.directory_reader import DirectoryReader
 from forebay.queues.event_keys import read_key
 from forebay.queues.event_names import MARK_NAME, is_event_queue
 from forebay.queues.event_recovery import (
@@ -28,9 +28,9 @@ from forebay.queues.event_recovery import (
 from forebay.queues.event_segments import Access, EventSegment, list_event_segments
 from forebay.queues.event_state import find_place, read_state
 from forebay.queues.places import Place
-from forebay.storage.filesystem import Directory, DiskFilesystem, Filesystem
+from forebay.storage.filesystem import Filesystem
 from forebay.storage.segments import SegmentList
-from forebay.storage.tail import Tail, TailFile
+from forebay.storage.tail import Tail
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Payloads:
         )
 
 
-class EventReader:
+class EventReader(DirectoryReader):
     """A view of an event queue's directory. One thread at a time may use it."""
 
     def __init__(
@@ -76,26 +76,14 @@ class EventReader:
         durable_only: bool = False,
         filesystem: Filesystem | None = None,
     ) -> None:
-        self._filesystem = filesystem or DiskFilesystem()
         self._access = Access(read_key(key_file), dialect)
-        self._directory: Directory = self._filesystem.open_directory(os.fspath(path))
-        self.path = self._directory.path
-        self.salvage = salvage
         self._durable_only = durable_only
-        self.damage: list[Damage] = []
-        self._mark_file: TailFile | None = None
-        try:
-            self.refresh()
-        except BaseException:
-            self.close()
-            raise
+        super().__init__(path, salvage=salvage, filesystem=filesystem)
 
     def refresh(self) -> None:
         """Looks again at what is there."""
         # The mark before the files: what it promises is in them then.
-        if self._mark_file is None:
-            self._mark_file = TailFile.open(self._directory, write=False, name=MARK_NAME)
-        self.tail: Tail | None = self.read_mark()
+        self.tail: Tail | None = self._read_tail(MARK_NAME)
         if not is_event_queue(self._directory.names()):
             raise NotAQueue(f"{self.path} is not an event queue: it has no segments and no state")
         self.segments: SegmentList = list_event_segments(self._directory)
@@ -103,12 +91,7 @@ class EventReader:
 
     def read_mark(self) -> Tail | None:
         """Gives what the mark says now; None if there is none, as in what Beats writes."""
-        return self._mark_file.read() if self._mark_file is not None else None
-
-    @property
-    def directory(self) -> Directory:
-        """The open directory, for those who look at single files."""
-        return self._directory
+        return self._tail_file.read() if self._tail_file is not None else None
 
     def place(self) -> Place:
         """Gives the first frame that is not acknowledged."""
@@ -192,23 +175,6 @@ class EventReader:
     def __iter__(self) -> Iterator[Event]:
         return self.events()
 
-    def close(self) -> None:
-        """Closes its files."""
-        if self._mark_file is not None:
-            self._mark_file.close()
-        self._directory.close()
-
-    def __enter__(self) -> EventReader:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def __repr__(self) -> str:
         return f"<EventReader {self.path} {len(self.segments.bases)} segments>"
 
@@ -248,10 +214,10 @@ class EventReader:
 
     def _meet(self, damage: Damage) -> None:
         # An unfinished end and a false count cost nothing that is known to have been there.
-        if self.salvage or damage.torn or not damage.length:
+        if damage.torn or not damage.length:
             self.damage.append(damage)
         else:
-            raise Damaged(damage)
+            super()._meet(damage)
 
     def _meet_undecodable(self, item: Payloads, number: int, error: UndecodableEvent) -> None:
         damage = undecodable(item, number, error)

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import warnings
 from collections.abc import Callable, Iterable, Iterator
-from types import TracebackType
 from typing import Any, TypeVar
 
 from forebay.clock import BootClock, SteadyClock, SystemClock
@@ -24,7 +22,7 @@ from forebay.queues.fifo_maintenance import FifoMaintenance
 from forebay.queues.fifo_reading import Reading
 from forebay.queues.fifo_recovery import Opened, open_fifo_directory
 from forebay.queues.fifo_writer import FifoWriter
-from forebay.queues.forks import disown_after_fork
+from forebay.queues.handle import Handle
 from forebay.queues.options import FifoOptions, make_options
 from forebay.queues.queue_names import QueueNames
 from forebay.storage.atomic import keep_reserve
@@ -36,7 +34,7 @@ _WAIT_SECONDS = 0.05
 _Result = TypeVar("_Result")
 
 
-class Fifo(QueueNames):
+class Fifo(Handle, QueueNames):
     """A durable queue of bytes, first in first out, that this process owns. Any thread may call it.
 
     Opens the directory or creates it. The options are those of `FifoOptions`, as keywords.
@@ -50,7 +48,6 @@ class Fifo(QueueNames):
         clock: BootClock | None = None,
         **options: Any,
     ) -> None:
-        self._closed = True
         self.options: FifoOptions = make_options(FifoOptions, options)
         self._filesystem = filesystem or DiskFilesystem()
         self._clock = SteadyClock(clock or SystemClock())
@@ -74,8 +71,7 @@ class Fifo(QueueNames):
         self._maintenance = FifoMaintenance(
             self, self._writer, self._reading, self.options, self._clock
         )
-        self._closed = False
-        disown_after_fork(self)
+        self._own()
 
     def push(
         self, value: Buffer, *, ttl_seconds: int | None = None, timeout: float | None = None
@@ -236,19 +232,6 @@ class Fifo(QueueNames):
                 "incarnation": self._writer.publisher.tail.incarnation,
             }
 
-    def close(self) -> None:
-        """Makes everything durable and gives the directory back; a second time does nothing."""
-        if self._closed:
-            return
-        self._closed = True
-        self._maintenance.stop()
-        try:
-            with contextlib.suppress(Closed):
-                self._reading.sync_head()
-            self._writer.close()
-        finally:
-            self._release()
-
     def full(self) -> bool:
         """Whether not even an empty entry has room."""
         limit = self.options.max_bytes
@@ -258,34 +241,21 @@ class Fifo(QueueNames):
     def __len__(self) -> int:
         return self.size
 
-    def __enter__(self) -> Fifo:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def __repr__(self) -> str:
         return f"<Fifo {self.path} {'closed' if self._closed else f'of {self.size}'}>"
 
-    def __del__(self) -> None:
-        # What was pushed is in the files; only the clean mark and the last syncs are missing.
-        if not getattr(self, "_closed", True):
-            warnings.warn(f"{self.path} was not closed", ResourceWarning, stacklevel=2)
-            self._directory.close()
+    def _end(self) -> None:
+        self._maintenance.stop()
+        try:
+            with contextlib.suppress(Closed):
+                self._reading.sync_head()
+            self._writer.close()
+        finally:
+            self._release()
 
-    def disown(self) -> None:
-        """Ends the handle in the child of a fork; the parent's goes on."""
-        if self._closed:
-            return
-        self._closed = True
-        self._writer.disown(Closed(f"{self.path} was opened before a fork; open it in the child"))
+    def _abandon(self, error: Closed) -> None:
+        self._writer.disown(error)
         self._reading.popper.held = True
-        self._directory.close()
 
     def _build(self, opened: Opened) -> None:
         """Makes the parts of the queue for a directory that is in order."""

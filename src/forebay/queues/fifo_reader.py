@@ -8,49 +8,27 @@ read round. Entries that have expired and that nobody has passed yet are there l
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from types import TracebackType
 
-from forebay.errors import Damaged, NotAQueue
+from forebay.errors import NotAQueue
 from forebay.formats.entry import Entry
 from forebay.frames import Damage
 from forebay.kernels.entry import METADATA_BYTES
+from forebay.queues.directory_reader import DirectoryReader
 from forebay.queues.fifo_bounds import Bounds
 from forebay.queues.fifo_head import Head, Lent, read_head
 from forebay.queues.fifo_names import TAIL
 from forebay.queues.fifo_recovery import Recovery, find_head, look_at
 from forebay.queues.fifo_scanner import EntryBatch, FifoScanner, Place, take_batch
-from forebay.storage.filesystem import Directory, DiskFilesystem, Filesystem
-from forebay.storage.tail import Tail, TailFile
+from forebay.storage.tail import Tail
 
 
-class FifoReader:
+class FifoReader(DirectoryReader):
     """A view of a fifo's directory. One thread at a time may use it."""
-
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        salvage: bool = False,
-        filesystem: Filesystem | None = None,
-    ) -> None:
-        self._filesystem = filesystem or DiskFilesystem()
-        self._directory: Directory = self._filesystem.open_directory(os.fspath(path))
-        self.path = self._directory.path
-        self.salvage = salvage
-        self.damage: list[Damage] = []
-        self._tail_file: TailFile | None = None
-        try:
-            self._tail_file = TailFile.open(self._directory, write=False, name=TAIL)
-            self.refresh()
-        except BaseException:
-            self.close()
-            raise
 
     def refresh(self) -> None:
         """Looks again at what is there."""
-        self.tail: Tail | None = self._tail_file.read() if self._tail_file is not None else None
+        self.tail: Tail | None = self._read_tail(TAIL)
         head = find_head(self._directory, self.tail)
         if head is None:
             raise NotAQueue(f"{self.path} is not a fifo: it has neither files nor a head")
@@ -92,13 +70,7 @@ class FifoReader:
 
     def batches(self) -> Iterator[EntryBatch]:
         """Gives batches of entries; damage raises, or is counted and passed over."""
-        for item in self.scan():
-            if isinstance(item, EntryBatch):
-                yield item
-            elif self.salvage:
-                self.damage.append(item)
-            else:
-                raise Damaged(item)
+        return self._sound(self.scan())
 
     def records(self) -> Iterator[Entry]:
         """Gives entries one by one."""
@@ -112,28 +84,6 @@ class FifoReader:
 
     def __iter__(self) -> Iterator[Entry]:
         return self.records()
-
-    @property
-    def directory(self) -> Directory:
-        """The open directory, for those who look at single files."""
-        return self._directory
-
-    def close(self) -> None:
-        """Closes its files."""
-        if self._tail_file is not None:
-            self._tail_file.close()
-        self._directory.close()
-
-    def __enter__(self) -> FifoReader:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<FifoReader {self.path} {self.begin}..{self.end}>"

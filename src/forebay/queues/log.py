@@ -10,11 +10,9 @@ import contextlib
 import logging
 import os
 import threading
-import warnings
 import weakref
 from collections.abc import Iterable
 from datetime import datetime
-from types import TracebackType
 from typing import Any
 
 from forebay.clock import Clock, SystemClock
@@ -23,7 +21,7 @@ from forebay.formats.consumers import check_name
 from forebay.formats.fflg import VERSION_DEFAULT
 from forebay.queues.adoption import adopt_all
 from forebay.queues.consumer import Consumer, Start
-from forebay.queues.forks import disown_after_fork
+from forebay.queues.handle import Handle
 from forebay.queues.maintenance import Maintenance
 from forebay.queues.options import LogOptions, make_options
 from forebay.queues.positions import Positions
@@ -41,7 +39,7 @@ from forebay.storage.segments import SegmentList
 _logger = logging.getLogger(__name__)
 
 
-class Log:
+class Log(Handle):
     """A durable log in a directory that this process owns. Any thread may call it.
 
     Opens the directory or creates it. The options are those of `LogOptions`, as keywords.
@@ -62,7 +60,6 @@ class Log:
             os.fspath(path), create=True, group_readable=self.options.group_readable
         )
         self.path = self._directory.path
-        self._closed = True
         self._adopting = threading.Lock()
         self._consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
         try:
@@ -95,8 +92,7 @@ class Log:
             self._directory.close()
             raise
         self._maintenance = Maintenance(self, self._writer, self.options, self._clock)
-        self._closed = False
-        disown_after_fork(self)
+        self._own()
 
     def append(self, value: Buffer) -> int:
         """Appends a record and gives its offset.
@@ -287,11 +283,11 @@ class Log:
                 "incarnation": self._writer.publisher.tail.incarnation,
             }
 
-    def close(self) -> None:
-        """Makes everything durable and gives the directory back; a second time does nothing."""
-        if self._closed:
-            return
-        self._closed = True
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{self.begin}..{self.end}"
+        return f"<Log {self.path} {state}>"
+
+    def _end(self) -> None:
         self._maintenance.stop()
         for consumer in list(self._consumers):
             consumer.close()
@@ -301,27 +297,8 @@ class Log:
             self._positions.close()
             self._directory.close()
 
-    def __enter__(self) -> Log:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        state = "closed" if self._closed else f"{self.begin}..{self.end}"
-        return f"<Log {self.path} {state}>"
-
-    def __del__(self) -> None:
-        # What was appended is in the files; only the clean mark and the last syncs are missing.
-        if not getattr(self, "_closed", True):
-            warnings.warn(f"{self.path} was not closed", ResourceWarning, stacklevel=2)
-            # The lock goes with the descriptor: the queue can be opened again.
-            self._directory.close()
+    def _abandon(self, error: Closed) -> None:
+        self._writer.disown(error)
 
     def _adopt_all(self) -> int:
         now_ms = self._clock.now_ms()
@@ -346,14 +323,6 @@ class Log:
                 file = self._directory.open(name)
                 self._segments.sizes[base] = file.size()
                 file.close()
-
-    def disown(self) -> None:
-        """Ends the handle in the child of a fork; the parent's goes on."""
-        if self._closed:
-            return
-        self._closed = True
-        self._writer.disown(Closed(f"{self.path} was opened before a fork; open it in the child"))
-        self._directory.close()
 
 
 def _as_bytes(value: object) -> bytes:

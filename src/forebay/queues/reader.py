@@ -7,10 +7,8 @@ as recovery; under `sync="always"` only what is durable. Damage raises `Damaged`
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from datetime import datetime
-from types import TracebackType
 
 from forebay.errors import Damaged, InvalidOption, NotAQueue
 from forebay.formats.consumers import decode_index
@@ -18,46 +16,27 @@ from forebay.formats.fflg import Frames, decode_header
 from forebay.frames import Damage
 from forebay.kernels.records import Record
 from forebay.queues.consumer import Start
+from forebay.queues.directory_reader import DirectoryReader
 from forebay.queues.positions import INDEX
 from forebay.queues.recovery import find_end
 from forebay.queues.scanner import RecordBatch, Scanner, Taking, list_segments
 from forebay.storage.atomic import CheckedFile
 from forebay.storage.cursors import read_cursors
-from forebay.storage.filesystem import Directory, DiskFilesystem, Filesystem
 from forebay.storage.segments import SegmentList
 from forebay.storage.staging import NAME as STAGING
 from forebay.storage.staging import Staged, read_staged
-from forebay.storage.tail import Tail, TailFile
+from forebay.storage.tail import NAME as TAIL
+from forebay.storage.tail import Tail
 
 
-class LogReader:
+class LogReader(DirectoryReader):
     """A view of a log directory. One thread at a time may use it."""
-
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        salvage: bool = False,
-        filesystem: Filesystem | None = None,
-    ) -> None:
-        self._filesystem = filesystem or DiskFilesystem()
-        self._directory: Directory = self._filesystem.open_directory(os.fspath(path))
-        self.path = self._directory.path
-        self.salvage = salvage
-        self.damage: list[Damage] = []
-        self._tail_file: TailFile | None = None
-        try:
-            self._tail_file = TailFile.open(self._directory, write=False)
-            self.refresh()
-        except BaseException:
-            self.close()
-            raise
 
     def refresh(self) -> None:
         """Looks again at what is there."""
         # The staging buffer before the files: what leaves it meanwhile is in the files then.
         staged = read_staged(self._directory)
-        self.tail: Tail | None = self._tail_file.read() if self._tail_file is not None else None
+        self.tail: Tail | None = self._read_tail(TAIL)
         self.segments: SegmentList = list_segments(self._directory)
         if self.tail is None and not self.segments.bases:
             raise NotAQueue(f"{self.path} is not a log: it has neither segments nor a tail")
@@ -89,13 +68,7 @@ class LogReader:
         self, start: Start = "earliest", end: int | None = None, frames: Taking = Frames
     ) -> Iterator[RecordBatch]:
         """Gives batches of records; damage raises, or is counted and passed over."""
-        for item in self.scan(start, end, frames):
-            if isinstance(item, RecordBatch):
-                yield item
-            elif self.salvage:
-                self.damage.append(item)
-            else:
-                raise Damaged(item)
+        return self._sound(self.scan(start, end, frames))
 
     def records(self, start: Start = "earliest", end: int | None = None) -> Iterator[Record]:
         """Gives records one by one."""
@@ -145,28 +118,6 @@ class LogReader:
     def cursors(self) -> dict[str, int]:
         """Gives the saved places of readers in other processes."""
         return dict(read_cursors(self._directory))
-
-    @property
-    def directory(self) -> Directory:
-        """The open directory, for those who look at single files."""
-        return self._directory
-
-    def close(self) -> None:
-        """Closes its files."""
-        if self._tail_file is not None:
-            self._tail_file.close()
-        self._directory.close()
-
-    def __enter__(self) -> LogReader:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<LogReader {self.path} {self.begin}..{self.end}>"

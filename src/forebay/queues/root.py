@@ -11,13 +11,13 @@ import json
 import os
 import re
 import threading
-from types import TracebackType
 from typing import Any
 
 from forebay.clock import BootClock
 from forebay.errors import Closed, Damaged, InvalidOption, NotAQueue
 from forebay.frames import Damage
 from forebay.kernels.checksum import crc32
+from forebay.queues.closing import Closing
 from forebay.queues.deadline import DeadlineQueue
 from forebay.queues.options import DeadlineOptions, make_options
 from forebay.storage import atomic
@@ -30,7 +30,7 @@ _OWN_NAMES = {DEFINITIONS, DEFINITIONS + atomic.TEMPORARY, atomic.RESERVE}
 _Definitions = dict[str, dict[str, Any]]
 
 
-class Root:
+class Root(Closing):
     """Deadline queues by name, which this process owns. Any thread may call it.
 
     Opens the directory or creates it. A queue is opened when it is asked for, and stays open until
@@ -121,17 +121,6 @@ class Root:
                 stack.callback(self._directory.close)
                 for queue in self._open.values():
                     stack.callback(queue.close)
-
-    def __enter__(self) -> Root:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<Root {self.path} of {len(self._definitions)}>"

@@ -1,0 +1,153 @@
+"""What a queue does by itself: one thread a queue, which sleeps until something is due.
+
+Ended by `close`; a queue that is forgotten ends it too. Without the thread, `maintain` of the queue
+does the same from time to time. The queues say what there is to do, and when.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from abc import ABC, abstractmethod
+from typing import Generic, Protocol, TypeVar
+
+from forebay.clock import Clock
+from forebay.errors import Closed, ForebayError
+from forebay.queues.handle import Handle
+
+DRAIN, SYNC = "drain", "sync"
+# How long the mark of what is durable may lag behind, where each change is synced at once.
+MARK_SECONDS = 1.0
+_DRAIN_SECONDS = 0.05
+_PAUSE_SECONDS = 1.0
+
+_logger = logging.getLogger(__name__)
+_Queue = TypeVar("_Queue", bound=Handle)
+
+
+class BackgroundOptions(Protocol):
+    """What the options of every queue have."""
+
+    @property
+    def sync(self) -> str: ...
+    @property
+    def sync_interval_ms(self) -> int: ...
+    @property
+    def background(self) -> bool: ...
+
+
+class Background(ABC, Generic[_Queue]):
+    """The background work of one queue. Any thread may call it.
+
+    Knows when to drain, when to sync, and when to do what a subclass plans besides.
+    """
+
+    def __init__(self, queue: _Queue, options: BackgroundOptions, clock: Clock) -> None:
+        """Starts nothing: a subclass calls `_start` when it is complete."""
+        self._queue = weakref.ref(queue)
+        self._clock = clock
+        self._due: dict[str, float] = {}
+        self._wake = threading.Event()
+        self._stopping = threading.Event()
+        self._name = f"forebay {queue.path}"
+        self._sync_policy = options.sync
+        self._sync_interval_seconds = options.sync_interval_ms / 1000
+        self._threaded = options.background
+        self._thread: threading.Thread | None = None
+
+    def notice(self) -> None:
+        """Takes note that something changed: it will have to be drained and synced."""
+        if DRAIN not in self._due and self._needs_drain():
+            self._plan(DRAIN, _DRAIN_SECONDS)
+        if SYNC not in self._due and self._needs_sync():
+            self._plan(SYNC, self._sync_seconds())
+
+    def run_due(self) -> None:
+        """Does everything that is due now."""
+        queue = self._queue()
+        if queue is None:
+            return
+        now = self._clock.monotonic()
+        if self._comes_due(DRAIN, now):
+            self._drain()
+        if self._comes_due(SYNC, now):
+            self._sync()
+        self._run_others(queue, now)
+        self.notice()
+
+    def stop(self) -> None:
+        """Ends the thread; returns when it has ended."""
+        self._stopping.set()
+        self._wake.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _start(self) -> None:
+        if self._threaded:
+            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._thread.start()
+
+    def _plan(self, task: str, seconds: float) -> None:
+        """Has something done in so many seconds, and wakes the thread, which may sleep longer."""
+        self._due[task] = self._clock.monotonic() + seconds
+        self._wake.set()
+
+    def _comes_due(self, task: str, now: float) -> bool:
+        """Says whether something is due; if so it is no longer planned."""
+        at = self._due.get(task)
+        if at is None or now < at:
+            return False
+        self._due.pop(task, None)
+        return True
+
+    def _comes_due_again(self, task: str, now: float, seconds: float) -> bool:
+        """Says whether something is due that is due again in so many seconds."""
+        if not self._comes_due(task, now):
+            return False
+        self._due[task] = now + seconds
+        return True
+
+    @abstractmethod
+    def _needs_sync(self) -> bool:
+        """Says whether something is not durable yet that the policy wants to be."""
+
+    @abstractmethod
+    def _sync(self) -> None:
+        """Makes it durable."""
+
+    def _sync_seconds(self) -> float:
+        """Gives how long a change may wait for its sync."""
+        if self._sync_policy == "interval":
+            return self._sync_interval_seconds
+        # "always": the mark once a second; "os": full files at once.
+        return MARK_SECONDS if self._sync_policy == "always" else 0.0
+
+    def _needs_drain(self) -> bool:
+        """Says whether there is something in a buffer in front of the files."""
+        return False
+
+    def _drain(self) -> None:
+        """Writes it to the files."""
+
+    def _run_others(self, queue: _Queue, now: float) -> None:
+        """Does what else is due."""
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            # A list: other threads plan meanwhile.
+            soonest = min(list(self._due.values()), default=None)
+            self._wake.wait(
+                None if soonest is None else max(0.0, soonest - self._clock.monotonic())
+            )
+            self._wake.clear()
+            if self._stopping.is_set() or self._queue() is None:
+                return
+            try:
+                self.run_due()
+            except Closed:
+                return
+            except (OSError, ForebayError) as error:
+                # The next change meets the same trouble and raises it where it can be handled.
+                _logger.error("%s: background work failed: %s", self._name, error)
+                self._wake.wait(_PAUSE_SECONDS)
