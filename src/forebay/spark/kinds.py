@@ -1,6 +1,6 @@
 """Which module of the source reads which kind of queue, and what such a module offers.
 
-`logs.py`, `events.py` and `fifos.py` are such modules. They are imported at first use: a task that
+`logs.py`, `events.py`, `fifos.py` and `deadlines.py` are such modules. They are imported at first use: a task that
 reads logs needs neither LZ4 nor AES nor CBOR.
 """
 
@@ -24,13 +24,21 @@ _MODULES = {
     "log": "forebay.spark.logs",
     "beats": "forebay.spark.events",
     "fifo": "forebay.spark.fifos",
+    "deadline": "forebay.spark.deadlines",
 }
 _logger = logging.getLogger(__name__)
 Place = dict[str, Any]
 
 
 class Kind(Protocol):
-    """What the module of a kind offers. `reader` is what its `open_reader` gives."""
+    """What the module of a kind offers. `reader` is what its `open_reader` gives.
+
+    Where records have no order by offset, nothing behind `segment_rows` is there but `follow`,
+    which raises: no stream reads such a queue.
+    """
+
+    # Whether ranges go by offsets, and a bound on offsets narrows them.
+    BY_OFFSET: bool
 
     def open_reader(self, path: str, options: SourceOptions) -> Any:
         """Opens a queue without owning it; raises `NotAQueue`."""
@@ -124,6 +132,14 @@ def open_queues(options: SourceOptions) -> Iterator[tuple[Kind, Any]]:
 def kinds_of(given: Sequence[str]) -> set[str]:
     """Tells which kinds of queue there are at paths, as far as they are there yet."""
     return {kind_of(path).name for path in paths.find(given)}
+
+
+def check_streams(given: Sequence[str]) -> None:
+    """Raises `InvalidOption` if there is a queue at the paths that no stream reads."""
+    for path in paths.find(given):
+        name = kind_of(path).name
+        if name in _MODULES and not kind_named(name).BY_OFFSET:
+            kind_named(name).follow(path, SourceOptions((path,)))
 
 
 def read(wanted: Wanted, parts: Sequence[Range]) -> Iterator[Any]:
