@@ -331,7 +331,7 @@ def test_a_stream_is_refused_with_what_to_do_instead(queue: Path, tmp_path: Path
 
     for path in (queue, f"{tmp_path}/*"):
         with pytest.raises(InvalidOption, match=r"no stream reads it\. Read it with spark.read,"):
-            stream_reader(path)
+            stream_reader(path).initialOffset()
     with pytest.raises(InvalidOption, match="no stream reads it"):
         stream.initialOffset()
 

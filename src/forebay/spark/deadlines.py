@@ -107,17 +107,12 @@ def segment_rows(reader: DeadlineView) -> Iterator[dict[str, Any]]:
         }
 
 
-def refuse_stream(path: str) -> InvalidOption:
-    """Gives the error for who would read a deadline queue as a stream."""
-    return InvalidOption(
+def follow(path: str, options: SourceOptions) -> Any:
+    """Raises: a stream opens each of its queues by this."""
+    raise InvalidOption(
         f"{path} is a deadline queue, whose items come and go in the middle: no stream reads it. "
         "Read it with spark.read, or bring snapshots of it into tables by forebay pipeline ingest"
     )
-
-
-def follow(path: str, options: SourceOptions) -> Any:
-    """Raises: see `refuse_stream`."""
-    raise refuse_stream(path)
 
 
 class _Contents:

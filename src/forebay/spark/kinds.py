@@ -134,14 +134,6 @@ def kinds_of(given: Sequence[str]) -> set[str]:
     return {kind_of(path).name for path in paths.find(given)}
 
 
-def check_streams(given: Sequence[str]) -> None:
-    """Raises `InvalidOption` if there is a queue at the paths that no stream reads."""
-    for path in paths.find(given):
-        name = kind_of(path).name
-        if name in _MODULES and not kind_named(name).BY_OFFSET:
-            kind_named(name).follow(path, SourceOptions((path,)))
-
-
 def read(wanted: Wanted, parts: Sequence[Range]) -> Iterator[Any]:
     """Gives the records of ranges as Arrow record batches, whatever kind they are of."""
     for name, some in itertools.groupby(parts, key=lambda part: part.kind):

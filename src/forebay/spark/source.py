@@ -54,7 +54,6 @@ class ForebaySource(DataSource):
         options = self._source_options()
         if options.table != "records":
             raise InvalidOption(f"table = {options.table!r}: a stream reads records only")
-        kinds.check_streams(options.paths)
         return QueueStreamReader(options, schemas.check_schema(options.table, schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
