@@ -67,8 +67,8 @@ def ingest_command(file: str, backfill: str | None, master: str | None, as_json:
 def reconcile_command(paths: tuple[str, ...], master: str | None, as_json: bool) -> int:
     """Prove that every record of the queues is in the tables once, or say where it is not.
 
-    Takes the TOML files of ingests, or the directories of their tables. Changes nothing, and may run
-    beside an ingest. Exit code 4 if something does not add up.
+    Takes the TOML files of ingests, or the directories of their tables. Changes nothing, and may
+    run beside an ingest. Exit code 4 if something does not add up.
     """
     from forebay.pipelines import read_settings, reconcile
     from forebay.pipelines.output import Output

@@ -96,11 +96,14 @@ class ColumnBatch:
 
 def batches(rows: Sequence[Row]) -> Iterator[ColumnBatch]:
     """Deals rows out to batches of a size that Arrow can hold."""
-    first = size = 0
-    for at, row in enumerate(rows):
-        if at > first and (size + len(row[VALUE]) > _BATCH_BYTES or at - first == _ROWS_MAX):
-            yield ColumnBatch(rows[first:at])
-            first, size = at, 0
-        size += len(row[VALUE])
-    if rows:
-        yield ColumnBatch(rows[first:])
+    for first in range(0, len(rows), _ROWS_MAX):
+        yield from _halves(rows[first : first + _ROWS_MAX])
+
+
+def _halves(rows: Sequence[Row]) -> Iterator[ColumnBatch]:
+    if len(rows) > 1 and sum([len(row[VALUE]) for row in rows]) > _BATCH_BYTES:
+        middle = len(rows) // 2
+        yield from _halves(rows[:middle])
+        yield from _halves(rows[middle:])
+    else:
+        yield ColumnBatch(rows)

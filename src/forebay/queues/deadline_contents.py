@@ -85,7 +85,12 @@ class SnapshotFiles:
         logs = self._log_content()
         yield from logs.damage if leads else ()
         logs.gather(start, end, found, dead, marks)
-        yield [_marked(found[key], marks.get(key, 0)) for key in sorted(found.keys() - dead)]
+        # As they were found, file by file: that is almost sorted already.
+        live = sorted([key for key in found if key not in dead])
+        if not marks:
+            yield [found[key] for key in live]
+            return
+        yield [_marked(found[key], marks.get(key, 0)) for key in live]
 
     def blocks(self, part: RunPart, first: int, end: int) -> Iterator[list[Row] | Damage]:
         """Gives the entries of blocks of a run, block by block, and what is damaged."""

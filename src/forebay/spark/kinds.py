@@ -1,7 +1,7 @@
 """Which module of the source reads which kind of queue, and what such a module offers.
 
-`logs.py`, `events.py`, `fifos.py` and `deadlines.py` are such modules. They are imported at first use: a task that
-reads logs needs neither LZ4 nor AES nor CBOR.
+`logs.py`, `events.py`, `fifos.py` and `deadlines.py` are such modules. They are imported at first
+use: a task that reads logs needs neither LZ4 nor AES nor CBOR.
 """
 
 from __future__ import annotations

@@ -184,8 +184,8 @@ def _check_queue(options: SinkOptions) -> bool:
             refuse_foreign(queue, set(queue.names()), list_segments(queue))
     if options.deadline_column is not None:
         raise InvalidOption(
-            f"deadlineColumn = {options.deadline_column!r}: {options.path} is not a deadline queue; "
-            "make one by forebay.DeadlineQueue(path).close()"
+            f"deadlineColumn = {options.deadline_column!r}: {options.path} is not a deadline "
+            "queue; make one by forebay.DeadlineQueue(path).close()"
         )
     return False
 
