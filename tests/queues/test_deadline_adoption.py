@@ -12,7 +12,8 @@ import pytest
 
 from forebay.errors import Closed
 from forebay.queues.deadline import DeadlineQueue
-from forebay.queues.deadline_adoption import NOW, PREFIX, adopt
+from forebay.queues.deadline_adoption import adopt
+from forebay.queues.deadline_parts import NOW, PREFIX
 from forebay.storage import inbox
 from forebay.storage.filesystem import DiskFilesystem
 from tests.crash.forgetful import ForgetfulFilesystem

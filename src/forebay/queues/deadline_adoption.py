@@ -1,6 +1,6 @@
 """Takes batches that other processes left in `inbox/` into a deadline queue.
 
-A record of a part is a deadline and a value (`PREFIX`). The records become items with ids of this
+A record of a part is a deadline and a value (`deadline_parts.py`). The records become items with ids of this
 queue, in runs of their own. The order of steps is what a crash relies on:
 
 1. the runs are written and synced, under numbers of sets that nothing names yet;
@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import struct
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -28,6 +27,7 @@ from forebay.formats.deadline_manifest import Manifest, SetRow
 from forebay.formats.fflg import Header
 from forebay.frames import Damage
 from forebay.queues.adoption import take_batches, values_of
+from forebay.queues.deadline_parts import PREFIX
 from forebay.queues.deadline_runs import RunSet, open_set
 from forebay.queues.deadline_writing import SetWriter
 from forebay.storage import inbox
@@ -36,9 +36,6 @@ from forebay.storage.filesystem import Directory
 if TYPE_CHECKING:
     from forebay.queues.deadline import DeadlineQueue
 
-# Before the value: the deadline in ms since 1970; below 0, the item is due at once.
-PREFIX = struct.Struct("<q")
-NOW = -1
 # In the ledger, before the name of a writer whose batch is about to be taken.
 _ABOUT = "about:"
 _logger = logging.getLogger(__name__)

@@ -29,7 +29,6 @@ from pyspark.sql.types import StructType
 
 from forebay.clock import SystemClock
 from forebay.errors import ForebayError, InvalidOption, Locked
-from forebay.queues import deadline_adoption
 from forebay.queues.deadline_names import is_deadline_queue
 from forebay.queues.fifo_names import is_fifo
 from forebay.queues.kinds import kind_of
@@ -221,7 +220,10 @@ def _adopt(path: str) -> None:
             kind = kind_of(path)
             with kind.open_queue(path, **options) as opened:
                 if kind.name == "deadline":
-                    deadline_adoption.adopt(opened)
+                    # Here: a task needs nothing of it, nor the LZ4 that comes with it.
+                    from forebay.queues.deadline_adoption import adopt
+
+                    adopt(opened)
             with _open_queue(path) as queue:
                 waiting = waiting_manifests(queue)
             # Who published while this process held the lock has left it to us.
