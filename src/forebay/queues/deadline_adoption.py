@@ -1,7 +1,7 @@
 """Takes batches that other processes left in `inbox/` into a deadline queue.
 
-A record of a part is a deadline and a value (`deadline_parts.py`). The records become items with ids of this
-queue, in runs of their own. The order of steps is what a crash relies on:
+A record of a part is a deadline and a value (`deadline_parts.py`). The records become items with
+ids of this queue, in runs of their own. The order of steps is what a crash relies on:
 
 1. the runs are written and synced, under numbers of sets that nothing names yet;
 2. the ledger says which batch is about to be taken, and as which sets;

@@ -1,4 +1,4 @@
-"""What a record of a part is that another process leaves for a deadline queue: deadline and value.
+"""What a record of a part for a deadline queue is, as another process leaves it: deadline, value.
 
 A module of its own: who writes parts needs nothing of what reads runs.
 """
