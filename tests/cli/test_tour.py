@@ -41,6 +41,7 @@ from forebay.cli.tour_events import (
     frame_position,
     number_of,
 )
+from forebay.cli.tour_jobs import JOBS
 from forebay.cli.tour_processes import ProcessFailed, Producer
 from forebay.cli.tour_story import claim_recovered, claim_resumed
 from forebay.cli.tour_teller import TourTeller
@@ -54,14 +55,14 @@ from tests.queues.helpers import wait_until
 EVENTS = PER_QUEUE_MIN * len(QUEUES)
 PLAN = Plan(EVENTS)
 LINES_MAX = 30
-# Less than a minute on two idle cores; Spark starts three times, and others may be at work.
+# About a minute on two idle cores; Spark starts four times, and others may be at work.
 TOUR_SECONDS_MAX = 1200.0
 Row = dict[str, Any]
 
 
 @pytest.mark.slow
 @pytest.mark.crash
-def test_a_tour_with_two_kills_holds_its_claims(tmp_path: Path) -> None:
+def test_a_tour_with_three_kills_holds_its_claims(tmp_path: Path) -> None:
     # The space is there to show that it makes no difference.
     path = tmp_path / "the tour"
 
@@ -82,7 +83,7 @@ def test_a_tour_that_loses_a_file_fails_its_check(tmp_path: Path) -> None:
     code, output, said = finish(start("tour", "--out", path, "--check", stdin=subprocess.DEVNULL))
 
     assert (code, said) == (exits.ERROR, b""), (output, said)
-    assert b"2 of 4 claims FAILED" in output
+    assert b"2 of 5 claims FAILED" in output
     assert b"sums do not add up" in output
     assert len(output.splitlines()) <= LINES_MAX
 
@@ -107,20 +108,22 @@ def finish(process: subprocess.Popen[bytes]) -> tuple[int, bytes, bytes]:
 
 
 def check_claims(path: Path, told: list[Row]) -> None:
-    recovered, resumed, *rest, last = told
-    assert [row["holds"] for row in (recovered, resumed, *rest)] == [True] * 6
+    recovered, worker, resumed, *rest, last = told
+    assert [row["holds"] for row in told[:-1]] == [True] * 8
     # As a rule not all of them: but it goes on while the one who is to kill it is held up.
     assert PLAN.per_queue * 2 // 5 <= recovered["acknowledged"] <= PLAN.per_queue
+    assert PLAN.jobs.count < worker["acknowledged"] <= worker["found"] <= PLAN.jobs.steps
     assert resumed["published"] == resumed["kept"] >= 2
     assert resumed["back_seconds"] > 0
     assert rest[0]["queues"] == {
-        queue: {"range": PLAN.per_queue, **PLAN.expected(queue)} for queue in QUEUES
+        **{queue: {"range": PLAN.per_queue, **PLAN.expected(queue)} for queue in QUEUES},
+        JOBS: {"range": len(PLAN.jobs.left()), **PLAN.expected(JOBS)},
     }
-    assert (last["claims"], last["failed"]) == (6, 0)
+    assert (last["claims"], last["failed"]) == (8, 0)
     assert last["report"] == str(path / "report.html")
     assert sorted(item.name for item in path.iterdir()) == [
-        *("ingest.log", "ingest.toml", "queues", "reconcile.log", "report.html"),
-        *("tables", "tour.json"),
+        *("ingest.log", "ingest.toml", "jobs", "jobs.log", "jobs.toml", "queues"),
+        *("reconcile.log", "report.html", "snapshot", "tables", "tour.json"),
     ]
 
 
@@ -128,17 +131,18 @@ def check_report(path: Path, told: list[Row]) -> None:
     page = PageReader((path / "report.html").read_text(encoding="utf-8"))
     names = ["range", "landed", "damaged", "trimmed"]
     names += [DECODED, REJECTED, DEDUPLICATED, "filtered"]
-    queues = told[2]["queues"]
-    rows = [[queue, *(queues[queue][name] for name in names)] for queue in sorted(QUEUES)]
-    rows.append(["all", *(sum(queues[queue][name] for queue in QUEUES) for name in names)])
+    queues = told[3]["queues"]
+    order = [*sorted(QUEUES), JOBS]
+    rows = [[queue, *(queues[queue][name] for name in names)] for queue in order]
+    rows.append(["all", *(sum(queues[queue][name] for queue in order) for name in names)])
     sums = page.table("Counts in are counts out").rows
     assert sums == [[cell_text(cell) for cell in row] for row in rows]
-    producer, ingest = page.table("What the crashes cost").rows
-    assert (producer[-2:], ingest[-2:]) == (["0", "0"], ["0", "0"])
-    assert ingest[1] == cell_text(told[1]["back_seconds"])
+    costs = page.table("What the crashes cost").rows
+    assert [row[-2:] for row in costs] == [["0", "0"]] * 3
+    assert costs[2][1] == cell_text(told[2]["back_seconds"])
     course = page.table("The plots as numbers").rows
     assert course[-1][3:] == [f"{PLAN.total:,}", f"{PLAN.total:,}", "0"]
-    assert [one.attributes["class"] for one in page.all("li")] == ["holds"] * 6
+    assert [one.attributes["class"] for one in page.all("li")] == ["holds"] * 8
 
 
 # Tells what is loaded before anything is done, and goes no further than to the start of the ingest.
@@ -406,7 +410,9 @@ def test_decoded_ids_that_are_not_the_events_are_found(rows: list[Row], found: C
 
 
 def sums(**changes: int) -> list[QueueSums]:
-    found = [QueueSums(queue, PLAN.per_queue, PLAN.expected(queue), ()) for queue in QUEUES]
+    found = [
+        QueueSums(queue, PLAN.per_queue, PLAN.expected(queue), ()) for queue in (*QUEUES, JOBS)
+    ]
     return [QueueSums("doors", PLAN.per_queue, {**found[0].counts, **changes}, ()), *found[1:]]
 
 
@@ -484,7 +490,7 @@ def test_the_sums_stand_below_their_names(capsys: pytest.CaptureFixture[str]) ->
     head, *rows = capsys.readouterr().out.splitlines()
     places = [[place for place, sign in enumerate(row) if sign in "=+|"] for row in (head, *rows)]
     assert len(places[0]) == 8
-    assert places == [places[0]] * (len(QUEUES) + 1)
+    assert places == [places[0]] * (len(QUEUES) + 2)
     assert "1,234,567" in rows[0]
 
 

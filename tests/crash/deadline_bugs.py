@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from forebay.formats.deadline import FileKind, file_name
 from forebay.formats.deadline_manifest import Manifest, SetRow
-from forebay.formats.deadline_wal import Header, Record, whole_bytes
+from forebay.formats.deadline_wal import Header, Record
 from forebay.frames import Damage
 from forebay.kernels.deadline_memory import MARK, TOMBSTONE
 from forebay.kernels.deadline_view import RunView, merge
@@ -232,12 +232,13 @@ def staged_batches_not_read(patch: Patch) -> None:
 
 
 def staged_batches_behind_a_hole(patch: Patch) -> None:
-    def join(data: bytes, staged: Staged, header: Header) -> bytes:
-        return (
-            data.rstrip(b"\0") + staged.frames[: whole_bytes(staged.frames, staged.index, header)]
-        )
+    original = deadline_logs.with_staged
 
-    patch.setattr(deadline_logs, "_join", join)
+    def with_staged(data: bytes, header: Header, staged: Staged | None) -> bytes:
+        whole = original(b"", header, staged).lstrip(b"\0")
+        return data.rstrip(b"\0") + whole
+
+    patch.setattr(deadline_logs, "with_staged", with_staged)
 
 
 def staging_used_again_before_the_write(patch: Patch) -> None:

@@ -61,25 +61,29 @@ def ingest_command(file: str, backfill: str | None, master: str | None, as_json:
 
 
 @command.command("reconcile")
-@click.argument("path", metavar="FILE|OUT", type=click.Path())
+@click.argument("paths", metavar="FILE|OUT...", nargs=-1, required=True, type=click.Path())
 @master_option
 @json_option
-def reconcile_command(path: str, master: str | None, as_json: bool) -> int:
+def reconcile_command(paths: tuple[str, ...], master: str | None, as_json: bool) -> int:
     """Prove that every record of the queues is in the tables once, or say where it is not.
 
-    Takes the TOML file of an ingest, or the directory of its tables. Changes nothing, and may run
-    beside an ingest. Exit code 4 if something does not add up.
+    Takes the TOML files of ingests, or the directories of their tables. Changes nothing, and may
+    run beside an ingest. Exit code 4 if something does not add up.
     """
     from forebay.pipelines import read_settings, reconcile
     from forebay.pipelines.output import Output
 
-    out = path if os.path.isdir(path) else read_settings(path)["out"]
-    # Raises if there are no tables, before Spark starts.
-    Output.at(out).current()
+    outs = [path if os.path.isdir(path) else read_settings(path)["out"] for path in paths]
+    for out in outs:
+        # Raises if there are no tables, before Spark starts.
+        Output.at(out).current()
+    proven = True
     with _spark(master) as spark:
-        found = reconcile(out, spark=spark)
-    pipeline_report.write_proof(found, as_json=as_json)
-    return exits.OK if found.proven else exits.DAMAGE
+        for out in outs:
+            found = reconcile(out, spark=spark)
+            pipeline_report.write_proof(found, as_json=as_json)
+            proven = proven and found.proven
+    return exits.OK if proven else exits.DAMAGE
 
 
 class _Stop:

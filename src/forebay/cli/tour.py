@@ -1,4 +1,4 @@
-"""`forebay tour`: events through queues into proven tables, with two kills on the way."""
+"""`forebay tour`: events through queues into proven tables, with three kills on the way."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ from forebay.cli.tour_teller import TourTeller
 from forebay.errors import NotInstalled
 
 REPORT = "report.html"
-_MADE = ("queues", "tables", TEMPORARY, "ingest.toml", "ingest.log", "reconcile.log", REPORT)
+_MADE = (
+    *("queues", "tables", TEMPORARY, "ingest.toml", "ingest.log", "reconcile.log", REPORT),
+    *("jobs", "snapshot", "jobs.toml", "jobs.log"),
+)
 # Says that a directory is one of the tour's, so that the next tour may replace what is there.
 _MARK = "tour.json"
 
@@ -48,9 +51,9 @@ def command(out: str, events: int, check: bool, as_json: bool) -> int:
     """Write events, kill a producer, kill the ingest on Spark, and prove that nothing is lost.
 
     Five processes append events to three logs, an event queue and a fifo, and an ingest brings them
-    into tables meanwhile. One producer and the ingest are killed with SIGKILL and started again.
-    Then every event is accounted for, and DIR/report.html shows the whole way. Code 1 if a claim
-    does not hold.
+    into tables meanwhile. A sixth fills a deadline queue and works it off. One producer, the worker
+    and the ingest are killed with SIGKILL and started again. Then every event and every job is
+    accounted for, and DIR/report.html shows the whole way. Code 1 if a claim does not hold.
 
     What an earlier tour left in DIR is replaced.
     """
@@ -83,8 +86,8 @@ def command(out: str, events: int, check: bool, as_json: bool) -> int:
 
 def _announce(directory: str, plan: Plan, teller: TourTeller) -> None:
     teller.line(
-        f"forebay {__version__}: {plan.total:,} events go through {len(QUEUES)} queues to tables "
-        "on Spark, with two kills"
+        f"forebay {__version__}: {plan.total:,} events and {plan.jobs.count:,} jobs go through "
+        f"{len(QUEUES) + 1} queues to tables on Spark, with three kills"
     )
     teller.line(f"   in {directory}; takes one to three minutes, longer on a busy machine")
 
@@ -96,7 +99,7 @@ def _run(directory: str, plan: Plan, teller: TourTeller, started: float) -> str:
 
     story = Story(directory, plan, teller)
     story.tell()
-    teller.line("6. forebay pipeline reconcile counts the tables, and each event is looked up")
+    teller.line("7. forebay pipeline reconcile counts the tables, and each event is looked up")
     proof = _prove(directory, plan, teller)
     path = os.path.join(directory, REPORT)
     page = tour_report.make(
@@ -119,6 +122,7 @@ def _prove(directory: str, plan: Plan, teller: TourTeller) -> tour_checks.Proof:
     teller.claim(tour_checks.claim_reconciled(proof.sums, plan))
     teller.claim(tour_checks.claim_landed(proof.landed))
     teller.claim(tour_checks.claim_decoded(proof.decoded))
+    teller.claim(tour_checks.claim_jobs(proof.jobs))
     teller.claim(tour_checks.claim_damage(proof.damage))
     return proof
 

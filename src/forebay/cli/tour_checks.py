@@ -26,8 +26,13 @@ from forebay.cli.tour_events import (
     frame_position,
     number_of,
 )
+from forebay.cli.tour_jobs import BURIED, Jobs, fate_of, job
+from forebay.cli.tour_jobs import number_of as job_number
 from forebay.cli.tour_processes import answer_of
 
+# Where the events go, and where the snapshot of the jobs goes.
+TABLES, SNAPSHOT = OUTS = "tables", "snapshot"
+JOB_COLUMNS = ["value", "type", "requeue_time"]
 COUNTS = ("landed", "decoded", "rejected", "deduplicated", "filtered", "damaged", "trimmed")
 
 
@@ -66,6 +71,7 @@ class Proof:
     sums: list[QueueSums]
     landed: Comparison
     decoded: Comparison
+    jobs: Comparison
     damage: list[dict[str, Any]]
 
 
@@ -75,6 +81,7 @@ def prove(directory: str, plan: Plan) -> Proof:
         reconcile(directory),
         compare_landed(_rows(directory, "landed", ["queue", "offset", "value"]), plan),
         compare_decoded(_rows(directory, "decoded", ["queue", "id"]), plan),
+        compare_jobs(_rows(directory, "landed", JOB_COLUMNS, SNAPSHOT), plan.jobs),
         [
             {**row, "queue": os.path.basename(row["queue"])}
             for row in _rows(directory, "damage", None)
@@ -85,7 +92,7 @@ def prove(directory: str, plan: Plan) -> Proof:
 def reconcile(directory: str) -> list[QueueSums]:
     """Gives the sums that `forebay pipeline reconcile` finds, in a process of its own."""
     answer = answer_of(
-        ["pipeline", "reconcile", os.path.join(directory, "tables"), "--json"],
+        ["pipeline", "reconcile", *(os.path.join(directory, out) for out in OUTS), "--json"],
         os.path.join(directory, "reconcile.log"),
         (exits.OK, exits.DAMAGE),
     )
@@ -146,14 +153,34 @@ def compare_decoded(rows: Iterable[Mapping[str, Any]], plan: Plan) -> Comparison
     return found
 
 
+def compare_jobs(rows: Iterable[Mapping[str, Any]], jobs: Jobs) -> Comparison:
+    """Compares the rows of a snapshot with the jobs that must be in it, and their fates."""
+    found = Comparison()
+    missing = jobs.left()
+    seen: set[int] = set()
+    for row in rows:
+        number = job_number(row["value"])
+        fate = fate_of(requeued=row["requeue_time"] is not None, buried=row["type"] == BURIED)
+        if number in seen:
+            found.twice += 1
+        elif row["value"] == job(number) and missing.get(number) == fate:
+            seen.add(number)
+            found.right += 1
+        else:
+            found.wrong += 1
+    found.missing = len(missing) - len(seen)
+    return found
+
+
 def claim_reconciled(sums: list[QueueSums], plan: Plan) -> Claim:
     """The sums add up, and are those that the producers' events must give."""
     problems = [f"{one.queue}: {problem}" for one in sums for problem in one.problems]
     as_planned = sum(one.counts == plan.expected(one.queue) for one in sums)
-    text = f"each sum adds up, and {as_planned} of {len(QUEUES)} are as the events were made"
+    count = len(QUEUES) + 1
+    text = f"each sum adds up, and {as_planned} of {count} are as the events were made"
     if problems:
         text = f"{len(problems)} sums do not add up; {problems[0]}"
-    holds = not problems and as_planned == len(sums) == len(QUEUES)
+    holds = not problems and as_planned == len(sums) == count
     facts: dict[str, object] = {
         "queues": {one.queue: {"range": one.range, **one.counts} for one in sums},
         "problems": problems,
@@ -180,17 +207,27 @@ def claim_landed(found: Comparison) -> Claim:
     return Claim("every event has landed, once", text, found.exact, asdict(found))
 
 
+def claim_jobs(found: Comparison) -> Claim:
+    """Every job that was not released is in the snapshot, as it was left, and no other one."""
+    text = f"{found.right:,} jobs in the snapshot, each as it was left, none that was released; "
+    return Claim(
+        "the deadline queue is as it was left", text + str(found), found.exact, asdict(found)
+    )
+
+
 def claim_decoded(found: Comparison) -> Claim:
     """Every id that must be in `decoded` is there, once."""
     text = f"{found.right:,} ids in decoded; {found}"
     return Claim("every id is decoded, once", text, found.exact, asdict(found))
 
 
-def _rows(directory: str, table: str, columns: list[str] | None) -> Iterator[dict[str, Any]]:
+def _rows(
+    directory: str, table: str, columns: list[str] | None, out: str = TABLES
+) -> Iterator[dict[str, Any]]:
     """Reads a table without Spark, as anybody may."""
     import pyarrow.dataset
 
-    path = os.path.join(directory, "tables", table)
+    path = os.path.join(directory, out, table)
     dataset = pyarrow.dataset.dataset(path, format="parquet", partitioning="hive")
     for batch in dataset.to_batches(columns=columns):
         names = batch.schema.names

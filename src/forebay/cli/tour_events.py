@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from forebay.cli.tour_jobs import JOBS, Jobs
 from forebay.formats.fflg import LAYOUTS, VERSION_DEFAULT
 
 LOGS = ("doors", "lamps", "meters")
@@ -122,8 +123,15 @@ class Plan:
         """How many events all queues get."""
         return self.per_queue * len(QUEUES)
 
+    @property
+    def jobs(self) -> Jobs:
+        """What the deadline queue gets: fewer, because each of them takes several steps."""
+        return Jobs(max(PER_QUEUE_MIN, self.per_queue // 10))
+
     def expected(self, queue: str) -> dict[str, int]:
         """Gives the sums of a queue that `reconcile` must find."""
+        if queue == JOBS:
+            return self.jobs.expected()
         sums = dict.fromkeys((DECODED, REJECTED, DEDUPLICATED, FILTERED), 0)
         for offset in range(self.per_queue):
             sums[fate(offset)] += 1

@@ -28,16 +28,25 @@ class ProcessFailed(Exception):
 
 
 class Producer:
-    """The producer of one queue, and what it has acknowledged."""
+    """The producer of one queue, or its worker, and what it has acknowledged.
 
-    def __init__(self, path: str, count: int, arguments: Sequence[object]) -> None:
+    `count` is what it has acknowledged at the end.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        count: int,
+        arguments: Sequence[object],
+        module: str = "forebay.cli.tour_producer",
+    ) -> None:
         self.path = path
         self.name = os.path.basename(path)
         self.acknowledged = 0
         # The end of the log as the running process found it; None until it says so.
         self.found: int | None = None
         self._count = count
-        self._arguments = [path, count, *arguments]
+        self._command = [sys.executable, "-m", module, *map(str, [path, count, *arguments])]
         self._process: subprocess.Popen[bytes] | None = None
         self._unread = b""
 
@@ -45,9 +54,8 @@ class Producer:
         """Starts the process; it goes on behind what is in the log."""
         self.found = None
         self._unread = b""
-        command = [sys.executable, "-m", "forebay.cli.tour_producer", *map(str, self._arguments)]
         self._process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=environment()
+            self._command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=environment()
         )
         assert self._process.stdout is not None
         os.set_blocking(self._process.stdout.fileno(), False)

@@ -37,14 +37,14 @@ def produce(path: str, count: int, events_per_second: float, segment_bytes: int)
     opened = {EVENT_QUEUE: _event_queue, FIFO: _fifo}.get(name, _log)
     with opened(path, segment_bytes) as (first, append):
         done = first
-        _acknowledge(done)
+        acknowledge(done)
         started = time.monotonic()
         while done < count:
             due = first + round((time.monotonic() - started) * events_per_second)
             end = min(max(due, done + 1), count)
             append([event(name, number) for number in range(done, end)])
             done = end
-            _acknowledge(done)
+            acknowledge(done)
             time.sleep(TICK_SECONDS)
 
 
@@ -72,7 +72,8 @@ def _fifo(path: str, segment_bytes: int) -> Iterator[tuple[int, Append]]:
         yield fifo.info()["end"], fifo.push_many
 
 
-def _acknowledge(count: int) -> None:
+def acknowledge(count: int) -> None:
+    """Tells the parent how much is on the disk."""
     os.write(sys.stdout.fileno(), b"%d\n" % count)
 
 

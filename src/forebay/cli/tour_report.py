@@ -11,7 +11,8 @@ from datetime import UTC, datetime
 from forebay import __version__
 from forebay.cli.demo_records import Claim
 from forebay.cli.tour_checks import Proof
-from forebay.cli.tour_events import Plan
+from forebay.cli.tour_events import QUEUES, Plan
+from forebay.cli.tour_jobs import JOBS
 from forebay.cli.tour_story import KILLED_PRODUCER, Facts
 from forebay.dashboard.history import Mark, Sample, rates
 from forebay.dashboard.page import Cell, Finding, Line, Page, Plot, Table
@@ -36,13 +37,16 @@ def make(
         for letter, mark in zip(string.ascii_uppercase, marks, strict=False)
     ]
     lost = proof.landed.missing + max(0, facts.acknowledged - facts.found)
+    lost += proof.jobs.missing
     decoded = sum(one.counts["decoded"] for one in proof.sums)
     return Page(
         title="Forebay: from events to proven tables",
         lead=(
-            f"Three producers wrote {plan.total:,} events into a log each, while an ingest on "
-            "Spark brought them into tables. One producer and the ingest were killed with "
-            "SIGKILL and started again, and one byte was changed on the disk. "
+            f"{len(QUEUES)} producers wrote {plan.total:,} events into a queue each, while an "
+            "ingest on Spark brought them into tables, and a worker did "
+            f"{plan.jobs.steps:,} steps at a deadline queue. One producer, the worker and the "
+            "ingest were killed with SIGKILL and started again, and one byte was changed on the "
+            "disk. "
             f"Made by forebay {__version__} at {datetime.now(UTC):%Y-%m-%d %H:%M} UTC."
         ),
         numbers=[
@@ -120,7 +124,8 @@ def _sums(proof: Proof) -> Table:
         "deduplicated + filtered. Counted by forebay pipeline reconcile in the tables themselves; "
         "no offset is in a table twice. Rejected events are cut off in the middle of their JSON, "
         "or have a hall that is no number; deduplicated ones repeat an id; filtered ones are "
-        "heartbeats that the SQL leaves out.",
+        f"heartbeats that the SQL leaves out. The row {JOBS} is a snapshot of the deadline queue: "
+        "its range is what was in it, which the released jobs are not.",
     )
 
 
@@ -132,11 +137,13 @@ def _crashes(facts: Facts, proof: Proof) -> Table:
     ingest = facts.ingest
     assert ingest is not None
     lost = max(0, facts.acknowledged - facts.found)
+    lost_steps = max(0, facts.jobs_acknowledged - facts.jobs_found)
     columns = ("killed", "seconds until back", "seconds until caught up", "lost", "twice")
     # An event that the producer wrote a second time stands where another one should: it is wrong.
     repeated = proof.landed.wrong
     rows: list[list[Cell]] = [
         [f"producer of {KILLED_PRODUCER}", facts.producer_away_seconds, None, lost, repeated],
+        [f"worker at {JOBS}", facts.worker_away_seconds, None, lost_steps, proof.jobs.twice],
         ["ingest", ingest.until_back, ingest.until_caught_up, proof.landed.missing]
         + [proof.landed.twice],
     ]
@@ -145,7 +152,9 @@ def _crashes(facts: Facts, proof: Proof) -> Table:
         columns,
         rows,
         f"The producer had acknowledged {facts.acknowledged:,} events when it was killed, and "
-        f"found {facts.found:,} in its log when it came back. The ingest had published "
+        f"found {facts.found:,} in its log when it came back. The worker had acknowledged "
+        f"{facts.jobs_acknowledged:,} steps and found {facts.jobs_found:,} done. The ingest had "
+        "published "
         f"{facts.batches_before} batches and was writing the next; that was done again from the "
         f"beginning. It was {ingest.lag_before:,} records behind when it was killed, at most "
         f"{ingest.lag_most:,} until it had caught up, that is: until it was no further behind than "

@@ -25,6 +25,9 @@ from forebay.cli.tour_events import (
     event,
     frame_position,
 )
+from forebay.cli.tour_jobs import JOBS
+from forebay.cli.tour_jobs import SCHEMA as JOBS_SCHEMA
+from forebay.cli.tour_jobs import SQL as JOBS_SQL
 from forebay.cli.tour_processes import Command, ProcessFailed, Producer
 from forebay.cli.tour_teller import TourTeller
 from forebay.cli.tour_watch import Watch
@@ -57,6 +60,13 @@ consumer_id = "{consumer_id}"
 trigger = "1s"
 max_offsets_per_trigger = {offsets}
 """
+_JOBS_SETTINGS = f"""\
+source = "jobs/*"
+out = "snapshot"
+decode = "json"
+schema = "{JOBS_SCHEMA}"
+sql = "{JOBS_SQL}"
+"""
 
 
 @dataclass(slots=True)
@@ -68,6 +78,10 @@ class Facts:
     producer_away_seconds: float = 0.0
     ingest: Outage | None = None
     batches_before: int = 0
+    # Of the worker of the deadline queue, in steps.
+    jobs_acknowledged: int = 0
+    jobs_found: int = 0
+    worker_away_seconds: float = 0.0
     begins: dict[str, int] = field(default_factory=dict)
 
 
@@ -81,6 +95,7 @@ class Story:
         self._plan = plan
         self._teller = teller
         self._ended = False
+        self._stopped = False
         self._seconds = max(_SECONDS_MIN, plan.total / _EVENTS_PER_SECOND)
         size = plan.per_queue * len(event(QUEUES[0], plan.per_queue))
         segment_bytes = max(_SEGMENT_BYTES_MIN, size // _SEGMENTS)
@@ -89,6 +104,17 @@ class Story:
             Producer(os.path.join(directory, "queues", name), plan.per_queue, arguments)
             for name in QUEUES
         ]
+        jobs = plan.jobs
+        self._worker = Producer(
+            os.path.join(directory, "jobs", JOBS),
+            jobs.steps,
+            [jobs.count, jobs.steps / self._seconds],
+            "forebay.cli.tour_worker",
+        )
+        self._snapshot = Command(
+            ["pipeline", "ingest", os.path.join(directory, "jobs.toml")],
+            os.path.join(directory, "jobs.log"),
+        )
         toml = os.path.join(directory, "ingest.toml")
         self._ingest = Command(["pipeline", "ingest", toml], os.path.join(directory, "ingest.log"))
         self.watch = Watch(self._producers, os.path.join(directory, "tables"))
@@ -96,16 +122,21 @@ class Story:
     def tell(self) -> None:
         """Runs the scenes in order; leaves no process behind."""
         Path(self._directory, "ingest.toml").write_text(self.settings)
-        os.mkdir(os.path.join(self._directory, "queues"))
+        Path(self._directory, "jobs.toml").write_text(_JOBS_SETTINGS)
+        for name in ("queues", "jobs"):
+            os.mkdir(os.path.join(self._directory, name))
         try:
             self._start_producers()
             self._start_ingest()
             self._kill_producer()
+            self._kill_worker()
             self._kill_ingest()
             self._run_out()
+            self._take_snapshot()
         finally:
             self._ingest.end()
-            for producer in self._producers:
+            self._snapshot.end()
+            for producer in (*self._producers, self._worker):
                 producer.end()
 
     def _start_producers(self) -> None:
@@ -114,7 +145,11 @@ class Story:
             f"logs {', '.join(LOGS)}, the event queue {EVENT_QUEUE} and the fifo {FIFO}; what they "
             "acknowledge is synced"
         )
-        for producer in self._producers:
+        self._teller.line(
+            f"   one more fills the deadline queue {JOBS} with {self._plan.jobs.count:,} jobs, and "
+            "releases, requeues and buries some"
+        )
+        for producer in (*self._producers, self._worker):
             producer.start()
         self.watch.mark("producers start")
         victim = self._producers[QUEUES.index(DAMAGED_QUEUE)]
@@ -134,23 +169,44 @@ class Story:
     def _kill_producer(self) -> None:
         producer = self._producers[QUEUES.index(KILLED_PRODUCER)]
         at = self._plan.per_queue * 2 // 5
+        facts = self.facts
+        facts.acknowledged, facts.found, facts.producer_away_seconds = self._kill_and_start(
+            producer, at, f"3. SIGKILL to the producer of {producer.name}", "events"
+        )
+        self._teller.claim(
+            claim_recovered(facts.acknowledged, facts.found, facts.producer_away_seconds)
+        )
+
+    def _kill_worker(self) -> None:
+        """Kills the worker when all jobs are enqueued, and some are worked off."""
+        jobs, facts = self._plan.jobs, self.facts
+        at = jobs.count + (jobs.steps - jobs.count) // 5
+        facts.jobs_acknowledged, facts.jobs_found, facts.worker_away_seconds = self._kill_and_start(
+            self._worker, at, f"   SIGKILL to the worker at {JOBS}", "steps"
+        )
+        self._teller.claim(
+            claim_worker_recovered(
+                facts.jobs_acknowledged, facts.jobs_found, facts.worker_away_seconds
+            )
+        )
+
+    def _kill_and_start(
+        self, producer: Producer, at: int, text: str, unit: str
+    ) -> tuple[int, int, float]:
+        """Kills a producer when it has acknowledged so much, and starts it again.
+
+        Gives what it had acknowledged, what it found, and how long it was away.
+        """
         self._wait(lambda: producer.acknowledged >= at, "the producers to write")
         producer.kill()
         killed = self.watch.mark(f"SIGKILL to the producer of {producer.name}")
         acknowledged = producer.acknowledged
-        self._teller.line(
-            f"3. SIGKILL to the producer of {producer.name}, after {acknowledged:,} acknowledged "
-            "events; started again"
-        )
+        self._teller.line(f"{text}, after {acknowledged:,} acknowledged {unit}; started again")
         producer.start()
         self._wait(lambda: producer.found is not None, f"the producer of {producer.name}")
         back = self.watch.mark(f"the producer of {producer.name} is back")
         assert producer.found is not None
-        self.facts.acknowledged, self.facts.found = acknowledged, producer.found
-        self.facts.producer_away_seconds = back.seconds - killed.seconds
-        self._teller.claim(
-            claim_recovered(acknowledged, producer.found, self.facts.producer_away_seconds)
-        )
+        return acknowledged, producer.found, back.seconds - killed.seconds
 
     def _kill_ingest(self) -> None:
         self._wait(
@@ -186,6 +242,7 @@ class Story:
         self._wait(lambda: self.watch.landed >= self._plan.total, "the ingest to end")
         self.watch.mark("the ingest has run out")
         self._ingest.stop()
+        self._stopped = True
         for producer in self._producers:
             if producer.name in LOGS:
                 with LogReader(producer.path) as reader:
@@ -193,6 +250,15 @@ class Story:
         trimmed = sum(self.facts.begins.values())
         also = f"; {trimmed:,} events are trimmed from the logs behind it" if trimmed else ""
         self._teller.line(f"   it has, in {len(self.watch.batches)} batches{also}")
+
+    def _take_snapshot(self) -> None:
+        self._wait(lambda: self._worker.done, "the worker to end")
+        self._teller.line(
+            f"6. forebay pipeline ingest once more: a snapshot of {JOBS}, as its worker has left it"
+        )
+        self._snapshot.start()
+        self._snapshot.join()
+        self.watch.mark("the snapshot of the jobs has landed")
 
     def _is_writing(self) -> bool:
         """Says whether a batch is being written that nobody can see yet."""
@@ -204,9 +270,10 @@ class Story:
         seen, since = (-1, -1), time.monotonic()
         with Bar("   events", self._plan.total, hidden=self._teller.as_json) as bar:
             while not done():
-                for producer in self._producers:
+                for producer in (*self._producers, self._worker):
                     producer.look()
-                self._ingest.look()
+                if not self._stopped:
+                    self._ingest.look()
                 if not self._ended and all(producer.done for producer in self._producers):
                     self._ended = True
                     self.watch.mark("the producers have ended")
@@ -226,6 +293,14 @@ def claim_recovered(acknowledged: int, found: int, seconds: float) -> Claim:
     text = f"back in {seconds:.1f} s: it finds {found:,} events in the log; lost: {lost}"
     facts: dict[str, object] = {"acknowledged": acknowledged, "found": found, "lost": lost}
     return Claim("nothing acknowledged is lost", text, lost == 0, facts)
+
+
+def claim_worker_recovered(acknowledged: int, found: int, seconds: float) -> Claim:
+    """Every step at the deadline queue is there after the kill of its worker."""
+    lost = max(0, acknowledged - found)
+    text = f"back in {seconds:.1f} s: {found:,} steps are in the deadline queue; lost: {lost}"
+    facts: dict[str, object] = {"acknowledged": acknowledged, "found": found, "lost": lost}
+    return Claim("no step at the deadline queue is lost", text, lost == 0, facts)
 
 
 def claim_resumed(before: dict[int, str], after: dict[int, str], found: Outage) -> Claim:

@@ -196,6 +196,9 @@ def _are_held(shares: dict[str, Share]) -> bool:
 def _is_held(queue: str, share: Share) -> bool:
     """Says whether a queue still has the records that a batch landed."""
     offsets = share.offsets
+    if offsets.snapshot is not None:
+        # Its files are there as long as the queue stands still: what landed is the safer source.
+        return False
     if offsets.begin is not None and _first(share) - offsets.start != share.counts.trimmed:
         # Some of what was trimmed had landed before it went.
         return False

@@ -17,24 +17,23 @@ from forebay.pipelines.manifest import Counts, Manifest, Offsets, Share, account
 from forebay.pipelines.staged_files import FOUND, Counted, StagedFiles
 from forebay.pipelines.tables import (
     DAMAGE,
-    DDLS,
     DECODED,
     DROPPED,
     DROPPED_DDL,
     DUPLICATE,
     FILTERED,
+    ITEM_COLUMNS,
     LANDED,
-    LANDED_DDL,
     REJECTED,
-    REJECTED_DDL,
     TABLES,
     columns_of,
+    ddls,
 )
 from forebay.spark.kinds import open_queue
 from forebay.spark.options import SourceOptions
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 # What the source is asked for.
@@ -65,7 +64,7 @@ class Builder:
 
         files = StagedFiles(spark, staged, self.definition.format)
         for table in TABLES:
-            columns = self._decoded if table == DECODED else columns_of(DDLS[table])
+            columns = self._decoded if table == DECODED else columns_of(self._ddls[table])
             nothing = [F.lit(None).cast(one.dataType).alias(one.name) for one in columns]
             files.write(table, spark.range(0).select(*nothing))
 
@@ -79,13 +78,15 @@ class Builder:
             F.encode(F.to_json(F.col("damage")), "UTF-8")
         )
         side = F.when(F.col("damage").isNull(), F.lit(LANDED)).otherwise(F.lit(DAMAGE))
-        columns = ("queue", "kind", "offset", "timestamp", value.alias("value"))
-        rows = raw.select(*columns, "segment", "position", side.alias("side"))
+        columns: list[str | Column] = ["queue", "kind", "offset", "timestamp"]
+        columns += [value.alias("value"), "segment", "position"]
+        columns += ITEM_COLUMNS if self.definition.snapshots else ()
+        rows = raw.select(*columns, side.alias("side"))
         files.write_parted(_SIDES, rows, "side")
         if files.has(_SIDES, f"side={LANDED}"):
             files.rename(f"{_SIDES}/side={LANDED}", LANDED)
         if files.has(_SIDES, f"side={DAMAGE}"):
-            found = files.read(f"{_SIDES}/side={DAMAGE}", LANDED_DDL)
+            found = files.read(f"{_SIDES}/side={DAMAGE}", self._ddls[LANDED])
             fields = F.from_json(F.col("value").cast("string"), _DAMAGE_FIELDS_DDL).alias("d")
             whole = found.select("queue", "kind", "segment", "position", "offset", fields)
             files.write(DAMAGE, whole.selectExpr(*_DAMAGE_COLUMNS))
@@ -104,10 +105,10 @@ class Builder:
         counted = Counted()
         keys_us = None
         if files.has(LANDED):
-            landed = files.read(LANDED, LANDED_DDL)
+            landed = files.read(LANDED, self._ddls[LANDED])
             with decoding.decoded(landed, self.definition) as rows:
                 files.write(DECODED, rows)
-            files.count(counted, {LANDED: LANDED_DDL, DECODED: self._decoded})
+            files.count(counted, {LANDED: self._ddls[LANDED], DECODED: self._decoded})
             if counted.total(DECODED) != counted.total(LANDED):
                 self._write_missing(files, landed, counted)
             if self.definition.deduplicate is not None and counted.total(DECODED):
@@ -118,6 +119,10 @@ class Builder:
         return Manifest(batch, self.definition.digest, shares, keys_us)
 
     @property
+    def _ddls(self) -> dict[str, str]:
+        return ddls(snapshots=self.definition.snapshots)
+
+    @property
     def _decoded(self) -> StructType:
         return columns_of(self.columns)
 
@@ -126,7 +131,7 @@ class Builder:
         from pyspark.sql import functions as F
 
         files.write(REJECTED, decoding.rejected(landed, self.definition))
-        files.count(counted, {REJECTED: REJECTED_DDL})
+        files.count(counted, {REJECTED: self._ddls[REJECTED]})
         count = counted.total(LANDED)
         arrived = counted.total(DECODED) + counted.total(REJECTED)
         if arrived > count:
@@ -139,7 +144,7 @@ class Builder:
         if arrived < count:
             there = files.read(DECODED, self._decoded).select("queue", "offset")
             if counted.total(REJECTED):
-                rejected = files.read(REJECTED, REJECTED_DDL)
+                rejected = files.read(REJECTED, self._ddls[REJECTED])
                 there = there.unionAll(rejected.select("queue", "offset"))
             gone = landed.select("queue", "offset", "timestamp", F.lit(FILTERED).alias("why"))
             files.write(DROPPED, gone.join(there, ["queue", "offset"], "left_anti"))
@@ -152,7 +157,10 @@ class Builder:
         decoded = files.read(DECODED, self._decoded)
         first, last = counted.times_us(DECODED)
         within_us = same.within_ms * 1000
-        earlier = earlier_keys(first - within_us, last + within_us)
+        # Every snapshot holds all items: what an earlier one has is no duplicate.
+        earlier = (
+            [] if self.definition.snapshots else earlier_keys(first - within_us, last + within_us)
+        )
         files.write(FOUND, deduplication.duplicates(decoded, same, earlier))
         files.count(counted, {FOUND: DROPPED_DDL})
         if counted.total(DUPLICATE):
@@ -178,7 +186,7 @@ class Builder:
             whole = replace(covered, begin=None)
             landed = counted.rows(queue, LANDED)
             damaged, trimmed, missing = account(whole, landed, 0, lost.get(queue, ()))
-            if missing > 0:
+            if missing > 0 and covered.snapshot is None:
                 # A batch that is built again says where the queue began the first time.
                 begin = _begin_of(queue, covered) if covered.begin is None else covered.begin
                 whole = replace(covered, begin=begin)

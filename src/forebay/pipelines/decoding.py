@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from forebay.errors import InvalidOption
 from forebay.pipelines.definition import WITH_SCHEMA, Definition
-from forebay.pipelines.tables import LANDED_DDL, columns_of
+from forebay.pipelines.tables import ITEM_COLUMNS, LANDED, columns_of, ddls
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 VIEW = "records"
 RESCUED = "_rescued"
 # In the view `records` before the decoded columns.
-PLACE = ("queue", "offset", "timestamp")
+_PLACE = ("queue", "offset", "timestamp")
 _FOUND_CHARACTERS = 40
 _OPTIONS = {
     "mode": "PERMISSIVE",
@@ -72,7 +72,7 @@ def check_columns(spark: SparkSession, definition: Definition) -> StructType:
     if any(table.isTemporary for table in spark.catalog.listTables(pattern=VIEW)):
         raise InvalidOption(f"a temporary view {VIEW} exists: drop it, the SQL has its own")
     try:
-        with decoded(spark.createDataFrame([], LANDED_DDL), definition) as rows:
+        with decoded(_no_records(spark, definition), definition) as rows:
             found = rows.schema
     except PySparkException as error:
         raise InvalidOption(f"sql: {str(error).splitlines()[0]}") from None
@@ -104,9 +104,18 @@ def declared_columns(definition: Definition) -> StructType:
         raise InvalidOption(f"schema: {str(error).strip().splitlines()[0]}") from None
 
 
+def _no_records(spark: SparkSession, definition: Definition) -> DataFrame:
+    return spark.createDataFrame([], ddls(snapshots=definition.snapshots)[LANDED])
+
+
+def _place(definition: Definition) -> tuple[str, ...]:
+    """Gives what `records` has of a record beside the decoded columns."""
+    return (*_PLACE, *ITEM_COLUMNS) if definition.snapshots else _PLACE
+
+
 def _check_declared(definition: Definition) -> None:
     for field in declared_columns(definition):
-        if field.name.lower() in (*PLACE, RESCUED):
+        if field.name.lower() in (*_place(definition), RESCUED):
             raise InvalidOption(
                 f"schema: the name {field.name} is taken. Leave it out: the field then is in "
                 f"{RESCUED}, and the SQL can take it from there, by "
@@ -138,14 +147,14 @@ def _records(landed: DataFrame, definition: Definition) -> DataFrame:
     from pyspark.sql import functions as F
 
     if definition.decode == "raw":
-        return landed.select(*PLACE, "value")
+        return landed.select(*_place(definition), "value")
     if definition.decode == "text":
         text = F.col("value").cast("string").alias("text")
-        return landed.select(*PLACE, text).where(F.is_valid_utf8("text"))
+        return landed.select(*_place(definition), text).where(F.is_valid_utf8("text"))
     columns = declared_columns(definition)
     good = _parsed(landed, definition, columns).where(_is_good())
     names = [F.col("_parsed").getField("r").getField(name).alias(name) for name in columns.names]
-    return good.select(*PLACE, *names, _unknown_fields(columns).alias(RESCUED))
+    return good.select(*_place(definition), *names, _unknown_fields(columns).alias(RESCUED))
 
 
 def _parsed(landed: DataFrame, definition: Definition, columns: StructType) -> DataFrame:

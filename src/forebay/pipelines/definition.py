@@ -65,6 +65,8 @@ class Definition:
     deduplicate: Deduplicate | None
     format: str
     starting: str
+    # Whether the queues are deadline queues, of which each run lands a snapshot.
+    snapshots: bool = False
 
     @classmethod
     def make(
@@ -77,6 +79,7 @@ class Definition:
         deduplicate: object = None,
         format: object = "parquet",
         starting: object = "earliest",
+        snapshots: object = False,
     ) -> Definition:
         """Checks what a user gave; what only Spark can tell, it tells later."""
         if not isinstance(decode, str) or decode not in DECODINGS:
@@ -89,6 +92,7 @@ class Definition:
             deduplicate=None if deduplicate is None else Deduplicate.make(deduplicate),
             format=_format(format),
             starting=_starting(starting),
+            snapshots=snapshots is True,
         )
 
     def document(self) -> dict[str, Any]:
@@ -98,6 +102,9 @@ class Definition:
         if self.deduplicate is not None:
             same = self.deduplicate
             plain["deduplicate"] = {"key": list(same.key), "within": same.within}
+        if not self.snapshots:
+            # As it was before there were any.
+            del plain["snapshots"]
         return plain
 
     @classmethod

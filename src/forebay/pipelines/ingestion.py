@@ -44,7 +44,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from forebay.errors import InvalidOption
-from forebay.pipelines import checkpoint, decoding
+from forebay.pipelines import checkpoint, decoding, snapshots
 from forebay.pipelines.backfill import REBUILDABLE, Span, document_of, rebuild
 from forebay.pipelines.building import SOURCE_COLUMNS, Builder
 from forebay.pipelines.definition import Definition, Source, Starting
@@ -154,11 +154,20 @@ def plan(
     """Checks the parameters of `ingest` as far as that needs no Spark, and the output with them."""
     if backfill is not None and trigger is not None:
         raise InvalidOption("backfill and trigger: only one of them can be given")
+    made = Definition.make(**definition)
+    if snapshots.are_wanted(made.source):
+        limits = {
+            "trigger": trigger,
+            "consumer_id": consumer_id,
+            "max_offsets_per_trigger": max_offsets_per_trigger,
+            "max_bytes_per_trigger": max_bytes_per_trigger,
+        }
+        made = snapshots.define(made, limits)
     options = _source_options(
         consumer_id, key_file, max_offsets_per_trigger, max_bytes_per_trigger, fail_on_data_loss
     )
     job = Job(
-        definition=Definition.make(**definition),
+        definition=made,
         output=Output.at(out),
         options=options,
         trigger_ms=None if trigger is None else duration_ms("trigger", trigger),
@@ -197,6 +206,7 @@ class Job:
     ) -> IngestResult:
         """Runs until it is done, or until it is stopped."""
         told = _Teller(self.output, on_progress)
+        key_file = self.options.get("keyFile")
         with self.output.locked():
             # Another process may have made it, or changed it, meanwhile.
             self.check()
@@ -204,12 +214,15 @@ class Job:
             builder = Builder(self.definition, columns)
             if self.span is not None:
                 self.output.clean()
-                for manifest in rebuild(
-                    spark, self.output, builder, self.span, self.options.get("keyFile")
-                ):
+                for manifest in rebuild(spark, self.output, builder, self.span, key_file):
+                    told.add(manifest)
+            elif self.definition.snapshots:
+                _prepare(spark, self.output, builder, key_file)
+                for manifest in snapshots.land(spark, self.output, builder):
                     told.add(manifest)
             else:
-                _prepare(spark, self.output, builder, self.options.get("keyFile"))
+                _prepare(spark, self.output, builder, key_file)
+                checkpoint.repair(self.output.checkpoint, self.output.has)
                 self._stream(spark, builder, told, stop or threading.Event())
         return told.result()
 
@@ -292,7 +305,6 @@ def _prepare(spark: SparkSession, output: Output, builder: Builder, key_file: st
         staged = output.stage(COLUMNS_ONLY)
         builder.columns_only(spark, staged)
         output.make(document_of(builder, _starts(builder.definition, key_file)), staged)
-    checkpoint.repair(output.checkpoint, output.has)
 
 
 def _refusal(output: Output, changed: list[str]) -> str:

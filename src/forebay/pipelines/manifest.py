@@ -29,6 +29,9 @@ class Offsets:
     `begin` is where the queue began when the batch was written, noted only if offsets of the range
     were not there any more: what is missing below it was trimmed. `spans` are the parts of the
     range that have records, where there are gaps between them.
+
+    Of a snapshot, `snapshot` is its id, and the range is as long as there are items in it: it says
+    how many there are, not which.
     """
 
     id: str
@@ -37,6 +40,7 @@ class Offsets:
     end: int
     begin: int | None = None
     spans: tuple[tuple[int, int], ...] | None = None
+    snapshot: str | None = None
 
     @property
     def parts(self) -> tuple[tuple[int, int], ...]:
@@ -121,10 +125,13 @@ def account(
     Less than none are unexplained if more has landed than the range holds.
     """
     known: list[tuple[int, int]] = []
-    unknown = False
+    # How many records may be missing without anybody knowing which.
+    unknown = 0
     for lost in damage:
-        if lost.offset is None or lost.count is None:
-            unknown = True
+        if lost.count is None:
+            unknown = offsets.count
+        elif lost.offset is None:
+            unknown += lost.count
         else:
             known.append((lost.offset, lost.offset + lost.count))
     damaged = sum(_covered(known, start, end) for start, end in offsets.parts)
@@ -135,9 +142,8 @@ def account(
             stop = min(max(offsets.begin, start), end)
             trimmed += stop - start - _covered(known, start, stop)
     missing = offsets.count - landed - damaged - trimmed
-    if unknown and missing > 0:
-        return damaged + missing, trimmed, 0
-    return damaged, trimmed, missing
+    explained = max(0, min(missing, unknown))
+    return damaged + explained, trimmed, missing - explained
 
 
 def _covered(ranges: list[tuple[int, int]], start: int, end: int) -> int:

@@ -3,7 +3,8 @@
 Per queue: the offsets of its range = landed + damaged + trimmed, landed = decoded + rejected +
 deduplicated + filtered, each landed (queue, offset) is in exactly one of the other tables, none is
 in a table twice, and the ranges of the batches follow one another without a gap. The counts are
-taken from the tables; those that the batches say of themselves must be the same.
+taken from the tables; those that the batches say of themselves must be the same. Of snapshots all
+this holds for each batch by itself.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from forebay.pipelines.manifest import COUNTED, Counts, Lost, Manifest, Share, a
 from forebay.pipelines.output import Output, TableSet, read_manifest
 from forebay.pipelines.tables import (
     DAMAGE,
-    DDLS,
     DECODED,
     DROPPED,
     DUPLICATE,
@@ -27,6 +27,7 @@ from forebay.pipelines.tables import (
     LANDED,
     REJECTED,
     columns_of,
+    ddls,
 )
 
 if TYPE_CHECKING:
@@ -149,6 +150,11 @@ class _Sums:
     def follow(self, batch: int, share: Share) -> None:
         """Takes the range of the next batch."""
         offsets = share.offsets
+        if offsets.snapshot is not None:
+            # Each stands for itself: the queue as it was at one moment.
+            self.end += offsets.count
+            self.range += offsets.count
+            return
         if offsets.start > self.end:
             self.problems.append(
                 f"offsets {self.end}..{offsets.start} are in no batch; batch {batch} follows"
@@ -183,7 +189,8 @@ class _Sums:
         rest = counts.decoded + counts.rejected + counts.deduplicated + counts.filtered
         if rest != landed:
             self.problems.append(f"batch {batch}: {landed} landed, but {rest} came of them")
-        if landed and not offsets.start <= rows.first <= rows.last < offsets.end:
+        within = offsets.start <= rows.first <= rows.last < offsets.end
+        if landed and not within and offsets.snapshot is None:
             self.problems.append(
                 f"batch {batch}: landed {rows.first} to {rows.last}, which is not within "
                 f"{offsets.start}..{offsets.end}"
@@ -219,6 +226,9 @@ class _Reader:
         self._spark = spark
         self._tables = tables
         self._format = definition.format
+        self._ddls = ddls(snapshots=definition.snapshots)
+        # A snapshot has each item once, and the next one has it again.
+        self._place = ["queue", "offset", *(["batch"] if definition.snapshots else [])]
         self._columns = columns
         self._manifests = manifests
 
@@ -258,10 +268,10 @@ class _Reader:
         from pyspark.sql import functions as F
 
         parts = [
-            self._read(table).select("queue", "offset", F.lit(1 << (_BITS * place)).alias("seen"))
+            self._read(table).select(*self._place, F.lit(1 << (_BITS * place)).alias("seen"))
             for place, table in enumerate(_PLACES)
         ]
-        each = _union(parts).groupBy("queue", "offset").agg(F.sum("seen").alias("seen"))
+        each = _union(parts).groupBy(*self._place).agg(F.sum("seen").alias("seen"))
         patterns = each.groupBy("queue", "seen").agg(
             F.count("*").alias("count"), F.min("offset").alias("first")
         )
@@ -279,7 +289,7 @@ class _Reader:
         from pyspark.sql import functions as F
         from pyspark.sql.types import LongType
 
-        columns = columns_of(self._columns if table == DECODED else DDLS[table])
+        columns = columns_of(self._columns if table == DECODED else self._ddls[table])
         # Without the type of `batch` Spark would guess it, from the numbers that there are.
         reader = self._spark.read.schema(columns.add("batch", LongType())).format(self._format)
         rows = reader.load(self._tables.table(table))

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from forebay.pipelines.manifest import Lost
-from forebay.pipelines.tables import DAMAGE, DAMAGE_DDL, DECODED, DROPPED, LANDED, LANDED_DDL
+from forebay.pipelines.tables import DAMAGE, DAMAGE_DDL, DECODED, DROPPED, LANDED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -91,7 +91,7 @@ class StagedFiles:
 
         if not self.has(LANDED):
             return 0
-        rows = self.read(LANDED, LANDED_DDL)
+        rows = self.read(LANDED, "queue STRING, offset BIGINT")
         return rows.where((F.col("queue") == queue) & (F.col("offset") < offset)).count()
 
     def _to_count(self, table: str, schema: StructType | str) -> DataFrame:

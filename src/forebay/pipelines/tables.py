@@ -23,18 +23,30 @@ LANDED_DDL = (
     "queue STRING, kind STRING, offset BIGINT, timestamp TIMESTAMP, value BINARY, "
     "segment STRING, position BIGINT"
 )
-REJECTED_DDL = f"{LANDED_DDL}, reason STRING"
+# What a snapshot of a deadline queue has beside it.
+ITEM_COLUMNS = {
+    "deadline": "TIMESTAMP",
+    "type": "STRING",
+    "requeue_time": "TIMESTAMP",
+    "dequeue_count": "BIGINT",
+}
 DAMAGE_DDL = (
     "queue STRING, kind STRING, segment STRING, position BIGINT, length BIGINT, reason STRING, "
     "torn BOOLEAN, offset BIGINT, count BIGINT"
 )
 DROPPED_DDL = "queue STRING, offset BIGINT, timestamp TIMESTAMP, why STRING"
-DDLS = {
-    LANDED: LANDED_DDL,
-    REJECTED: REJECTED_DDL,
-    DAMAGE: DAMAGE_DDL,
-    DROPPED: DROPPED_DDL,
-}
+
+
+def ddls(*, snapshots: bool) -> dict[str, str]:
+    """Gives the columns of all tables but `decoded`, of streams or of snapshots."""
+    added = "".join(f", {name} {kind}" for name, kind in ITEM_COLUMNS.items() if snapshots)
+    landed = LANDED_DDL + added
+    return {
+        LANDED: landed,
+        REJECTED: f"{landed}, reason STRING",
+        DAMAGE: DAMAGE_DDL,
+        DROPPED: DROPPED_DDL,
+    }
 
 
 def columns_of(text: str) -> StructType:

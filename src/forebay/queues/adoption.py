@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -23,7 +23,7 @@ from forebay.queues.writer import LogWriter
 from forebay.storage import inbox, quarantine
 from forebay.storage.atomic import TEMPORARY, read_small
 from forebay.storage.filesystem import Directory, File
-from forebay.storage.segments import CHUNK_BYTES, SegmentList
+from forebay.storage.segments import CHUNK_BYTES, Batch, SegmentList, scan_segment
 
 _logger = logging.getLogger(__name__)
 
@@ -228,3 +228,16 @@ def may_be_decided(directory: Directory) -> bool:
         return bool(inbox.read_ledger(directory).moves)
     except (OSError, ForebayError):
         return True
+
+
+def values_of(work: Directory, part: inbox.Part, header: Header) -> Iterator[list[bytes]]:
+    """Gives the values of a part that was verified."""
+    file = work.open(part.name)
+    try:
+        position = header.layout.header_bytes
+        frames = scan_segment(file, part.name, Frames(header), position=position)
+        for batch in frames:
+            assert isinstance(batch, Batch)
+            yield batch.values
+    finally:
+        file.close()

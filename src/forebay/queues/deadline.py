@@ -18,6 +18,7 @@ from typing import Any
 from forebay.clock import BootClock, SteadyClock, SystemClock
 from forebay.errors import Closed, InvalidOption
 from forebay.formats.deadline import BURIED_BIT
+from forebay.queues.deadline_adoption import adopt
 from forebay.queues.deadline_item import (
     DeadlineItem,
     as_item,
@@ -64,6 +65,8 @@ class DeadlineQueue(Looking, Handle):
         try:
             self._directory.lock()
             self._build(open_deadline_directory(self._filesystem, self._directory))
+            # Before anything is merged: see there.
+            adopt(self)
         except BaseException:
             self._directory.close()
             raise
@@ -254,6 +257,10 @@ class DeadlineQueue(Looking, Handle):
     def merge(self) -> bool:
         """Merges all runs into one; False if there is nothing to do. Happens by itself."""
         return self._upkeep.merge(everything=True)
+
+    def adopt(self) -> int:
+        """Takes in what other processes left in `inbox/`; gives how many items. By itself."""
+        return adopt(self)
 
     def maintain(self) -> None:
         """Does what is due. The background thread calls it."""

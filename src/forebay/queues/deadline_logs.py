@@ -95,16 +95,17 @@ def _read(directory: Directory, name: str, staged: Staged | None) -> FoundLog:
             torn = not data[HEADER_BYTES:].strip(b"\0")
             return FoundLog(name, data, [Damage(path, 0, len(data), str(error), torn)])
         header = repaired
-    if staged is not None and staged.header[:HEADER_BYTES] == header.encode():
-        data = _join(data, staged, header)
+    data = with_staged(data, header, staged)
     return FoundLog(name, data, list(scan_rows(data, path, header)))
 
 
-def _join(data: bytes, staged: Staged, header: Header) -> bytes:
-    """Puts staged batches behind those of the log that they belong to.
+def with_staged(data: bytes, header: Header, staged: Staged | None) -> bytes:
+    """Gives a log with the staged batches that belong behind its own.
 
     Where bytes before them are missing, zeros stand: a hole that a power cut has left.
     """
+    if staged is None or staged.header[:HEADER_BYTES] != header.encode():
+        return data
     (position,) = STAGED_PLACE.unpack(staged.header[HEADER_BYTES:])
     whole = staged.frames[: whole_bytes(staged.frames, staged.index, header)]
     if position + len(whole) <= len(data):

@@ -9,7 +9,7 @@ import itertools
 import math
 
 from forebay.clock import SteadyClock
-from forebay.kernels.deadline_desk import Desk
+from forebay.kernels.deadline_clerk import Clerk
 from forebay.queues.deadline_item import DeadlineItem, as_item
 from forebay.queues.deadline_journal import Journal
 from forebay.queues.deadline_state import State
@@ -20,7 +20,7 @@ class Looking:
 
     _journal: Journal
     _state: State
-    _desk: Desk
+    _desk: Clerk
     _clock: SteadyClock
 
     def peek(self) -> DeadlineItem | None:

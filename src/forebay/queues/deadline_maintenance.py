@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from forebay.clock import SteadyClock
 from forebay.queues.background import Background
+from forebay.queues.deadline_adoption import adopt
 from forebay.queues.deadline_journal import Journal
 from forebay.queues.deadline_recovery import IDS_AT_ONCE
 from forebay.queues.deadline_upkeep import Upkeep
@@ -71,6 +72,7 @@ class DeadlineMaintenance(Background["DeadlineQueue"]):
         if self._comes_due_again(_LOOK, now, _LOOK_SECONDS):
             keep_reserve(queue._directory)
             self._reserve_ids()
+            adopt(queue)
 
     def _reserve_ids(self) -> None:
         """Reserves ids before they run out, so that no enqueue has to wait for it."""

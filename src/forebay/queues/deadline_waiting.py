@@ -47,11 +47,11 @@ class Waiting:
                 return enqueue()
             now = self._clock.monotonic()
             if now >= merge_at:
-                self._upkeep.freeze()
+                frozen = self._upkeep.freeze()
                 merged = self._upkeep.merge(everything=True)
                 # Who waits for a slow reader spends a tenth of the time on merging.
                 merge_at = self._clock.monotonic() + 9 * (self._clock.monotonic() - now)
-                if merged:
+                if frozen or merged:
                     continue
             over = timeout is not None and now >= start + timeout
             if over or self._options.when_full == "reject":

@@ -14,22 +14,20 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
 
 from forebay.clock import SteadyClock
 from forebay.errors import Full
 from forebay.formats.entry import file_name, parse_file_name
-from forebay.formats.fflg import Frames, Header
+from forebay.formats.fflg import Header
 from forebay.kernels.entry import METADATA_BYTES, encode
 from forebay.kernels.sizes import measure
-from forebay.queues.adoption import may_be_decided, take_batches
+from forebay.queues.adoption import may_be_decided, take_batches, values_of
 from forebay.queues.fifo_bounds import Boundary, Bounds, TapeEnd, boundaries_in
 from forebay.queues.fifo_writer import FifoWriter
 from forebay.queues.options import FifoOptions
 from forebay.queues.recovery import clear_adoption, finish_adoption
 from forebay.storage import inbox
 from forebay.storage.filesystem import Directory, File, write_all
-from forebay.storage.segments import Batch, scan_segment
 from forebay.storage.tail import Tail, TailFile
 
 _logger = logging.getLogger(__name__)
@@ -92,7 +90,7 @@ class Adoption:
         end = writer.stored._replace(position=first * self._file_bytes)
         try:
             for part, (header, _) in zip(manifest.parts, headers, strict=True):
-                for values in _values_of(work, part, header):
+                for values in values_of(work, part, header):
                     end = self._encode(copy, values, end)
             copy.finish()
         except BaseException:
@@ -236,16 +234,3 @@ class _Copy:
             file.sync()
         finally:
             file.close()
-
-
-def _values_of(work: Directory, part: inbox.Part, header: Header) -> Iterator[list[bytes]]:
-    """Gives the values of a part that was verified."""
-    file = work.open(part.name)
-    try:
-        position = header.layout.header_bytes
-        frames = scan_segment(file, part.name, Frames(header), position=position)
-        for batch in frames:
-            assert isinstance(batch, Batch)
-            yield batch.values
-    finally:
-        file.close()

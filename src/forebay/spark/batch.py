@@ -19,6 +19,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
+from forebay.errors import InvalidOption
 from forebay.spark import kinds
 from forebay.spark.options import SourceOptions
 from forebay.spark.planning import Range, Wanted, pack
@@ -51,7 +52,13 @@ class RecordsReader(DataSourceReader):
         for kind, reader in kinds.open_queues(self._options):
             if not self._limits.allow(reader.path):
                 continue
-            start, end = self._limits.narrow(*kind.bounds(reader, self._options))
+            start, end = kind.bounds(reader, self._options)
+            if kind.BY_OFFSET:
+                if self._options.view != "merged":
+                    raise InvalidOption(
+                        f"view = {self._options.view!r}: {reader.path} has no other"
+                    )
+                start, end = self._limits.narrow(start, end)
             yield from kind.plan(reader, start, end, self._wanted)
 
 

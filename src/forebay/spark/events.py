@@ -30,6 +30,7 @@ from forebay.spark.planning import Range, Wanted
 from forebay.spark.rows import CONSTANT, Rows
 from forebay.spark.typed_text import typed
 
+BY_OFFSET = True
 KIND = "beats"
 # The name under which the place of `state.dat` is known.
 STATE = "state"

@@ -33,6 +33,7 @@ from forebay.spark.options import SourceOptions
 from forebay.spark.planning import Range, Wanted
 from forebay.spark.rows import CONSTANT, Rows
 
+BY_OFFSET = True
 # Of the entry format.
 _VERSION = 1
 _REMEDY = "mode PERMISSIVE or DROPMALFORMED reads round it, table=damage lists it"

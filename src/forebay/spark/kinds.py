@@ -1,7 +1,7 @@
 """Which module of the source reads which kind of queue, and what such a module offers.
 
-`logs.py`, `events.py` and `fifos.py` are such modules. They are imported at first use: a task that
-reads logs needs neither LZ4 nor AES nor CBOR.
+`logs.py`, `events.py`, `fifos.py` and `deadlines.py` are such modules. They are imported at first
+use: a task that reads logs needs neither LZ4 nor AES nor CBOR.
 """
 
 from __future__ import annotations
@@ -24,13 +24,21 @@ _MODULES = {
     "log": "forebay.spark.logs",
     "beats": "forebay.spark.events",
     "fifo": "forebay.spark.fifos",
+    "deadline": "forebay.spark.deadlines",
 }
 _logger = logging.getLogger(__name__)
 Place = dict[str, Any]
 
 
 class Kind(Protocol):
-    """What the module of a kind offers. `reader` is what its `open_reader` gives."""
+    """What the module of a kind offers. `reader` is what its `open_reader` gives.
+
+    Where records have no order by offset, nothing behind `segment_rows` is there but `follow`,
+    which raises: no stream reads such a queue.
+    """
+
+    # Whether ranges go by offsets, and a bound on offsets narrows them.
+    BY_OFFSET: bool
 
     def open_reader(self, path: str, options: SourceOptions) -> Any:
         """Opens a queue without owning it; raises `NotAQueue`."""

@@ -24,6 +24,7 @@ from forebay.spark.watch import LogLive
 from forebay.storage.filesystem import Directory, DiskFilesystem
 from forebay.storage.segments import SegmentList
 
+BY_OFFSET = True
 KIND = "log"
 COLUMNS = ("offset", "timestamp", "value", "position")
 Place = dict[str, Any]

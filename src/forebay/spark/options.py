@@ -10,12 +10,13 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from forebay.errors import InvalidOption
 
 TABLES = ("records", "consumers", "segments", "damage")
+VIEWS = ("merged", "raw")
 MODES = ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")
 MAX_PARTITION_BYTES = 128 << 20
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
@@ -47,6 +48,11 @@ class SourceOptions:
     max_bytes: int | None = None
     consumer: str | None = None
     key_file: str | None = None
+    view: str = "merged"
+    start_deadline_ms: int | None = None
+    end_deadline_ms: int | None = None
+    # The texts of snapshots, by the paths of their queues.
+    snapshots: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SourceOptions:
@@ -144,6 +150,16 @@ def _offsets(text: str) -> dict[str, int]:
     return {str(path): offset for path, offset in found.items()}
 
 
+def _snapshots(text: str) -> dict[str, str]:
+    try:
+        found = json.loads(text)
+    except json.JSONDecodeError:
+        found = None
+    if not isinstance(found, dict) or not all(isinstance(one, str) for one in found.values()):
+        raise ValueError('a JSON object {"path": snapshot}')
+    return found
+
+
 def _paths(given: Mapping[str, str]) -> tuple[str, ...]:
     paths = json.loads(given["paths"]) if "paths" in given else []
     if "path" in given:
@@ -169,5 +185,9 @@ _TABLE: tuple[tuple[str, str, Callable[[str], Any]], ...] = (
     ("maxBytesPerTrigger", "max_bytes", _bytes),
     ("consumerId", "consumer", str),
     ("keyFile", "key_file", os.path.abspath),
+    ("view", "view", _one_of(*VIEWS)),
+    ("startingDeadline", "start_deadline_ms", _milliseconds),
+    ("endingDeadline", "end_deadline_ms", _milliseconds),
+    ("snapshots", "snapshots", _snapshots),
 )
 _OPTIONS = {name.lower(): (name, field, convert) for name, field, convert in _TABLE}

@@ -40,6 +40,17 @@ _ADDED = {
         ]
     ),
     "fifo": pyarrow.schema([("id", _LONG), ("ttl_seconds", _LONG), ("expires", _TIMESTAMP)]),
+    "deadline": pyarrow.schema(
+        [
+            ("deadline", _TIMESTAMP),
+            ("id", _LONG),
+            ("type", _STRING),
+            ("enqueue_time", _TIMESTAMP),
+            ("requeue_time", _TIMESTAMP),
+            ("dequeue_count", _LONG),
+            ("reason", _STRING),
+        ]
+    ),
 }
 # JSON text, or what a user's schema makes of it.
 _DOCUMENTS = ("meta", "fields")

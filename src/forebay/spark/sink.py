@@ -1,4 +1,4 @@
-"""The sink: `df.write.format("forebay")` and `writeStream`, into one log or one fifo.
+"""The sink: `df.write.format("forebay")` and `writeStream`, into a log, a fifo or a deadline queue.
 
 Tasks write parts (`parts.py`), the driver's commit publishes them as one batch, the owner of the
 queue adopts it; where nobody owns the queue, the commit itself does. A stream is idempotent by its
@@ -29,17 +29,19 @@ from pyspark.sql.types import StructType
 
 from forebay.clock import SystemClock
 from forebay.errors import ForebayError, InvalidOption, Locked
+from forebay.queues.deadline_names import is_deadline_queue
 from forebay.queues.fifo_names import is_fifo
 from forebay.queues.kinds import kind_of
 from forebay.queues.recovery import refuse_foreign
 from forebay.queues.scanner import list_segments
+from forebay.spark.deadline_values import check_deadline, with_deadlines
 from forebay.spark.parts import PartWriter, discard_parts, publish_batch, waiting_manifests
 from forebay.spark.sink_options import VALUE, SinkOptions, check_columns
 from forebay.storage import inbox
 from forebay.storage.filesystem import DiskDirectory, DiskFilesystem
 
 if TYPE_CHECKING:
-    from pyarrow import RecordBatch
+    from pyarrow import Array, RecordBatch
 
 Messages = Sequence[WriterCommitMessage | None]
 _logger = logging.getLogger(__name__)
@@ -67,8 +69,11 @@ class _Sink:
                 '"complete"; write with mode("append")'
             )
         self.options = SinkOptions.parse(options)
-        check_columns(schema)
-        _check_queue(self.options.path)
+        self._takes_deadlines = _check_queue(self.options)
+        self._deadline = (
+            check_deadline(schema, self.options.deadline_column) if self._takes_deadlines else None
+        )
+        check_columns(schema, self._deadline)
 
     def write(self, iterator: Iterator[RecordBatch]) -> Written:
         """Writes the rows of a partition as parts; they count when the driver has committed."""
@@ -86,13 +91,21 @@ class _Sink:
             )
             try:
                 for batch in iterator:
-                    parts.append(batch.column(VALUE))
+                    parts.append(self._values(batch))
                 return Written(partition, query, parts.finish())
             except BaseException:
                 parts.discard()
                 raise
             finally:
                 work.close()
+
+    def _values(self, batch: RecordBatch) -> Array:
+        """Gives what becomes a record of a part, row by row."""
+        values = batch.column(VALUE)
+        if not self._takes_deadlines:
+            return values
+        due = None if self._deadline is None else batch.column(self._deadline)
+        return with_deadlines(values, due)
 
     def _publish(self, writer: str, batch: int, messages: Messages) -> None:
         """Publishes the batch, once and durably, and has it adopted if nobody owns the queue."""
@@ -158,11 +171,22 @@ def _parts(messages: Messages) -> list[inbox.Part]:
     return [part for message in written for part in message.parts]
 
 
-def _check_queue(path: str) -> None:
-    """Refuses a directory that is something else, before anything is written into it."""
-    with contextlib.suppress(FileNotFoundError), _open_queue(path) as queue:
+def _check_queue(options: SinkOptions) -> bool:
+    """Refuses a directory that is something else, before anything is written into it.
+
+    Says whether it is a deadline queue.
+    """
+    with contextlib.suppress(FileNotFoundError), _open_queue(options.path) as queue:
+        if is_deadline_queue(queue.names()):
+            return True
         if not is_fifo(queue.names()):
             refuse_foreign(queue, set(queue.names()), list_segments(queue))
+    if options.deadline_column is not None:
+        raise InvalidOption(
+            f"deadlineColumn = {options.deadline_column!r}: {options.path} is not a deadline "
+            "queue; make one by forebay.DeadlineQueue(path).close()"
+        )
+    return False
 
 
 @contextlib.contextmanager
@@ -193,7 +217,13 @@ def _adopt(path: str) -> None:
     before: set[str] = set()
     try:
         while True:
-            kind_of(path).open_queue(path, **options).close()
+            kind = kind_of(path)
+            with kind.open_queue(path, **options) as opened:
+                if kind.name == "deadline":
+                    # Here: a task needs nothing of it, nor the LZ4 that comes with it.
+                    from forebay.queues.deadline_adoption import adopt
+
+                    adopt(opened)
             with _open_queue(path) as queue:
                 waiting = waiting_manifests(queue)
             # Who published while this process held the lock has left it to us.

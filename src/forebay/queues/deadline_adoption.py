@@ -1,0 +1,190 @@
+"""Takes batches that other processes left in `inbox/` into a deadline queue.
+
+A record of a part is a deadline and a value (`deadline_parts.py`). The records become items with
+ids of this queue, in runs of their own. The order of steps is what a crash relies on:
+
+1. the runs are written and synced, under numbers of sets that nothing names yet;
+2. the ledger says which batch is about to be taken, and as which sets;
+3. the manifest names the sets: the one step that decides;
+4. the ledger says that the batch is taken; then its files go.
+
+After a crash between 2 and 4 the next adoption finishes the ledger: a batch whose sets the manifest
+names is taken, one whose sets it does not name is not, and is taken anew from the inbox. So an open
+must adopt before anything is merged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from forebay.errors import Damaged
+from forebay.formats.deadline import BURIED_BIT, FileKind, file_name
+from forebay.formats.deadline_manifest import Manifest, SetRow
+from forebay.formats.fflg import Header
+from forebay.frames import Damage
+from forebay.queues.adoption import take_batches, values_of
+from forebay.queues.deadline_parts import PREFIX
+from forebay.queues.deadline_runs import RunSet, open_set
+from forebay.queues.deadline_segment import Segment
+from forebay.queues.deadline_writing import SetWriter
+from forebay.storage import inbox
+from forebay.storage.filesystem import Directory
+
+if TYPE_CHECKING:
+    from forebay.queues.deadline import DeadlineQueue
+
+# In the ledger, before the name of a writer whose batch is about to be taken.
+_ABOUT = "about:"
+_logger = logging.getLogger(__name__)
+_Part = tuple[inbox.Part, tuple[Header, int]]
+
+
+def adopt(queue: DeadlineQueue) -> int:
+    """Takes in what is ready; gives how many items that made. Any thread may call it."""
+    with queue._upkeep.work:
+        with queue._journal.lock:
+            # A handle that failed does not know what its manifest says on the disk.
+            queue._journal.check()
+        _settle(queue)
+        return take_batches(queue._directory, queue._clock.now_ms(), _Adoption(queue).adopt)
+
+
+def _settle(queue: DeadlineQueue) -> None:
+    """Writes into the ledger what became of a batch that a crash interrupted."""
+    ledger = inbox.read_ledger(queue._directory)
+    about = [name for name in ledger.adopted if name.startswith(_ABOUT)]
+    if not about:
+        return
+    named = {
+        file_name(row.number, FileKind.PENDING_RUN) for row in queue._upkeep._manifest.manifest.sets
+    }
+    taken = all(move.segment in named for move in ledger.moves)
+    adopted = {name: batch for name, batch in ledger.adopted.items() if name not in about}
+    if taken:
+        adopted |= {name.removeprefix(_ABOUT): ledger.adopted[name] for name in about}
+    inbox.write_ledger(queue._directory, inbox.Ledger(adopted))
+
+
+class _Adoption:
+    """What takes batches into one queue, with its file work to itself."""
+
+    def __init__(self, queue: DeadlineQueue) -> None:
+        self._queue = queue
+        self._directory = queue._directory
+        self._journal = queue._journal
+        self._verbs = queue._verbs
+        self._state = queue._state
+        self._desk = queue._state.desk
+
+    def adopt(
+        self,
+        work: Directory,
+        manifest: inbox.Manifest,
+        headers: list[tuple[Header, int]],
+        ledger: inbox.Ledger,
+    ) -> int | None:
+        """Takes in one batch whose parts verify; None if there is no room for it now."""
+        size = sum(part.size for part in manifest.parts)
+        count = sum(part.count for part in manifest.parts)
+        limit = self._queue.options.max_bytes
+        with self._journal.lock:
+            self._journal.check()
+            used = self._verbs.used_bytes()
+            if limit is not None and used and used + size > limit:
+                _logger.info("inbox: a batch of %d bytes waits for room", size)
+                return None
+            first_id = self._desk.next_id
+            self._verbs.reserve_from(first_id, count)
+            self._desk.next_id = first_id + count
+        rows = self._write(work, list(zip(manifest.parts, headers, strict=True)), first_id)
+        try:
+            self._decide(manifest, ledger, rows)
+        except BaseException as error:
+            # On the disk it may be decided: what the queue gives out next would contradict it.
+            with self._journal.lock:
+                self._journal.fail(error)
+            raise
+        for part in manifest.parts:
+            inbox.remove(work, part.name)
+        return count
+
+    def _write(self, work: Directory, parts: list[_Part], first_id: int) -> list[SetRow]:
+        """Writes the items as sets that nothing names yet; durable on return."""
+        rows: list[SetRow] = []
+        upkeep = self._queue._upkeep
+        try:
+            for segment in self._segments(work, parts, first_id):
+                segment.number = upkeep._next_number
+                upkeep._next_number += 1
+                writer = SetWriter(
+                    self._queue._filesystem,
+                    self._directory,
+                    segment.number,
+                    self._queue.options.compression,
+                )
+                rows.append(writer.freeze(segment))
+        except BaseException:
+            for row in rows:
+                with contextlib.suppress(OSError):
+                    self._directory.unlink(file_name(row.number, FileKind.PENDING_RUN))
+            raise
+        return rows
+
+    def _segments(self, work: Directory, parts: list[_Part], first_id: int) -> Iterator[Segment]:
+        """Gives the items of some parts at a time, as many as memory may hold."""
+        now_ms = self._queue._clock.now_ms()
+        earliest_ms = min(now_ms, self._desk.floor_ms)
+        segment, id = Segment(0), first_id
+        for part, (header, _) in parts:
+            for values in values_of(work, part, header):
+                deadlines = [max(_wanted(value, part, now_ms), earliest_ms) for value in values]
+                items = [value[PREFIX.size :] for value in values]
+                segment.add_fresh(items, deadlines, id, now_ms, False)
+                id += len(items)
+            if segment.bytes >= self._queue.options.segment_bytes:
+                yield segment
+                segment = Segment(0)
+        if segment.count:
+            yield segment
+
+    def _decide(self, manifest: inbox.Manifest, ledger: inbox.Ledger, rows: list[SetRow]) -> None:
+        """Lets the sets count, and the queue read them."""
+        files = [file_name(row.number, FileKind.PENDING_RUN) for row in rows]
+        moves = [inbox.Move("", name, "") for name in files]
+        about = {**ledger.adopted, _ABOUT + manifest.writer: manifest.batch}
+        inbox.write_ledger(self._directory, inbox.Ledger(about, moves))
+        opened = [open_set(self._directory, row) for row in rows]
+        try:
+            self._queue._upkeep._manifest.change(lambda before: _with_sets(before, rows))
+            with self._journal.lock:
+                self._show(opened)
+        except BaseException:
+            for each in opened:
+                each.close()
+            raise
+        taken = {**ledger.adopted, manifest.writer: manifest.batch}
+        inbox.write_ledger(self._directory, inbox.Ledger(taken))
+
+    def _show(self, opened: list[RunSet]) -> None:
+        """Has the queue read sets that are newer than all others. Lock held."""
+        for each in opened:
+            self._state.view.add(each)
+            self._desk.total += each.counts()[0]
+        self._journal.changes.announce()
+
+
+def _with_sets(manifest: Manifest, rows: list[SetRow]) -> Manifest:
+    return replace(manifest, sets=(*manifest.sets, *rows))
+
+
+def _wanted(value: bytes, part: inbox.Part, now_ms: int) -> int:
+    if len(value) < PREFIX.size:
+        raise Damaged(Damage(part.name, 0, part.size, "a record without a deadline"))
+    (wanted_ms,) = PREFIX.unpack_from(value)
+    if wanted_ms < 0:
+        return now_ms
+    return int(min(wanted_ms, BURIED_BIT - 1))

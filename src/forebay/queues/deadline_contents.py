@@ -1,0 +1,380 @@
+"""What is in the files of a snapshot of a deadline queue: live items by key, or every entry.
+
+Without the queue's lock, in parts of any size: a part needs the entries between two keys, and finds
+them by the sparse indexes of the runs. An owner that freezes or merges removes the files: who opens
+them then gets `DataLoss`, and has to take another snapshot. Damage is a value.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final
+
+from forebay.errors import Damaged, DataLoss, ForebayError, NotAQueue
+from forebay.formats.deadline import FileKind, Item, Key, Tombstone, parse_file_name
+from forebay.formats.deadline_manifest import NAME, decode_manifest
+from forebay.formats.deadline_rebuild import rebuild_run
+from forebay.formats.deadline_runs import Run
+from forebay.formats.deadline_wal import (
+    Durable,
+    Header,
+    Record,
+    decode_header,
+    repair_header,
+    scan_all,
+)
+from forebay.frames import Damage
+from forebay.kernels.deadline_block import BURIED, TOMBSTONE, Block
+from forebay.queues.deadline_logs import with_staged
+from forebay.queues.deadline_snapshot import KeyTuple, LogPart, RunPart, Snapshot, read_manifest
+from forebay.storage import atomic
+from forebay.storage.filesystem import Directory, File
+from forebay.storage.staging import Staged, read_staged
+
+# What an entry says, beside the attributes of a block: how often an item elsewhere was given out.
+DEQUEUED = 4
+# No key is above it.
+LAST_KEY = (1 << 48, 0)
+# deadline, id, attributes, the two times, count, reason, value, file, where in it or None
+Row = tuple[int, int, int, int, int, int, bytes, bytes, str, int | None]
+_COUNT: Final = 5
+VALUE: Final = 7
+
+
+class SnapshotFiles:
+    """The open files of a snapshot. One thread at a time may use it.
+
+    Raises `DataLoss` if they are not there any more: once it is made, nothing is lost.
+    """
+
+    def __init__(self, directory: Directory, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        self._directory = directory
+        self._files: dict[str, File] = {}
+        self._runs: dict[str, Run | Damage] = {}
+        self._log_data: dict[str, bytes] = {}
+        self._logs: _Logs | None = None
+        try:
+            self._check_queue()
+            # What leaves the staging buffer after this is in the logs that are opened later.
+            staged = read_staged(directory)
+            for run in snapshot.runs:
+                if run.size >= 0:
+                    self._files[run.name] = self._open(run)
+            for log in snapshot.logs:
+                self._log_data[log.name] = self._read_log(log, staged)
+        except BaseException:
+            self.close()
+            raise
+
+    def run(self, part: RunPart) -> Run | Damage:
+        """Opens a run, by its blocks if need be; a Damage if nothing of it can be read."""
+        if part.name not in self._runs:
+            self._runs[part.name] = self._open_run(part)
+        return self._runs[part.name]
+
+    def live(self, start: KeyTuple, end: KeyTuple, *, leads: bool) -> Iterator[list[Row] | Damage]:
+        """Gives the live items from a key up to another, sorted, and before them what is damaged.
+
+        Without `leads`, a bad block that begins before `start` is somebody else's to tell.
+        """
+        found: dict[KeyTuple, Row] = {}
+        dead: set[KeyTuple] = set()
+        marks: dict[KeyTuple, int] = {}
+        for part in self.snapshot.runs:
+            kind = part.kind
+            for block in self._blocks(part, start, end, leads=leads):
+                if isinstance(block, Damage):
+                    yield block
+                elif kind is FileKind.TOMBSTONE_RUN:
+                    dead.update(_keys(block))
+                elif kind is FileKind.DEQUEUED_RUN:
+                    _note(marks, _rows(block, part.name))
+                else:
+                    found.update((row[:2], row) for row in _rows(block, part.name))
+        logs = self._log_content()
+        yield from logs.damage if leads else ()
+        logs.gather(start, end, found, dead, marks)
+        # As they were found, file by file: that is almost sorted already.
+        live = sorted([key for key in found if key not in dead])
+        if not marks:
+            yield [found[key] for key in live]
+            return
+        yield [_marked(found[key], marks.get(key, 0)) for key in live]
+
+    def blocks(self, part: RunPart, first: int, end: int) -> Iterator[list[Row] | Damage]:
+        """Gives the entries of blocks of a run, block by block, and what is damaged."""
+        run = self.run(part)
+        if isinstance(run, Damage):
+            yield run
+            return
+        yield from run.damage if first == 0 else ()
+        for number in range(first, min(end, len(run.places))):
+            block = run.load(number)
+            if isinstance(block, Damage):
+                yield _of_nobody(block)
+            else:
+                rows = _rows(_Slice(block, 0, block.count, run.places[number].position), part.name)
+                dequeued = part.kind is FileKind.DEQUEUED_RUN
+                yield [(*row[:2], DEQUEUED, *row[3:]) for row in rows] if dequeued else rows
+
+    def records(self, part: LogPart) -> Iterator[Row | Damage]:
+        """Gives the records of a log in the order of writing, and what is damaged."""
+        path = f"{self._directory.path}/{part.name}"
+        for record in _scan(self._log_data[part.name], part.name, path):
+            yield record if isinstance(record, Damage) else _row_of(record, part.name)
+
+    def log_weights(self) -> Iterator[tuple[KeyTuple, int]]:
+        """Gives the keys that logs tell of, and about what each takes."""
+        return self._log_content().weights()
+
+    def count(self) -> int:
+        """Gives how many items are alive: all that there are, less those that tombstones take."""
+        count = self._log_content().count()
+        for part in self.snapshot.runs:
+            run = self.run(part)
+            if isinstance(run, Damage) or part.kind is FileKind.DEQUEUED_RUN:
+                continue
+            entries = run.footer.count
+            count += -entries if part.kind is FileKind.TOMBSTONE_RUN else entries
+        return count
+
+    def close(self) -> None:
+        """Closes the files."""
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
+
+    def __enter__(self) -> SnapshotFiles:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _check_queue(self) -> None:
+        try:
+            data = read_manifest(self._directory)
+            found = decode_manifest(data, f"{self._directory.path}/{NAME}").queue_id.hex()
+        except ForebayError as error:
+            raise DataLoss(f"{error}; there was a queue when the query was planned") from None
+        if found != self.snapshot.queue_id:
+            raise DataLoss(f"{self._directory.path} is another queue than the one that was planned")
+
+    def _open(self, part: RunPart) -> File:
+        try:
+            file = self._directory.open(part.name)
+        except FileNotFoundError:
+            raise self._gone(part) from None
+        if file.size() < part.size:
+            file.close()
+            raise self._gone(part)
+        return file
+
+    def _read_log(self, part: LogPart, staged: Staged | None) -> bytes:
+        names = [part.name]
+        if part.name.endswith(atomic.TEMPORARY):
+            # A recovery has given it its name meanwhile.
+            names.append(part.name.removesuffix(atomic.TEMPORARY))
+        for name in names:
+            data = atomic.read_small(self._directory, name)
+            if data is None:
+                continue
+            header = _header(data, name)
+            if header is not None:
+                data = with_staged(data, header, staged)
+            if len(data) >= part.size:
+                return data[: part.size]
+        raise self._gone(part)
+
+    def _gone(self, part: RunPart | LogPart) -> DataLoss:
+        return DataLoss(
+            f"{self._directory.path}: {part.name} is gone: the owner froze or merged it after the "
+            "query was planned; run the query again"
+        )
+
+    def _open_run(self, part: RunPart) -> Run | Damage:
+        path = f"{self._directory.path}/{part.name}"
+        file = self._files.get(part.name)
+        if file is None:
+            return Damage(path, 0, 0, "the file is missing")
+        opened = file
+
+        def read(position: int, size: int) -> bytes:
+            return opened.pread(size, position)
+
+        try:
+            try:
+                return Run.open(read, part.size, path)
+            except (Damaged, NotAQueue):
+                return rebuild_run(read, part.size, path)
+        except (Damaged, NotAQueue) as error:
+            reason = error.damage.reason if isinstance(error, Damaged) else str(error)
+            return Damage(path, 0, part.size, reason)
+
+    def _blocks(
+        self, part: RunPart, start: KeyTuple, end: KeyTuple, *, leads: bool
+    ) -> Iterator[_Slice | Damage]:
+        """Gives what of the blocks of a run lies between two keys."""
+        run = self.run(part)
+        if isinstance(run, Damage):
+            if leads:
+                yield run
+            return
+        if leads:
+            yield from run.damage
+        low = max(start, part.low_water)
+        for number in range(run.row_of(Key(*low)), len(run.places)):
+            place = run.places[number]
+            first = (place.key.deadline_ms, place.key.id)
+            if first >= end:
+                return
+            block = run.load(number)
+            if isinstance(block, Damage):
+                if leads or first >= start:
+                    yield _of_nobody(block)
+                continue
+            at = 0 if first >= low else block.search(*low)
+            yield _Slice(block, at, block.search(*end), place.position)
+
+    def _log_content(self) -> _Logs:
+        if self._logs is None:
+            records = (row for part in self.snapshot.logs for row in self.records(part))
+            self._logs = _Logs(records)
+        return self._logs
+
+
+@dataclass(frozen=True, slots=True)
+class _Slice:
+    """Some entries of a block."""
+
+    block: Block
+    first: int
+    stop: int
+    position: int
+
+
+def _rows(part: _Slice, name: str) -> list[Row]:
+    """Gives entries one by one: all work that is done for each row of a run is done here."""
+    row, place = part.block.row, (name, part.position)
+    return [row(at) + place for at in range(part.first, part.stop)]
+
+
+def _keys(part: _Slice) -> Iterable[KeyTuple]:
+    deadline, id = part.block.deadline, part.block.id
+    return ((deadline(at), id(at)) for at in range(part.first, part.stop))
+
+
+def _marked(row: Row, count: int) -> Row:
+    return (*row[:5], count, *row[6:]) if count > row[_COUNT] else row
+
+
+def _note(marks: dict[KeyTuple, int], rows: Iterable[Row]) -> None:
+    for row in rows:
+        marks[row[:2]] = max(marks.get(row[:2], 0), row[_COUNT])
+
+
+def _of_nobody(damage: Damage) -> Damage:
+    """Leaves out which entry of its file is the first one: that is the number of no item."""
+    return Damage(
+        damage.path, damage.position, damage.length, damage.reason, damage.torn, None, damage.count
+    )
+
+
+class _Logs:
+    """What all logs of a snapshot say, by key.
+
+    A key is used for one item only, so what happened to it needs no order.
+    """
+
+    def __init__(self, records: Iterable[Row | Damage]) -> None:
+        self._items: dict[KeyTuple, Row] = {}
+        self._dead: set[KeyTuple] = set()
+        self._marks: dict[KeyTuple, int] = {}
+        self.damage: list[Damage] = []
+        for row in records:
+            if isinstance(row, Damage):
+                self.damage.append(row)
+            elif row[2] == TOMBSTONE:
+                self._dead.add(row[:2])
+            elif row[2] == DEQUEUED:
+                _note(self._marks, [row])
+            else:
+                self._items[row[:2]] = row
+        self._keys = sorted(self._items.keys() | self._dead | self._marks.keys())
+
+    def gather(
+        self,
+        start: KeyTuple,
+        end: KeyTuple,
+        items: dict[KeyTuple, Row],
+        dead: set[KeyTuple],
+        marks: dict[KeyTuple, int],
+    ) -> None:
+        """Adds what it knows of keys between two."""
+        for key in self._keys[bisect_left(self._keys, start) : bisect_left(self._keys, end)]:
+            if key in self._items:
+                items[key] = self._items[key]
+            if key in self._dead:
+                dead.add(key)
+            if key in self._marks:
+                marks[key] = max(marks.get(key, 0), self._marks[key])
+
+    def weights(self) -> Iterator[tuple[KeyTuple, int]]:
+        """Gives the keys, and about what each takes."""
+        for key in self._keys:
+            item = self._items.get(key)
+            yield key, 0 if item is None else len(item[VALUE])
+
+    def count(self) -> int:
+        """Gives how many items it adds to what is in the runs; less than none if it takes some."""
+        return len(self._items) - len(self._dead)
+
+
+def _scan(data: bytes, name: str, path: str) -> Iterator[Record | Damage]:
+    header = _header(data, name)
+    if header is None:
+        yield Damage(path, 0, len(data), "the header of the log does not verify")
+        return
+    for record in scan_all(data, path, header):
+        if not isinstance(record, Durable):
+            yield record
+
+
+def _header(data: bytes, name: str) -> Header | None:
+    """Gives the header of a log, mended if need be; None if it cannot be."""
+    try:
+        return decode_header(data, name)
+    except (Damaged, NotAQueue):
+        parsed = parse_file_name(name.removesuffix(atomic.TEMPORARY))
+        return repair_header(data, parsed[0]) if parsed is not None else None
+
+
+def _row_of(record: Record, name: str) -> Row:
+    deadline_ms, id = record.key.deadline_ms, record.key.id
+    if isinstance(record, Tombstone):
+        return (deadline_ms, id, TOMBSTONE, 0, 0, 0, b"", b"", name, None)
+    if isinstance(record, Item):
+        stats = record.stats
+        times = (stats.enqueue_ms, stats.requeue_ms, stats.dequeue_count)
+        attributes = BURIED if record.buried else 0
+        return (deadline_ms, id, attributes, *times, record.reason, record.value, name, None)
+    return (
+        deadline_ms,
+        id,
+        DEQUEUED,
+        record.time_ms,
+        0,
+        record.dequeue_count,
+        b"",
+        b"",
+        name,
+        None,
+    )
