@@ -47,7 +47,7 @@ def acknowledge_before_sync(patch: Patch) -> None:
 
 def runs_not_synced(patch: Patch) -> None:
     def finish(self: _RunWriter) -> bool:
-        if self._file is None and not self.encoder.builder.count:
+        if self.encoder.is_empty:
             return False
         self._put(self.encoder.finish())
         assert self._file is not None

@@ -71,21 +71,23 @@ def test_all_entries_of_an_id_are_found(rows: list[Row]) -> None:
 
 
 def test_a_builder_makes_one_block_after_the_other() -> None:
-    rows: list[Row] = [(at, at, at % 3, 0, 0, 0, b"", b"") for at in range(5)]
-    builder = BlockBuilder(100)
+    rows: list[Row] = [(at, at + 5, at % 3, 0, 0, 0, b"", b"") for at in range(5)]
+    builder = BlockBuilder(40)
+    for deadline, id, attributes, enqueue, requeue, count, reason, value in rows[:3]:
+        assert builder.fits(16)
+        builder.add(deadline, id, enqueue, requeue, count, attributes, reason, value)
 
-    bodies = []
-    for deadline, id, attributes, enqueue, requeue, count, reason, value in rows:
-        if not builder.fits(40):
-            assert (builder.ids(), builder.counts()) == ([0, 1], (1, 1, 0))
-            assert (builder.first_key(), builder.last_key()) == ((0, 0), (1, 1))
-            bodies.append(builder.take())
-            assert builder.fits(10**9)
-        builder.add(deadline, id, enqueue, requeue, count, attributes, reason, value + bytes(0))
-    bodies.append(builder.take())
+    assert not builder.fits(16)
+    assert (builder.id_bounds(), builder.counts()) == ((5, 7), (1, 1, 1))
+    assert memoryview(builder.ids()).cast("Q").tolist() == [5, 6, 7]
+    assert (builder.first_key(), builder.last_key()) == ((0, 5), (2, 7))
+    first = Block(builder.take(), 3)
+    assert builder.fits(10**9)
+    for deadline, id, attributes, enqueue, requeue, count, reason, value in rows[3:]:
+        builder.add(deadline, id, enqueue, requeue, count, attributes, reason, value)
+    second = Block(builder.take(), 2)
 
-    assert [Block(body, 5 // len(bodies) or 1).count for body in bodies] == [5]
-    assert [Block(bodies[0], 5).row(at) for at in range(5)] == rows
+    assert [*map(first.row, range(3)), *map(second.row, range(2))] == rows
 
 
 @given(st.lists(st.integers(0, 2**64 - 1), max_size=20), st.integers(0, 64))

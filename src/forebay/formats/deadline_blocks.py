@@ -243,13 +243,12 @@ def decode_index(data: bytes) -> list[Place]:
     ]
 
 
-def encode_id_index(ids: array[int], counts: Sequence[int]) -> bytes:
+def encode_id_index(ids: array[int], counts: Sequence[int], base: int, largest: int) -> bytes:
     """Gives the bytes of the id index of a run: its ids in order, and the entries of each block.
 
-    The array is spoiled by it.
+    `base` is the smallest id. The array is spoiled by it.
     """
-    base = min(ids, default=0)
-    id_width = (max(ids, default=0) - base).bit_length()
+    id_width = (largest - base).bit_length()
     block_width = max(len(counts) - 1, 0).bit_length()
     head = _ID_INDEX.pack(base, id_width, block_width)
     if id_width + block_width <= 64:

@@ -72,6 +72,7 @@ class RunEncoder:
         self.builder = BlockBuilder(block_bytes)
         self._done: list[bytes] = [self._header.encode()]
         self._position = HEADER_BYTES
+        self._taken = 0
         self._places: list[Place] = []
         self._ids: array[int] | None = array("Q") if id_index else None
         self._counts = [0, 0, 0]
@@ -92,14 +93,15 @@ class RunEncoder:
         """Gives what ends the run: the last block, the index, the footer."""
         self.end_block()
         index = encode_index(self._places)
+        min_id, max_id = self._id_bounds or (0, 0)
         id_index = b""
         id_index_position = 0
         if self._ids is not None:
-            id_index = encode_id_index(self._ids, [place.count for place in self._places])
+            counts = [place.count for place in self._places]
+            id_index = encode_id_index(self._ids, counts, min_id, max_id)
             id_index_position = self._position + len(index)
         seed = crc32(self._header.salt)
         pending_count, tombstone_count, buried_count = self._counts
-        min_id, max_id = self._id_bounds or (0, 0)
         footer = Footer(
             pending_count=pending_count,
             tombstone_count=tombstone_count,
@@ -118,23 +120,33 @@ class RunEncoder:
         self._done += [index, id_index, footer.encode()]
         return self.take()
 
+    @property
+    def waiting(self) -> int:
+        """How many bytes `take` would give."""
+        return self._position - self._taken
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no entry yet."""
+        return not self._places and not self.builder.count
+
     def end_block(self) -> None:
         """Ends the block that is in `builder`, if there is one; `take` gives its bytes."""
         count = self.builder.count
         if count == 0:
             return
         key, last = Key(*self.builder.first_key()), Key(*self.builder.last_key())
-        ids = self.builder.ids()
+        least, most = self.builder.id_bounds()
+        if self._ids is not None:
+            self._ids.frombytes(self.builder.ids())
         self._counts = [
             before + more for before, more in zip(self._counts, self.builder.counts(), strict=True)
         ]
         body = self.builder.take()
         block = encode_block(body, len(self._places), count, self._header)
         self._places.append(Place(len(self._places), key, self._position, count))
-        low, high = self._id_bounds or (ids[0], ids[0])
-        self._id_bounds = min(low, *ids), max(high, *ids)
-        if self._ids is not None:
-            self._ids.extend(ids)
+        low, high = self._id_bounds or (least, most)
+        self._id_bounds = min(low, least), max(high, most)
         self._done.append(block)
         self._position += len(block)
         self._last = last
@@ -143,6 +155,7 @@ class RunEncoder:
         """Gives the bytes of the blocks that have ended since it was called last."""
         data = b"".join(self._done)
         self._done.clear()
+        self._taken = self._position
         return data
 
     def _add(self, entry: Entry) -> None:

@@ -135,17 +135,36 @@ class BlockBuilder:
         at: cython.Py_ssize_t = _COLUMNS * (self.count - 1)
         return self._numbers[at], self._numbers[at + 1]
 
-    def ids(self) -> list:
-        """Gives the ids of the entries."""
-        return [self._numbers[_COLUMNS * at + _ID] for at in range(self.count)]
+    def id_bounds(self) -> tuple:
+        """Gives the smallest and the largest id."""
+        least: cython.ulonglong = self._numbers[_ID]
+        most: cython.ulonglong = least
+        at: cython.Py_ssize_t
+        for at in range(_ID, _COLUMNS * self.count, _COLUMNS):
+            least = min(least, self._numbers[at])
+            most = max(most, self._numbers[at])
+        return least, most
+
+    def ids(self) -> bytearray:
+        """Gives the ids of the entries, as numbers of 8 bytes in the machine's order."""
+        found: object = bytearray(8 * self.count)
+        out: cython.ulonglong[::1] = memoryview(found).cast("Q")
+        at: cython.Py_ssize_t
+        for at in range(self.count):
+            out[at] = self._numbers[_COLUMNS * at + _ID]
+        return found
 
     def counts(self) -> tuple:
         """Gives how many entries are pending items, tombstones and buried ones."""
-        found: list = [0, 0, 0]
+        tombstones: cython.Py_ssize_t = 0
+        buried: cython.Py_ssize_t = 0
         at: cython.Py_ssize_t
-        for at in range(self.count):
-            found[self._numbers[_COLUMNS * at + _ATTRIBUTES]] += 1
-        return found[0], found[1], found[2]
+        for at in range(_ATTRIBUTES, _COLUMNS * self.count, _COLUMNS):
+            if self._numbers[at] == 1:
+                tombstones += 1
+            elif self._numbers[at] == 2:
+                buried += 1
+        return self.count - tombstones - buried, tombstones, buried
 
     def take(self) -> bytes:
         """Gives the bytes of the block and begins the next one."""
@@ -155,9 +174,8 @@ class BlockBuilder:
         out: cython.uchar[::1] = memoryview(buffer)
         position: cython.Py_ssize_t = _HEAD
         column: cython.Py_ssize_t
-        with cython.nogil:
-            for column in range(_COLUMNS):
-                position = self._put_column(out, position, column)
+        for column in range(_COLUMNS):
+            position = self._put_column(out, position, column)
         end: cython.Py_ssize_t = position + self._reasons_end
         copy_bytes(out, position, self._reasons, 0, self._reasons_end)
         copy_bytes(out, end, self._values, 0, self._values_end)

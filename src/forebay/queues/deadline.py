@@ -184,6 +184,7 @@ class DeadlineQueue(Looking, Handle):
                 self._journal.announce()
             return
         stored = None if value is None else bytes(memoryview(value))
+        self._waiting.for_memory()
         self._verbs.requeue(item, lambda now_ms: wanted_ms(now_ms, delay, deadline), stored)
         self._maintenance.notice()
 
@@ -341,13 +342,15 @@ class DeadlineQueue(Looking, Handle):
         self._desk = self._state.desk
         self._desk.next_id = opened.next_id
         self._desk.attempts_max = self.options.max_attempts or 0
-        # A queue with a limit asks for room each time, which the desk does not.
-        self._desk.items_max = self.options.segment_items if self.options.max_bytes is None else 0
         self._lease_ms = round(self.options.lease_seconds * 1000)
         shared = (self._journal, opened.manifest, self._state)
         self._upkeep = Upkeep(
             self._filesystem, self._directory, *shared, self.options, opened.next_number
         )
+        # A queue with a limit asks for room each time, which the desk does not. Without one, it
+        # goes on until freezing is behind.
+        limited = self.options.max_bytes is not None
+        self._desk.items_max = 0 if limited else self._upkeep.items_max
         self._verbs = Verbs(self._journal, self._state, opened.manifest, self.options, self._clock)
         if opened.guessed:
             # A merge of some would drop tombstones whose items are in others.

@@ -84,8 +84,13 @@ class Upkeep:
     @property
     def is_behind(self) -> bool:
         """Whether more comes into memory than can be frozen."""
-        most = _SEGMENTS_MAX * self._options.segment_items
-        return len(self._state.frozen) > _SEGMENTS_MAX or self._state.current.count > most
+        many = len(self._state.segments) > _SEGMENTS_MAX
+        return many or self._state.current.count >= self.items_max
+
+    @property
+    def items_max(self) -> int:
+        """How many rows the newest segment may have before freezing is behind."""
+        return self._options.segment_items * 3 // 2
 
     def fail(self, error: BaseException) -> None:
         """Ends the handle, whose memory may not be what its files say."""

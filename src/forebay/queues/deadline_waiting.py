@@ -40,8 +40,7 @@ class Waiting:
         """Enqueues when there is room: dead items are merged away, then it waits, or raises."""
         start = self._clock.monotonic()
         merge_at = start
-        if self._options.background:
-            self._for_memory()
+        self.for_memory()
         while True:
             with contextlib.suppress(NoRoom):
                 return enqueue()
@@ -75,10 +74,10 @@ class Waiting:
             if result is not None:
                 return result
 
-    def _for_memory(self) -> None:
+    def for_memory(self) -> None:
         """Waits for the freezing to catch up, but not for ever: it may be that it cannot."""
         for _ in range(_TIMES_MAX):
-            if not self._upkeep.is_behind:
+            if not self._options.background or not self._upkeep.is_behind:
                 return
             self._wait(_WAIT_SECONDS)
 

@@ -21,6 +21,7 @@ from forebay.storage.filesystem import Directory, File, Filesystem, write_all
 # In the order of the kinds that `merge` gives, from 1 on.
 _KINDS = (FileKind.PENDING_RUN, FileKind.TOMBSTONE_RUN, FileKind.DEQUEUED_RUN)
 _STATES = (ITEM, TOMBSTONE, MARK)
+_WRITE_BYTES = 4 << 20
 
 
 class SetWriter:
@@ -111,13 +112,17 @@ class _RunWriter:
         self._position = 0
 
     def end_block(self) -> None:
-        """Writes the block that is full."""
+        """Ends the block that is full, and writes some at a time.
+
+        Each write lets go of the interpreter's lock, and has to wait for it again.
+        """
         self.encoder.end_block()
-        self._put(self.encoder.take())
+        if self.encoder.waiting >= _WRITE_BYTES:
+            self._put(self.encoder.take())
 
     def finish(self) -> bool:
         """Makes the file durable; False if there is none."""
-        if self._file is None and not self.encoder.builder.count:
+        if self.encoder.is_empty:
             return False
         self._put(self.encoder.finish())
         assert self._file is not None
