@@ -86,7 +86,9 @@ def fill(queue: forebay.DeadlineQueue, count: int) -> None:
     value = chance.randbytes(SIZE)
     end = int(time.time() * 1000)
     for _ in range(count // BATCH):
-        deadlines = [end - chance.randrange(DAY_MS) for _ in range(BATCH)]
+        # Cheaper than a call for each: this is not what is to be measured.
+        numbers = memoryview(chance.randbytes(4 * BATCH)).cast("I")
+        deadlines = [end - number % DAY_MS for number in numbers]
         queue.enqueue_many([value] * BATCH, deadline=deadlines)
 
 

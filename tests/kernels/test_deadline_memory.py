@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from random import Random
+
+import pytest
+
+from forebay.formats.deadline_runs import Run, RunEncoder
 from forebay.formats.deadline_wal import Batches, Header, scan_rows
+from forebay.frames import Damage
 from forebay.kernels.deadline_block import Block
 from forebay.kernels.deadline_build import BlockBuilder
-from forebay.kernels.deadline_memory import ITEM, MARK, TOMBSTONE, Memory, replay
+from forebay.kernels.deadline_memory import ITEM, MARK, TOMBSTONE, Memory
+from forebay.kernels.deadline_replay import replay
 from forebay.kernels.deadline_wal import seal
 
 BURIED = 1 << 47
+NOW_MS = 1_700_000_000_000
 
 
 def filled() -> Memory:
@@ -106,3 +114,34 @@ def test_rows_go_into_a_log_and_come_back() -> None:
         assert [again.row(at) for at in again.sorted(state) if state == ITEM] == before
         assert len(again.sorted(state)) == len(memory.sorted(state))
     assert again.dequeue_count(8, 101) == 4
+
+
+@pytest.mark.parametrize("state", [ITEM, TOMBSTONE, MARK])
+def test_many_blocks_at_once_are_the_bytes_of_one_after_the_other(state: int) -> None:
+    memory, draw = Memory(), Random(1)
+    for id in range(4000):
+        deadline = draw.choice((NOW_MS, BURIED | NOW_MS)) + draw.randrange(10**6)
+        if state == ITEM:
+            size = draw.choice((0, 10, 300, 9000 if id % 50 == 0 else 40))
+            memory.add(deadline, id, NOW_MS - id, NOW_MS, id % 3, b"", draw.randbytes(size))
+        elif state == TOMBSTONE:
+            memory.kill(deadline, id)
+        else:
+            memory.mark(deadline, id, 1 + id % 5, NOW_MS)
+    rows = memory.sorted(state)
+    runs = []
+    for at_once in (True, False):
+        encoder = RunEncoder(b"saltsalt", block_bytes=4096, id_index=True)
+        at = 0
+        while at < len(rows):
+            if at_once:
+                at = encoder.encode_rows(memory, rows, at)
+            else:
+                at = memory.fill(rows, at, encoder.builder)
+            encoder.end_block()
+        runs.append(encoder.take() + encoder.finish())
+
+    assert runs[0] == runs[1]
+    run = Run.open(lambda at, size: runs[0][at : at + size], len(runs[0]), "run")
+    assert run.footer.count == 4000
+    assert not [entry for entry in run.scan() if isinstance(entry, Damage)]

@@ -36,22 +36,22 @@ def choose(*sets: SetOfSize, everything: bool = False) -> tuple[int, int]:
     [
         ([], (0, 0)),
         ([1], (0, 0)),
-        ([1] * 11, (0, 0)),
-        ([1] * 12, (0, 12)),
-        ([4, 3, 2, 1] * 3, (0, 12)),
-        ([100] + [1] * 12, (1, 12)),
-        ([5] + [1] * 11, (0, 0)),
+        ([1] * 23, (0, 0)),
+        ([1] * 24, (0, 24)),
+        ([4, 3, 2, 1] * 6, (0, 24)),
+        ([100] + [1] * 24, (1, 24)),
+        ([5] + [1] * 23, (0, 0)),
     ],
 )
-def test_twelve_neighbours_of_like_size_are_merged(
+def test_many_neighbours_of_like_size_are_merged(
     sizes: list[int], expected: tuple[int, int]
 ) -> None:
     assert choose(*(SetOfSize(size * MIB) for size in sizes)) == expected
 
 
 def test_sets_that_tombstones_have_emptied_are_merged_all() -> None:
-    assert choose(SetOfSize(9 * MIB), SetOfSize(1, 0, 40)) == (0, 2)
-    assert choose(SetOfSize(9 * MIB), SetOfSize(1, 0, 39)) == (0, 0)
+    assert choose(SetOfSize(9 * MIB), SetOfSize(1, 0, 50)) == (0, 2)
+    assert choose(SetOfSize(9 * MIB), SetOfSize(1, 0, 49)) == (0, 0)
 
 
 def test_there_are_never_many_sets() -> None:

@@ -37,10 +37,14 @@ from forebay.formats.deadline_blocks import (
 )
 from forebay.frames import Damage
 from forebay.kernels import deadline_block as kernel
+from forebay.kernels import deadline_stream as stream
 from forebay.kernels.checksum import crc32
 from forebay.kernels.deadline_build import BlockBuilder
+from forebay.kernels.deadline_memory import Memory
 
 BLOCK_BYTES = 32 * 1024
+# So many bytes of blocks are made at a time of what is in memory.
+_STREAM_BYTES = 4 << 20
 
 Read = Callable[[int, int], bytes]
 
@@ -69,6 +73,7 @@ class RunEncoder:
         if not 1 <= block_bytes <= BLOCK_BYTES_MAX:
             raise InvalidOption(f"block_bytes {block_bytes}: 1 to {BLOCK_BYTES_MAX}")
         self._header = Header(salt, compression)
+        self._block_bytes = block_bytes
         self.builder = BlockBuilder(block_bytes)
         self._done: list[bytes] = [self._header.encode()]
         self._position = HEADER_BYTES
@@ -120,6 +125,33 @@ class RunEncoder:
         self._done += [index, id_index, footer.encode()]
         return self.take()
 
+    def encode_rows(self, memory: Memory, rows: memoryview, at: int) -> int:
+        """Takes in rows of what is in memory, by key, from one on; gives the first that it did not.
+
+        What is left over goes into `builder`, or does not fit into it: then `end_block` is due.
+        """
+        if self._header.compression == "none" and not self.builder.count:
+            at = self._stream(memory, rows, at)
+        return memory.fill(rows, at, self.builder)
+
+    def _stream(self, memory: Memory, rows: memoryview, at: int) -> int:
+        """Takes in rows that fill whole blocks, many at a time."""
+        out = bytearray(_STREAM_BYTES)
+        width = stream.ROW_NUMBERS
+        table = array("Q", bytes(8 * width * (_STREAM_BYTES // self._block_bytes + 1)))
+        seed, number, first = crc32(self._header.salt), len(self._places), at
+        at, size, blocks = stream.stream(memory, rows, at, self.builder, number, seed, out, table)
+        start = self._position
+        for row in range(0, blocks * width, width):
+            count, deadline_ms, id, end, *ids, tombstones, buried = table[row : row + width]
+            kinds = (count - tombstones - buried, tombstones, buried)
+            self._note(Key(deadline_ms, id), kinds, (ids[0], ids[1]))
+            self._position = start + end
+        if self._ids is not None:
+            self._ids.frombytes(memory.ids_of(rows, first, at))
+        self._done.append(bytes(memoryview(out)[:size]))
+        return at
+
     @property
     def waiting(self) -> int:
         """How many bytes `take` would give."""
@@ -135,21 +167,23 @@ class RunEncoder:
         count = self.builder.count
         if count == 0:
             return
-        key, last = Key(*self.builder.first_key()), Key(*self.builder.last_key())
-        least, most = self.builder.id_bounds()
+        self._last = Key(*self.builder.last_key())
         if self._ids is not None:
             self._ids.frombytes(self.builder.ids())
-        self._counts = [
-            before + more for before, more in zip(self._counts, self.builder.counts(), strict=True)
-        ]
-        body = self.builder.take()
-        block = encode_block(body, len(self._places), count, self._header)
-        self._places.append(Place(len(self._places), key, self._position, count))
-        low, high = self._id_bounds or (least, most)
-        self._id_bounds = min(low, least), max(high, most)
+        number = len(self._places)
+        key, kinds = Key(*self.builder.first_key()), self.builder.counts()
+        self._note(key, kinds, self.builder.id_bounds())
+        block = encode_block(self.builder.take(), number, count, self._header)
         self._done.append(block)
         self._position += len(block)
-        self._last = last
+
+    def _note(self, key: Key, kinds: tuple[int, int, int], ids: tuple[int, int]) -> None:
+        """Takes note of a block: its first key, its entries by kind, its lowest and highest id."""
+        self._places.append(Place(len(self._places), key, self._position, sum(kinds)))
+        low, high = self._id_bounds or ids
+        self._id_bounds = min(low, ids[0]), max(high, ids[1])
+        for kind, count in enumerate(kinds):
+            self._counts[kind] += count
 
     def take(self) -> bytes:
         """Gives the bytes of the blocks that have ended since it was called last."""

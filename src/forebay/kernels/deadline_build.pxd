@@ -44,5 +44,31 @@ cdef class BlockBuilder:
         Py_ssize_t size,
     )
     cdef Py_ssize_t _put_column(
-        self, unsigned char[::1] out, Py_ssize_t position, Py_ssize_t column
+        self,
+        unsigned char[::1] out,
+        Py_ssize_t body,
+        Py_ssize_t position,
+        Py_ssize_t column,
     ) noexcept nogil
+    cdef bint _fits(self, Py_ssize_t size) noexcept nogil
+    cdef bint add_raw(
+        self,
+        unsigned long long deadline,
+        unsigned long long id,
+        unsigned long long enqueue,
+        unsigned long long requeue,
+        unsigned long long dequeued,
+        unsigned long long attributes,
+        unsigned long long address,
+        Py_ssize_t size,
+    ) noexcept nogil
+    cdef Py_ssize_t size_max(self) noexcept nogil
+    cdef void describe(self, unsigned long long[::1] table, Py_ssize_t at) noexcept nogil
+    cdef Py_ssize_t emit(
+        self,
+        unsigned char[::1] out,
+        Py_ssize_t start,
+        unsigned long long number,
+        unsigned long long seed,
+    ) noexcept nogil
+    cdef void clear(self) noexcept nogil

@@ -17,21 +17,27 @@ except ImportError:
 if cython.compiled:
     from cython.cimports.forebay.kernels.deadline_block import put_bits, width_of
     from cython.cimports.forebay.kernels.deadline_keys import grown
-    from cython.cimports.forebay.kernels.little import copy_bytes, put_bytes, put_number
+    from cython.cimports.forebay.kernels.little import copy_bytes, direct, put_bytes, put_number
+    from cython.cimports.libc.string import memcpy, memset
 else:
     from forebay.kernels.deadline_block import put_bits, width_of
     from forebay.kernels.deadline_keys import grown
     from forebay.kernels.little import copy_bytes, put_bytes, put_number
 
 _HEAD = cython.declare(cython.Py_ssize_t, 72)
+# What stands before the body of a block: mark, number, count, two sizes, check.
+_BLOCK_HEAD = cython.declare(cython.Py_ssize_t, 24)
+# "FBDB"
+_MARK = cython.declare(cython.ulonglong, 0x42444246)
 _COLUMNS = cython.declare(cython.Py_ssize_t, 8)
 _ID = cython.declare(cython.Py_ssize_t, 1)
 _ENQUEUE = cython.declare(cython.Py_ssize_t, 2)
 _REQUEUE = cython.declare(cython.Py_ssize_t, 3)
 _COUNT = cython.declare(cython.Py_ssize_t, 4)
 _ATTRIBUTES = cython.declare(cython.Py_ssize_t, 5)
-_FIRST_ENTRIES = cython.declare(cython.Py_ssize_t, 64)
+_FIRST_ENTRIES = cython.declare(cython.Py_ssize_t, 4096)
 _FIRST_BYTES = cython.declare(cython.Py_ssize_t, 4096)
+_MOST_BYTES = cython.declare(cython.Py_ssize_t, 65536)
 _ENTRIES_MAX = cython.declare(cython.Py_ssize_t, 65536)
 # What an entry is reckoned to take beside reason and value when blocks are filled.
 _ENTRY = cython.declare(cython.Py_ssize_t, 8)
@@ -44,13 +50,20 @@ class BlockBuilder:
     def __init__(self, block_bytes: cython.Py_ssize_t) -> None:
         self._block_bytes = block_bytes
         self._numbers = memoryview(bytearray(8 * _COLUMNS * _FIRST_ENTRIES)).cast("Q")
-        self._values = memoryview(bytearray(_FIRST_BYTES))
+        self._values = memoryview(bytearray(max(min(block_bytes, _MOST_BYTES), _FIRST_BYTES)))
         self._reasons = memoryview(bytearray(_FIRST_BYTES))
         self._values_end = self._reasons_end = 0
         self.count = 0
 
     def fits(self, size: cython.Py_ssize_t) -> cython.bint:
         """Says whether reason and value of `size` bytes still belong into this block."""
+        return self._fits(size)
+
+    @cython.cfunc
+    @cython.inline
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def _fits(self, size: cython.Py_ssize_t) -> cython.bint:
         if self.count == 0:
             return True
         used: cython.Py_ssize_t = self._values_end + self._reasons_end + _ENTRY * self.count
@@ -91,6 +104,124 @@ class BlockBuilder:
         self._add_numbers(deadline, id, enqueue, requeue, dequeued, attributes, reason, size)
         copy_bytes(self._values, self._values_end, data, start, size)
         self._values_end += size
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def add_raw(
+        self,
+        deadline: cython.ulonglong,
+        id: cython.ulonglong,
+        enqueue: cython.ulonglong,
+        requeue: cython.ulonglong,
+        dequeued: cython.ulonglong,
+        attributes: cython.ulonglong,
+        address: cython.ulonglong,
+        size: cython.Py_ssize_t,
+    ) -> cython.bint:
+        """Takes in an entry without a reason whose value is at an address; False: no room.
+
+        Without the interpreter's lock, so it makes no room. Only compiled.
+        """
+        at: cython.Py_ssize_t = _COLUMNS * self.count
+        end: cython.Py_ssize_t = self._values_end + size
+        if not self._fits(size) or at == len(self._numbers) or end > len(self._values):
+            return False
+        self._numbers[at] = deadline
+        self._numbers[at + 1] = id
+        self._numbers[at + 2] = enqueue
+        self._numbers[at + 3] = requeue
+        self._numbers[at + 4] = dequeued
+        self._numbers[at + 5] = attributes
+        self._numbers[at + 6] = 0
+        self._numbers[at + 7] = cython.cast(cython.ulonglong, size)
+        if cython.compiled:
+            if size > 0:
+                memcpy(
+                    cython.address(self._values[self._values_end]),
+                    cython.cast(cython.p_char, cython.cast(cython.size_t, address)),
+                    size,
+                )
+        self._values_end = end
+        self.count += 1
+        return True
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def size_max(self) -> cython.Py_ssize_t:
+        """Gives more than what the block takes, its head included."""
+        return _BLOCK_HEAD + _HEAD + 8 * _COLUMNS * self.count + self._values_end
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def describe(self, table: cython.ulonglong[::1], at: cython.Py_ssize_t) -> cython.void:
+        """Notes counts, the first key and the bounds of the ids in a row of a table."""
+        tombstones: cython.ulonglong = 0
+        buried: cython.ulonglong = 0
+        least: cython.ulonglong = self._numbers[_ID]
+        most: cython.ulonglong = least
+        entry: cython.Py_ssize_t
+        for entry in range(self.count):
+            least = min(least, self._numbers[_COLUMNS * entry + _ID])
+            most = max(most, self._numbers[_COLUMNS * entry + _ID])
+            tombstones += self._numbers[_COLUMNS * entry + _ATTRIBUTES] & 1
+            buried += self._numbers[_COLUMNS * entry + _ATTRIBUTES] >> 1
+        table[at] = cython.cast(cython.ulonglong, self.count)
+        table[at + 1] = self._numbers[0]
+        table[at + 2] = self._numbers[1]
+        table[at + 4] = least
+        table[at + 5] = most
+        table[at + 6] = tombstones
+        table[at + 7] = buried
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def emit(
+        self,
+        out: cython.uchar[::1],
+        start: cython.Py_ssize_t,
+        number: cython.ulonglong,
+        seed: cython.ulonglong,
+    ) -> cython.Py_ssize_t:
+        """Writes the block with its head, not compressed, to a place; gives its end.
+
+        Only compiled, with the C function for CRC-32. `seed` is that of the salt.
+        """
+        body: cython.Py_ssize_t = start + _BLOCK_HEAD
+        position: cython.Py_ssize_t = body + _HEAD
+        column: cython.Py_ssize_t
+        if cython.compiled:
+            memset(cython.address(out[body]), 0, _HEAD + 8 * _COLUMNS * self.count)
+        for column in range(_COLUMNS):
+            position = self._put_column(out, body, position, column)
+        copy_bytes(out, position, self._values, 0, self._values_end)
+        position += self._values_end
+        size: cython.ulonglong = cython.cast(cython.ulonglong, position - body)
+        put_number(out, start, _MARK, 4)
+        put_number(out, start + 4, number, 4)
+        put_number(out, start + 8, cython.cast(cython.ulonglong, self.count), 4)
+        put_number(out, start + 12, size, 4)
+        put_number(out, start + 16, size, 4)
+        crc: cython.ulonglong = seed
+        if cython.compiled:
+            crc = direct(cython.cast(cython.uint, seed), cython.address(out[start]), 20)
+            crc = direct(
+                cython.cast(cython.uint, crc),
+                cython.address(out[body]),
+                cython.cast(cython.size_t, size),
+            )
+        put_number(out, start + 20, crc, 4)
+        return position
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def clear(self) -> cython.void:
+        """Begins the next block."""
+        self.count = self._values_end = self._reasons_end = 0
 
     @cython.cfunc
     def _add_numbers(
@@ -175,21 +306,25 @@ class BlockBuilder:
         position: cython.Py_ssize_t = _HEAD
         column: cython.Py_ssize_t
         for column in range(_COLUMNS):
-            position = self._put_column(out, position, column)
+            position = self._put_column(out, 0, position, column)
         end: cython.Py_ssize_t = position + self._reasons_end
         copy_bytes(out, position, self._reasons, 0, self._reasons_end)
         copy_bytes(out, end, self._values, 0, self._values_end)
         end += self._values_end
-        self.count = self._values_end = self._reasons_end = 0
+        self.clear()
         return bytes(memoryview(buffer)[:end])
 
     @cython.cfunc
     @cython.nogil
     @cython.exceptval(check=False)
     def _put_column(
-        self, out: cython.uchar[::1], position: cython.Py_ssize_t, column: cython.Py_ssize_t
+        self,
+        out: cython.uchar[::1],
+        body: cython.Py_ssize_t,
+        position: cython.Py_ssize_t,
+        column: cython.Py_ssize_t,
     ) -> cython.Py_ssize_t:
-        """Writes base, width and bits of one column; gives where its bits end."""
+        """Writes base, width and bits of one column of a body; gives where its bits end."""
         # Neither a tombstone nor a time that is not may pull the base down.
         is_of_items: cython.bint = column >= _ENQUEUE and column <= _COUNT
         is_requeue: cython.bint = column == _REQUEUE
@@ -213,8 +348,8 @@ class BlockBuilder:
         width: cython.Py_ssize_t = 0
         if found:
             width = width_of(most - least + more)
-        put_number(out, 8 * column, least, 8)
-        put_number(out, 8 * _COLUMNS + column, cython.cast(cython.ulonglong, width), 1)
+        put_number(out, body + 8 * column, least, 8)
+        put_number(out, body + 8 * _COLUMNS + column, cython.cast(cython.ulonglong, width), 1)
         if width == 0:
             return position
         bit: cython.Py_ssize_t = 0

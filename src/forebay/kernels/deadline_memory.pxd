@@ -11,6 +11,7 @@ cdef class Memory(KeyTable):
     cdef readonly long long buried
     cdef list _values
     cdef dict _reasons
+    cdef unsigned long long[::1] _places
     cpdef Py_ssize_t add(
         self,
         unsigned long long deadline,

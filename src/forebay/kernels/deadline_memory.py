@@ -19,7 +19,7 @@ except ImportError:
 if cython.compiled:
     from cython.cimports.forebay.kernels.deadline_build import BlockBuilder
     from cython.cimports.forebay.kernels.deadline_item import DeadlineItem, make_item
-    from cython.cimports.forebay.kernels.deadline_keys import KeyHeap, KeyTable
+    from cython.cimports.forebay.kernels.deadline_keys import KeyHeap, KeyTable, grown
     from cython.cimports.forebay.kernels.little import put_bytes, put_number
 else:
     from forebay.kernels.deadline_build import BlockBuilder
@@ -60,6 +60,8 @@ class Memory(KeyTable):
         KeyTable.__init__(self)
         self.order = KeyHeap()
         self._values = []
+        # Where the bytes of each value are, and how many; only compiled.
+        self._places = memoryview(bytearray(1024)).cast("Q")
         self._reasons = {}
         self.bytes = 0
         self.pending = self.buried = 0
@@ -92,6 +94,13 @@ class Memory(KeyTable):
             while len(self._values) < row:
                 self._values.append(None)
             self._values.append(value)
+        if cython.compiled:
+            if 2 * row >= len(self._places):
+                self._places = grown(self._places, max(2 * len(self._places), 2 * row + 2))
+            self._places[2 * row] = cython.cast(
+                cython.ulonglong, cython.cast(cython.size_t, cython.cast(cython.p_char, value))
+            )
+            self._places[2 * row + 1] = cython.cast(cython.ulonglong, len(value))
         if len(reason) > 0:
             self._reasons[row] = reason
         self.bytes += len(value) + len(reason) + _ITEM_BYTES
@@ -293,6 +302,17 @@ class Memory(KeyTable):
             at += 1
         return at
 
+    def ids_of(
+        self, rows: cython.ulonglong[::1], first: cython.Py_ssize_t, stop: cython.Py_ssize_t
+    ) -> bytearray:
+        """Gives the ids of rows, as numbers of 8 bytes in the machine's order."""
+        found: object = bytearray(8 * (stop - first))
+        out: cython.ulonglong[::1] = memoryview(found).cast("Q")
+        at: cython.Py_ssize_t
+        for at in range(stop - first):
+            out[at] = self._rows[_ROW * cython.cast(cython.Py_ssize_t, rows[first + at]) + 1]
+        return found
+
     def put_records(self, row: cython.Py_ssize_t, buffer: object, end: cython.Py_ssize_t) -> tuple:
         """Writes rows from one on as records of a log; gives the row behind them, and the size.
 
@@ -369,16 +389,3 @@ def _drain(heap: KeyHeap, rows: cython.ulonglong[::1]) -> object:
         for at in range(len(rows)):
             rows[at] = heap.tag
             heap.pop()
-
-
-def replay(memory: Memory, records: list) -> None:
-    """Takes in records of a log as `deadline_wal.scan` gives them, in the order of writing."""
-    record: tuple
-    for record in records:
-        kind = record[0]
-        if kind == 3:
-            memory.kill(record[1], record[2])
-        elif kind == 4:
-            memory.mark(record[1], record[2], record[5], record[3])
-        elif kind < 3:
-            memory.add(record[1], record[2], record[3], record[4], record[5], record[7], record[8])

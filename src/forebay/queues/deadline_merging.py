@@ -8,9 +8,9 @@ from __future__ import annotations
 from forebay.formats.deadline import FileKind
 from forebay.queues.deadline_runs import RunSet
 
-SETS_MAX = 48
+SETS_MAX = 64
 # So many sets of like size are worth a merge: each entry is rewritten about once for each power.
-_LIKE_MIN = 12
+_LIKE_MIN = 24
 _LIKE_FACTOR = 4
 # A set below this is as small as any other.
 _SMALL_BYTES = 64 * 1024
@@ -23,8 +23,8 @@ def choose_merge(sets: list[RunSet], *, everything: bool = False) -> tuple[int, 
         return (0, 0) if not sets or only else (0, len(sets))
     gone = sum(each.entry_count(FileKind.TOMBSTONE_RUN) for each in sets)
     items = sum(each.entry_count(FileKind.PENDING_RUN) for each in sets)
-    # Of what the sets take, two fifths would go.
-    if len(sets) > 1 and gone and 5 * gone >= 2 * items:
+    # Half of what the sets take would go.
+    if len(sets) > 1 and gone and 2 * gone >= items:
         return 0, len(sets)
     first = _first_alike(sets)
     if len(sets) - first >= _LIKE_MIN:

@@ -13,7 +13,7 @@ from forebay.errors import Damaged, NotAQueue
 from forebay.formats.deadline import BURIED_BIT, FileKind
 from forebay.formats.deadline_manifest import NAME, Manifest, decode_manifest
 from forebay.frames import Damage
-from forebay.kernels.deadline_memory import replay
+from forebay.kernels.deadline_replay import replay
 from forebay.queues.deadline_item import DeadlineItem, as_item
 from forebay.queues.deadline_logs import read_logs
 from forebay.queues.deadline_names import list_files, wal_name

@@ -21,7 +21,7 @@ from forebay.errors import Damaged
 from forebay.formats.deadline import FileKind, file_name
 from forebay.formats.deadline_manifest import NAME, Manifest, SetRow, decode_manifest
 from forebay.frames import Damage
-from forebay.kernels.deadline_memory import replay
+from forebay.kernels.deadline_replay import replay
 from forebay.kernels.deadline_wal import BATCH_BYTES, DEQUEUED
 from forebay.queues.deadline_journal import WalFile, create_wal
 from forebay.queues.deadline_logs import FoundLog, read_logs

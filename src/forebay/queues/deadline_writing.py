@@ -42,7 +42,7 @@ class SetWriter:
             for run, state in zip(self._runs, _STATES, strict=True):
                 rows = segment.sorted(state)
                 at = 0
-                while (at := segment.fill(rows, at, run.encoder.builder)) < len(rows):
+                while (at := run.encoder.encode_rows(segment, rows, at)) < len(rows):
                     run.end_block()
             return self._finish()
 
