@@ -162,3 +162,27 @@ def test_due_in_tells_when_the_next_item_or_the_next_lease_may_end_a_wait(tmp_pa
         told.append(queue.due_in())
 
         assert told == [math.inf, 60, 0, 10, 0]
+
+
+def test_a_merge_lets_a_freeze_and_a_sync_in_between(tmp_path: Path) -> None:
+    with open_queue(tmp_path / "q", sync="os", background=False, segment_items=100) as queue:
+        for _ in range(3):
+            queue.enqueue_many([bytes(1000)] * 100)
+            queue.freeze()
+        calls = 0
+
+        def between() -> None:
+            nonlocal calls
+            calls += 1
+            if calls == 2:
+                queue.enqueue_many([b"meanwhile"] * 100)
+                queue.release_many(queue.dequeue_many(10))
+
+        assert queue._upkeep.merge(everything=True, between=between)
+
+        assert (queue.info()["freezes"], queue.info()["merges"], len(queue)) == (4, 1, 390)
+        assert len(queue.dequeue_many(1000)) == 390
+    with open_queue(tmp_path / "q") as queue:
+        assert len(queue) == 390
+        assert queue.merge()
+        assert len(queue.dequeue_many(1000)) == 390

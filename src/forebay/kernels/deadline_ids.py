@@ -25,7 +25,7 @@ def pack_ids(
     base: cython.ulonglong,
     id_width: cython.Py_ssize_t,
     block_width: cython.Py_ssize_t,
-) -> bytes:
+) -> bytearray:
     """Gives the bits of the ids, rising, each minus `base`, and behind them those of the blocks.
 
     `ids` are those of one block after the other, `counts` how many each block has; they are spoiled
@@ -54,7 +54,7 @@ def pack_ids(
     for at in range(count):
         put_bits(out, 0, at * id_width, id_width, cells[at] >> block_width)
         put_bits(out, start, at * block_width, block_width, cells[at] & mask)
-    return bytes(buffer)
+    return buffer
 
 
 @cython.cfunc

@@ -68,12 +68,8 @@ class Background(ABC, Generic[_Queue]):
         queue = self._queue()
         if queue is None:
             return
-        now = self._clock.monotonic()
-        if self._comes_due(DRAIN, now):
-            self._drain()
-        if self._comes_due(SYNC, now):
-            self._sync()
-        self._run_others(queue, now)
+        self._run_urgent()
+        self._run_others(queue, self._clock.monotonic())
         self.notice()
 
     def stop(self) -> None:
@@ -82,6 +78,14 @@ class Background(ABC, Generic[_Queue]):
         self._wake.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
+
+    def _run_urgent(self) -> None:
+        """Drains and syncs, if that is due: work that takes long calls it in between."""
+        now = self._clock.monotonic()
+        if self._comes_due(DRAIN, now):
+            self._drain()
+        if self._comes_due(SYNC, now):
+            self._sync()
 
     def _start(self) -> None:
         if self._threaded:

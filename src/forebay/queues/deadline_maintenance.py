@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _LOOK = "look"
 _LOOK_SECONDS = 1.0
-# A merge pass after a freeze does so many merges at most, so that a sync is not kept waiting.
+# A merge pass after a freeze does so many merges at most.
 _MERGES_AT_ONCE = 4
 
 
@@ -63,10 +63,11 @@ class DeadlineMaintenance(Background["DeadlineQueue"]):
         self._journal.sync()
 
     def _run_others(self, queue: DeadlineQueue, now: float) -> None:
-        if self._upkeep.wants_freeze:
+        # Another thread that merges freezes too.
+        if self._upkeep.wants_freeze and not self._upkeep.is_merging:
             self._upkeep.freeze()
             for _ in range(_MERGES_AT_ONCE):
-                if not self._upkeep.merge():
+                if not self._upkeep.merge(between=self._run_urgent):
                     break
             self._upkeep.save()
         if self._comes_due_again(_LOOK, now, _LOOK_SECONDS):

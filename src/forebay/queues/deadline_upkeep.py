@@ -63,6 +63,7 @@ class Upkeep:
         self.merges = 0
         self.damage: list[Damage] = []
         self._found_damage = False
+        self.is_merging = False
         self.stopping = False
 
     @property
@@ -108,8 +109,14 @@ class Upkeep:
                 worked = True
             return worked
 
-    def merge(self, *, everything: bool = False) -> bool:
-        """Merges the sets that are worth it, or all of them; False if there is nothing to do."""
+    def merge(
+        self, *, everything: bool = False, between: Callable[[], None] = lambda: None
+    ) -> bool:
+        """Merges the sets that are worth it, or all of them; False if there is nothing to do.
+
+        It may take long: `between` is called again and again, and what memory has too much of is
+        frozen meanwhile.
+        """
         with self.work:
             self._check()
             if self._merged is None:
@@ -118,7 +125,7 @@ class Upkeep:
                 if count == 0:
                     return False
                 chosen = sets[first : first + count]
-                self._merged = chosen, self._write_merged(chosen, full=first == 0)
+                self._merged = chosen, self._write_merged(chosen, first == 0, between)
             self._finish_merge(*self._merged)
             self.merges += 1
             return True
@@ -197,17 +204,26 @@ class Upkeep:
         self._state.settle(segment, frozen)
         self._journal.changes.announce()
 
-    def _write_merged(self, chosen: list[RunSet], *, full: bool) -> SetRow:
+    def _write_merged(
+        self, chosen: list[RunSet], full: bool, between: Callable[[], None]
+    ) -> SetRow:
         number = self._next_number
         self._next_number += 1
         # Files of its own: those of the view are read by others meanwhile.
         sources = [open_set(self._directory, each.row()) for each in chosen]
         damage: BadBlocks = []
+
+        def go_on() -> None:
+            self._check_stopping()
+            between()
+            if self.wants_freeze:
+                self.freeze()
+
+        self.is_merging = True
         try:
-            row = self._writer(number).merge(
-                sources, full=full, damage=damage, go_on=self._check_stopping
-            )
+            row = self._writer(number).merge(sources, full=full, damage=damage, go_on=go_on)
         finally:
+            self.is_merging = False
             for source in sources:
                 source.close()
         self.damage += [each for _, each in damage]
