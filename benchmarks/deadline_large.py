@@ -116,7 +116,8 @@ def settle(queue: forebay.DeadlineQueue, watch: Watch) -> None:
     merges = -1
     while merges != (now := queue.info()["merges"]):
         merges = now
-        queue.maintain()
+        with queue._upkeep.work:
+            queue.maintain()
     _, memory, disk, live = watch.sample()
     bound = 2 * live + 256
     print(

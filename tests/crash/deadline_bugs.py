@@ -222,7 +222,7 @@ def partial_merge_drops_tombstones(patch: Patch) -> None:
     patch.setattr(
         deadline_writing,
         "merge",
-        lambda view, _full, *builders: original(view, True, *builders),
+        lambda view, _full, *builders, limit: original(view, True, *builders, limit=limit),
     )
     patch.setattr(deadline_upkeep, "choose_merge", lambda sets, everything: (1, len(sets) - 1))
 

@@ -188,9 +188,11 @@ def merge(
     items: BlockBuilder,
     tombstones: BlockBuilder,
     marks: BlockBuilder,
+    limit: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
     """Moves what a merge leaves into blocks; gives the kind of the one that is full, 0 at the end.
 
+    After `limit` keys it gives -1: there are more, though most may be gone.
     `full` says that no older run is left out: then tombstones and marks that meet no item are
     dropped. Otherwise they are kept, because an older run may hold that item.
     """
@@ -199,6 +201,9 @@ def merge(
     reason: bytes
     size: cython.Py_ssize_t
     while view.meet():
+        if limit == 0:
+            return -1
+        limit -= 1
         if view.dead:
             if view.item is None and not full:
                 if not tombstones.fits(0):

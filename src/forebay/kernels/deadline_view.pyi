@@ -40,4 +40,6 @@ def merge(
     items: BlockBuilder,
     tombstones: BlockBuilder,
     marks: BlockBuilder,
+    *,
+    limit: int,
 ) -> int: ...

@@ -22,6 +22,8 @@ from forebay.storage.filesystem import Directory, File, Filesystem, write_all
 _KINDS = (FileKind.PENDING_RUN, FileKind.TOMBSTONE_RUN, FileKind.DEQUEUED_RUN)
 _STATES = (ITEM, TOMBSTONE, MARK)
 _WRITE_BYTES = 4 << 20
+# So many keys are merged before somebody else may have a turn, though no block is full.
+_KEYS_AT_ONCE = 10_000
 
 
 class SetWriter:
@@ -66,9 +68,10 @@ class SetWriter:
                 view.add(start_cursor(file, (0, 0), damage))
         builders = [run.encoder.builder for run in self._runs]
         with self._whole():
-            while kind := merge(view, full, *builders):
+            while kind := merge(view, full, *builders, limit=_KEYS_AT_ONCE):
                 go_on()
-                self._runs[kind - 1].end_block()
+                if kind > 0:
+                    self._runs[kind - 1].end_block()
             return self._finish()
 
     def _finish(self) -> SetRow:
