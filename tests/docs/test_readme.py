@@ -67,12 +67,25 @@ def test_the_example_of_fifos_prints_what_it_pushed(
         assert list(reader.values()) == [b"mail bob"]
 
 
+def test_the_example_of_deadlines_gives_out_what_is_due(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    exec(compile(blocks("README.md", "python")[3], "README.md", "exec"), {"forebay": forebay})
+
+    item, counts = capsys.readouterr().out.splitlines()
+    assert item.startswith("1 ")
+    assert item.endswith(" b'mail alice' 2")
+    assert counts == "1 0 0 0"
+
+
 def test_the_example_of_asyncio_prints_what_it_appended_and_commits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
 
-    exec(compile(blocks("README.md", "python")[3], "README.md", "exec"), {})
+    exec(compile(blocks("README.md", "python")[4], "README.md", "exec"), {})
 
     assert len(capsys.readouterr().out.splitlines()) == 64
     with forebay.Log(tmp_path / "spool" / "doors") as log:
@@ -84,7 +97,7 @@ def test_the_examples_have_at_most_ten_lines() -> None:
         sum(1 for line in block.splitlines() if line) for block in blocks("README.md", "python")
     ]
 
-    assert len(counts) == 4
+    assert len(counts) == 5
     assert max(counts) <= 10
 
 
