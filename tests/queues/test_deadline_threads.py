@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import signal
 import threading
 from collections import Counter
 from pathlib import Path
@@ -186,3 +187,25 @@ def test_a_merge_lets_a_freeze_and_a_sync_in_between(tmp_path: Path) -> None:
         assert len(queue) == 390
         assert queue.merge()
         assert len(queue.dequeue_many(1000)) == 390
+
+
+@pytest.mark.parametrize("sync", ["always", "os"])
+def test_a_child_of_a_fork_does_not_wait_for_a_lock_that_nobody_gives_back(
+    tmp_path: Path, sync: str
+) -> None:
+    with open_queue(tmp_path / "q", sync=sync, background=False) as queue:
+        queue.enqueue(b"a")
+        with queue._journal.lock:
+            child = os.fork()
+            if child == 0:
+                # Ends a child that waits for ever; a status of a signal fails the test.
+                signal.alarm(60)
+                try:
+                    queue.enqueue(b"b")
+                except Closed:
+                    os._exit(7)
+                os._exit(8)
+        _, status = os.waitpid(child, 0)
+
+        assert os.waitstatus_to_exitcode(status) == 7
+        assert queue.dequeue() is not None

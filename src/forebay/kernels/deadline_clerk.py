@@ -57,8 +57,7 @@ class Clerk(Desk):
     ) -> None:
         """`now_ms` None means the boot clock of the machine, which wall time is ahead of."""
         Desk.__init__(self, find, tell)
-        self._acquire = lock.acquire
-        self._let_go = lock.release
+        self.use_lock(lock)
         self._now_ms = now_ms
         self._ahead_ms = ahead_ms
         self.next_id = self.ids_end = 0
@@ -66,6 +65,11 @@ class Clerk(Desk):
         self._log = memoryview(bytearray(1))
         self.position = self._end = 0
         self.number = self._seed = 0
+
+    def use_lock(self, lock: object) -> None:
+        """Takes the queue's lock; in the child of a fork another one: nobody gives back the old."""
+        self._acquire = lock.acquire
+        self._let_go = lock.release
 
     def open(
         self,

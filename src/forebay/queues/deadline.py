@@ -312,6 +312,7 @@ class DeadlineQueue(Looking, Handle):
 
     def _abandon(self, error: Closed) -> None:
         self._journal.disown(error)
+        self._desk.use_lock(self._journal.lock)
 
     def _build(self, opened: Opened) -> None:
         """Makes the parts of the queue for a directory that is in order."""
