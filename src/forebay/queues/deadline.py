@@ -113,7 +113,7 @@ class DeadlineQueue(Looking, Handle):
             self._check()
             return []
 
-        def wanted(now_ms: int) -> Sequence[int]:
+        def wanted(now_ms: int) -> list[int]:
             return wanted_all(now_ms, len(batch), delay, deadline)
 
         ids = self._waiting.for_room(lambda: self._verbs.enqueue(batch, wanted), timeout)

@@ -66,6 +66,8 @@ def wanted_all(
         return [wanted_ms(now_ms, delay, deadline)] * count
     if len(deadline) != count:
         raise InvalidOption(f"deadline: {len(deadline)} of them for {count} values")
-    if all(type(each) is int and 0 <= each < BURIED_BIT for each in deadline) and delay is None:
-        return list(cast("Sequence[int]", deadline))
+    if delay is None and set(map(type, deadline)) == {int}:
+        plain = list(cast("Sequence[int]", deadline))
+        if 0 <= min(plain) <= max(plain) < BURIED_BIT:
+            return plain
     return [wanted_ms(now_ms, delay, each) for each in deadline]

@@ -31,7 +31,7 @@ from forebay.queues.options import DeadlineOptions
 from forebay.queues.unbroken import unbroken
 
 # Makes of the time now the deadlines that a caller asks for, in ms.
-Wanted = Callable[[int], Sequence[int]]
+Wanted = Callable[[int], list[int]]
 TOO_MANY_ATTEMPTS = "max_attempts"
 
 
@@ -179,7 +179,9 @@ class Verbs:
         self._check_room(size)
         now = self._clock.now_ms()
         least = min(now, self._desk.floor_ms)
-        deadlines = [max(deadline_ms, least) for deadline_ms in wanted(now)]
+        deadlines = wanted(now)
+        if min(deadlines) < least:
+            deadlines = [max(deadline_ms, least) for deadline_ms in deadlines]
         first = self._desk.next_id
         self.reserve_from(first, len(values))
         buffer = bytearray(size)
