@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from forebay.errors import Damaged
 from forebay.formats.deadline_manifest import NAME
+from forebay.queues.deadline_reader import DeadlineReader
 from tests.queues.deadline_helpers import counts_of, files_of, must, open_queue, values_of
 from tests.queues.helpers import flip, numbered
 
@@ -136,3 +138,22 @@ def test_files_of_an_unfinished_freeze_are_removed(tmp_path: Path) -> None:
         assert queue.pending == 5
         assert files_of(tmp_path / "q", ".run") == []
         assert files_of(tmp_path / "q", ".new") == []
+
+
+def test_a_log_with_the_bytes_of_another_is_none_and_takes_no_staged_batches(
+    tmp_path: Path,
+) -> None:
+    with open_queue(tmp_path / "q", sync="os", background=False) as queue:
+        queue.enqueue_many([b"a"] * 3)
+        queue.sync()
+        queue.enqueue(b"staged")
+        kept = tmp_path / "kept"
+        shutil.copytree(tmp_path / "q", kept)
+    (log,) = kept.glob("*.wal")
+    number = int(log.stem, 16) + 1
+    (kept / f"{number:010x}.wal").write_bytes(log.read_bytes()[:28])
+
+    with DeadlineReader(kept) as reader:
+        assert [item.value for item in reader] == [b"a", b"a", b"a", b"staged"]
+    with open_queue(kept) as queue:
+        assert (len(queue), queue.damage) == (4, [])

@@ -85,10 +85,14 @@ def _read(directory: Directory, name: str, staged: Staged | None) -> FoundLog:
     data = atomic.read_small(directory, name)
     if data is None:
         raise FileNotFoundError(path)
+    known = parse_file_name(name.removesuffix(atomic.TEMPORARY))
     try:
         header = decode_header(data, path)
+        if known is not None and header.number != known[0]:
+            # A power cut left what was on the disk before: the log was just being made.
+            reason = f"the bytes are those of log {header.number}"
+            return FoundLog(name, data, [Damage(path, 0, len(data), reason, torn=True)])
     except (Damaged, NotAQueue) as error:
-        known = parse_file_name(name.removesuffix(atomic.TEMPORARY))
         repaired = repair_header(data, known[0]) if known is not None else None
         if repaired is None:
             # With nothing behind it, the log was just being made.
