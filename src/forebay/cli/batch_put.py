@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 from forebay.cli.framing import BadInput
 
 _BATCH_RECORDS_MAX = 4096
@@ -10,7 +12,7 @@ _BATCH_BYTES_MAX = 1 << 20
 _BATCH_PART = 8
 
 
-class BatchPutter:
+class BatchPutter(ABC):
     """Collects records; the class of a kind says in `send` how they are put.
 
     `extra_bytes` is what the queue adds to each, `limit` the most that all may take.
@@ -29,9 +31,9 @@ class BatchPutter:
             self.record_bytes_max = min(record_bytes_max, limit - extra_bytes)
             self._batch_bytes_max = min(_BATCH_BYTES_MAX, limit // _BATCH_PART)
 
+    @abstractmethod
     def send(self, values: list[bytes]) -> None:
         """Puts a batch: all of it, or it raises."""
-        raise NotImplementedError
 
     def add(self, records: list[bytes], source: str) -> None:
         """Takes records; puts if there are enough."""
