@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -44,6 +45,14 @@ def extensions() -> list[Extension]:
 class BuildKernels(build_ext):
     """Compiles each kernel on its own, so that one that fails does not take the others along."""
 
+    # Cython translates one file at a time; the compilers run beside each other.
+    _translating = threading.Lock()
+
+    def initialize_options(self) -> None:
+        """Uses all cores, unless the user says how many."""
+        super().initialize_options()
+        self.parallel = os.cpu_count()
+
     def run(self) -> None:
         """Builds all of them."""
         if self.inplace or self.editable_mode:
@@ -57,13 +66,14 @@ class BuildKernels(build_ext):
         from Cython.Build import cythonize
 
         try:
-            (translated,) = cythonize(
-                [ext],
-                build_dir="build/cython",
-                include_path=["src"],
-                compiler_directives=DIRECTIVES,
-                quiet=True,
-            )
+            with self._translating:
+                (translated,) = cythonize(
+                    [ext],
+                    build_dir="build/cython",
+                    include_path=["src"],
+                    compiler_directives=DIRECTIVES,
+                    quiet=True,
+                )
             ext.sources = translated.sources
             super().build_extension(ext)
         except Exception as error:  # Compilers fail in many ways; the plain file serves in all.

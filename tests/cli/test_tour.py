@@ -203,6 +203,8 @@ def test_the_first_line_comes_at_once_and_ctrl_c_leaves_no_process(tmp_path: Pat
     assert process.stdout is not None
 
     lines = list(itertools.takewhile(STARTED.__ne__, iter(process.stdout.readline, b"")))
+    # A process that was just started has no name for a moment.
+    ingests = wait_until(lambda: "ingest.toml" in str(processes_that_name(tmp_path)))
     running = processes_that_name(tmp_path)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=240)
@@ -210,7 +212,7 @@ def test_the_first_line_comes_at_once_and_ctrl_c_leaves_no_process(tmp_path: Pat
 
     assert lines[0].startswith(b"forebay ")
     assert lines[2] == NOTHING_LOADED
-    assert "ingest.toml" in str(running)
+    assert ingests
     assert (process.returncode, said.strip()) == (exits.INTERRUPTED, b"forebay: interrupted")
     # The producers were waited for; what the ingest had started may still be about to end.
     assert "producer" in str(running)
