@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 
 from forebay.formats import deadline
 from forebay.formats.deadline import Item, Key, Stats
-from forebay.formats.deadline_runs import RunEncoder
+from forebay.formats.deadline_run_encoder import RunEncoder
 from forebay.formats.deadline_wal import HEADER_BYTES, Batches, Header
 
 SIZE = 278

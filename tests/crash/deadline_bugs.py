@@ -6,11 +6,11 @@ import errno
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from forebay.formats.deadline import FileKind, file_name
+from forebay.formats.deadline import FileKind, KeyTuple, file_name
 from forebay.formats.deadline_manifest import Manifest, SetRow
 from forebay.formats.deadline_wal import Header, Record
 from forebay.frames import Damage
-from forebay.kernels.deadline_memory import MARK, TOMBSTONE
+from forebay.kernels.deadline_memory import MARK, TOMBSTONE, Memory
 from forebay.kernels.deadline_view import RunView, merge
 from forebay.queues import (
     deadline_journal,
@@ -24,7 +24,6 @@ from forebay.queues.deadline_logs import FoundLog
 from forebay.queues.deadline_manifest import ManifestFile
 from forebay.queues.deadline_names import list_files, wal_name
 from forebay.queues.deadline_runs import FIRST_BURIED, RunSet, View
-from forebay.queues.deadline_segment import KeyTuple, Segment
 from forebay.queues.deadline_state import State
 from forebay.queues.deadline_upkeep import Upkeep
 from forebay.queues.deadline_verbs import Verbs
@@ -49,7 +48,7 @@ def runs_not_synced(patch: Patch) -> None:
     def finish(self: _RunWriter) -> bool:
         if self.encoder.is_empty:
             return False
-        self._put(self.encoder.finish())
+        self._put([self.encoder.finish()])
         assert self._file is not None
         self._file.close()
         return True
@@ -60,7 +59,7 @@ def runs_not_synced(patch: Patch) -> None:
 def log_removed_before_the_manifest(patch: Patch) -> None:
     original = Upkeep._write_out
 
-    def write_out(self: Upkeep, segment: Segment) -> None:
+    def write_out(self: Upkeep, segment: Memory) -> None:
         self._directory.unlink(wal_name(segment.number))
         original(self, segment)
 
@@ -80,12 +79,11 @@ def merged_runs_removed_before_the_manifest(patch: Patch) -> None:
 
 
 def _forget_in_a_freeze(patch: Patch, forgotten: int) -> None:
-    original = Segment.sorted
-
-    def rows(self: Segment, state: int) -> memoryview:
-        return memoryview(bytearray()).cast("Q") if state == forgotten else original(self, state)
-
-    patch.setattr(Segment, "sorted", rows)
+    no_row_has = 99
+    states = tuple(
+        no_row_has if state == forgotten else state for state in deadline_writing._STATES
+    )
+    patch.setattr(deadline_writing, "_STATES", states)
 
 
 def tombstones_forgotten_in_a_freeze(patch: Patch) -> None:
@@ -159,6 +157,7 @@ def old_logs_go_before_the_manifest(patch: Patch) -> None:
 
 def next_log_before_this_one_is_durable(patch: Patch) -> None:
     def switch(self: Journal, wal: WalFile) -> WalFile:
+        self.drain()
         before, self.wal = self.wal, wal
         self._publish(self.written)
         self.commit.advance(self.written)
@@ -166,8 +165,34 @@ def next_log_before_this_one_is_durable(patch: Patch) -> None:
 
     patch.setattr(Journal, "switch", switch)
     patch.setattr(Journal, "sync", lambda self: None)
-    # Otherwise the runs are synced at once, and nothing of the log is needed.
-    patch.setattr(Upkeep, "_write_out", lambda self, segment: None)
+
+
+def next_log_says_nothing_of_this_one(patch: Patch) -> None:
+    patch.setattr(WalFile, "write_after", lambda self, before: 0)
+
+
+def next_log_trusted_without_this_one(patch: Patch) -> None:
+    patch.setattr(FoundLog, "goes_on_from", lambda self, before: True)
+
+
+def sync_of_the_newest_log_only(patch: Patch) -> None:
+    original = Journal._sync
+
+    def sync(self: Journal) -> int:
+        self._unsynced = []
+        return original(self)
+
+    patch.setattr(Journal, "_sync", sync)
+
+
+def marks_before_the_tombstones(patch: Patch) -> None:
+    original = Upkeep._write_out
+
+    def write_out(self: Upkeep, segment: Memory) -> None:
+        self._marks[segment.number] = self._read_marks()
+        original(self, segment)
+
+    patch.setattr(Upkeep, "_write_out", write_out)
 
 
 def holes_taken_for_damage(patch: Patch) -> None:
@@ -294,7 +319,26 @@ BUGS: Bugs = {
         old_logs_go_before_the_manifest,
         cut_power(DEADLINE, "closing"),
     ),
-    "next log too early": (next_log_before_this_one_is_durable, cut_power(DEADLINE, "os freezing")),
+    "next log too early": (
+        next_log_before_this_one_is_durable,
+        cut_power(DEADLINE, "interval handing over"),
+    ),
+    "next log without a word": (
+        next_log_says_nothing_of_this_one,
+        cut_power(DEADLINE, "os handing over"),
+    ),
+    "next log trusted alone": (
+        next_log_trusted_without_this_one,
+        cut_power(DEADLINE, "os handing over"),
+    ),
+    "only the newest log synced": (
+        sync_of_the_newest_log_only,
+        cut_power(DEADLINE, "os handing over"),
+    ),
+    "marks before the tombstones": (
+        marks_before_the_tombstones,
+        cut_power(DEADLINE, "os freezing late"),
+    ),
     "holes taken for damage": (holes_taken_for_damage, cut_power(DEADLINE, "os freezing")),
     "short write ignored": (short_write_ignored, fail_calls(DEADLINE, "giving out", None)),
     "failed write not cut back": (

@@ -87,6 +87,10 @@ class DeadlineWorkload:
         self.clock.ms += 2000
         self.queue.maintain()
 
+    def hand_over(self) -> None:
+        """Begins a freeze: what comes now goes to the next log, before the runs are written."""
+        self.queue._upkeep._hand_over()
+
     def trim(self) -> None:
         """Freezes and merges everything."""
         self.queue.freeze()
@@ -137,7 +141,7 @@ class DeadlineWorkload:
         self.forget()
         self.filesystem = self.filesystem.kill()
         self.queue = open_queue(self.filesystem, self.options, self.clock)
-        found = content_of(self.queue)
+        found = self._content()
         if found not in self.model.contents[self.stored :]:
             raise Broken(f"kill -9: {brief(found)}, not {brief(self.model.contents[-1])}")
         # What was recovered is served: from now on a power cut must not take it.
@@ -149,6 +153,10 @@ class DeadlineWorkload:
     def forget(self) -> None:
         self.queue._closed = True
 
+    def _content(self) -> Content:
+        with self.filesystem.undisturbed():
+            return content_of(self.queue)
+
     def go_on(self) -> None:
         self.append(20)
 
@@ -159,11 +167,11 @@ class DeadlineWorkload:
         try:
             yield content
         except (OSError, ForebayError):
-            left = content_of(self.queue)
+            left = self._content()
             if left != self.model.contents[-1]:
                 self.model.contents.append(left)
             raise
-        found = content_of(self.queue)
+        found = self._content()
         if found != content:
             raise Broken(f"{brief(found)} is there, not {brief(content)}")
         self.model.contents.append(content)

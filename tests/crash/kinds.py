@@ -97,7 +97,7 @@ DEADLINE = Kind(
     deadline_kind.hold_promises,
     scenarios.DEADLINE_SCENARIOS,
     [{}, {"sync": "os"}, {"sync": "interval"}],
-    scenarios.random_steps,
+    scenarios.random_deadline_steps,
     (
         "closing",
         "killed",
@@ -106,6 +106,7 @@ DEADLINE = Kind(
         "merging",
         "os giving out",
         "os freezing",
+        "os handing over",
         "os freezing again",
     ),
     lambda options: True,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tests.crash.deadline_kind import DeadlineWorkload
 from tests.crash.fifo_kind import FifoWorkload
 from tests.crash.log_kind import LogWorkload
 from tests.crash.workload import Workload
@@ -298,6 +299,35 @@ def freezing_again_and_again(run: Workload) -> None:
     run.drain()
 
 
+def handing_over(run: DeadlineWorkload) -> None:
+    run.append_many(3, size=60)
+    run.read_and_commit("a", 1)
+    run.hand_over()
+    run.append(40)
+    run.read_and_commit("r", 1)
+    run.hand_over()
+    run.append_many(2, size=30)
+    run.read_and_commit("b", 2)
+    run.drain()
+    run.append(20)
+    run.hand_over()
+    run.append(30)
+    run.sync()
+    run.append(40)
+    run.kill()
+
+
+def freezing_late(run: DeadlineWorkload) -> None:
+    run.append_many(4, size=50)
+    run.trim()
+    run.append(20)
+    run.hand_over()
+    run.append(30)
+    run.read_and_commit("a", 3)
+    run.trim()
+    run.append(10)
+
+
 DEADLINE_SCENARIOS: dict[str, tuple[Steps, dict[str, Any]]] = {
     "singles": (singles, {}),
     "batches": (batches, {}),
@@ -313,13 +343,17 @@ DEADLINE_SCENARIOS: dict[str, tuple[Steps, dict[str, Any]]] = {
     "os giving out": (giving_out, {"sync": "os"}),
     "os freezing": (freezing, {"sync": "os"}),
     "os merging": (merging, {"sync": "os"}),
+    "handing over": (handing_over, {}),
+    "os handing over": (handing_over, {"sync": "os"}),
+    "os freezing late": (freezing_late, {"sync": "os"}),
+    "interval handing over": (handing_over, {"sync": "interval"}),
     "os freezing again": (freezing_again_and_again, {"sync": "os", "compression": "lz4"}),
     "interval freezing": (freezing, {"sync": "interval"}),
     "interval draining": (draining, {"sync": "interval"}),
 }
 
 
-def random_steps(run: Workload) -> None:
+def random_steps(run: Workload, *more: Callable[[], None]) -> None:
     """A few operations of all kinds, drawn by the run's seed."""
     draw = run.random
     operations: list[Callable[[], None]] = [
@@ -333,9 +367,15 @@ def random_steps(run: Workload) -> None:
         run.trim,
         run.reopen,
         run.kill,
+        *more,
     ]
     for _ in range(draw.randrange(4, 9)):
         draw.choice(operations)()
+
+
+def random_deadline_steps(run: DeadlineWorkload) -> None:
+    """The same, with freezes that are not finished at once."""
+    random_steps(run, run.hand_over, run.hand_over)
 
 
 def random_log_steps(run: LogWorkload) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from forebay.formats import deadline, deadline_runs
+from forebay.formats import deadline, deadline_run_encoder, deadline_runs
 from forebay.formats.deadline import Entry, FileKind, Item, Key, Stats, Tombstone, scan_run
 from forebay.formats.deadline_manifest import Manifest, SetRow, decode_manifest
 from forebay.formats.deadline_wal import Batches, Dequeued, Header, Record, scan_wal
@@ -45,7 +45,7 @@ def test_the_version_2_run_is_what_the_codec_writes_and_reads() -> None:
         HELLO,
         Item(Key(TIME_MS + 5, 2), b"hi", Stats(TIME_MS - 999, TIME_MS - 1, 1)),
     ]
-    encoder = deadline_runs.RunEncoder(SALT)
+    encoder = deadline_run_encoder.RunEncoder(SALT)
 
     assert encoder.encode(entries) + encoder.finish() == data
     run = deadline_runs.Run.open(lambda position, size: data[position:][:size], len(data), "e")

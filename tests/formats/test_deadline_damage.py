@@ -13,12 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.errors import Damaged, NotAQueue, UnsupportedVersion
-from forebay.formats import deadline_blocks, deadline_runs
+from forebay.formats import deadline_blocks, deadline_run_encoder, deadline_runs
 from forebay.formats.deadline import Entry, Item, Key, Stats, Tombstone, scan_run
 from forebay.formats.deadline_blocks import FOOTER_BYTES, Place
 from forebay.formats.deadline_logs import scan_log
 from forebay.formats.deadline_rebuild import rebuild_run
-from forebay.formats.deadline_runs import Run, RunEncoder
+from forebay.formats.deadline_run_encoder import RunEncoder
+from forebay.formats.deadline_runs import Run
 from forebay.formats.deadline_wal import scan_wal
 from forebay.frames import Damage
 from forebay.kernels import deadline_wal
@@ -242,8 +243,8 @@ def unseen(data: bytes, reader: Callable[[bytes], list[Damage]]) -> Iterator[int
 
 
 def test_a_run_reader_without_checks_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deadline_blocks, "crc32", lambda data, seed=0: 0)
-    monkeypatch.setattr(deadline_runs, "crc32", lambda data, seed=0: 0)
+    for module in (deadline_blocks, deadline_run_encoder, deadline_runs):
+        monkeypatch.setattr(module, "crc32", lambda data, seed=0: 0)
     data = encoded()
 
     assert len(list(unseen(data, lambda changed: read(changed)[1]))) > 8 * 50

@@ -71,6 +71,61 @@ def test_an_odd_deadline_takes_the_longer_way(deadline: object) -> None:
     assert counter.clerk.position == 0
 
 
+def test_a_batch_is_the_same_in_the_log_as_one_by_one() -> None:
+    values, deadlines = [b"a", b"", b"ccc"], [NOW + 5, NOW - 5, NOW]
+    many, single = Counter(), Counter()
+    many.clerk.floor_ms = single.clerk.floor_ms = NOW - 2
+
+    ids = many.clerk.enqueue_many(values, None, deadlines)
+
+    assert ids == [1, 2, 3]
+    pairs = zip(values, deadlines, strict=True)
+    assert [single.clerk.enqueue(value, None, deadline) for value, deadline in pairs] == ids
+    assert (many.clerk.total, many.clerk.next_id, many.clerk.number) == (3, 4, 1)
+    assert many.records() == single.records() == ["Item"] * 3
+    for counter in (many, single):
+        counter.now_ms += 5
+    assert many.clerk.dequeue(9, 1000) == single.clerk.dequeue(9, 1000)
+
+
+def test_a_batch_may_have_one_deadline_or_delay_for_all() -> None:
+    counter = Counter()
+    clerk = counter.clerk
+
+    assert clerk.enqueue_many([b"a", b"b"], 0.25, None) == [1, 2]
+    assert clerk.enqueue_many([b"c"], None, NOW + 3) == [3]
+    assert clerk.enqueue_many([b"d"], None, None) == [4]
+
+    counter.now_ms += 250
+    items = clerk.dequeue(9, 1000) or []
+    assert [(item.value, item.deadline_ms - NOW) for item in items] == [
+        *((b"d", 0), (b"c", 3), (b"a", 250), (b"b", 250))
+    ]
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        ([], None, None),
+        ([b"a", bytearray(b"b")], None, None),
+        ([b"a"], -1, None),
+        ([b"a"], None, 1 << 70),
+        ([b"a"], 1, [NOW]),
+        ([b"a", b"b"], None, [NOW]),
+        *(([b"a", b"b"], None, [NOW, odd]) for odd in (-1, 1 << 47, 1 << 70, True, 1.5, None)),
+        ([bytes(200)] * 51, None, None),
+        ([bytes(5_000)] * 2, None, None),
+    ],
+)
+def test_a_batch_that_is_odd_or_too_large_takes_the_longer_way(
+    batch: tuple[list[object], object, object],
+) -> None:
+    counter = Counter()
+
+    assert counter.clerk.enqueue_many(*batch) is None
+    assert (counter.clerk.position, counter.clerk.total, counter.clerk.next_id) == (0, 0, 1)
+
+
 def test_without_room_nothing_happens() -> None:
     counter = Counter(size=100)
     clerk = counter.clerk
@@ -111,6 +166,8 @@ def test_full_memory_no_ids_and_worn_items_take_the_longer_way() -> None:
     assert not clerk.requeue(item, None, None, None)
     clerk.items_max = 1
     assert clerk.enqueue(b"b", None, NOW) == -1
+    assert clerk.enqueue_many([b"b"], None, NOW) is None
     clerk.items_max, clerk.ids_end = 50, 2
     assert clerk.enqueue(b"b", None, NOW) == -1
+    assert clerk.enqueue_many([b"b"], None, NOW) is None
     assert (clerk.total, clerk.number) == (1, 2)

@@ -34,9 +34,11 @@ def test_a_heap_gives_the_lowest_key(steps: list[tuple[int, int, int] | None]) -
         assert heap.count == len(expected)
 
 
-@given(st.lists(keys, max_size=300))
-def test_a_table_finds_what_was_put_in_and_not_taken_out(steps: list[tuple[int, int]]) -> None:
-    table, expected = KeyTable(), dict[tuple[int, int], int]()
+@given(st.lists(keys, max_size=300), st.booleans())
+def test_a_table_finds_what_was_put_in_and_not_taken_out(
+    steps: list[tuple[int, int]], dense: bool
+) -> None:
+    table, expected = KeyTable(dense), dict[tuple[int, int], int]()
     for key in steps:
         assert table.find(*key) == expected.get(key, -1)
         if key in expected:

@@ -6,13 +6,14 @@ from random import Random
 
 import pytest
 
-from forebay.formats.deadline_runs import Run, RunEncoder
+from forebay.formats.deadline_run_encoder import RunEncoder
+from forebay.formats.deadline_runs import Run
 from forebay.formats.deadline_wal import Batches, Header, scan_rows
 from forebay.frames import Damage
 from forebay.kernels.deadline_block import Block
 from forebay.kernels.deadline_build import BlockBuilder
 from forebay.kernels.deadline_memory import ITEM, MARK, TOMBSTONE, Memory
-from forebay.kernels.deadline_replay import replay
+from forebay.kernels.deadline_replay import put_records, record_size, replay
 from forebay.kernels.deadline_wal import seal
 
 BURIED = 1 << 47
@@ -98,13 +99,13 @@ def test_rows_go_into_a_log_and_come_back() -> None:
     header = Header(1, bytes(8))
     data, row, number = header.encode(), 0, 0
     while row < memory.used:
-        buffer = bytearray(8 + max(60, memory.record_size(row)))
-        row, size = memory.put_records(row, buffer, len(buffer))
+        buffer = bytearray(8 + max(60, record_size(memory, row)))
+        row, size = put_records(memory, row, buffer, len(buffer))
         seal(buffer, size, number, Batches(header).seed)
         data += buffer[: 8 + size]
         number += 1
     again = Memory()
-    for part in scan_rows(data, "log"):
+    for part, _ in scan_rows(data, "log"):
         assert isinstance(part, list)
         replay(again, part)
 

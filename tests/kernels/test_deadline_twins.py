@@ -11,7 +11,7 @@ from tests.sources import ROOT
 PROGRAM = """
 import hashlib, random
 from forebay.formats.deadline import Item, Key, Stats, Tombstone
-from forebay.formats.deadline_runs import RunEncoder
+from forebay.formats.deadline_run_encoder import RunEncoder
 from forebay.formats.deadline_wal import Batches, Header
 
 chance = random.Random(7)

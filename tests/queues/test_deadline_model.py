@@ -240,6 +240,11 @@ class DeadlinesAgainstADictionary(TimedModel[DeadlineQueue]):
         self.queue.freeze()
         self.note(durable=True)
 
+    @rule()
+    def begin_to_freeze(self) -> None:
+        """Goes on in the next log, while the runs of this one are still to be written."""
+        self.queue._upkeep._hand_over()
+
     @rule(size=sizes, delay=delays, count=st.integers(0, 3))
     def enqueue_and_freeze(self, size: int, delay: float, count: int) -> None:
         """Makes a run of its own, and lets the cursors go on."""

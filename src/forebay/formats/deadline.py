@@ -85,6 +85,8 @@ class Key:
 
 
 NO_KEY = Key(0, 0)
+# The same as plain numbers, where there are many.
+KeyTuple = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,29 +1,25 @@
-"""Runs of version 2: sorted entries in checked blocks. Page: docs/formats/deadline.md.
+"""Reads runs of version 2: sorted entries in checked blocks. Page: docs/formats/deadline.md.
 
-Owns the encoder, which gives bytes to append, and the reader, which asks for bytes by position. The
-parts are in `deadline_blocks.py`. Promises that an entry is given out only if the check of its
-block fits, and that a bad block costs its own entries and no others. No I/O.
+Asks for bytes by position; `deadline_run_encoder.py` makes them, and the parts are in
+`deadline_blocks.py`. Promises that an entry is given out only if the check of its block fits, and
+that a bad block costs its own entries and no others. No I/O.
 """
 
 from __future__ import annotations
 
-from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import accumulate, pairwise
 
-from forebay.errors import Damaged, InvalidOption
-from forebay.formats.deadline import NO_KEY, Entry, Item, Key, Stats, Tombstone, check_entry
+from forebay.errors import Damaged
+from forebay.formats.deadline import Entry, Item, Key, Stats, Tombstone
 from forebay.formats.deadline_blocks import (
-    BLOCK_BYTES_MAX,
     BLOCK_HEAD_BYTES,
-    COMPRESSIONS,
     FOOTER_BYTES,
     HEADER_BYTES,
     INDEX_BYTES,
     Footer,
-    Header,
     IdIndex,
     Place,
     decode_block,
@@ -31,178 +27,12 @@ from forebay.formats.deadline_blocks import (
     decode_head,
     decode_header,
     decode_index,
-    encode_block,
-    encode_id_index,
-    encode_index,
 )
 from forebay.frames import Damage
 from forebay.kernels import deadline_block as kernel
-from forebay.kernels import deadline_stream as stream
 from forebay.kernels.checksum import crc32
-from forebay.kernels.deadline_build import BlockBuilder
-from forebay.kernels.deadline_memory import Memory
-
-BLOCK_BYTES = 32 * 1024
-# So many bytes of blocks are made at a time of what is in memory.
-_STREAM_BYTES = 4 << 20
 
 Read = Callable[[int, int], bytes]
-
-
-class RunEncoder:
-    """Makes the bytes of a run, front to back. One thread at a time may use it.
-
-    `block_bytes` is about what a block takes before compression: smaller ones cost more beside the
-    entries, larger ones more at each lookup. A value that is larger has a block of its own.
-    `id_index` adds about four bytes an entry, and makes `find_id` read one block. Who has entries
-    that are no objects puts them into `builder` and calls `end_block` when the next does not fit.
-    """
-
-    def __init__(
-        self,
-        salt: bytes,
-        *,
-        compression: str = "none",
-        block_bytes: int = BLOCK_BYTES,
-        id_index: bool = False,
-    ) -> None:
-        if len(salt) != 8:
-            raise ValueError(f"salt {salt!r}: it has 8 bytes")
-        if compression not in COMPRESSIONS:
-            raise InvalidOption(f"compression {compression!r}: one of {COMPRESSIONS}")
-        if not 1 <= block_bytes <= BLOCK_BYTES_MAX:
-            raise InvalidOption(f"block_bytes {block_bytes}: 1 to {BLOCK_BYTES_MAX}")
-        self._header = Header(salt, compression)
-        self._block_bytes = block_bytes
-        self.builder = BlockBuilder(block_bytes)
-        self._done: list[bytes] = [self._header.encode()]
-        self._position = HEADER_BYTES
-        self._taken = 0
-        self._places: list[Place] = []
-        self._ids: array[int] | None = array("Q") if id_index else None
-        self._counts = [0, 0, 0]
-        self._last: Key | None = None
-        self._id_bounds: tuple[int, int] | None = None
-
-    def encode(self, entries: Iterable[Entry]) -> bytes:
-        """Gives the bytes that go behind those before; the keys must not fall."""
-        for entry in entries:
-            check_entry(entry)
-            if self._last is not None and entry.key < self._last:
-                raise ValueError(f"{entry.key} after {self._last}: a run is sorted")
-            self._add(entry)
-            self._last = entry.key
-        return self.take()
-
-    def finish(self) -> bytes:
-        """Gives what ends the run: the last block, the index, the footer."""
-        self.end_block()
-        index = encode_index(self._places)
-        min_id, max_id = self._id_bounds or (0, 0)
-        id_index = b""
-        id_index_position = 0
-        if self._ids is not None:
-            counts = [place.count for place in self._places]
-            id_index = encode_id_index(self._ids, counts, min_id, max_id)
-            id_index_position = self._position + len(index)
-        seed = crc32(self._header.salt)
-        pending_count, tombstone_count, buried_count = self._counts
-        footer = Footer(
-            pending_count=pending_count,
-            tombstone_count=tombstone_count,
-            buried_count=buried_count,
-            first_key=self._places[0].key if self._places else NO_KEY,
-            last_key=self._last or NO_KEY,
-            min_id=min_id,
-            max_id=max_id,
-            block_count=len(self._places),
-            index_position=self._position,
-            id_index_position=id_index_position,
-            index_check=crc32(index, seed),
-            id_index_check=crc32(id_index, seed) if id_index else 0,
-            salt=self._header.salt,
-        )
-        self._done += [index, id_index, footer.encode()]
-        return self.take()
-
-    def encode_rows(self, memory: Memory, rows: memoryview, at: int) -> int:
-        """Takes in rows of what is in memory, by key, from one on; gives the first that it did not.
-
-        What is left over goes into `builder`, or does not fit into it: then `end_block` is due.
-        """
-        if self._header.compression == "none" and not self.builder.count:
-            at = self._stream(memory, rows, at)
-        return memory.fill(rows, at, self.builder)
-
-    def _stream(self, memory: Memory, rows: memoryview, at: int) -> int:
-        """Takes in rows that fill whole blocks, many at a time."""
-        out = bytearray(_STREAM_BYTES)
-        width = stream.ROW_NUMBERS
-        table = array("Q", bytes(8 * width * (_STREAM_BYTES // self._block_bytes + 1)))
-        seed, number, first = crc32(self._header.salt), len(self._places), at
-        at, size, blocks = stream.stream(memory, rows, at, self.builder, number, seed, out, table)
-        start = self._position
-        for row in range(0, blocks * width, width):
-            count, deadline_ms, id, end, *ids, tombstones, buried = table[row : row + width]
-            kinds = (count - tombstones - buried, tombstones, buried)
-            self._note(Key(deadline_ms, id), kinds, (ids[0], ids[1]))
-            self._position = start + end
-        if self._ids is not None:
-            self._ids.frombytes(memory.ids_of(rows, first, at))
-        self._done.append(bytes(memoryview(out)[:size]))
-        return at
-
-    @property
-    def waiting(self) -> int:
-        """How many bytes `take` would give."""
-        return self._position - self._taken
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether it has no entry yet."""
-        return not self._places and not self.builder.count
-
-    def end_block(self) -> None:
-        """Ends the block that is in `builder`, if there is one; `take` gives its bytes."""
-        count = self.builder.count
-        if count == 0:
-            return
-        self._last = Key(*self.builder.last_key())
-        if self._ids is not None:
-            self._ids.frombytes(self.builder.ids())
-        number = len(self._places)
-        key, kinds = Key(*self.builder.first_key()), self.builder.counts()
-        self._note(key, kinds, self.builder.id_bounds())
-        block = encode_block(self.builder.take(), number, count, self._header)
-        self._done.append(block)
-        self._position += len(block)
-
-    def _note(self, key: Key, kinds: tuple[int, int, int], ids: tuple[int, int]) -> None:
-        """Takes note of a block: its first key, its entries by kind, its lowest and highest id."""
-        self._places.append(Place(len(self._places), key, self._position, sum(kinds)))
-        low, high = self._id_bounds or ids
-        self._id_bounds = min(low, ids[0]), max(high, ids[1])
-        for kind, count in enumerate(kinds):
-            self._counts[kind] += count
-
-    def take(self) -> bytes:
-        """Gives the bytes of the blocks that have ended since it was called last."""
-        data = b"".join(self._done)
-        self._done.clear()
-        self._taken = self._position
-        return data
-
-    def _add(self, entry: Entry) -> None:
-        key = (entry.key.deadline_ms, entry.key.id)
-        if isinstance(entry, Tombstone):
-            reason, value, numbers = b"", b"", (0, 0, 0, kernel.TOMBSTONE)
-        else:
-            reason, value, stats = entry.reason, entry.value, entry.stats
-            attributes = kernel.BURIED if entry.buried else 0
-            numbers = (stats.enqueue_ms, stats.requeue_ms, stats.dequeue_count, attributes)
-        if not self.builder.fits(len(reason) + len(value)):
-            self.end_block()
-        self.builder.add(*key, *numbers, reason, value)
 
 
 class Run:
@@ -327,9 +157,27 @@ class Run:
         """Gives a block, or what is wrong with it."""
         if self._kept is not None and self._kept[0] == row:
             return self._kept[1]
-        place = self.places[row]
-        size = self._ends[row] - place.position
-        data = self._read(place.position, size)
+        block = self.decode(row, self.read(row, row + 1))
+        if not isinstance(block, Damage):
+            self._kept = row, block
+        return block
+
+    def read(self, first: int, stop: int) -> bytes:
+        """Gives the bytes of some blocks, one behind the other."""
+        start = self.places[first].position
+        return self._read(start, self._ends[stop - 1] - start)
+
+    def rows_within(self, first: int, size: int) -> int:
+        """Gives the end of the blocks from one on that take so many bytes; at least of that one."""
+        return max(bisect_right(self._ends, self.places[first].position + size), first + 1)
+
+    def block_size(self, row: int) -> int:
+        """Gives how many bytes a block takes."""
+        return self._ends[row] - self.places[row].position
+
+    def decode(self, row: int, data: bytes) -> kernel.Block | Damage:
+        """Gives a block of its bytes, or what is wrong with it."""
+        place, size = self.places[row], self.block_size(row)
         head = decode_head(data, size)
         block: kernel.Block | str
         if isinstance(head, str):
@@ -341,7 +189,6 @@ class Run:
         if isinstance(block, str):
             offset = self._offsets[row]
             return Damage(self.path, place.position, size, block, False, offset, place.count)
-        self._kept = row, block
         return block
 
 

@@ -50,9 +50,13 @@ HEADER_BYTES = _HEADER.size
 _ITEM = struct.Struct("<B6sQ6s6sIBHI")
 _TOMBSTONE = struct.Struct("<B6sQ")
 _DEQUEUED = struct.Struct("<B6sQI6s")
-# kind 1 | length 4 | position 8; a program that does not know the kind passes it over.
+# A program that does not know these two kinds passes them over.
+# kind 1 | length 4 | position 8
 _DURABLE = struct.Struct("<BIQ")
 _DURABLE_KIND = kernel.PASSED_OVER
+# kind 1 | length 4 | number 8 | position 8
+_AFTER = struct.Struct("<BIQQ")
+_AFTER_KIND = kernel.PASSED_OVER + 1
 assert (_ITEM.size, _TOMBSTONE.size, _DEQUEUED.size) == (
     kernel.ITEM_BYTES,
     kernel.TOMBSTONE_BYTES,
@@ -79,7 +83,20 @@ class Durable:
     position: int
 
 
+@dataclass(frozen=True, slots=True)
+class After:
+    """Says, first in a log, which one it goes on from, and at which position that had ended.
+
+    It is there if that one was not durable yet: where a power cut took its end, this log is gone
+    with it.
+    """
+
+    number: int
+    position: int
+
+
 Record = Item | Tombstone | Dequeued
+Note = Durable | After
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,13 +215,17 @@ class Batches:
         """Gives the bytes of a batch of any records."""
         body = b"".join(map(encode_record, records))
         _check_batch(len(body), len(records))
-        buffer = bytearray(kernel.BATCH_BYTES) + body
-        kernel.seal(buffer, len(body), number, self.seed)
-        return bytes(buffer)
+        return self._encode_body(body, number)
 
     def encode_durable(self, position: int, number: int) -> bytes:
         """Gives the bytes of a batch that says up to where the log is durable."""
-        body = _DURABLE.pack(_DURABLE_KIND, 8, position)
+        return self._encode_body(_DURABLE.pack(_DURABLE_KIND, 8, position), number)
+
+    def encode_after(self, after: After) -> bytes:
+        """Gives the bytes of the first batch of a log that goes on from another one."""
+        return self._encode_body(_AFTER.pack(_AFTER_KIND, 16, after.number, after.position), 0)
+
+    def _encode_body(self, body: bytes, number: int) -> bytes:
         buffer = bytearray(kernel.BATCH_BYTES) + body
         kernel.seal(buffer, len(body), number, self.seed)
         return bytes(buffer)
@@ -243,18 +264,18 @@ def scan_wal(data: bytes, path: str, header: Header | None = None) -> Iterator[R
     `header` as for `scan_all`.
     """
     for item in scan_all(data, path, header):
-        if not isinstance(item, Durable):
+        if not isinstance(item, Note):
             yield item
 
 
 def scan_all(
     data: bytes, path: str, header: Header | None = None
-) -> Iterator[Record | Durable | Damage]:
+) -> Iterator[Record | Note | Damage]:
     """Yields the records of a log in the order of writing, what was durable, what is damaged.
 
     `header` as for `scan_rows`.
     """
-    for part in scan_rows(data, path, header):
+    for part, _ in scan_rows(data, path, header):
         if isinstance(part, list):
             yield from map(decode_record, part)
         else:
@@ -263,11 +284,12 @@ def scan_all(
 
 def scan_rows(
     data: bytes, path: str, header: Header | None = None
-) -> Iterator[list[kernel.Record] | Durable | Damage]:
+) -> Iterator[tuple[list[kernel.Record] | Note | Damage, int]]:
     """Yields the records of a log, some at a time, as the kernel gives them; as `scan_all` does.
 
-    `header` is the repaired one of a file whose own does not verify; otherwise it is read, and
-    Damaged is raised where it cannot be.
+    Each with a position that is behind it, and before what does not verify. `header` is the
+    repaired one of a file whose own does not verify; otherwise it is read, and Damaged is raised
+    where it cannot be.
     """
     seed = (header or decode_header(data, path)).seed
     end = len(data.rstrip(b"\0"))
@@ -276,16 +298,26 @@ def scan_rows(
         rows: list[kernel.Record] = []
         stop, number = kernel.scan(data, position, number, seed, _BATCHES_AT_ONCE, rows)
         for row in rows:
-            if row[0] == _DURABLE_KIND and len(row[8]) == 8:
-                yield Durable(int.from_bytes(row[8], "little"))
+            note = _decode_note(row)
+            if note is not None:
+                yield note, stop
         known = [row for row in rows if row[0] < kernel.PASSED_OVER]
         if known:
-            yield known
+            yield known, stop
         if stop == position:
             damage, number = _judge(data, position, number, seed, path)
-            yield damage
             stop += damage.length
+            yield damage, stop
         position = stop
+
+
+def _decode_note(row: kernel.Record) -> Note | None:
+    kind, content = row[0], row[8]
+    if kind == _DURABLE_KIND and len(content) == 8:
+        return Durable(int.from_bytes(content, "little"))
+    if kind == _AFTER_KIND and len(content) == 16:
+        return After(*struct.unpack("<QQ", content))
+    return None
 
 
 def whole_bytes(data: bytes, number: int, header: Header) -> int:

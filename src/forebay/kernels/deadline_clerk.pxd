@@ -1,6 +1,7 @@
 # The fields of deadline_clerk.py.
 from forebay.kernels.deadline_desk cimport Desk
 from forebay.kernels.deadline_item cimport DeadlineItem
+from forebay.kernels.deadline_memory cimport Memory
 
 
 cdef class Clerk(Desk):
@@ -20,6 +21,17 @@ cdef class Clerk(Desk):
     cdef long long _wanted(self, object delay, object deadline_ms)
     cdef long long _deadline(self, long long wanted, long long now)
     cdef long long _enqueue(self, bytes value, long long wanted)
+    cdef object _enqueue_many(
+        self, list values, object deadlines, long long wanted, Py_ssize_t size
+    )
+    cdef object _put_fresh(
+        self,
+        Memory memory,
+        Py_ssize_t place,
+        bytes value,
+        long long wanted,
+        long long now,
+    )
     cdef list _dequeue(self, Py_ssize_t count, long long lease_ms)
     cdef bint _release_all(self, list items)
     cdef bint _requeue(self, DeadlineItem item, bytes value, long long wanted)

@@ -107,9 +107,13 @@ class Clerk(Desk):
     def _wanted(self, delay: object, deadline_ms: object) -> cython.longlong:
         """Gives a deadline in ms, or -1 and below: now, odd, or less the delay in ms."""
         if deadline_ms is not None:
-            if delay is None and type(deadline_ms) is int and 0 <= deadline_ms < _BURIED_BIT:
-                return deadline_ms
-            return _ODD
+            if delay is not None or type(deadline_ms) is not int:
+                return _ODD
+            try:
+                wanted: cython.longlong = deadline_ms
+            except OverflowError:
+                return _ODD
+            return wanted if 0 <= wanted < cython.cast(cython.longlong, _BURIED_BIT) else _ODD
         if delay is None:
             return _NOW
         if type(delay) is bool:
@@ -152,20 +156,84 @@ class Clerk(Desk):
         ):
             return -1
         now: cython.longlong = self._now()
-        deadline: cython.ulonglong = cython.cast(cython.ulonglong, self._deadline(wanted, now))
         id: cython.ulonglong = self.next_id
-        put_key(self._log, start + _BATCH, 1, deadline, id)
-        put_number(self._log, start + _BATCH + 15, cython.cast(cython.ulonglong, now), 6)
-        put_number(self._log, start + _BATCH + 21, cython.cast(cython.ulonglong, size), 4)
-        put_bytes(self._log, start + _BATCH + _FRESH, value, size)
-        row: cython.Py_ssize_t = memory.add(
-            deadline, id, cython.cast(cython.ulonglong, now), 0, 0, b"", value
-        )
-        memory.order.push(deadline, id, cython.cast(cython.ulonglong, row))
+        self._put_fresh(memory, start + _BATCH, value, wanted, now)
         self._seal(_FRESH + size)
+        return cython.cast(cython.longlong, id)
+
+    def enqueue_many(self, values: list, delay: object, deadlines: object):
+        """Takes in items in one batch and gives their ids; None if it takes the longer way.
+
+        Nobody else may hold the lists. `deadlines` is one for all if it is no list.
+        """
+        size: cython.Py_ssize_t = 0
+        for value in values:
+            if type(value) is not bytes:
+                return None
+            size += _FRESH + len(cython.cast(bytes, value))
+        wanted: cython.longlong = _NOW
+        if type(deadlines) is not list:
+            wanted = self._wanted(delay, deadlines)
+        elif delay is not None or len(cython.cast(list, deadlines)) != len(values):
+            return None
+        else:
+            for each in cython.cast(list, deadlines):
+                if self._wanted(None, each) < 0:
+                    return None
+        if wanted == _ODD:
+            return None
+        self._acquire()
+        try:
+            return self._enqueue_many(values, deadlines, wanted, size)
+        finally:
+            self._let_go()
+
+    @cython.cfunc
+    def _enqueue_many(
+        self, values: list, deadlines: object, wanted: cython.longlong, size: cython.Py_ssize_t
+    ) -> object:
+        count: cython.Py_ssize_t = len(values)
+        first: cython.ulonglong = self.next_id
+        memory: Memory = self.memories[0]
+        if (
+            count == 0
+            or size > self._end - self.position - _BATCH
+            or first + cython.cast(cython.ulonglong, count) > self.ids_end
+            or memory.count + count > self.items_max
+        ):
+            return None
+        now: cython.longlong = self._now()
+        place: cython.Py_ssize_t = self.position + _BATCH
+        at: cython.Py_ssize_t
+        several: cython.bint = type(deadlines) is list
+        for at in range(count):
+            if several:
+                wanted = cython.cast(list, deadlines)[at]
+            self._put_fresh(memory, place, values[at], wanted, now)
+            place += _FRESH + len(cython.cast(bytes, values[at]))
+        self._seal(size)
+        return list(range(first, self.next_id))
+
+    @cython.cfunc
+    @cython.inline
+    def _put_fresh(
+        self,
+        memory: Memory,
+        place: cython.Py_ssize_t,
+        value: bytes,
+        wanted: cython.longlong,
+        now: cython.longlong,
+    ) -> object:
+        """Writes the record of a new item to its place in the log, and takes the item in."""
+        deadline: cython.ulonglong = cython.cast(cython.ulonglong, self._deadline(wanted, now))
+        size: cython.Py_ssize_t = len(value)
+        put_key(self._log, place, 1, deadline, self.next_id)
+        put_number(self._log, place + 15, cython.cast(cython.ulonglong, now), 6)
+        put_number(self._log, place + 21, cython.cast(cython.ulonglong, size), 4)
+        put_bytes(self._log, place + _FRESH, value, size)
+        memory.add_new(deadline, self.next_id, cython.cast(cython.ulonglong, now), value, True)
         self.next_id += 1
         self.total += 1
-        return cython.cast(cython.longlong, id)
 
     def dequeue(self, count: cython.Py_ssize_t, lease_ms: cython.longlong):
         """Gives out up to `count` items that are due; None if it takes the longer way."""

@@ -174,22 +174,24 @@ class Desk:
         at: cython.Py_ssize_t
         for at in range(before):
             memory = self.memories[at]
-            if memory.state(deadline, id) == _TOMBSTONE_STATE:
+            if memory.may_know(deadline, id) and memory.state(deadline, id) == _TOMBSTONE_STATE:
                 return True
         return False
 
     @cython.ccall
     def load(self) -> DeadlineItem:
         """Gives the item that `head` has just found, and how often it was given out by now."""
+        if self._source == _RETURNED:
+            return self._find(self.deadline, self.id)
         memory: Memory
         view: RunView = self.view
         dequeued: cython.ulonglong = 0
         at: cython.Py_ssize_t
-        for at in range(len(self.memories)):
+        # What is newer than the item may tell more than it does itself.
+        for at in range(self._source if self._source != _RUNS else len(self.memories)):
             memory = self.memories[at]
-            dequeued = max(dequeued, memory.dequeue_count(self.deadline, self.id))
-        if self._source == _RETURNED:
-            return self._find(self.deadline, self.id)
+            if memory.may_know(self.deadline, self.id):
+                dequeued = max(dequeued, memory.dequeue_count(self.deadline, self.id))
         if self._source == _RUNS:
             at = view.item.at
             return make_item(

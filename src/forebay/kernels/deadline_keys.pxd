@@ -33,8 +33,11 @@ cdef class KeyTable:
     cdef unsigned long long[::1] _rows
     cdef unsigned long long[::1] _heads
     cdef Py_ssize_t _free
+    cdef bint _dense
     cdef int _shift
+    cdef unsigned long long _spread
     cdef Py_ssize_t _slot(self, unsigned long long id) noexcept
+    cdef object _use_shift(self, int shift)
     cpdef Py_ssize_t find(self, unsigned long long deadline, unsigned long long id)
     cpdef Py_ssize_t insert(
         self, unsigned long long deadline, unsigned long long id, unsigned long long state

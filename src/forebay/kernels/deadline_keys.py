@@ -127,12 +127,16 @@ class KeyHeap:
 
 @cython.cclass
 class KeyTable:
-    """Rows by key, found through a hash of the id. A state of 0 is a row that is free."""
+    """Rows by key, found through a hash of the id. A state of 0 is a row that is free.
 
-    def __init__(self) -> None:
+    `dense` says that most ids follow one another: then neighbours are kept close together.
+    """
+
+    def __init__(self, dense: cython.bint = False) -> None:
         self._rows = memoryview(bytearray(8 * ROW * _FIRST_ROWS)).cast("Q")
         self._heads = memoryview(bytearray(16 * _FIRST_ROWS)).cast("Q")
-        self._shift = 64 - 7
+        self._dense = dense
+        self._use_shift(64 - 7)
         self._free = 0
         self.used = 0
         self.count = 0
@@ -141,7 +145,13 @@ class KeyTable:
     @cython.inline
     @cython.exceptval(check=False)
     def _slot(self, id: cython.ulonglong) -> cython.Py_ssize_t:
-        return cython.cast(cython.Py_ssize_t, ((id * _SPREAD) & _MASK) >> self._shift)
+        return cython.cast(cython.Py_ssize_t, ((id * self._spread) & _MASK) >> self._shift)
+
+    @cython.cfunc
+    def _use_shift(self, shift: cython.int) -> object:
+        """Takes 64 bits less so many for a slot: the lowest of an id, or a mixture of all."""
+        self._shift = shift
+        self._spread = cython.cast(cython.ulonglong, 1) << shift if self._dense else _SPREAD
 
     def find(self, deadline: cython.ulonglong, id: cython.ulonglong) -> cython.Py_ssize_t:
         """Gives the row of a key; -1 if there is none."""
@@ -201,7 +211,7 @@ class KeyTable:
     def _grow_rows(self) -> object:
         self._rows = grown(self._rows, 2 * len(self._rows))
         self._heads = memoryview(bytearray(16 * len(self._heads))).cast("Q")
-        self._shift -= 1
+        self._use_shift(self._shift - 1)
         row: cython.Py_ssize_t
         for row in range(self.used):
             self._link(row)

@@ -5,10 +5,13 @@ from forebay.kernels.deadline_keys cimport KeyHeap, KeyTable
 
 
 cdef class Memory(KeyTable):
+    cdef public unsigned long long number
     cdef readonly KeyHeap order
     cdef readonly long long bytes
     cdef readonly long long pending
     cdef readonly long long buried
+    cdef unsigned long long _far_deadline
+    cdef unsigned long long _far_id
     cdef list _values
     cdef dict _reasons
     cdef unsigned long long[::1] _places
@@ -22,6 +25,23 @@ cdef class Memory(KeyTable):
         bytes reason,
         bytes value,
     )
+    cpdef void add_new(
+        self,
+        unsigned long long deadline,
+        unsigned long long id,
+        unsigned long long enqueue,
+        bytes value,
+        bint shown,
+    )
+    cdef object _keep(
+        self,
+        Py_ssize_t row,
+        unsigned long long enqueue,
+        unsigned long long requeue,
+        unsigned long long dequeued,
+        object reason,
+        object value,
+    )
     cpdef void show(self, unsigned long long deadline, unsigned long long id)
     cpdef void kill(self, unsigned long long deadline, unsigned long long id)
     cpdef void mark(
@@ -31,6 +51,8 @@ cdef class Memory(KeyTable):
         unsigned long long dequeued,
         unsigned long long time_ms,
     )
+    cdef void _note_far(self, unsigned long long deadline, unsigned long long id) noexcept
+    cdef bint may_know(self, unsigned long long deadline, unsigned long long id) noexcept
     cpdef unsigned long long state(self, unsigned long long deadline, unsigned long long id)
     cpdef unsigned long long dequeue_count(
         self, unsigned long long deadline, unsigned long long id
@@ -38,6 +60,11 @@ cdef class Memory(KeyTable):
     cpdef tuple row(self, Py_ssize_t at)
     cpdef DeadlineItem item(self, Py_ssize_t at, unsigned long long dequeued)
     cpdef bint settle(self)
-    cpdef Py_ssize_t record_size(self, Py_ssize_t row)
-    cdef object _put_record(self, unsigned char[::1] out, Py_ssize_t position, Py_ssize_t row)
+    cdef object _sort(
+        self,
+        unsigned long long state,
+        Py_ssize_t count,
+        unsigned long long[::1] cells,
+        unsigned long long[::1] found,
+    )
     cdef void _count(self, unsigned long long deadline, long long step) noexcept

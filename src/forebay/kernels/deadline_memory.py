@@ -20,18 +20,20 @@ if cython.compiled:
     from cython.cimports.forebay.kernels.deadline_build import BlockBuilder
     from cython.cimports.forebay.kernels.deadline_item import DeadlineItem, make_item
     from cython.cimports.forebay.kernels.deadline_keys import KeyHeap, KeyTable, grown
-    from cython.cimports.forebay.kernels.little import put_bytes, put_number
+    from cython.cimports.forebay.kernels.deadline_sort import sort
 else:
     from forebay.kernels.deadline_build import BlockBuilder
     from forebay.kernels.deadline_item import DeadlineItem, make_item
     from forebay.kernels.deadline_keys import KeyHeap, KeyTable
-    from forebay.kernels.little import put_bytes, put_number
+    from forebay.kernels.deadline_sort import sort
 
 ITEM, TOMBSTONE, MARK = 1, 2, 4
 _ITEM = cython.declare(cython.ulonglong, 1)
 _TOMBSTONE = cython.declare(cython.ulonglong, 2)
 _MARK = cython.declare(cython.ulonglong, 4)
 _ROW = cython.declare(cython.Py_ssize_t, 8)
+# What is sorted: deadline, id, row.
+_CELL = cython.declare(cython.Py_ssize_t, 3)
 _STATE = cython.declare(cython.Py_ssize_t, 3)
 # When it was enqueued; of a mark, when it was given out.
 _TIME = cython.declare(cython.Py_ssize_t, 4)
@@ -42,27 +44,27 @@ _BURIED_BIT = cython.declare(cython.ulonglong, 1 << 47)
 _BURIED = cython.declare(cython.ulonglong, 2)
 # What an item is reckoned to take in memory beside its value.
 _ITEM_BYTES = cython.declare(cython.Py_ssize_t, 64)
-# What records of a log take beside reason and value.
-_LOG_ITEM = cython.declare(cython.Py_ssize_t, 38)
-_LOG_TOMBSTONE = cython.declare(cython.Py_ssize_t, 15)
-_LOG_DEQUEUED = cython.declare(cython.Py_ssize_t, 25)
 
 
+@cython.final
 @cython.cclass
 class Memory(KeyTable):
-    """Items, tombstones and marks by key. Called with the queue's lock held.
+    """Items, tombstones and marks by key: of the log of a number. The queue's lock is held.
 
     `order` holds the keys of items that may be given out, and more. `pending` and `buried` are what
     it adds to those numbers of the queue; tombstones of items elsewhere take away.
     """
 
-    def __init__(self) -> None:
-        KeyTable.__init__(self)
+    def __init__(self, number: cython.ulonglong = 0) -> None:
+        KeyTable.__init__(self, True)
+        self.number = number
         self.order = KeyHeap()
         self._values = []
         # Where the bytes of each value are, and how many; only compiled.
         self._places = memoryview(bytearray(1024)).cast("Q")
         self._reasons = {}
+        # The highest key of an item elsewhere that it knows something of.
+        self._far_deadline = self._far_id = 0
         self.bytes = 0
         self.pending = self.buried = 0
 
@@ -85,6 +87,35 @@ class Memory(KeyTable):
             self._rows[_ROW * row + _STATE] = _ITEM
         else:
             return -1
+        self._keep(row, enqueue, requeue, dequeued, reason, value)
+        return row
+
+    def add_new(
+        self,
+        deadline: cython.ulonglong,
+        id: cython.ulonglong,
+        enqueue: cython.ulonglong,
+        value: bytes,
+        shown: cython.bint,
+    ) -> None:
+        """Takes in an item of an id that nobody had before; `shown`: it may be given out."""
+        row: cython.Py_ssize_t = self.insert(deadline, id, _ITEM)
+        self._keep(row, enqueue, 0, 0, b"", value)
+        if shown:
+            self.order.push(deadline, id, cython.cast(cython.ulonglong, row))
+
+    @cython.cfunc
+    @cython.inline
+    def _keep(
+        self,
+        row: cython.Py_ssize_t,
+        enqueue: cython.ulonglong,
+        requeue: cython.ulonglong,
+        dequeued: cython.ulonglong,
+        reason: object,
+        value: object,
+    ) -> object:
+        """Fills the row of an item and counts it."""
         self._rows[_ROW * row + _TIME] = enqueue
         self._rows[_ROW * row + _REQUEUE] = requeue
         self._rows[_ROW * row + _COUNT] = dequeued
@@ -100,12 +131,13 @@ class Memory(KeyTable):
             self._places[2 * row] = cython.cast(
                 cython.ulonglong, cython.cast(cython.size_t, cython.cast(cython.p_char, value))
             )
-            self._places[2 * row + 1] = cython.cast(cython.ulonglong, len(value))
-        if len(reason) > 0:
+            self._places[2 * row + 1] = cython.cast(
+                cython.ulonglong, len(cython.cast(bytes, value))
+            )
+        if len(cython.cast(bytes, reason)) > 0:
             self._reasons[row] = reason
-        self.bytes += len(value) + len(reason) + _ITEM_BYTES
-        self._count(deadline, 1)
-        return row
+        self.bytes += len(cython.cast(bytes, value)) + len(cython.cast(bytes, reason)) + _ITEM_BYTES
+        self._count(self._rows[_ROW * row], 1)
 
     def add_fresh(
         self,
@@ -117,13 +149,8 @@ class Memory(KeyTable):
     ) -> None:
         """Takes new items in, the first with the id, the others with those that follow."""
         at: cython.Py_ssize_t
-        row: cython.Py_ssize_t
-        deadline: cython.ulonglong
         for at in range(len(values)):
-            deadline = deadlines[at]
-            row = self.add(deadline, id, now, 0, 0, b"", values[at])
-            if shown:
-                self.order.push(deadline, id, cython.cast(cython.ulonglong, row))
+            self.add_new(deadlines[at], id, now, values[at], shown)
             id += 1
 
     def show(self, deadline: cython.ulonglong, id: cython.ulonglong) -> None:
@@ -144,6 +171,7 @@ class Memory(KeyTable):
         row: cython.Py_ssize_t = self.find(deadline, id)
         if row < 0:
             self.insert(deadline, id, _TOMBSTONE)
+            self._note_far(deadline, id)
         elif self._rows[_ROW * row + _STATE] == _MARK:
             self._rows[_ROW * row + _STATE] = _TOMBSTONE
         elif self._rows[_ROW * row + _STATE] == _TOMBSTONE:
@@ -168,12 +196,34 @@ class Memory(KeyTable):
         if row < 0:
             row = self.insert(deadline, id, _MARK)
             self._rows[_ROW * row + _COUNT] = 0
+            self._note_far(deadline, id)
         state: cython.ulonglong = self._rows[_ROW * row + _STATE]
         if state == _TOMBSTONE or self._rows[_ROW * row + _COUNT] >= dequeued:
             return
         self._rows[_ROW * row + _COUNT] = dequeued
         if state == _MARK:
             self._rows[_ROW * row + _TIME] = time_ms
+
+    @cython.cfunc
+    @cython.inline
+    @cython.exceptval(check=False)
+    def _note_far(self, deadline: cython.ulonglong, id: cython.ulonglong) -> cython.void:
+        if not self.may_know(deadline, id):
+            self._far_deadline = deadline
+            self._far_id = id
+
+    @cython.cfunc
+    @cython.inline
+    @cython.exceptval(check=False)
+    def may_know(self, deadline: cython.ulonglong, id: cython.ulonglong) -> cython.bint:
+        """Says whether there may be a tombstone or a mark of an item that is elsewhere.
+
+        Items are given out by key, so those that are next are mostly above all that it knows, and a
+        look into the table is spared.
+        """
+        return deadline < self._far_deadline or (
+            deadline == self._far_deadline and id <= self._far_id
+        )
 
     def state(self, deadline: cython.ulonglong, id: cython.ulonglong) -> cython.ulonglong:
         """Gives what is known of a key: ITEM, TOMBSTONE, MARK, or 0."""
@@ -199,14 +249,14 @@ class Memory(KeyTable):
 
     @cython.ccall
     def item(self, at: cython.Py_ssize_t, dequeued: cython.ulonglong) -> DeadlineItem:
-        """Gives an item that is not buried, as users get it."""
+        """Gives an item that is not buried, as users get it, with the higher of two counts."""
         base: cython.Py_ssize_t = _ROW * at
         return make_item(
             self._rows[base],
             self._rows[base + 1],
             self._rows[base + _TIME],
             self._rows[base + _REQUEUE],
-            dequeued,
+            max(dequeued, self._rows[base + _COUNT]),
             self._values[at],
         )
 
@@ -250,19 +300,36 @@ class Memory(KeyTable):
 
     def sorted(self, state: cython.ulonglong):
         """Gives the rows of a state by key, as an array of numbers."""
-        heap: KeyHeap = KeyHeap()
+        row: cython.Py_ssize_t
+        count: cython.Py_ssize_t = 0
+        for row in range(self.used):
+            if self._rows[_ROW * row + _STATE] == state:
+                count += 1
+        found: object = memoryview(bytearray(8 * count)).cast("Q")
+        if count > 0:
+            # Twice: the sort needs a place to work in.
+            self._sort(state, count, memoryview(bytearray(2 * 8 * _CELL * count)).cast("Q"), found)
+        return found
+
+    @cython.cfunc
+    def _sort(
+        self,
+        state: cython.ulonglong,
+        count: cython.Py_ssize_t,
+        cells: cython.ulonglong[::1],
+        found: cython.ulonglong[::1],
+    ) -> object:
+        at: cython.Py_ssize_t = 0
         row: cython.Py_ssize_t
         for row in range(self.used):
             if self._rows[_ROW * row + _STATE] == state:
-                heap.push(
-                    self._rows[_ROW * row],
-                    self._rows[_ROW * row + 1],
-                    cython.cast(cython.ulonglong, row),
-                )
-        found: object = memoryview(bytearray(8 * heap.count)).cast("Q")
-        if heap.count > 0:
-            _drain(heap, found)
-        return found
+                cells[at] = self._rows[_ROW * row]
+                cells[at + 1] = self._rows[_ROW * row + 1]
+                cells[at + 2] = cython.cast(cython.ulonglong, row)
+                at += _CELL
+        at = sort(cells, count, _CELL, 2)
+        for row in range(count):
+            found[row] = cells[at + _CELL * row + 2]
 
     def fill(
         self, rows: cython.ulonglong[::1], at: cython.Py_ssize_t, builder: BlockBuilder
@@ -313,64 +380,6 @@ class Memory(KeyTable):
             out[at] = self._rows[_ROW * cython.cast(cython.Py_ssize_t, rows[first + at]) + 1]
         return found
 
-    def put_records(self, row: cython.Py_ssize_t, buffer: object, end: cython.Py_ssize_t) -> tuple:
-        """Writes rows from one on as records of a log; gives the row behind them, and the size.
-
-        They go behind the head of a batch, up to `end`; the first one is written in any case.
-        """
-        out: cython.uchar[::1] = memoryview(buffer)
-        position: cython.Py_ssize_t = 8
-        size: cython.Py_ssize_t
-        while row < self.used:
-            if self._rows[_ROW * row + _STATE] != 0:
-                size = self.record_size(row)
-                if position + size > end and position > 8:
-                    break
-                self._put_record(out, position, row)
-                position += size
-            row += 1
-        return row, position - 8
-
-    def record_size(self, row: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """Gives what a row takes as a record of a log."""
-        state: cython.ulonglong = self._rows[_ROW * row + _STATE]
-        if state == _TOMBSTONE:
-            return _LOG_TOMBSTONE
-        if state == _MARK:
-            return _LOG_DEQUEUED
-        if state == 0:
-            return 0
-        return _LOG_ITEM + len(self._reasons.get(row, b"")) + len(self._values[row])
-
-    @cython.cfunc
-    def _put_record(
-        self, out: cython.uchar[::1], position: cython.Py_ssize_t, row: cython.Py_ssize_t
-    ) -> object:
-        at: cython.Py_ssize_t = _ROW * row
-        state: cython.ulonglong = self._rows[at + _STATE]
-        deadline: cython.ulonglong = self._rows[at]
-        put_number(out, position + 1, deadline, 6)
-        put_number(out, position + 7, self._rows[at + 1], 8)
-        if state == _TOMBSTONE:
-            put_number(out, position, 3, 1)
-            return
-        if state == _MARK:
-            put_number(out, position, 4, 1)
-            put_number(out, position + 15, self._rows[at + _COUNT], 4)
-            put_number(out, position + 19, self._rows[at + _TIME], 6)
-            return
-        reason: bytes = self._reasons.get(row, b"")
-        value: bytes = self._values[row]
-        put_number(out, position, 2, 1)
-        put_number(out, position + 15, self._rows[at + _TIME], 6)
-        put_number(out, position + 21, self._rows[at + _REQUEUE], 6)
-        put_number(out, position + 27, self._rows[at + _COUNT], 4)
-        put_number(out, position + 31, _BURIED if deadline >= _BURIED_BIT else 0, 1)
-        put_number(out, position + 32, cython.cast(cython.ulonglong, len(reason)), 2)
-        put_number(out, position + 34, cython.cast(cython.ulonglong, len(value)), 4)
-        put_bytes(out, position + _LOG_ITEM, reason, len(reason))
-        put_bytes(out, position + _LOG_ITEM + len(reason), value, len(value))
-
     @cython.cfunc
     @cython.inline
     @cython.exceptval(check=False)
@@ -379,13 +388,3 @@ class Memory(KeyTable):
             self.buried += step
         else:
             self.pending += step
-
-
-@cython.cfunc
-def _drain(heap: KeyHeap, rows: cython.ulonglong[::1]) -> object:
-    """Takes all keys off a heap, without the interpreter's lock; gives their tags in order."""
-    at: cython.Py_ssize_t
-    with cython.nogil:
-        for at in range(len(rows)):
-            rows[at] = heap.tag
-            heap.pop()

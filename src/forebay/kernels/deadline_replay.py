@@ -1,4 +1,4 @@
-"""Brings what a write-ahead log says into memory."""
+"""Brings what a write-ahead log says into memory, and what is in memory into a log."""
 
 from __future__ import annotations
 
@@ -12,8 +12,24 @@ except ImportError:
 
 if cython.compiled:
     from cython.cimports.forebay.kernels.deadline_memory import Memory
+    from cython.cimports.forebay.kernels.little import put_bytes, put_number
 else:
     from forebay.kernels.deadline_memory import Memory
+    from forebay.kernels.little import put_bytes, put_number
+
+_TOMBSTONE = cython.declare(cython.ulonglong, 2)
+_MARK = cython.declare(cython.ulonglong, 4)
+_ROW = cython.declare(cython.Py_ssize_t, 8)
+_STATE = cython.declare(cython.Py_ssize_t, 3)
+_TIME = cython.declare(cython.Py_ssize_t, 4)
+_REQUEUE = cython.declare(cython.Py_ssize_t, 5)
+_COUNT = cython.declare(cython.Py_ssize_t, 6)
+_BURIED_BIT = cython.declare(cython.ulonglong, 1 << 47)
+_BURIED = cython.declare(cython.ulonglong, 2)
+# What records of a log take beside reason and value.
+_LOG_ITEM = cython.declare(cython.Py_ssize_t, 38)
+_LOG_TOMBSTONE = cython.declare(cython.Py_ssize_t, 15)
+_LOG_DEQUEUED = cython.declare(cython.Py_ssize_t, 25)
 
 
 def replay(memory: Memory, records: list) -> None:
@@ -27,3 +43,70 @@ def replay(memory: Memory, records: list) -> None:
             memory.mark(record[1], record[2], record[5], record[3])
         elif kind < 3:
             memory.add(record[1], record[2], record[3], record[4], record[5], record[7], record[8])
+
+
+def put_records(
+    memory: Memory, row: cython.Py_ssize_t, buffer: object, end: cython.Py_ssize_t
+) -> tuple:
+    """Writes rows from one on as records of a log; gives the row behind them, and the size.
+
+    They go behind the head of a batch, up to `end`; the first one is written in any case.
+    """
+    out: cython.uchar[::1] = memoryview(buffer)
+    position: cython.Py_ssize_t = 8
+    size: cython.Py_ssize_t
+    while row < memory.used:
+        if memory._rows[_ROW * row + _STATE] != 0:
+            size = record_size(memory, row)
+            if position + size > end and position > 8:
+                break
+            _put_record(memory, out, position, row)
+            position += size
+        row += 1
+    return row, position - 8
+
+
+@cython.ccall
+def record_size(memory: Memory, row: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    """Gives what a row takes as a record of a log."""
+    state: cython.ulonglong = memory._rows[_ROW * row + _STATE]
+    if state == _TOMBSTONE:
+        return _LOG_TOMBSTONE
+    if state == _MARK:
+        return _LOG_DEQUEUED
+    if state == 0:
+        return 0
+    return _LOG_ITEM + len(memory._reasons.get(row, b"")) + len(memory._values[row])
+
+
+@cython.cfunc
+def _put_record(
+    memory: Memory,
+    out: cython.uchar[::1],
+    position: cython.Py_ssize_t,
+    row: cython.Py_ssize_t,
+) -> object:
+    at: cython.Py_ssize_t = _ROW * row
+    state: cython.ulonglong = memory._rows[at + _STATE]
+    deadline: cython.ulonglong = memory._rows[at]
+    put_number(out, position + 1, deadline, 6)
+    put_number(out, position + 7, memory._rows[at + 1], 8)
+    if state == _TOMBSTONE:
+        put_number(out, position, 3, 1)
+        return
+    if state == _MARK:
+        put_number(out, position, 4, 1)
+        put_number(out, position + 15, memory._rows[at + _COUNT], 4)
+        put_number(out, position + 19, memory._rows[at + _TIME], 6)
+        return
+    reason: bytes = memory._reasons.get(row, b"")
+    value: bytes = memory._values[row]
+    put_number(out, position, 2, 1)
+    put_number(out, position + 15, memory._rows[at + _TIME], 6)
+    put_number(out, position + 21, memory._rows[at + _REQUEUE], 6)
+    put_number(out, position + 27, memory._rows[at + _COUNT], 4)
+    put_number(out, position + 31, _BURIED if deadline >= _BURIED_BIT else 0, 1)
+    put_number(out, position + 32, cython.cast(cython.ulonglong, len(reason)), 2)
+    put_number(out, position + 34, cython.cast(cython.ulonglong, len(value)), 4)
+    put_bytes(out, position + _LOG_ITEM, reason, len(reason))
+    put_bytes(out, position + _LOG_ITEM + len(reason), value, len(value))

@@ -92,8 +92,7 @@ class DeadlineQueue(Looking, Handle):
         id = self._desk.enqueue(value, delay, deadline)
         if id < 0:
             return self.enqueue_many([value], delay=delay, deadline=deadline, timeout=timeout)[0]
-        if self.changes.watchers or self.changes.listener is not None:
-            self._journal.announce()
+        self._journal.announce()
         return id
 
     def enqueue_many(
@@ -108,7 +107,15 @@ class DeadlineQueue(Looking, Handle):
 
         A list of deadlines has one for each.
         """
-        batch = [value if type(value) is bytes else bytes(memoryview(value)) for value in values]
+        given = list(values)
+        if deadline is not None and not isinstance(deadline, datetime | int):
+            # A list of its own, as that of the values: nobody changes it meanwhile.
+            deadline = list(deadline)
+        ids = self._desk.enqueue_many(given, delay, deadline)
+        if ids is not None:
+            self._journal.announce()
+            return ids
+        batch = [value if type(value) is bytes else bytes(memoryview(value)) for value in given]
         if not batch:
             self._check()
             return []
@@ -180,8 +187,7 @@ class DeadlineQueue(Looking, Handle):
         times is buried instead. Raises `LeaseLost`.
         """
         if self._desk.requeue(item, value, delay, deadline):
-            if self.changes.watchers or self.changes.listener is not None:
-                self._journal.announce()
+            self._journal.announce()
             return
         stored = None if value is None else bytes(memoryview(value))
         self._waiting.for_memory()

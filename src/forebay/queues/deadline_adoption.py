@@ -26,10 +26,10 @@ from forebay.formats.deadline import BURIED_BIT, FileKind, file_name
 from forebay.formats.deadline_manifest import Manifest, SetRow
 from forebay.formats.fflg import Header
 from forebay.frames import Damage
+from forebay.kernels.deadline_memory import Memory
 from forebay.queues.adoption import take_batches, values_of
 from forebay.queues.deadline_parts import PREFIX
 from forebay.queues.deadline_runs import RunSet, open_set
-from forebay.queues.deadline_segment import Segment
 from forebay.queues.deadline_writing import SetWriter
 from forebay.storage import inbox
 from forebay.storage.filesystem import Directory
@@ -134,11 +134,11 @@ class _Adoption:
             raise
         return rows
 
-    def _segments(self, work: Directory, parts: list[_Part], first_id: int) -> Iterator[Segment]:
+    def _segments(self, work: Directory, parts: list[_Part], first_id: int) -> Iterator[Memory]:
         """Gives the items of some parts at a time, as many as memory may hold."""
         now_ms = self._queue._clock.now_ms()
         earliest_ms = min(now_ms, self._desk.floor_ms)
-        segment, id = Segment(0), first_id
+        segment, id = Memory(0), first_id
         for part, (header, _) in parts:
             for values in values_of(work, part, header):
                 deadlines = [max(_wanted(value, part, now_ms), earliest_ms) for value in values]
@@ -147,7 +147,7 @@ class _Adoption:
                 id += len(items)
             if segment.bytes >= self._queue.options.segment_bytes:
                 yield segment
-                segment = Segment(0)
+                segment = Memory(0)
         if segment.count:
             yield segment
 

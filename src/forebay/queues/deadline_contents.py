@@ -14,13 +14,13 @@ from types import TracebackType
 from typing import Final
 
 from forebay.errors import Damaged, DataLoss, ForebayError, NotAQueue
-from forebay.formats.deadline import FileKind, Item, Key, Tombstone, parse_file_name
+from forebay.formats.deadline import FileKind, Item, Key, KeyTuple, Tombstone, parse_file_name
 from forebay.formats.deadline_manifest import NAME, decode_manifest
 from forebay.formats.deadline_rebuild import rebuild_run
 from forebay.formats.deadline_runs import Run
 from forebay.formats.deadline_wal import (
-    Durable,
     Header,
+    Note,
     Record,
     decode_header,
     repair_header,
@@ -29,7 +29,7 @@ from forebay.formats.deadline_wal import (
 from forebay.frames import Damage
 from forebay.kernels.deadline_block import BURIED, TOMBSTONE, Block
 from forebay.queues.deadline_logs import with_staged
-from forebay.queues.deadline_snapshot import KeyTuple, LogPart, RunPart, Snapshot, read_manifest
+from forebay.queues.deadline_snapshot import LogPart, RunPart, Snapshot, read_manifest
 from forebay.storage import atomic
 from forebay.storage.filesystem import Directory, File
 from forebay.storage.staging import Staged, read_staged
@@ -344,7 +344,7 @@ def _scan(data: bytes, name: str, path: str) -> Iterator[Record | Damage]:
         yield Damage(path, 0, len(data), "the header of the log does not verify")
         return
     for record in scan_all(data, path, header):
-        if not isinstance(record, Durable):
+        if not isinstance(record, Note):
             yield record
 
 

@@ -6,8 +6,8 @@ goes to the staging buffer first, if it fits: it is acknowledged there, and move
 the buffer is full, before a sync, and soon in any case. A failed or short write is cut back and
 raised, and the queue goes on. A failed cut, or any failed sync, ends the handle.
 
-Ends are counted over all logs, in bytes. A log is durable before the first byte of the next one is
-written: what a power cut takes is a suffix.
+Ends are counted over all logs, in bytes. What a power cut takes is a suffix, over all logs too: one
+is durable before the first batch of the next is written, or the next says where it had ended.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from forebay.errors import Closed, ForebayError
-from forebay.formats.deadline_wal import HEADER_BYTES, Batches, Header, Record
+from forebay.formats.deadline_wal import HEADER_BYTES, After, Batches, Header, Record
 from forebay.kernels.deadline_clerk import Clerk
 from forebay.kernels.deadline_wal import seal
 from forebay.queues.changes import Changes
@@ -57,6 +57,11 @@ class WalFile:
         end = seal(buffer, size, self.next_batch, self.batches.seed)
         with memoryview(buffer) as data:
             return self.write_batch(data[:end])
+
+    def write_after(self, before: WalFile) -> int:
+        """Writes, first of all, that it goes on from a log that is not durable yet."""
+        after = After(before.number, before.position)
+        return self.write_batch(self.batches.encode_after(after))
 
     def write_batch(self, data: Buffer) -> int:
         """Writes a batch that is encoded as `next_batch`, and before it what is durable by now."""
@@ -109,6 +114,8 @@ class Journal:
         self._stored = 0
         self.durable = 0
         self.commit = GroupCommit(self._sync, 0)
+        # Logs before this one that were not synced as a whole, the oldest first.
+        self._unsynced: list[WalFile] = []
         self._hidden: deque[tuple[int, Callable[[], None]]] = deque()
         self._desk: Clerk | None = None
         self._staging: Staging | None = None
@@ -173,6 +180,8 @@ class Journal:
             if self._put(self._desk, self._staging, data):
                 return self.written
             self.drain()
+            if self._put(self._desk, self._staging, data):
+                return self.written
         position = self.wal.position
         try:
             self._stored += self.wal.write_batch(data)
@@ -204,8 +213,9 @@ class Journal:
 
     def announce(self) -> None:
         """Wakes all who wait for news of the queue."""
-        with self.lock:
-            self.changes.announce()
+        if self.changes.watchers or self.changes.listener is not None:
+            with self.lock:
+                self.changes.announce()
 
     def when_durable(self, end: int, action: Callable[[], None]) -> None:
         """Does something when all below an end is durable, in order. Lock held."""
@@ -256,9 +266,23 @@ class Journal:
         self.wal = wal
         return before
 
+    def switch_unsynced(self, wal: WalFile) -> WalFile:
+        """Goes on in another log; gives the one before, durable or not. Lock held.
+
+        Its runs will be durable soon. Then it is removed, and its bytes need never get to the disk.
+        """
+        self.drain()
+        before = self.wal
+        self._stored += wal.write_after(before)
+        self._unsynced.append(before)
+        self.wal = wal
+        return before
+
     def retire(self, wal: WalFile) -> None:
         """Closes a log whose runs are durable and removes it."""
         with self._syncing:
+            with self.lock:
+                self._unsynced = [each for each in self._unsynced if each is not wal]
             wal.file.close()
         with contextlib.suppress(FileNotFoundError):
             self._directory.unlink(wal_name(wal.number))
@@ -305,14 +329,17 @@ class Journal:
                     self.check()
                 self.drain()
                 end, wal, position = self.written, self.wal, self.wal.position
+                before = self._unsynced
             try:
-                wal.file.sync()
+                for each in (*before, wal):
+                    each.file.sync()
             except OSError as error:
                 self.fail(error)
                 raise
-        with self.lock:
-            wal.durable = max(wal.durable, position)
-            self._publish(end)
+            with self.lock:
+                self._unsynced = [each for each in self._unsynced if each not in before]
+                wal.durable = max(wal.durable, position)
+                self._publish(end)
         return end
 
     def _put(self, desk: Clerk, staging: Staging, data: Buffer) -> bool:

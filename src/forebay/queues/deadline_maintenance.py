@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 
 _LOOK = "look"
 _LOOK_SECONDS = 1.0
-# A merge pass after a freeze does so many merges at most.
-_MERGES_AT_ONCE = 4
+# A merge holds the interpreter's lock most of the time: while the queue is used, it works for so
+# long, and then rests for so long.
+_WORK_SECONDS = 0.005
+_REST_SECONDS = 0.015
 
 
 class DeadlineMaintenance(Background["DeadlineQueue"]):
@@ -40,6 +42,8 @@ class DeadlineMaintenance(Background["DeadlineQueue"]):
         self._upkeep = upkeep
         self._verbs = verbs
         self._desk = queue._desk
+        self._at_work_since = 0.0
+        self._seen_end = 0
         self._due[_LOOK] = clock.monotonic() + _LOOK_SECONDS
         self._start()
 
@@ -64,16 +68,26 @@ class DeadlineMaintenance(Background["DeadlineQueue"]):
 
     def _run_others(self, queue: DeadlineQueue, now: float) -> None:
         # Another thread that merges freezes too.
-        if self._upkeep.wants_freeze and not self._upkeep.is_merging:
-            self._upkeep.freeze()
-            for _ in range(_MERGES_AT_ONCE):
-                if not self._upkeep.merge(between=self._run_urgent):
-                    break
-            self._upkeep.save()
+        if not self._upkeep.is_merging:
+            if self._upkeep.wants_freeze:
+                self._upkeep.freeze()
+            if self._upkeep.wants_merge:
+                self._upkeep.merge(between=self._give_way)
         if self._comes_due_again(_LOOK, now, _LOOK_SECONDS):
             keep_reserve(queue._directory)
             self._reserve_ids()
             adopt(queue)
+
+    def _give_way(self) -> None:
+        """Lets others have their turn in the middle of a merge, unless they wait for a freeze."""
+        self._run_urgent()
+        if not self._threaded or self._clock.monotonic() < self._at_work_since + _WORK_SECONDS:
+            return
+        end = self._journal.written
+        is_used, self._seen_end = end != self._seen_end, end
+        if is_used and not self._upkeep.wants_freeze:
+            self._stopping.wait(_REST_SECONDS)
+        self._at_work_since = self._clock.monotonic()
 
     def _reserve_ids(self) -> None:
         """Reserves ids before they run out, so that no enqueue has to wait for it."""

@@ -13,12 +13,12 @@ from forebay.errors import Damaged, NotAQueue
 from forebay.formats.deadline import BURIED_BIT, FileKind
 from forebay.formats.deadline_manifest import NAME, Manifest, decode_manifest
 from forebay.frames import Damage
+from forebay.kernels.deadline_memory import Memory
 from forebay.kernels.deadline_replay import replay
 from forebay.queues.deadline_item import DeadlineItem, as_item
 from forebay.queues.deadline_logs import read_logs
 from forebay.queues.deadline_names import list_files, wal_name
 from forebay.queues.deadline_runs import BadBlocks, RunSet, open_set
-from forebay.queues.deadline_segment import Segment
 from forebay.queues.deadline_state import State
 from forebay.queues.directory_reader import DirectoryReader
 from forebay.storage import atomic
@@ -110,7 +110,7 @@ class DeadlineReader(DirectoryReader):
         if oldest not in wals and oldest + atomic.TEMPORARY in names:
             # A recovery was about to give it its name.
             wals.insert(0, oldest + atomic.TEMPORARY)
-        self._segment = Segment(0)
+        self._segment = Memory(0)
         for _, part in read_logs(self._directory, wals, staged):
             if not isinstance(part, Damage):
                 replay(self._segment, part)

@@ -21,14 +21,14 @@ from forebay.errors import Damaged
 from forebay.formats.deadline import FileKind, file_name
 from forebay.formats.deadline_manifest import NAME, Manifest, SetRow, decode_manifest
 from forebay.frames import Damage
-from forebay.kernels.deadline_replay import replay
+from forebay.kernels.deadline_memory import Memory
+from forebay.kernels.deadline_replay import put_records, record_size, replay
 from forebay.kernels.deadline_wal import BATCH_BYTES, DEQUEUED
 from forebay.queues.deadline_journal import WalFile, create_wal
 from forebay.queues.deadline_logs import FoundLog, read_logs
 from forebay.queues.deadline_manifest import ManifestFile
 from forebay.queues.deadline_names import is_temporary, list_files, refuse_foreign, wal_name
 from forebay.queues.deadline_runs import RunSet, open_set
-from forebay.queues.deadline_segment import Segment
 from forebay.storage import atomic, quarantine
 from forebay.storage.filesystem import Directory, Filesystem
 from forebay.storage.staging import read_staged
@@ -45,7 +45,7 @@ class Opened:
 
     manifest: ManifestFile
     wal: WalFile
-    segment: Segment
+    segment: Memory
     sets: list[RunSet]
     next_id: int
     next_number: int
@@ -135,7 +135,7 @@ class Recovery:
         self._wals = [number for number, kind in files if kind is FileKind.WAL]
         highest = max([0, manifest.oldest_wal, *(number for number, _ in files)])
         self._number = highest + 1
-        self._segment = Segment(self._number)
+        self._segment = Memory(self._number)
         self._sets: list[RunSet] = []
         self._wal: WalFile | None = None
         self._damage: list[Damage] = []
@@ -230,10 +230,10 @@ class Recovery:
             buffer = bytearray(_BATCH_BYTES)
             row = 0
             while row < self._segment.used:
-                needed = BATCH_BYTES + self._segment.record_size(row)
+                needed = BATCH_BYTES + record_size(self._segment, row)
                 if needed > len(buffer):
                     buffer = bytearray(needed)
-                row, size = self._segment.put_records(row, buffer, len(buffer))
+                row, size = put_records(self._segment, row, buffer, len(buffer))
                 if size:
                     wal.write_records(buffer, size)
             wal.file.sync()

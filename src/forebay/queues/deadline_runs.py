@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from forebay.errors import Damaged, ForebayError, NotAQueue
-from forebay.formats.deadline import BURIED_BIT, FileKind, Key, file_name
+from forebay.formats.deadline import BURIED_BIT, FileKind, Key, KeyTuple, file_name
 from forebay.formats.deadline_manifest import SetRow
 from forebay.formats.deadline_rebuild import rebuild_run
 from forebay.formats.deadline_runs import Run
@@ -20,7 +20,6 @@ from forebay.frames import Damage
 from forebay.kernels import deadline_block as blocks
 from forebay.kernels import deadline_view as kernel
 from forebay.kernels.deadline_view import Cursor, RunView
-from forebay.queues.deadline_segment import KeyTuple
 from forebay.storage.filesystem import Directory, File
 
 _logger = logging.getLogger(__name__)
@@ -28,6 +27,8 @@ BadBlocks = list[tuple[FileKind, Damage]]
 FIRST_BURIED = Key(BURIED_BIT, 0)
 # No key is above it.
 LAST_KEY = (1 << 48, 0)
+# What is read at once, where somebody waits for the first of it.
+_AHEAD_BYTES = 128 << 10
 _CURSOR_KINDS = {
     FileKind.PENDING_RUN: kernel.ITEMS,
     FileKind.TOMBSTONE_RUN: kernel.TOMBSTONES,
@@ -132,27 +133,52 @@ def _open_run(directory: Directory, name: str, kind: FileKind) -> RunFile:
 
 
 class _Loader:
-    """Gives the blocks of a run from one on; bad ones are noted and left out."""
+    """Gives the blocks of a run from one on; bad ones are noted and left out.
 
-    def __init__(self, file: RunFile, row: int, damage: BadBlocks) -> None:
+    Reads some at once: each read lets go of the interpreter's lock, and has to wait for it again.
+    """
+
+    def __init__(self, file: RunFile, row: int, damage: BadBlocks, ahead_bytes: int) -> None:
         self._file = file
         self._row = row
         self._damage = damage
+        self._ahead_bytes = ahead_bytes
+        # The bytes of the next blocks, and which one is the last of them.
+        self._data = b""
+        self._position = 0
+        self._stop = row
 
     def __call__(self) -> blocks.Block | None:
         run = self._file.run
         while self._row < len(run.places):
-            block = run.load(self._row)
+            data = self._read(run)
+            block = run.decode(self._row, data)
             self._row += 1
+            self._position += len(data)
             if not isinstance(block, Damage):
                 return block
             self._damage.append((self._file.kind, block))
         return None
 
+    def _read(self, run: Run) -> bytes:
+        """Gives the bytes of the next block."""
+        if self._row == self._stop:
+            stop = run.rows_within(self._row, self._ahead_bytes)
+            try:
+                data = run.read(self._row, stop)
+            except OSError:
+                # Another block may be the bad one.
+                stop = self._row + 1
+                data = run.read(self._row, stop)
+            self._data, self._position, self._stop = data, 0, stop
+        return self._data[self._position : self._position + run.block_size(self._row)]
 
-def start_cursor(file: RunFile, start: KeyTuple, damage: BadBlocks) -> Cursor:
+
+def start_cursor(
+    file: RunFile, start: KeyTuple, damage: BadBlocks, ahead_bytes: int = _AHEAD_BYTES
+) -> Cursor:
     """Makes a cursor at the first entry of a run from a key on; bad blocks go to `damage`."""
-    loader = _Loader(file, file.run.row_of(Key(*start)), damage)
+    loader = _Loader(file, file.run.row_of(Key(*start)), damage, ahead_bytes)
     return Cursor(_CURSOR_KINDS[file.kind], loader, *start)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 from forebay.errors import NotAQueue
-from forebay.formats.deadline import FileKind, file_name, parse_file_name
+from forebay.formats.deadline import FileKind, KeyTuple, file_name, parse_file_name
 from forebay.formats.deadline_manifest import NAME, Manifest, decode_manifest
 from forebay.frames import Damage
 from forebay.queues.deadline_logs import read_logs
@@ -24,7 +24,6 @@ from forebay.storage.staging import Staged, read_staged
 
 # An owner that freezes or merges changes the files while they are listed: then it looks again.
 _LOOKS_MAX = 100
-KeyTuple = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)

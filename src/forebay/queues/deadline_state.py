@@ -13,14 +13,13 @@ from collections.abc import Callable, Iterator
 from operator import itemgetter
 
 from forebay.errors import Damaged
-from forebay.formats.deadline import FileKind, Item, Key, Tombstone
+from forebay.formats.deadline import FileKind, Item, Key, KeyTuple, Tombstone
 from forebay.formats.deadline_runs import decode_row
 from forebay.kernels import deadline_block as blocks
 from forebay.kernels.deadline_clerk import Clerk
-from forebay.kernels.deadline_memory import ITEM, TOMBSTONE
+from forebay.kernels.deadline_memory import ITEM, TOMBSTONE, Memory
 from forebay.queues.deadline_item import DeadlineItem, as_item
 from forebay.queues.deadline_runs import BadBlocks, RunSet, View
-from forebay.queues.deadline_segment import KeyTuple, Segment
 
 
 class State:
@@ -28,7 +27,7 @@ class State:
 
     def __init__(
         self,
-        current: Segment,
+        current: Memory,
         sets: list[RunSet],
         floor_ms: int,
         *,
@@ -52,12 +51,12 @@ class State:
             self.recount()
 
     @property
-    def current(self) -> Segment:
+    def current(self) -> Memory:
         """The segment that changes go to."""
         return self.segments[0]
 
     @property
-    def frozen(self) -> list[Segment]:
+    def frozen(self) -> list[Memory]:
         """Segments whose runs are not there yet, the oldest first."""
         return self.segments[:0:-1]
 
@@ -141,14 +140,14 @@ class State:
                 marks = (segment.dequeue_count(*key) for segment in self.segments)
                 yield _as_entry(row), max(count, *marks)
 
-    def hand_over(self, number: int) -> Segment:
+    def hand_over(self, number: int) -> Memory:
         """Begins a new segment; gives the one before, which changes no more."""
         before = self.current
-        self.segments.insert(0, Segment(number))
+        self.segments.insert(0, Memory(number))
         self.desk.memories[:] = self.segments
         return before
 
-    def settle(self, segment: Segment, frozen: RunSet | None) -> None:
+    def settle(self, segment: Memory, frozen: RunSet | None) -> None:
         """Reads from now on from runs what was in a segment; None: nothing was left of it."""
         if frozen is not None:
             self.view.add(frozen)
@@ -185,7 +184,7 @@ class State:
         raise Damaged(damage, "the next call goes on behind it")
 
 
-def _rows(segment: Segment, start: KeyTuple) -> Iterator[tuple[KeyTuple, blocks.Row, int]]:
+def _rows(segment: Memory, start: KeyTuple) -> Iterator[tuple[KeyTuple, blocks.Row, int]]:
     """Yields the items of a segment by key."""
     for at in segment.sorted(ITEM):
         row = segment.row(at)

@@ -11,18 +11,18 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from forebay.errors import Closed
-from forebay.formats.deadline import FileKind, Key, file_name
+from forebay.formats.deadline import FileKind, Key, KeyTuple, file_name
 from forebay.formats.deadline_manifest import Manifest, SetRow
 from forebay.frames import Damage
+from forebay.kernels.deadline_memory import Memory
 from forebay.queues.deadline_journal import Journal, WalFile
 from forebay.queues.deadline_manifest import ManifestFile
-from forebay.queues.deadline_merging import choose_merge
+from forebay.queues.deadline_merging import SETS_MAX, choose_merge
 from forebay.queues.deadline_names import wal_name
 from forebay.queues.deadline_runs import BadBlocks, RunSet, open_set
-from forebay.queues.deadline_segment import KeyTuple, Segment
 from forebay.queues.deadline_state import State
 from forebay.queues.deadline_writing import SetWriter
 from forebay.queues.options import DeadlineOptions
@@ -31,6 +31,9 @@ from forebay.storage.filesystem import Directory, Filesystem
 
 # So many segments may be in memory before an enqueue waits for the freezing.
 _SEGMENTS_MAX = 2
+# With many sets, a merge goes so many steps before it lets another freeze in, about as much as that
+# one writes: so it keeps up with any number of them.
+_STEPS_BETWEEN_FREEZES = 1_500
 
 
 class Upkeep:
@@ -58,6 +61,8 @@ class Upkeep:
         # Logs that are being frozen, by number, and the runs that are written already.
         self._wals: dict[int, WalFile] = {}
         self._written: dict[int, SetRow] = {}
+        # What the manifest may say when the runs of a log are durable.
+        self._marks: dict[int, _Marks] = {}
         self._merged: tuple[list[RunSet], SetRow] | None = None
         self.freezes = 0
         self.merges = 0
@@ -81,6 +86,12 @@ class Upkeep:
             or self._journal.position >= 2 * self._options.segment_bytes
             or bool(self._state.frozen)
         )
+
+    @property
+    def wants_merge(self) -> bool:
+        """Whether some sets are worth a merge, or one is to be finished."""
+        sets = self._state.view.sets
+        return self._merged is not None or choose_merge(sets)[1] > 0
 
     @property
     def is_behind(self) -> bool:
@@ -130,20 +141,16 @@ class Upkeep:
             self.merges += 1
             return True
 
-    def save(self, next_id: int | None = None) -> None:
+    def save(self, next_id: int) -> None:
         """Saves in the manifest what is known by now; durable on return."""
         with self._journal.lock:
-            marks, end = self._state.low_waters(), self._journal.written
-            floor_ms = self._state.desk.floor_ms
+            marks, end = self._read_marks(), self._journal.written
         # What is below a mark has a tombstone: that must not get lost alone.
         self._journal.wait(end)
+        self._manifest.change(lambda before: replace(marks.apply(before), next_id=next_id))
 
-        def change(manifest: Manifest) -> Manifest:
-            sets = tuple(_marked(row, marks) for row in manifest.sets)
-            given = manifest.next_id if next_id is None else next_id
-            return replace(manifest, sets=sets, floor_ms=floor_ms, next_id=given)
-
-        self._manifest.change(change)
+    def _read_marks(self) -> _Marks:
+        return _Marks(self._state.low_waters(), self._state.desk.floor_ms)
 
     def _check(self) -> None:
         with self._journal.lock:
@@ -159,8 +166,9 @@ class Upkeep:
         self._next_number += 1
         wal = self._journal.prepare(number)
         try:
-            # Most of the log is synced here, where nobody waits for it.
-            self._journal.sync()
+            if self._options.sync != "os":
+                # Most of the log is synced here, where nobody waits for it.
+                self._journal.sync()
             with self._journal.lock:
                 self._switch(wal)
         except BaseException:
@@ -173,11 +181,15 @@ class Upkeep:
     @unbroken
     def _switch(self, wal: WalFile) -> None:
         self._journal.check()
-        before = self._journal.switch(wal)
+        if self._options.sync == "os":
+            before = self._journal.switch_unsynced(wal)
+        else:
+            before = self._journal.switch(wal)
+        self._marks[before.number] = self._read_marks()
         self._state.hand_over(wal.number)
         self._wals[before.number] = before
 
-    def _write_out(self, segment: Segment) -> None:
+    def _write_out(self, segment: Memory) -> None:
         """Writes the runs of a segment, has them read, and removes its log."""
         row = self._written.get(segment.number)
         if row is None:
@@ -186,21 +198,21 @@ class Upkeep:
         following = min(
             number for number in (*self._wals, self._journal.wal.number) if number > segment.number
         )
-        frozen = self._adopt(
-            row,
-            lambda before: replace(
-                before,
-                oldest_wal=following,
-                sets=before.sets if _is_named(before, row) else (*before.sets, row),
-            ),
-        )
+        marks = self._marks[segment.number]
+
+        def change(manifest: Manifest) -> Manifest:
+            marked = marks.apply(manifest)
+            sets = marked.sets if _is_named(marked, row) else (*marked.sets, row)
+            return replace(marked, oldest_wal=following, sets=sets)
+
+        frozen = self._adopt(row, change)
         with self._journal.lock, _closing(frozen):
             self._read_frozen(segment, frozen)
-        del self._written[segment.number]
+        del self._written[segment.number], self._marks[segment.number]
         self._journal.retire(self._wals.pop(segment.number))
 
     @unbroken
-    def _read_frozen(self, segment: Segment, frozen: RunSet | None) -> None:
+    def _read_frozen(self, segment: Memory, frozen: RunSet | None) -> None:
         self._state.settle(segment, frozen)
         self._journal.changes.announce()
 
@@ -213,11 +225,17 @@ class Upkeep:
         sources = [open_set(self._directory, each.row()) for each in chosen]
         damage: BadBlocks = []
 
+        steps = 0
+
         def go_on() -> None:
+            nonlocal steps
             self._check_stopping()
             between()
-            if self.wants_freeze:
+            steps += 1
+            has_many = len(self._state.view.sets) > SETS_MAX
+            if self.wants_freeze and (steps >= _STEPS_BETWEEN_FREEZES or not has_many):
                 self.freeze()
+                steps = 0
 
         self.is_merging = True
         try:
@@ -296,12 +314,20 @@ def _is_named(manifest: Manifest, row: SetRow) -> bool:
     return not row.kinds or any(each.number == row.number for each in manifest.sets)
 
 
-def _marked(row: SetRow, marks: dict[int, KeyTuple]) -> SetRow:
-    mark = marks.get(row.number)
-    if mark is None or FileKind.PENDING_RUN not in row.kinds:
-        return row
-    return replace(row, low_water=max(row.low_water, _as_key(mark)))
+@dataclass(frozen=True, slots=True)
+class _Marks:
+    """Below which key nothing is left of each set, and the highest deadline that was given out."""
 
+    low_waters: dict[int, KeyTuple]
+    floor_ms: int
 
-def _as_key(key: KeyTuple) -> Key:
-    return Key(*key)
+    def apply(self, manifest: Manifest) -> Manifest:
+        """Gives a manifest that says so. The tombstones below the marks must be durable."""
+        sets = tuple(map(self._apply_to_row, manifest.sets))
+        return replace(manifest, sets=sets, floor_ms=max(manifest.floor_ms, self.floor_ms))
+
+    def _apply_to_row(self, row: SetRow) -> SetRow:
+        mark = self.low_waters.get(row.number)
+        if mark is None or FileKind.PENDING_RUN not in row.kinds:
+            return row
+        return replace(row, low_water=max(row.low_water, Key(*mark)))

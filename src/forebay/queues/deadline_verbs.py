@@ -17,6 +17,7 @@ from forebay.formats.deadline import (
     VALUE_BYTES_MAX,
     Item,
     Key,
+    KeyTuple,
     Stats,
     Tombstone,
     check_entry,
@@ -25,7 +26,6 @@ from forebay.queues.deadline_item import DeadlineItem, as_item
 from forebay.queues.deadline_journal import Journal
 from forebay.queues.deadline_manifest import ManifestFile
 from forebay.queues.deadline_recovery import IDS_AT_ONCE
-from forebay.queues.deadline_segment import KeyTuple
 from forebay.queues.deadline_state import State
 from forebay.queues.options import DeadlineOptions
 from forebay.queues.unbroken import unbroken

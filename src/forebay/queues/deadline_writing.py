@@ -7,23 +7,26 @@ leaves no file. What counts is decided by the manifest, which is changed by who 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from forebay.formats.deadline import FileKind, file_name
 from forebay.formats.deadline_manifest import SetRow
-from forebay.formats.deadline_runs import RunEncoder
-from forebay.kernels.deadline_memory import ITEM, MARK, TOMBSTONE
+from forebay.formats.deadline_run_encoder import RunEncoder
+from forebay.kernels.deadline_memory import ITEM, MARK, TOMBSTONE, Memory
 from forebay.kernels.deadline_view import RunView, merge
 from forebay.queues.deadline_runs import BadBlocks, RunSet, start_cursor
-from forebay.queues.deadline_segment import Segment
-from forebay.storage.filesystem import Directory, File, Filesystem, write_all
+from forebay.storage.filesystem import Buffer, Directory, File, Filesystem, write_all
 
 # In the order of the kinds that `merge` gives, from 1 on.
 _KINDS = (FileKind.PENDING_RUN, FileKind.TOMBSTONE_RUN, FileKind.DEQUEUED_RUN)
 _STATES = (ITEM, TOMBSTONE, MARK)
-_WRITE_BYTES = 4 << 20
+_WRITE_BYTES = 1 << 20
+# What is read of each run at once, in a merge.
+_READ_BYTES = 1 << 20
+# So much is synced at a time: the sync of a large run at its end would keep others waiting.
+_SYNC_BYTES = 32 << 20
 # So many keys are merged before somebody else may have a turn, though no block is full.
-_KEYS_AT_ONCE = 10_000
+_KEYS_AT_ONCE = 1_000
 
 
 class SetWriter:
@@ -38,7 +41,7 @@ class SetWriter:
             _RunWriter(filesystem, directory, number, kind, compression) for kind in _KINDS
         ]
 
-    def freeze(self, segment: Segment) -> SetRow:
+    def freeze(self, segment: Memory) -> SetRow:
         """Writes a segment that changes no more; durable on return."""
         with self._whole():
             for run, state in zip(self._runs, _STATES, strict=True):
@@ -65,7 +68,7 @@ class SetWriter:
         # Also what is below the low-water mark: the tombstones of dead items must go with them.
         for each in sets:
             for file in each.files.values():
-                view.add(start_cursor(file, (0, 0), damage))
+                view.add(start_cursor(file, (0, 0), damage, _READ_BYTES))
         builders = [run.encoder.builder for run in self._runs]
         with self._whole():
             while kind := merge(view, full, *builders, limit=_KEYS_AT_ONCE):
@@ -113,6 +116,7 @@ class _RunWriter:
         self._name = file_name(number, kind)
         self._file: File | None = None
         self._position = 0
+        self._synced = 0
 
     def end_block(self) -> None:
         """Ends the block that is full, and writes some at a time.
@@ -121,13 +125,13 @@ class _RunWriter:
         """
         self.encoder.end_block()
         if self.encoder.waiting >= _WRITE_BYTES:
-            self._put(self.encoder.take())
+            self._put(self.encoder.take_parts())
 
     def finish(self) -> bool:
         """Makes the file durable; False if there is none."""
         if self.encoder.is_empty:
             return False
-        self._put(self.encoder.finish())
+        self._put([self.encoder.finish()])
         assert self._file is not None
         self._file.sync()
         self._file.close()
@@ -140,10 +144,14 @@ class _RunWriter:
             with contextlib.suppress(OSError):
                 self._directory.unlink(self._name)
 
-    def _put(self, data: bytes) -> None:
+    def _put(self, parts: Sequence[Buffer]) -> None:
         if self._file is None:
             with contextlib.suppress(FileNotFoundError):
                 self._directory.unlink(self._name)
             self._file = self._directory.create(self._name)
-        write_all(self._file, data, self._position)
-        self._position += len(data)
+        for part in parts:
+            write_all(self._file, part, self._position)
+            self._position += len(part)
+        if self._position - self._synced >= _SYNC_BYTES:
+            self._file.sync()
+            self._synced = self._position

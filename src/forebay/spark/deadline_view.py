@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from forebay.errors import DataLoss, InvalidOption, NotAQueue
-from forebay.formats.deadline import BURIED_BIT
+from forebay.formats.deadline import BURIED_BIT, KeyTuple
 from forebay.frames import Damage
 from forebay.queues.deadline_contents import LAST_KEY, SnapshotFiles
-from forebay.queues.deadline_snapshot import KeyTuple, RunPart, Snapshot, take_snapshot
+from forebay.queues.deadline_snapshot import RunPart, Snapshot, take_snapshot
 from forebay.spark.options import SourceOptions
 from forebay.spark.planning import Range
 from forebay.storage.filesystem import DiskFilesystem

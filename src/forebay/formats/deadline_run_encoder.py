@@ -1,0 +1,204 @@
+"""Makes runs of version 2: sorted entries in checked blocks. Page: docs/formats/deadline.md.
+
+Gives bytes to append, of entries, of rows in memory, or of blocks that somebody else has filled.
+`deadline_runs.py` reads them. No I/O.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+from itertools import groupby
+
+from forebay.errors import InvalidOption
+from forebay.formats.deadline import NO_KEY, Entry, Key, Tombstone, check_entry
+from forebay.formats.deadline_blocks import (
+    BLOCK_BYTES_MAX,
+    COMPRESSIONS,
+    HEADER_BYTES,
+    Footer,
+    Header,
+    Place,
+    encode_block,
+    encode_id_index,
+    encode_index,
+)
+from forebay.kernels import deadline_block as kernel
+from forebay.kernels import deadline_stream as stream
+from forebay.kernels.checksum import crc32
+from forebay.kernels.deadline_build import BlockBuilder
+from forebay.kernels.deadline_memory import Memory
+
+BLOCK_BYTES = 32 * 1024
+# So many bytes of blocks are made at a time of what is in memory.
+_STREAM_BYTES = 4 << 20
+
+
+class RunEncoder:
+    """Makes the bytes of a run, front to back. One thread at a time may use it.
+
+    `block_bytes` is about what a block takes before compression: smaller ones cost more beside the
+    entries, larger ones more at each lookup. A value that is larger has a block of its own.
+    `id_index` adds about four bytes an entry, and makes `find_id` read one block. Who has entries
+    that are no objects puts them into `builder` and calls `end_block` when the next does not fit.
+    """
+
+    def __init__(
+        self,
+        salt: bytes,
+        *,
+        compression: str = "none",
+        block_bytes: int = BLOCK_BYTES,
+        id_index: bool = False,
+    ) -> None:
+        if len(salt) != 8:
+            raise ValueError(f"salt {salt!r}: it has 8 bytes")
+        if compression not in COMPRESSIONS:
+            raise InvalidOption(f"compression {compression!r}: one of {COMPRESSIONS}")
+        if not 1 <= block_bytes <= BLOCK_BYTES_MAX:
+            raise InvalidOption(f"block_bytes {block_bytes}: 1 to {BLOCK_BYTES_MAX}")
+        self._header = Header(salt, compression)
+        self._block_bytes = block_bytes
+        self.builder = BlockBuilder(block_bytes)
+        self._done: list[bytes | memoryview] = [self._header.encode()]
+        # What many blocks are written to at once; used again when it was taken.
+        self._stream_buffer = bytearray()
+        self._position = HEADER_BYTES
+        self._taken = 0
+        self._places: list[Place] = []
+        self._ids: array[int] | None = array("Q") if id_index else None
+        self._counts = [0, 0, 0]
+        self._last: Key | None = None
+        self._id_bounds: tuple[int, int] | None = None
+
+    def encode(self, entries: Iterable[Entry]) -> bytes:
+        """Gives the bytes that go behind those before; the keys must not fall."""
+        for entry in entries:
+            check_entry(entry)
+            if self._last is not None and entry.key < self._last:
+                raise ValueError(f"{entry.key} after {self._last}: a run is sorted")
+            self._add(entry)
+            self._last = entry.key
+        return self.take()
+
+    def finish(self) -> bytes:
+        """Gives what ends the run: the last block, the index, the footer."""
+        self.end_block()
+        index = encode_index(self._places)
+        min_id, max_id = self._id_bounds or (0, 0)
+        id_index = b""
+        id_index_position = 0
+        if self._ids is not None:
+            counts = [place.count for place in self._places]
+            id_index = encode_id_index(self._ids, counts, min_id, max_id)
+            id_index_position = self._position + len(index)
+        seed = crc32(self._header.salt)
+        pending_count, tombstone_count, buried_count = self._counts
+        footer = Footer(
+            pending_count=pending_count,
+            tombstone_count=tombstone_count,
+            buried_count=buried_count,
+            first_key=self._places[0].key if self._places else NO_KEY,
+            last_key=self._last or NO_KEY,
+            min_id=min_id,
+            max_id=max_id,
+            block_count=len(self._places),
+            index_position=self._position,
+            id_index_position=id_index_position,
+            index_check=crc32(index, seed),
+            id_index_check=crc32(id_index, seed) if id_index else 0,
+            salt=self._header.salt,
+        )
+        self._done += [index, id_index, footer.encode()]
+        return self.take()
+
+    def encode_rows(self, memory: Memory, rows: memoryview, at: int) -> int:
+        """Takes in rows of what is in memory, by key, from one on; gives the first that it did not.
+
+        What is left over goes into `builder`, or does not fit into it: then `end_block` is due.
+        """
+        # The header waits to be taken, too.
+        is_taken = self.waiting <= HEADER_BYTES
+        if self._header.compression == "none" and not self.builder.count and is_taken:
+            at = self._stream(memory, rows, at)
+        return memory.fill(rows, at, self.builder)
+
+    def _stream(self, memory: Memory, rows: memoryview, at: int) -> int:
+        """Takes in rows that fill whole blocks, many at a time."""
+        if not self._stream_buffer:
+            self._stream_buffer = bytearray(_STREAM_BYTES)
+        out = self._stream_buffer
+        width = stream.ROW_NUMBERS
+        table = array("Q", bytes(8 * width * (_STREAM_BYTES // self._block_bytes + 1)))
+        seed, number, first = crc32(self._header.salt), len(self._places), at
+        at, size, blocks = stream.stream(memory, rows, at, self.builder, number, seed, out, table)
+        start = self._position
+        for row in range(0, blocks * width, width):
+            count, deadline_ms, id, end, *ids, tombstones, buried = table[row : row + width]
+            kinds = (count - tombstones - buried, tombstones, buried)
+            self._note(Key(deadline_ms, id), kinds, (ids[0], ids[1]))
+            self._position = start + end
+        if self._ids is not None:
+            self._ids.frombytes(memory.ids_of(rows, first, at))
+        if size:
+            self._done.append(memoryview(out)[:size])
+        return at
+
+    @property
+    def waiting(self) -> int:
+        """How many bytes `take` would give."""
+        return self._position - self._taken
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no entry yet."""
+        return not self._places and not self.builder.count
+
+    def end_block(self) -> None:
+        """Ends the block that is in `builder`, if there is one; `take` gives its bytes."""
+        count = self.builder.count
+        if count == 0:
+            return
+        self._last = Key(*self.builder.last_key())
+        if self._ids is not None:
+            self._ids.frombytes(self.builder.ids())
+        number = len(self._places)
+        key, kinds = Key(*self.builder.first_key()), self.builder.counts()
+        self._note(key, kinds, self.builder.id_bounds())
+        block = encode_block(self.builder.take(), number, count, self._header)
+        self._done.append(block)
+        self._position += len(block)
+
+    def _note(self, key: Key, kinds: tuple[int, int, int], ids: tuple[int, int]) -> None:
+        """Takes note of a block: its first key, its entries by kind, its lowest and highest id."""
+        self._places.append(Place(len(self._places), key, self._position, sum(kinds)))
+        low, high = self._id_bounds or ids
+        self._id_bounds = min(low, ids[0]), max(high, ids[1])
+        for kind, count in enumerate(kinds):
+            self._counts[kind] += count
+
+    def take(self) -> bytes:
+        """Gives the bytes of the blocks that have ended since it was called last."""
+        return b"".join(self.take_parts())
+
+    def take_parts(self) -> list[bytes | memoryview]:
+        """Gives the same in few parts, which are good until more rows are taken in."""
+        parts: list[bytes | memoryview] = []
+        for is_view, group in groupby(self._done, lambda part: isinstance(part, memoryview)):
+            found = list(group)
+            parts += found if is_view else [b"".join(found)]
+        self._done.clear()
+        self._taken = self._position
+        return parts
+
+    def _add(self, entry: Entry) -> None:
+        key = (entry.key.deadline_ms, entry.key.id)
+        if isinstance(entry, Tombstone):
+            reason, value, numbers = b"", b"", (0, 0, 0, kernel.TOMBSTONE)
+        else:
+            reason, value, stats = entry.reason, entry.value, entry.stats
+            attributes = kernel.BURIED if entry.buried else 0
+            numbers = (stats.enqueue_ms, stats.requeue_ms, stats.dequeue_count, attributes)
+        if not self.builder.fits(len(reason) + len(value)):
+            self.end_block()
+        self.builder.add(*key, *numbers, reason, value)
