@@ -13,6 +13,7 @@ from forebay.errors import Damaged, NotAQueue, RecordTooLarge, UnsupportedVersio
 from forebay.formats.deadline import Item, Key, Stats, Tombstone
 from forebay.formats.deadline_wal import (
     HEADER_BYTES,
+    After,
     Batches,
     Dequeued,
     Durable,
@@ -21,6 +22,7 @@ from forebay.formats.deadline_wal import (
     decode_header,
     repair_header,
     scan_all,
+    scan_rows,
     scan_wal,
 )
 from forebay.kernels import deadline_wal as kernel
@@ -261,3 +263,15 @@ def test_what_is_durable_is_told_to_who_asks_and_passed_over_otherwise() -> None
 
     assert list(scan_all(data, "log")) == [Durable(28), tombstone]
     assert list(scan_wal(data, "log")) == [tombstone]
+
+
+def test_a_log_says_which_one_it_goes_on_from() -> None:
+    tombstone = Tombstone(Key(5, 6))
+    after = BATCHES.encode_after(After(7, 2**40))
+    data = HEADER.encode() + after + BATCHES.encode([tombstone], 1)
+
+    assert list(scan_all(data, "log")) == [After(7, 2**40), tombstone]
+    assert list(scan_wal(data, "log")) == [tombstone]
+    assert [stop for _, stop in scan_rows(data, "log")] == [len(data)] * 2
+    cut = data[:-1]
+    assert [stop for _, stop in scan_rows(cut, "log")] == [28 + len(after), len(cut)]

@@ -31,8 +31,8 @@ class _Add(Protocol):
 class Room:
     """The tasks that wait for room in one queue, in the order in which they came.
 
-    `rest_factor`: after an attempt the next one waits so many times as long as it took, for a queue
-    that works hard to make room before it refuses.
+    `rest_factor`: after an attempt in vain the next one waits so many times as long as it took, for
+    a queue that works hard to make room before it refuses.
     """
 
     def __init__(
@@ -43,6 +43,8 @@ class Room:
         self._line = Line(news)
         self._add = add
         self._rest_factor = rest_factor
+        # By the clock of the loop.
+        self._rest_until = 0.0
 
     async def add(
         self,
@@ -58,7 +60,7 @@ class Room:
         limit = self._options.max_bytes
         if limit is None or self._options.when_full == "reject":
             return await self._add(call)
-        rest_seconds = 0.0
+        clock = asyncio.get_running_loop().time
 
         def add_if_room() -> tuple[_Result] | None:
             try:
@@ -70,12 +72,11 @@ class Room:
                 return None
 
         async def attempt() -> tuple[_Result] | None:
-            nonlocal rest_seconds
-            if rest_seconds:
-                await asyncio.sleep(rest_seconds)
-            begin = asyncio.get_running_loop().time()
+            await asyncio.sleep(max(self._rest_until - clock(), 0.0))
+            begin = clock()
             added = await self._add(add_if_room)
-            rest_seconds = self._rest_factor * (asyncio.get_running_loop().time() - begin)
+            if added is None:
+                self._rest_until = clock() + self._rest_factor * (clock() - begin)
             return added
 
         seconds = float("inf") if timeout is None else timeout

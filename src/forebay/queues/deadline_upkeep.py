@@ -31,9 +31,9 @@ from forebay.storage.filesystem import Directory, Filesystem
 
 # So many segments may be in memory before an enqueue waits for the freezing.
 _SEGMENTS_MAX = 2
-# With many sets, a merge goes so many steps before it lets another freeze in, about as much as that
+# With many sets, a merge goes so many steps before it lets another freeze in, more than what that
 # one writes: so it keeps up with any number of them.
-_STEPS_BETWEEN_FREEZES = 1_500
+_STEPS_BETWEEN_FREEZES = 2_500
 
 
 class Upkeep:

@@ -35,6 +35,8 @@ class Waiting:
         self._upkeep = upkeep
         self._options = options
         self._clock = clock
+        # Where the logs ended when room was looked for last.
+        self._searched = -1
 
     def for_room(self, enqueue: Callable[[], _Result], timeout: float | None) -> _Result:
         """Enqueues when there is room: dead items are merged away, then it waits, or raises."""
@@ -46,11 +48,11 @@ class Waiting:
                 return enqueue()
             now = self._clock.monotonic()
             if now >= merge_at:
-                frozen = self._upkeep.freeze()
-                merged = self._upkeep.merge(everything=True)
+                # At first it tries again in any case: another thread may have made room.
+                found = self._make_room() or merge_at == start
                 # Who waits for a slow reader spends a tenth of the time on merging.
                 merge_at = self._clock.monotonic() + 9 * (self._clock.monotonic() - now)
-                if frozen or merged:
+                if found:
                     continue
             over = timeout is not None and now >= start + timeout
             if over or self._options.when_full == "reject":
@@ -73,6 +75,16 @@ class Waiting:
             result = try_once()
             if result is not None:
                 return result
+
+    def _make_room(self) -> bool:
+        """Merges dead items away; False if nothing has changed since that was done last."""
+        with self._upkeep.work:
+            if self._journal.written == self._searched:
+                return False
+            frozen = self._upkeep.freeze()
+            merged = self._upkeep.merge(everything=True)
+            self._searched = self._journal.written
+            return frozen or merged
 
     def for_memory(self) -> None:
         """Waits for the freezing to catch up, but not for ever: it may be that it cannot."""
