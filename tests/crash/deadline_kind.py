@@ -44,7 +44,12 @@ class DeadlineWorkload:
     ) -> None:
         self.filesystem = filesystem
         self.random = Random(seed)
-        self.options = {"segment_items": 6, "lease_seconds": 3600, **options}
+        self.options = {
+            "segment_items": 6,
+            "lease_seconds": 3600,
+            "staging_bytes": 4096,
+            **options,
+        }
         self.model = model or Model()
         self.clock = SteppingClock()
         self.stored = 0

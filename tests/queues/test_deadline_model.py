@@ -58,6 +58,7 @@ class DeadlinesAgainstADictionary(TimedModel[DeadlineQueue]):
             sync=self.sync_policy,
             lease_seconds=LEASE_MS / 1000,
             segment_items=12,
+            staging_bytes=4096,
         )
 
     def note(self, *, durable: bool = False) -> None:

@@ -32,6 +32,7 @@ from forebay.kernels.deadline_memory import Memory
 BLOCK_BYTES = 32 * 1024
 # So many bytes of blocks are made at a time of what is in memory.
 _STREAM_BYTES = 4 << 20
+_STREAM_ROWS_MIN = 1_000
 
 
 class RunEncoder:
@@ -118,8 +119,9 @@ class RunEncoder:
         What is left over goes into `builder`, or does not fit into it: then `end_block` is due.
         """
         # The header waits to be taken, too.
-        is_taken = self.waiting <= HEADER_BYTES
-        if self._header.compression == "none" and not self.builder.count and is_taken:
+        is_taken = self.waiting <= HEADER_BYTES and not self.builder.count
+        is_much = len(rows) - at >= _STREAM_ROWS_MIN
+        if self._header.compression == "none" and is_taken and is_much:
             at = self._stream(memory, rows, at)
         return memory.fill(rows, at, self.builder)
 

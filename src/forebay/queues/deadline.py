@@ -340,7 +340,7 @@ class DeadlineQueue(Looking, Handle):
             if opened.damage or opened.guessed:
                 self._state.recount()
             if self.options.sync != "always":
-                self._journal.stage(self._state.desk)
+                self._journal.stage(self._state.desk, self.options.staging_bytes)
         except BaseException:
             for each in opened.sets:
                 each.close()

@@ -31,8 +31,6 @@ from forebay.storage.filesystem import Buffer, Directory, File, Filesystem, writ
 from forebay.storage.staging import HEADER_BYTES as STAGED_BYTES
 from forebay.storage.staging import Staging
 
-_STAGING_BYTES = 1 << 20
-
 
 @dataclass(slots=True)
 class WalFile:
@@ -124,10 +122,10 @@ class Journal:
         self._error: ForebayError | None = None
         self._failed = False
 
-    def stage(self, desk: Clerk) -> None:
-        """Lets small batches go to the staging buffer, to which the desk may write too."""
+    def stage(self, desk: Clerk, size: int) -> None:
+        """Lets small batches go to a staging buffer, to which the desk may write too."""
         self._desk = desk
-        self._staging = Staging(self._directory, _STAGING_BYTES)
+        self._staging = Staging(self._directory, size)
 
     @property
     def next_batch(self) -> int:

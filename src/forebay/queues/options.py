@@ -227,7 +227,7 @@ class DeadlineOptions(Checks):
     `sync`: what every change waits for. "always" (default): on return a power cut loses nothing,
     and nobody is given an item before it is durable; one sync of the disk each, shared by all who
     wait. "interval": synced every `sync_interval_ms`; a power cut may cost the newest changes.
-    "os": synced when a log is full and at `close`. Both survive `kill -9`.
+    "os": synced when memory is full and at `close`. Both survive `kill -9`.
 
     `lease_seconds`: how long an item that is given out belongs to its taker, if the call does not
     say; then it is pending again. `max_attempts`: an item that was given out so often and comes
@@ -239,7 +239,8 @@ class DeadlineOptions(Checks):
     "block" waits until there is room, "reject" raises `Full`.
 
     `background`: False starts no thread; call `maintain()` from time to time instead.
-    `group_readable`: modes 0640 and 0750 instead of 0600 and 0700.
+    `group_readable`: modes 0640 and 0750 instead of 0600 and 0700. `staging_bytes`: size of the
+    mapped buffer that changes go to under "interval" and "os".
     """
 
     sync: str = "always"
@@ -253,6 +254,7 @@ class DeadlineOptions(Checks):
     when_full: str = "block"
     background: bool = True
     group_readable: bool = False
+    staging_bytes: int = 1 << 20
 
     def __post_init__(self) -> None:
         """Refuses values out of bounds, naming field, value and bound."""
@@ -262,6 +264,7 @@ class DeadlineOptions(Checks):
         self._between("sync_interval_ms", 1, 3_600_000)
         self._between("segment_items", 1, 2**31 - 1)
         self._between("segment_bytes", 1, 2**31 - 1)
+        self._between("staging_bytes", 4_096, 4 << 20)
         self._seconds("lease_seconds", least=0.001)
         if self.max_attempts is not None:
             self._between("max_attempts", 1, 2**31 - 1)
