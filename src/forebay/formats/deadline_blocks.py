@@ -243,7 +243,9 @@ def decode_index(data: bytes) -> list[Place]:
     ]
 
 
-def encode_id_index(ids: array[int], counts: Sequence[int], base: int, largest: int) -> bytes:
+def encode_id_index(
+    ids: array[int], counts: Sequence[int], base: int, largest: int
+) -> bytes | bytearray:
     """Gives the bytes of the id index of a run: its ids in order, and the entries of each block.
 
     `base` is the smallest id.
@@ -252,7 +254,10 @@ def encode_id_index(ids: array[int], counts: Sequence[int], base: int, largest: 
     block_width = max(len(counts) - 1, 0).bit_length()
     head = _ID_INDEX.pack(base, id_width, block_width)
     if id_width + block_width <= 64:
-        return head + pack_ids(ids, array("Q", counts), base, id_width, block_width)
+        packed = pack_ids(ids, array("Q", counts), base, id_width, block_width)
+        # In place: it may be large.
+        packed[:0] = head
+        return packed
     blocks = (block for block, count in enumerate(counts) for _ in range(count))
     pairs = sorted(zip(ids, blocks, strict=True))
     sorted_ids = pack([id for id, _ in pairs], base, id_width)

@@ -84,14 +84,19 @@ class RunEncoder:
 
     def finish(self) -> bytes:
         """Gives what ends the run: the last block, the index, the footer."""
+        return b"".join(self.finish_parts())
+
+    def finish_parts(self) -> list[bytes | memoryview]:
+        """Gives the same in few parts."""
         self.end_block()
         index = encode_index(self._places)
         min_id, max_id = self._id_bounds or (0, 0)
-        id_index = b""
+        id_index: bytes | bytearray = b""
         id_index_position = 0
         if self._ids is not None:
             counts = [place.count for place in self._places]
             id_index = encode_id_index(self._ids, counts, min_id, max_id)
+            self._ids = None
             id_index_position = self._position + len(index)
         seed = crc32(self._header.salt)
         pending_count, tombstone_count, buried_count = self._counts
@@ -110,8 +115,9 @@ class RunEncoder:
             id_index_check=crc32(id_index, seed) if id_index else 0,
             salt=self._header.salt,
         )
-        self._done += [index, id_index, footer.encode()]
-        return self.take()
+        # A view is not joined with the rest: the ids of a large run take much memory.
+        self._done += [index, memoryview(id_index), footer.encode()]
+        return self.take_parts()
 
     def encode_rows(self, memory: Memory, rows: memoryview, at: int) -> int:
         """Takes in rows of what is in memory, by key, from one on; gives the first that it did not.

@@ -79,13 +79,16 @@ class DeadlineMaintenance(Background["DeadlineQueue"]):
             adopt(queue)
 
     def _give_way(self) -> None:
-        """Lets others have their turn in the middle of a merge, unless they wait for a freeze."""
+        """Lets others have their turn in the middle of a merge.
+
+        Not if they wait for a freeze, nor if the disk is full of what is dead.
+        """
         self._run_urgent()
         if not self._threaded or self._clock.monotonic() < self._at_work_since + _WORK_SECONDS:
             return
         end = self._journal.written
         is_used, self._seen_end = end != self._seen_end, end
-        if is_used and not self._upkeep.wants_freeze:
+        if is_used and not self._upkeep.wants_freeze and not self._upkeep.is_clearing:
             self._stopping.wait(_REST_SECONDS)
         self._at_work_since = self._clock.monotonic()
 

@@ -21,10 +21,7 @@ def choose_merge(sets: list[RunSet], *, everything: bool = False) -> tuple[int, 
     if everything:
         only = len(sets) == 1 and set(sets[0].files) == {FileKind.PENDING_RUN}
         return (0, 0) if not sets or only else (0, len(sets))
-    gone = sum(each.entry_count(FileKind.TOMBSTONE_RUN) for each in sets)
-    items = sum(each.entry_count(FileKind.PENDING_RUN) for each in sets)
-    # Half of what the sets take would go.
-    if len(sets) > 1 and gone and 2 * gone >= items:
+    if are_half_dead(sets):
         return 0, len(sets)
     first = _first_alike(sets)
     if len(sets) - first >= _LIKE_MIN:
@@ -32,6 +29,13 @@ def choose_merge(sets: list[RunSet], *, everything: bool = False) -> tuple[int, 
     if len(sets) > SETS_MAX:
         return len(sets) - _LIKE_MIN, _LIKE_MIN
     return 0, 0
+
+
+def are_half_dead(sets: list[RunSet]) -> bool:
+    """Says whether half of what the sets take would go in a merge of all of them."""
+    gone = sum(each.entry_count(FileKind.TOMBSTONE_RUN) for each in sets)
+    items = sum(each.entry_count(FileKind.PENDING_RUN) for each in sets)
+    return len(sets) > 1 and gone > 0 and 2 * gone >= items
 
 
 def _first_alike(sets: list[RunSet]) -> int:

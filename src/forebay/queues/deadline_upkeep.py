@@ -20,7 +20,7 @@ from forebay.frames import Damage
 from forebay.kernels.deadline_memory import Memory
 from forebay.queues.deadline_journal import Journal, WalFile
 from forebay.queues.deadline_manifest import ManifestFile
-from forebay.queues.deadline_merging import SETS_MAX, choose_merge
+from forebay.queues.deadline_merging import SETS_MAX, are_half_dead, choose_merge
 from forebay.queues.deadline_names import wal_name
 from forebay.queues.deadline_runs import BadBlocks, RunSet, open_set
 from forebay.queues.deadline_state import State
@@ -34,6 +34,10 @@ _SEGMENTS_MAX = 2
 # With many sets, a merge goes so many steps before it lets another freeze in, more than what that
 # one writes: so it keeps up with any number of them.
 _STEPS_BETWEEN_FREEZES = 2_500
+
+
+class _Outdated(Exception):
+    """Most of what a merge writes is dead by now: it is better to begin anew, with all sets."""
 
 
 class Upkeep:
@@ -69,6 +73,8 @@ class Upkeep:
         self.damage: list[Damage] = []
         self._found_damage = False
         self.is_merging = False
+        # Whether the merge that goes on frees half of what is there.
+        self.is_clearing = False
         self.stopping = False
 
     @property
@@ -136,7 +142,11 @@ class Upkeep:
                 if count == 0:
                     return False
                 chosen = sets[first : first + count]
-                self._merged = chosen, self._write_merged(chosen, first == 0, between)
+                self.is_clearing = are_half_dead(sets)
+                try:
+                    self._merged = chosen, self._write_merged(chosen, first == 0, between)
+                except _Outdated:
+                    return True
             self._finish_merge(*self._merged)
             self.merges += 1
             return True
@@ -236,6 +246,8 @@ class Upkeep:
             if self.wants_freeze and (steps >= _STEPS_BETWEEN_FREEZES or not has_many):
                 self.freeze()
                 steps = 0
+                if not self.is_clearing and are_half_dead(self._state.view.sets):
+                    raise _Outdated
 
         self.is_merging = True
         try:

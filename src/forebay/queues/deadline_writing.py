@@ -131,7 +131,7 @@ class _RunWriter:
         """Makes the file durable; False if there is none."""
         if self.encoder.is_empty:
             return False
-        self._put([self.encoder.finish()])
+        self._put(self.encoder.finish_parts())
         assert self._file is not None
         self._file.sync()
         self._file.close()
