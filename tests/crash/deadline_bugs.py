@@ -214,7 +214,7 @@ def failed_write_not_cut_back(patch: Patch) -> None:
         self.check()
         position = self.wal.position
         try:
-            self._stored += self.wal.write_batch(data)
+            self._stored += self.wal.write_batch(data, self.next_batch)
         except OSError:
             self.wal.position = position + 1
             raise

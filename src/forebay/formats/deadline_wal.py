@@ -57,6 +57,8 @@ _DURABLE_KIND = kernel.PASSED_OVER
 # kind 1 | length 4 | number 8 | position 8
 _AFTER = struct.Struct("<BIQQ")
 _AFTER_KIND = kernel.PASSED_OVER + 1
+# What a batch with nothing but one takes.
+DURABLE_BATCH_BYTES = kernel.BATCH_BYTES + _DURABLE.size
 assert (_ITEM.size, _TOMBSTONE.size, _DEQUEUED.size) == (
     kernel.ITEM_BYTES,
     kernel.TOMBSTONE_BYTES,

@@ -19,7 +19,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from forebay.errors import Closed, ForebayError
-from forebay.formats.deadline_wal import HEADER_BYTES, After, Batches, Header, Record
+from forebay.formats.deadline_wal import (
+    DURABLE_BATCH_BYTES,
+    HEADER_BYTES,
+    After,
+    Batches,
+    Header,
+    Record,
+)
 from forebay.kernels.deadline_clerk import Clerk
 from forebay.kernels.deadline_wal import seal
 from forebay.queues.changes import Changes
@@ -52,22 +59,27 @@ class WalFile:
 
     def write_records(self, buffer: bytearray, size: int) -> int:
         """Writes records as a batch that has room for its head; gives what it takes."""
-        end = seal(buffer, size, self.next_batch, self.batches.seed)
+        number = self.next_batch
+        end = seal(buffer, size, number, self.batches.seed)
         with memoryview(buffer) as data:
-            return self.write_batch(data[:end])
+            return self.write_batch(data[:end], number)
 
     def write_after(self, before: WalFile) -> int:
         """Writes, first of all, that it goes on from a log that is not durable yet."""
         after = After(before.number, before.position)
-        return self.write_batch(self.batches.encode_after(after))
+        return self.write_batch(self.batches.encode_after(after), 0)
 
-    def write_batch(self, data: Buffer) -> int:
-        """Writes a batch that is encoded as `next_batch`, and before it what is durable by now."""
-        number = self.next_batch
-        if number > self.batch_count:
+    def write_batch(self, data: Buffer, number: int) -> int:
+        """Writes a batch that is encoded with a number; if that leaves one out, a mark goes there.
+
+        It says what is durable by now. Without a place for it, the next batch brings it.
+        """
+        with_mark = number > self.batch_count
+        if with_mark:
             data = b"".join((self.batches.encode_durable(self.durable, self.batch_count), data))
         write_all(self.file, data, self.position)
-        self.marked = self.durable
+        if with_mark:
+            self.marked = self.durable
         self.position += len(data)
         self.batch_count = number + 1
         return len(data)
@@ -174,15 +186,18 @@ class Journal:
     def append_bytes(self, data: Buffer) -> int:
         """Writes a batch that is encoded as `next_batch`; gives the end. Lock held."""
         self.check()
-        if self._desk is not None and self._staging is not None:
-            if self._put(self._desk, self._staging, data):
+        number = self.next_batch
+        desk, staging = self._desk, self._staging
+        if desk is not None and staging is not None:
+            if len(data) <= staging.size - STAGED_BYTES - DURABLE_BATCH_BYTES:
+                if not self._put(desk, staging, data, number):
+                    self.drain()
+                    self._put(desk, staging, data, number)
                 return self.written
             self.drain()
-            if self._put(self._desk, self._staging, data):
-                return self.written
         position = self.wal.position
         try:
-            self._stored += self.wal.write_batch(data)
+            self._stored += self.wal.write_batch(data, number)
         except OSError:
             self._cut_back(position)
             raise
@@ -340,10 +355,10 @@ class Journal:
                 self._publish(end)
         return end
 
-    def _put(self, desk: Clerk, staging: Staging, data: Buffer) -> bool:
+    def _put(self, desk: Clerk, staging: Staging, data: Buffer, number: int) -> bool:
         """Puts a batch into the staging buffer; False if it is too large for what is left."""
         if not self.is_staging:
-            self._begin(desk, staging)
+            self._begin(desk, staging, number)
         end = desk.position + len(data)
         if end > staging.size:
             return False
@@ -351,14 +366,14 @@ class Journal:
         desk.skip(len(data))
         return True
 
-    def _begin(self, desk: Clerk, staging: Staging) -> None:
-        """Begins a chunk in the staging buffer, with a mark of what is durable by now."""
+    def _begin(self, desk: Clerk, staging: Staging, number: int) -> None:
+        """Begins a chunk for a batch with a number, behind a mark if that leaves one out."""
         wal = self.wal
         place = STAGED_PLACE.pack(wal.position)
         staging.begin(wal.batches.header.encode() + place, wal.batch_count)
         desk.open(staging.buffer, STAGED_BYTES, staging.size, wal.batch_count, wal.batches.seed)
         self.is_staging = True
-        if wal.durable > wal.marked:
+        if number > wal.batch_count:
             mark = wal.batches.encode_durable(wal.durable, wal.batch_count)
             staging.buffer[desk.position : desk.position + len(mark)] = mark
             desk.skip(len(mark))
