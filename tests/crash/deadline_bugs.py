@@ -6,7 +6,7 @@ import errno
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from forebay.formats.deadline import FileKind, KeyTuple, file_name
+from forebay.formats.deadline import FileKind, Item, Key, KeyTuple, file_name
 from forebay.formats.deadline_manifest import Manifest, SetRow
 from forebay.formats.deadline_wal import Header, Record
 from forebay.frames import Damage
@@ -104,6 +104,15 @@ def requeue_in_two_batches(patch: Patch) -> None:
         return original(self, [last])
 
     patch.setattr(Journal, "append", append)
+
+
+def requeue_under_the_same_key(patch: Patch) -> None:
+    original = Verbs._change
+
+    def change(self: Verbs, item: Item, gone: KeyTuple) -> int:
+        return original(self, replace(item, key=Key(*gone)), gone)
+
+    patch.setattr(Verbs, "_change", change)
 
 
 def ids_not_reserved(patch: Patch) -> None:
@@ -313,6 +322,10 @@ BUGS: Bugs = {
     ),
     "counts forgotten": (counts_forgotten_in_a_freeze, cut_power(DEADLINE, "freezing again")),
     "requeue in two batches": (requeue_in_two_batches, cut_power(DEADLINE, "giving out")),
+    "requeue killed by its own tombstone": (
+        requeue_under_the_same_key,
+        cut_power(DEADLINE, "giving out"),
+    ),
     "ids not reserved": (ids_not_reserved, cut_power(DEADLINE, "os giving out")),
     "recovery not synced": (log_of_a_recovery_not_synced, cut_power(DEADLINE, "os killed")),
     "old logs gone before the manifest": (
