@@ -5,13 +5,14 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from forebay.formats.deadline import FileKind, Item, Key, KeyTuple, file_name
 from forebay.formats.deadline_manifest import Manifest, SetRow
 from forebay.formats.deadline_wal import Header, Record
 from forebay.frames import Damage
 from forebay.kernels.deadline_memory import MARK, TOMBSTONE, Memory
-from forebay.kernels.deadline_view import RunView, merge
+from forebay.kernels.deadline_view import RunView
 from forebay.queues import (
     deadline_journal,
     deadline_logs,
@@ -27,7 +28,7 @@ from forebay.queues.deadline_runs import FIRST_BURIED, RunSet, View
 from forebay.queues.deadline_state import State
 from forebay.queues.deadline_upkeep import Upkeep
 from forebay.queues.deadline_verbs import Verbs
-from forebay.queues.deadline_writing import _RunWriter
+from forebay.queues.deadline_writing import SetWriter, _RunWriter
 from forebay.storage import filesystem
 from forebay.storage.commit import GroupCommit
 from forebay.storage.staging import Staged
@@ -252,12 +253,12 @@ def cursors_lost_after_a_merge(patch: Patch) -> None:
 
 
 def partial_merge_drops_tombstones(patch: Patch) -> None:
-    original = merge
-    patch.setattr(
-        deadline_writing,
-        "merge",
-        lambda view, _full, *builders, limit: original(view, True, *builders, limit=limit),
-    )
+    original = SetWriter.merge
+
+    def merge(self: SetWriter, sets: list[RunSet], **options: Any) -> SetRow:
+        return original(self, sets, **{**options, "full": True})
+
+    patch.setattr(SetWriter, "merge", merge)
     patch.setattr(deadline_upkeep, "choose_merge", lambda sets, everything: (1, len(sets) - 1))
 
 

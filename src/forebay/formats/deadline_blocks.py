@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import lz4.block
 
 from forebay.errors import Damaged, NotAQueue, UnsupportedVersion
-from forebay.formats.deadline import NO_KEY, REASON_BYTES_MAX, VALUE_BYTES_MAX, Key
+from forebay.formats.deadline import NO_KEY, REASON_BYTES_MAX, VALUE_BYTES_MAX, Key, KeyTuple
 from forebay.frames import Damage
 from forebay.kernels.checksum import crc32
 from forebay.kernels.deadline_block import HEAD_BYTES, Block, pack, search_packed, unpack
@@ -102,6 +104,47 @@ class Place:
     key: Key
     position: int
     count: int
+
+
+class Places:
+    """The rows of an index. They are kept as numbers: a large run has very many."""
+
+    def __init__(self) -> None:
+        self._numbers = array("Q")
+        self._deadlines = array("Q")
+        self._ids = array("Q")
+        self.positions = array("Q")
+        self.counts = array("Q")
+
+    def append(self, place: Place) -> None:
+        """Adds a row."""
+        self._numbers.append(place.number)
+        self._deadlines.append(place.key.deadline_ms)
+        self._ids.append(place.key.id)
+        self.positions.append(place.position)
+        self.counts.append(place.count)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __getitem__(self, row: int) -> Place:
+        key = Key(self._deadlines[row], self._ids[row])
+        return Place(self._numbers[row], key, self.positions[row], self.counts[row])
+
+    def __iter__(self) -> Iterator[Place]:
+        return map(self.__getitem__, range(len(self)))
+
+    def row_of(self, key: Key) -> int:
+        """Gives the first row whose key is not below the one given."""
+        return bisect_left(range(len(self)), (key.deadline_ms, key.id), key=self._key)
+
+    def is_sorted(self) -> bool:
+        """Says whether no key is below the one before."""
+        keys = zip(self._deadlines, self._ids, strict=True)
+        return all(low <= high for low, high in pairwise(keys))
+
+    def _key(self, row: int) -> KeyTuple:
+        return self._deadlines[row], self._ids[row]
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +270,7 @@ def decode_block(data: bytes, head: Head, salt: bytes) -> Block | str:
         return f"block {head.number}: {error}"
 
 
-def encode_index(places: Sequence[Place]) -> bytes:
+def encode_index(places: Iterable[Place]) -> bytes:
     """Gives the bytes of the index."""
     return b"".join(
         _INDEX.pack(_six(each.key.deadline_ms), each.key.id, each.position, each.count)
@@ -235,16 +278,16 @@ def encode_index(places: Sequence[Place]) -> bytes:
     )
 
 
-def decode_index(data: bytes) -> list[Place]:
+def decode_index(data: bytes) -> Places:
     """Reads the bytes of an index."""
-    return [
-        Place(number, Key(int.from_bytes(deadline, "little"), id), position, count)
-        for number, (deadline, id, position, count) in enumerate(_INDEX.iter_unpack(data))
-    ]
+    places = Places()
+    for number, (deadline, id, position, count) in enumerate(_INDEX.iter_unpack(data)):
+        places.append(Place(number, Key(int.from_bytes(deadline, "little"), id), position, count))
+    return places
 
 
 def encode_id_index(
-    ids: array[int], counts: Sequence[int], base: int, largest: int
+    ids: array[int], counts: array[int], base: int, largest: int
 ) -> bytes | bytearray:
     """Gives the bytes of the id index of a run: its ids in order, and the entries of each block.
 
@@ -254,7 +297,7 @@ def encode_id_index(
     block_width = max(len(counts) - 1, 0).bit_length()
     head = _ID_INDEX.pack(base, id_width, block_width)
     if id_width + block_width <= 64:
-        packed = pack_ids(ids, array("Q", counts), base, id_width, block_width)
+        packed = pack_ids(ids, counts, base, id_width, block_width)
         # In place: it may be large.
         packed[:0] = head
         return packed

@@ -18,6 +18,7 @@ from forebay.formats.deadline_blocks import (
     Footer,
     Head,
     Place,
+    Places,
     decode_block,
     decode_head,
     decode_header,
@@ -74,7 +75,7 @@ class _Walk:
     """Goes over the blocks of a run, from its header to `end`."""
 
     def __init__(self, read: Read, end: int, path: str, salt: bytes) -> None:
-        self.places: list[Place] = []
+        self.places = Places()
         self.damage: list[Damage] = []
         self._read = read
         self._end = end
@@ -119,7 +120,7 @@ class _Walk:
 
     def count_missing(self, expected: int) -> None:
         """Tells how many entries are missing, where there is one gap that they were in."""
-        missing = expected - sum(place.count for place in self.places)
+        missing = expected - sum(self.places.counts)
         if len(self.damage) == 1 and missing > 0:
             self.damage[0] = replace(self.damage[0], count=missing)
 

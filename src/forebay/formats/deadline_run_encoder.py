@@ -19,18 +19,24 @@ from forebay.formats.deadline_blocks import (
     Footer,
     Header,
     Place,
+    Places,
     encode_block,
     encode_id_index,
     encode_index,
 )
 from forebay.kernels import deadline_block as kernel
-from forebay.kernels import deadline_stream as stream
 from forebay.kernels.checksum import crc32
 from forebay.kernels.deadline_build import BlockBuilder
 from forebay.kernels.deadline_memory import Memory
+from forebay.kernels.deadline_stream import (
+    ROW_NUMBERS,
+    BlockStream,
+    can_stream,
+    fill_from_memory,
+)
 
 BLOCK_BYTES = 32 * 1024
-# So many bytes of blocks are made at a time of what is in memory.
+# So many bytes of blocks are made at a time without the interpreter's lock.
 _STREAM_BYTES = 4 << 20
 _STREAM_ROWS_MIN = 1_000
 
@@ -62,11 +68,11 @@ class RunEncoder:
         self._block_bytes = block_bytes
         self.builder = BlockBuilder(block_bytes)
         self._done: list[bytes | memoryview] = [self._header.encode()]
-        # What many blocks are written to at once; used again when it was taken.
-        self._stream_buffer = bytearray()
+        # What many blocks are made in at once; used again when they were taken.
+        self._stream: BlockStream | None = None
         self._position = HEADER_BYTES
         self._taken = 0
-        self._places: list[Place] = []
+        self._places = Places()
         self._ids: array[int] | None = array("Q") if id_index else None
         self._counts = [0, 0, 0]
         self._last: Key | None = None
@@ -88,14 +94,15 @@ class RunEncoder:
 
     def finish_parts(self) -> list[bytes | memoryview]:
         """Gives the same in few parts."""
-        self.end_block()
+        if self._stream is not None:
+            self._take_stream(self._stream)
+        self._end_builder()
         index = encode_index(self._places)
         min_id, max_id = self._id_bounds or (0, 0)
         id_index: bytes | bytearray = b""
         id_index_position = 0
         if self._ids is not None:
-            counts = [place.count for place in self._places]
-            id_index = encode_id_index(self._ids, counts, min_id, max_id)
+            id_index = encode_id_index(self._ids, self._places.counts, min_id, max_id)
             self._ids = None
             id_index_position = self._position + len(index)
         seed = crc32(self._header.salt)
@@ -126,31 +133,44 @@ class RunEncoder:
         """
         # The header waits to be taken, too.
         is_taken = self.waiting <= HEADER_BYTES and not self.builder.count
-        is_much = len(rows) - at >= _STREAM_ROWS_MIN
-        if self._header.compression == "none" and is_taken and is_much:
-            at = self._stream(memory, rows, at)
+        stream = self.stream if is_taken and len(rows) - at >= _STREAM_ROWS_MIN else None
+        if stream is not None:
+            at = fill_from_memory(stream, memory, rows, at)
+            self._take_stream(stream)
         return memory.fill(rows, at, self.builder)
 
-    def _stream(self, memory: Memory, rows: memoryview, at: int) -> int:
-        """Takes in rows that fill whole blocks, many at a time."""
-        if not self._stream_buffer:
-            self._stream_buffer = bytearray(_STREAM_BYTES)
-        out = self._stream_buffer
-        width = stream.ROW_NUMBERS
-        table = array("Q", bytes(8 * width * (_STREAM_BYTES // self._block_bytes + 1)))
-        seed, number, first = crc32(self._header.salt), len(self._places), at
-        at, size, blocks = stream.stream(memory, rows, at, self.builder, number, seed, out, table)
-        start = self._position
-        for row in range(0, blocks * width, width):
+    @property
+    def stream(self) -> BlockStream | None:
+        """What makes many blocks at once of what is in `builder`; None: they go one by one.
+
+        When it is full, `end_block` is due, and `take_parts` after it.
+        """
+        if self._header.compression != "none" or not can_stream():
+            return None
+        if self._stream is None:
+            seed, blocks_max = crc32(self._header.salt), _STREAM_BYTES // self._block_bytes + 1
+            self._stream = BlockStream(self.builder, seed, _STREAM_BYTES, blocks_max)
+            self._stream.start(len(self._places))
+        return self._stream
+
+    @property
+    def is_streaming(self) -> bool:
+        """Whether many blocks are made at once: what `take_parts` gives is due to be taken."""
+        return self._stream is not None
+
+    def _take_stream(self, stream: BlockStream) -> None:
+        """Takes over the blocks that are in the stream."""
+        start, width, table = self._position, ROW_NUMBERS, memoryview(stream.table)
+        for row in range(0, stream.blocks * width, width):
             count, deadline_ms, id, end, *ids, tombstones, buried = table[row : row + width]
             kinds = (count - tombstones - buried, tombstones, buried)
             self._note(Key(deadline_ms, id), kinds, (ids[0], ids[1]))
             self._position = start + end
         if self._ids is not None:
-            self._ids.frombytes(memory.ids_of(rows, first, at))
-        if size:
-            self._done.append(memoryview(out)[:size])
-        return at
+            self._ids.frombytes(memoryview(stream.ids)[: stream.id_count].cast("B"))
+        if stream.size:
+            self._done.append(memoryview(stream.out)[: stream.size])
+        stream.start(len(self._places))
 
     @property
     def waiting(self) -> int:
@@ -160,10 +180,20 @@ class RunEncoder:
     @property
     def is_empty(self) -> bool:
         """Whether it has no entry yet."""
-        return not self._places and not self.builder.count
+        is_streaming = self._stream is not None and self._stream.blocks
+        return not self._places and not self.builder.count and not is_streaming
 
     def end_block(self) -> None:
-        """Ends the block that is in `builder`, if there is one; `take` gives its bytes."""
+        """Ends the blocks that are in the stream, or else the one in `builder`, if there are any.
+
+        `take` gives their bytes.
+        """
+        if self._stream is not None and self._stream.blocks:
+            self._take_stream(self._stream)
+        else:
+            self._end_builder()
+
+    def _end_builder(self) -> None:
         count = self.builder.count
         if count == 0:
             return
@@ -176,6 +206,8 @@ class RunEncoder:
         block = encode_block(self.builder.take(), number, count, self._header)
         self._done.append(block)
         self._position += len(block)
+        if self._stream is not None:
+            self._stream.start(len(self._places))
 
     def _note(self, key: Key, kinds: tuple[int, int, int], ids: tuple[int, int]) -> None:
         """Takes note of a block: its first key, its entries by kind, its lowest and highest id."""

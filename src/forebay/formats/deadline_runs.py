@@ -7,7 +7,8 @@ that a bad block costs its own entries and no others. No I/O.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from array import array
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import accumulate, pairwise
@@ -21,7 +22,7 @@ from forebay.formats.deadline_blocks import (
     INDEX_BYTES,
     Footer,
     IdIndex,
-    Place,
+    Places,
     decode_block,
     decode_footer,
     decode_head,
@@ -47,7 +48,7 @@ class Run:
         size: int,
         path: str,
         footer: Footer,
-        places: list[Place],
+        places: Places,
         damage: list[Damage],
     ) -> None:
         self.path = path
@@ -56,9 +57,9 @@ class Run:
         self.damage = damage
         self._read = read
         self._size = size
-        self._keys = [place.key for place in places]
-        self._ends = [place.position for place in places[1:]] + [footer.index_position]
-        self._offsets = [0, *accumulate(place.count for place in places)]
+        self._ends = places.positions[1:]
+        self._ends.append(footer.index_position)
+        self._offsets = array("Q", accumulate(places.counts, initial=0))
         self._id_index: IdIndex | None = None
         # Lookups by key come in the order of deadlines, so the next one is mostly in this block.
         self._kept: tuple[int, kernel.Block] | None = None
@@ -88,14 +89,14 @@ class Run:
 
     def row_of(self, key: Key) -> int:
         """Gives the number of the first block that may hold keys from this one on."""
-        return max(bisect_left(self._keys, key) - 1, 0)
+        return max(self.places.row_of(key) - 1, 0)
 
     def count_below(self, key: Key) -> int:
         """Gives how many entries have a key below this one, from one block.
 
         Of a bad block that the key lies in, none are counted.
         """
-        row = bisect_left(self._keys, key) - 1
+        row = self.places.row_of(key) - 1
         if row < 0:
             return 0
         block = self.load(row)
@@ -104,8 +105,8 @@ class Run:
 
     def find(self, key: Key) -> Entry | None:
         """Gives an entry of a key, from one block; None if there is none. Raises Damaged."""
-        row = bisect_left(self._keys, key)
-        if row == len(self._keys) or self._keys[row] != key:
+        row = self.places.row_of(key)
+        if row == len(self.places) or self.places[row].key != key:
             row -= 1
         if row < 0:
             return None
@@ -167,6 +168,18 @@ class Run:
         start = self.places[first].position
         return self._read(start, self._ends[stop - 1] - start)
 
+    def table(self, first: int, stop: int) -> array[int]:
+        """Gives where some blocks begin in what `read` gives, their numbers and entries; the end.
+
+        Three numbers each, as a merge takes them.
+        """
+        start = self.places[first].position
+        rows = array("Q")
+        for place in map(self.places.__getitem__, range(first, stop)):
+            rows.extend((place.position - start, place.number, place.count))
+        rows.extend((self._ends[stop - 1] - start, 0, 0))
+        return rows
+
     def rows_within(self, first: int, size: int) -> int:
         """Gives the end of the blocks from one on that take so many bytes; at least of that one."""
         return max(bisect_right(self._ends, self.places[first].position + size), first + 1)
@@ -198,11 +211,11 @@ def read_footer(read: Read, size: int, path: str) -> Footer:
     return decode_footer(read(position, size - position), size, path)
 
 
-def read_index(read: Read, footer: Footer, path: str) -> list[Place]:
+def read_index(read: Read, footer: Footer, path: str) -> Places:
     """Reads the index of a run; raises Damaged."""
     index = read(footer.index_position, footer.block_count * INDEX_BYTES)
     reason: str | None = "the check of the index does not match"
-    places: list[Place] = []
+    places = Places()
     if crc32(index, crc32(footer.salt)) == footer.index_check:
         places = decode_index(index)
         reason = _misfit(footer, places)
@@ -221,17 +234,17 @@ def decode_row(row: kernel.Row) -> Entry:
     return Item(key, value, stats, bool(attributes & kernel.BURIED), reason)
 
 
-def _misfit(footer: Footer, places: list[Place]) -> str | None:
+def _misfit(footer: Footer, places: Places) -> str | None:
     """Says what of an index cannot be; None if nothing."""
-    positions = [place.position for place in places]
-    if positions[:1] != ([HEADER_BYTES] if places else []):
-        return f"the first block at {positions[:1]}"
+    positions = places.positions
+    if len(positions) and positions[0] != HEADER_BYTES:
+        return f"the first block at {positions[0]}"
     if any(
         end - start < BLOCK_HEAD_BYTES
         for start, end in pairwise([*positions, footer.index_position])
     ):
         return "blocks that overlap"
-    if any(after.key < before.key for before, after in pairwise(places)):
+    if not places.is_sorted():
         return "keys that fall"
-    counted = sum(place.count for place in places)
+    counted = sum(places.counts)
     return None if counted == footer.count else f"{counted} entries, not {footer.count}"

@@ -51,7 +51,7 @@ cdef class BlockBuilder:
         Py_ssize_t column,
     ) noexcept nogil
     cdef bint _fits(self, Py_ssize_t size) noexcept nogil
-    cdef bint add_raw(
+    cdef int add_raw(
         self,
         unsigned long long deadline,
         unsigned long long id,
@@ -59,9 +59,12 @@ cdef class BlockBuilder:
         unsigned long long requeue,
         unsigned long long dequeued,
         unsigned long long attributes,
-        unsigned long long address,
+        unsigned long long reason,
+        Py_ssize_t length,
+        unsigned long long value,
         Py_ssize_t size,
     ) noexcept nogil
+    cdef object reserve(self, Py_ssize_t length, Py_ssize_t size)
     cdef Py_ssize_t size_max(self) noexcept nogil
     cdef void describe(self, unsigned long long[::1] table, Py_ssize_t at) noexcept nogil
     cdef Py_ssize_t emit(
@@ -71,4 +74,5 @@ cdef class BlockBuilder:
         unsigned long long number,
         unsigned long long seed,
     ) noexcept nogil
+    cdef void copy_ids(self, unsigned long long[::1] out, Py_ssize_t start) noexcept nogil
     cdef void clear(self) noexcept nogil

@@ -116,42 +116,65 @@ class BlockBuilder:
         requeue: cython.ulonglong,
         dequeued: cython.ulonglong,
         attributes: cython.ulonglong,
-        address: cython.ulonglong,
+        reason: cython.ulonglong,
+        length: cython.Py_ssize_t,
+        value: cython.ulonglong,
         size: cython.Py_ssize_t,
-    ) -> cython.bint:
-        """Takes in an entry without a reason whose value is at an address; False: no room.
+    ) -> cython.int:
+        """Takes in an entry whose reason and value are at addresses.
 
-        Without the interpreter's lock, so it makes no room. Only compiled.
+        Gives 1; 0 if the block is full; -1 if `reserve` is to be called. Only compiled.
         """
+        if not self._fits(size + length):
+            return 0
         at: cython.Py_ssize_t = _COLUMNS * self.count
         end: cython.Py_ssize_t = self._values_end + size
-        if not self._fits(size) or at == len(self._numbers) or end > len(self._values):
-            return False
+        reasons_end: cython.Py_ssize_t = self._reasons_end + length
+        if at == len(self._numbers) or end > len(self._values) or reasons_end > len(self._reasons):
+            return -1
         self._numbers[at] = deadline
         self._numbers[at + 1] = id
         self._numbers[at + 2] = enqueue
         self._numbers[at + 3] = requeue
         self._numbers[at + 4] = dequeued
         self._numbers[at + 5] = attributes
-        self._numbers[at + 6] = 0
+        self._numbers[at + 6] = cython.cast(cython.ulonglong, length)
         self._numbers[at + 7] = cython.cast(cython.ulonglong, size)
         if cython.compiled:
+            if length > 0:
+                memcpy(
+                    cython.address(self._reasons[self._reasons_end]),
+                    cython.cast(cython.p_char, cython.cast(cython.size_t, reason)),
+                    length,
+                )
             if size > 0:
                 memcpy(
                     cython.address(self._values[self._values_end]),
-                    cython.cast(cython.p_char, cython.cast(cython.size_t, address)),
+                    cython.cast(cython.p_char, cython.cast(cython.size_t, value)),
                     size,
                 )
         self._values_end = end
+        self._reasons_end = reasons_end
         self.count += 1
-        return True
+        return 1
+
+    @cython.cfunc
+    def reserve(self, length: cython.Py_ssize_t, size: cython.Py_ssize_t) -> object:
+        """Makes room for one entry more, with a reason and a value of such sizes."""
+        if _COLUMNS * self.count == len(self._numbers):
+            self._numbers = grown(self._numbers, 2 * len(self._numbers))
+        if self._values_end + size > len(self._values):
+            self._values = _with_room(self._values, self._values_end + size)
+        if self._reasons_end + length > len(self._reasons):
+            self._reasons = _with_room(self._reasons, self._reasons_end + length)
 
     @cython.cfunc
     @cython.nogil
     @cython.exceptval(check=False)
     def size_max(self) -> cython.Py_ssize_t:
         """Gives more than what the block takes, its head included."""
-        return _BLOCK_HEAD + _HEAD + 8 * _COLUMNS * self.count + self._values_end
+        columns: cython.Py_ssize_t = 8 * _COLUMNS * self.count
+        return _BLOCK_HEAD + _HEAD + columns + self._reasons_end + self._values_end
 
     @cython.cfunc
     @cython.nogil
@@ -197,6 +220,8 @@ class BlockBuilder:
             memset(cython.address(out[body]), 0, _HEAD + 8 * _COLUMNS * self.count)
         for column in range(_COLUMNS):
             position = self._put_column(out, body, position, column)
+        copy_bytes(out, position, self._reasons, 0, self._reasons_end)
+        position += self._reasons_end
         copy_bytes(out, position, self._values, 0, self._values_end)
         position += self._values_end
         size: cython.ulonglong = cython.cast(cython.ulonglong, position - body)
@@ -236,25 +261,19 @@ class BlockBuilder:
         size: cython.Py_ssize_t,
     ) -> cython.void:
         """Notes all but the value, and makes room for that."""
+        length: cython.Py_ssize_t = len(reason)
+        self.reserve(length, size)
         at: cython.Py_ssize_t = _COLUMNS * self.count
-        if at == len(self._numbers):
-            self._numbers = grown(self._numbers, 2 * at)
         self._numbers[at] = deadline
         self._numbers[at + 1] = id
         self._numbers[at + 2] = enqueue
         self._numbers[at + 3] = requeue
         self._numbers[at + 4] = dequeued
         self._numbers[at + 5] = attributes
-        length: cython.Py_ssize_t = len(reason)
         self._numbers[at + 6] = cython.cast(cython.ulonglong, length)
         self._numbers[at + 7] = cython.cast(cython.ulonglong, size)
-        if self._values_end + size > len(self._values):
-            self._values = _with_room(self._values, self._values_end + size)
-        if length > 0:
-            if self._reasons_end + length > len(self._reasons):
-                self._reasons = _with_room(self._reasons, self._reasons_end + length)
-            put_bytes(self._reasons, self._reasons_end, reason, length)
-            self._reasons_end += length
+        put_bytes(self._reasons, self._reasons_end, reason, length)
+        self._reasons_end += length
         self.count += 1
 
     def first_key(self) -> tuple:
@@ -279,11 +298,17 @@ class BlockBuilder:
     def ids(self) -> bytearray:
         """Gives the ids of the entries, as numbers of 8 bytes in the machine's order."""
         found: object = bytearray(8 * self.count)
-        out: cython.ulonglong[::1] = memoryview(found).cast("Q")
+        self.copy_ids(memoryview(found).cast("Q"), 0)
+        return found
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def copy_ids(self, out: cython.ulonglong[::1], start: cython.Py_ssize_t) -> cython.void:
+        """Copies the ids of the entries to a place."""
         at: cython.Py_ssize_t
         for at in range(self.count):
-            out[at] = self._numbers[_COLUMNS * at + _ID]
-        return found
+            out[start + at] = self._numbers[_COLUMNS * at + _ID]
 
     def counts(self) -> tuple:
         """Gives how many entries are pending items, tombstones and buried ones."""

@@ -12,6 +12,9 @@ cdef class KeyHeap:
         self, unsigned long long deadline, unsigned long long id, unsigned long long tag
     )
     cpdef void pop(self) noexcept nogil
+    cdef void replace(
+        self, unsigned long long deadline, unsigned long long id, unsigned long long tag
+    ) noexcept nogil
     cdef bint _is_below(
         self, unsigned long long deadline, unsigned long long id, Py_ssize_t at
     ) noexcept nogil

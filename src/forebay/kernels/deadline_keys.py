@@ -56,15 +56,24 @@ class KeyHeap:
         """Drops the lowest key."""
         last: cython.Py_ssize_t = self.count - 1
         self.count = last
-        if last == 0:
-            return
-        deadline: cython.ulonglong = self._cells[_CELL * last]
-        id: cython.ulonglong = self._cells[_CELL * last + 1]
-        tag: cython.ulonglong = self._cells[_CELL * last + 2]
+        if last > 0:
+            self.replace(
+                self._cells[_CELL * last],
+                self._cells[_CELL * last + 1],
+                self._cells[_CELL * last + 2],
+            )
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def replace(
+        self, deadline: cython.ulonglong, id: cython.ulonglong, tag: cython.ulonglong
+    ) -> cython.void:
+        """Takes in a key and drops the lowest one before it."""
         at: cython.Py_ssize_t = 0
         down: cython.Py_ssize_t = 1
-        while down < last:
-            if down + 1 < last and self._is_below(
+        while down < self.count:
+            if down + 1 < self.count and self._is_below(
                 self._cells[_CELL * (down + 1)], self._cells[_CELL * (down + 1) + 1], down
             ):
                 down += 1

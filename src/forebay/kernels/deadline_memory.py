@@ -369,17 +369,6 @@ class Memory(KeyTable):
             at += 1
         return at
 
-    def ids_of(
-        self, rows: cython.ulonglong[::1], first: cython.Py_ssize_t, stop: cython.Py_ssize_t
-    ) -> bytearray:
-        """Gives the ids of rows, as numbers of 8 bytes in the machine's order."""
-        found: object = bytearray(8 * (stop - first))
-        out: cython.ulonglong[::1] = memoryview(found).cast("Q")
-        at: cython.Py_ssize_t
-        for at in range(stop - first):
-            out[at] = self._rows[_ROW * cython.cast(cython.Py_ssize_t, rows[first + at]) + 1]
-        return found
-
     @cython.cfunc
     @cython.inline
     @cython.exceptval(check=False)

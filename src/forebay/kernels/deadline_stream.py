@@ -1,8 +1,7 @@
-"""Makes many blocks of what is in memory at once, without the interpreter's lock.
+"""Blocks made many at a time, without the interpreter's lock, and of what is in memory.
 
-A freeze that took that lock for each block would keep those who enqueue waiting, and wait for them.
-Compiled only, and only for items without reasons: otherwise nothing is done, and each block goes
-the usual way (`Memory.fill`, `BlockBuilder.take`).
+A freeze or a merge that took that lock for each block would keep those who enqueue waiting, and
+wait for them. Compiled only; the usual way is `Memory.fill` and `BlockBuilder.take`.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ except ImportError:
 if cython.compiled:
     from cython.cimports.forebay.kernels.deadline_build import BlockBuilder
     from cython.cimports.forebay.kernels.deadline_memory import Memory
+    from cython.cimports.forebay.kernels.direct import prefetch
     from cython.cimports.forebay.kernels.little import direct
 else:
     from forebay.kernels.deadline_build import BlockBuilder
@@ -27,53 +27,119 @@ else:
 # ends, smallest and largest id, how many tombstones, how many buried items.
 ROW_NUMBERS = 8
 _NUMBERS = cython.declare(cython.Py_ssize_t, 8)
+_END = cython.declare(cython.Py_ssize_t, 3)
+# As many as one block may have.
+_IDS = cython.declare(cython.Py_ssize_t, 65536)
 _ROW = cython.declare(cython.Py_ssize_t, 8)
 _STATE = cython.declare(cython.Py_ssize_t, 3)
 _TIME = cython.declare(cython.Py_ssize_t, 4)
 _REQUEUE = cython.declare(cython.Py_ssize_t, 5)
 _COUNT = cython.declare(cython.Py_ssize_t, 6)
+# So many rows ahead values are fetched, and so much of each; rows twice as many.
+_AHEAD = cython.declare(cython.Py_ssize_t, 4)
+_FETCHED_BYTES = cython.declare(cython.ulonglong, 512)
 _ITEM = cython.declare(cython.ulonglong, 1)
 _TOMBSTONE = cython.declare(cython.ulonglong, 2)
 _BURIED_BIT = cython.declare(cython.ulonglong, 1 << 47)
 
 
-def stream(
+def can_stream() -> cython.bint:
+    """Says whether blocks can be made here; otherwise they go the usual way."""
+    if not cython.compiled:
+        return False
+    return direct != cython.NULL
+
+
+@cython.cclass
+class BlockStream:
+    """Blocks that were made of what was in a builder: `size` bytes in `out`, not compressed.
+
+    `table` has `blocks` rows of numbers, and `ids` the `id_count` ids of all entries.
+    """
+
+    def __init__(
+        self,
+        builder: BlockBuilder,
+        seed: cython.ulonglong,
+        room: cython.Py_ssize_t,
+        blocks_max: cython.Py_ssize_t,
+    ) -> None:
+        self.builder = builder
+        self._seed = seed
+        self.out = memoryview(bytearray(room))
+        self.table = memoryview(bytearray(8 * _NUMBERS * blocks_max)).cast("Q")
+        self.ids = memoryview(bytearray(8 * _IDS)).cast("Q")
+        self.start(0)
+
+    def start(self, number: cython.ulonglong) -> None:
+        """Begins anew; the next block has this number."""
+        self._number = number
+        self.size = self.blocks = self.id_count = 0
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def end_block(self) -> cython.bint:
+        """Makes a block of what is in the builder, and empties that; False if there is no room."""
+        if (
+            self.size + self.builder.size_max() > len(self.out)
+            or _NUMBERS * (self.blocks + 1) > len(self.table)
+            or self.id_count + self.builder.count > len(self.ids)
+        ):
+            return False
+        self.builder.describe(self.table, _NUMBERS * self.blocks)
+        self.builder.copy_ids(self.ids, self.id_count)
+        self.id_count += self.builder.count
+        self.size = self.builder.emit(self.out, self.size, self._number, self._seed)
+        self.table[_NUMBERS * self.blocks + _END] = cython.cast(cython.ulonglong, self.size)
+        self.builder.clear()
+        self._number += 1
+        self.blocks += 1
+        return True
+
+
+def fill_from_memory(
+    output: BlockStream,
     memory: Memory,
     rows: cython.ulonglong[::1],
     at: cython.Py_ssize_t,
-    builder: BlockBuilder,
-    number: cython.ulonglong,
-    seed: cython.ulonglong,
-    out: cython.uchar[::1],
-    table: cython.ulonglong[::1],
-) -> tuple:
-    """Writes whole blocks of rows, from one on, to the start of `out`, a row for each to `table`.
+) -> cython.Py_ssize_t:
+    """Makes whole blocks of rows in memory, from one on; gives the first that is in none.
 
-    Gives the first row that is in none, the bytes and the blocks. The last block of all is left to
-    the usual way, and so is a row that needs more room than there is. `builder` is empty, before
-    and after.
+    The last block of all is left to the usual way, and so is a row that needs more room than there
+    is, and all of them if there are reasons. The builder is empty, before and after.
     """
-    position: cython.Py_ssize_t = 0
-    blocks: cython.Py_ssize_t = 0
     if not cython.compiled or len(memory._reasons) > 0 or len(rows) == 0:
-        return at, position, blocks
-    if direct == cython.NULL:
-        return at, position, blocks
+        return at
     stop: cython.Py_ssize_t
     with cython.nogil:
-        while _NUMBERS * (blocks + 1) <= len(table):
-            stop = _gather(memory, rows, at, builder)
-            if stop == len(rows) or builder.count == 0 or position + builder.size_max() > len(out):
+        while True:
+            stop = _gather(memory, rows, at, output.builder)
+            if stop == len(rows) or output.builder.count == 0 or not output.end_block():
                 break
-            builder.describe(table, _NUMBERS * blocks)
-            position = builder.emit(out, position, number, seed)
-            table[_NUMBERS * blocks + 3] = cython.cast(cython.ulonglong, position)
-            builder.clear()
             at = stop
-            number += 1
-            blocks += 1
-        builder.clear()
-    return at, position, blocks
+        output.builder.clear()
+    return at
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _fetch_ahead(memory: Memory, rows: cython.ulonglong[::1], at: cython.Py_ssize_t) -> cython.void:
+    """Has the machine fetch what the next rows need: they lie anywhere in memory."""
+    row: cython.Py_ssize_t
+    value: cython.ulonglong
+    byte: cython.ulonglong
+    if at + 2 * _AHEAD < len(rows):
+        row = cython.cast(cython.Py_ssize_t, rows[at + 2 * _AHEAD])
+        prefetch(cython.cast(cython.size_t, cython.address(memory._rows[_ROW * row])))
+        prefetch(cython.cast(cython.size_t, cython.address(memory._places[2 * row])))
+    if at + _AHEAD < len(rows):
+        row = cython.cast(cython.Py_ssize_t, rows[at + _AHEAD])
+        value = memory._places[2 * row]
+        for byte in range(0, min(memory._places[2 * row + 1], _FETCHED_BYTES), 64):
+            prefetch(value + byte)
 
 
 @cython.cfunc
@@ -93,6 +159,8 @@ def _gather(
     size: cython.Py_ssize_t
     attributes: cython.ulonglong
     while at < len(rows):
+        if cython.compiled:
+            _fetch_ahead(memory, rows, at)
         row = cython.cast(cython.Py_ssize_t, rows[at])
         base = _ROW * row
         state = memory._rows[base + _STATE]
@@ -103,15 +171,20 @@ def _gather(
             address = memory._places[2 * row]
             size = cython.cast(cython.Py_ssize_t, memory._places[2 * row + 1])
             attributes = 2 if memory._rows[base] >= _BURIED_BIT else 0
-        if not builder.add_raw(
-            memory._rows[base],
-            memory._rows[base + 1],
-            0 if state == _TOMBSTONE else memory._rows[base + _TIME],
-            memory._rows[base + _REQUEUE] if state == _ITEM else 0,
-            0 if state == _TOMBSTONE else memory._rows[base + _COUNT],
-            attributes,
-            address,
-            size,
+        if (
+            builder.add_raw(
+                memory._rows[base],
+                memory._rows[base + 1],
+                0 if state == _TOMBSTONE else memory._rows[base + _TIME],
+                memory._rows[base + _REQUEUE] if state == _ITEM else 0,
+                0 if state == _TOMBSTONE else memory._rows[base + _COUNT],
+                attributes,
+                0,
+                0,
+                address,
+                size,
+            )
+            != 1
         ):
             return at
         at += 1

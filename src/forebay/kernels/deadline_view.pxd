@@ -20,6 +20,7 @@ cdef class RunView:
     cdef readonly bint met
     cdef readonly bint dead
     cdef readonly bint marked
+    cdef readonly Py_ssize_t passed
     cdef readonly Cursor item
     cdef readonly unsigned long long deadline
     cdef readonly unsigned long long id

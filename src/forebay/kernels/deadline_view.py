@@ -95,7 +95,7 @@ class RunView:
 
     When they have met, `deadline` and `id` are the lowest key; `item` is the cursor of the item, if
     there is one, `dead` says that there is a tombstone, and `count` and `time_ms` how often the
-    marks say that it was given out.
+    marks say that it was given out. `passed` keys were left behind.
     """
 
     def __init__(self) -> None:
@@ -103,6 +103,7 @@ class RunView:
         self._heap = KeyHeap()
         self._same = []
         self.met = self.dead = self.marked = False
+        self.passed = 0
         self.item = None
         self.deadline = self.id = self.count = self.time_ms = 0
 
@@ -162,6 +163,7 @@ class RunView:
                 cursor = self.cursors[tag]
                 if cursor.kind != _ITEMS:
                     cursor.advance()
+            self.passed += 1
         finally:
             self._part()
         return True

@@ -24,6 +24,7 @@ class RunView:
     met: bool
     dead: bool
     marked: bool
+    passed: int
     item: Cursor | None
     deadline: int
     id: int

@@ -19,10 +19,6 @@ if TYPE_CHECKING:
 
 _LOOK = "look"
 _LOOK_SECONDS = 1.0
-# A merge holds the interpreter's lock most of the time: while the queue is used, it works for so
-# long, and then rests for so long.
-_WORK_SECONDS = 0.005
-_REST_SECONDS = 0.015
 
 
 class DeadlineMaintenance(Background["DeadlineQueue"]):
@@ -42,8 +38,6 @@ class DeadlineMaintenance(Background["DeadlineQueue"]):
         self._upkeep = upkeep
         self._verbs = verbs
         self._desk = queue._desk
-        self._at_work_since = 0.0
-        self._seen_end = 0
         self._due[_LOOK] = clock.monotonic() + _LOOK_SECONDS
         self._start()
 
@@ -72,25 +66,11 @@ class DeadlineMaintenance(Background["DeadlineQueue"]):
             if self._upkeep.wants_freeze:
                 self._upkeep.freeze()
             if self._upkeep.wants_merge:
-                self._upkeep.merge(between=self._give_way)
+                self._upkeep.merge(between=self._run_urgent)
         if self._comes_due_again(_LOOK, now, _LOOK_SECONDS):
             keep_reserve(queue._directory)
             self._reserve_ids()
             adopt(queue)
-
-    def _give_way(self) -> None:
-        """Lets others have their turn in the middle of a merge.
-
-        Not if they wait for a freeze, nor if the disk is full of what is dead.
-        """
-        self._run_urgent()
-        if not self._threaded or self._clock.monotonic() < self._at_work_since + _WORK_SECONDS:
-            return
-        end = self._journal.written
-        is_used, self._seen_end = end != self._seen_end, end
-        if is_used and not self._upkeep.wants_freeze and not self._upkeep.is_clearing:
-            self._stopping.wait(_REST_SECONDS)
-        self._at_work_since = self._clock.monotonic()
 
     def _reserve_ids(self) -> None:
         """Reserves ids before they run out, so that no enqueue has to wait for it."""

@@ -27,9 +27,9 @@ BadBlocks = list[tuple[FileKind, Damage]]
 FIRST_BURIED = Key(BURIED_BIT, 0)
 # No key is above it.
 LAST_KEY = (1 << 48, 0)
-# What is read at once, where somebody waits for the first of it.
+# What is read at once: somebody may wait for the first of it.
 _AHEAD_BYTES = 128 << 10
-_CURSOR_KINDS = {
+CURSOR_KINDS = {
     FileKind.PENDING_RUN: kernel.ITEMS,
     FileKind.TOMBSTONE_RUN: kernel.TOMBSTONES,
     FileKind.DEQUEUED_RUN: kernel.MARKS,
@@ -138,11 +138,10 @@ class _Loader:
     Reads some at once: each read lets go of the interpreter's lock, and has to wait for it again.
     """
 
-    def __init__(self, file: RunFile, row: int, damage: BadBlocks, ahead_bytes: int) -> None:
+    def __init__(self, file: RunFile, row: int, damage: BadBlocks) -> None:
         self._file = file
         self._row = row
         self._damage = damage
-        self._ahead_bytes = ahead_bytes
         # The bytes of the next blocks, and which one is the last of them.
         self._data = b""
         self._position = 0
@@ -163,7 +162,7 @@ class _Loader:
     def _read(self, run: Run) -> bytes:
         """Gives the bytes of the next block."""
         if self._row == self._stop:
-            stop = run.rows_within(self._row, self._ahead_bytes)
+            stop = run.rows_within(self._row, _AHEAD_BYTES)
             try:
                 data = run.read(self._row, stop)
             except OSError:
@@ -174,12 +173,10 @@ class _Loader:
         return self._data[self._position : self._position + run.block_size(self._row)]
 
 
-def start_cursor(
-    file: RunFile, start: KeyTuple, damage: BadBlocks, ahead_bytes: int = _AHEAD_BYTES
-) -> Cursor:
+def start_cursor(file: RunFile, start: KeyTuple, damage: BadBlocks) -> Cursor:
     """Makes a cursor at the first entry of a run from a key on; bad blocks go to `damage`."""
-    loader = _Loader(file, file.run.row_of(Key(*start)), damage, ahead_bytes)
-    return Cursor(_CURSOR_KINDS[file.kind], loader, *start)
+    loader = _Loader(file, file.run.row_of(Key(*start)), damage)
+    return Cursor(CURSOR_KINDS[file.kind], loader, *start)
 
 
 class View:

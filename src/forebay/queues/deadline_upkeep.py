@@ -31,9 +31,9 @@ from forebay.storage.filesystem import Directory, Filesystem
 
 # So many segments may be in memory before an enqueue waits for the freezing.
 _SEGMENTS_MAX = 2
-# With many sets, a merge goes so many steps before it lets another freeze in, more than what that
+# With many sets, a merge does so many keys before it lets another freeze in, more than what that
 # one writes: so it keeps up with any number of them.
-_STEPS_BETWEEN_FREEZES = 2_500
+_KEYS_BETWEEN_FREEZES = 200_000
 
 
 class _Outdated(Exception):
@@ -235,17 +235,16 @@ class Upkeep:
         sources = [open_set(self._directory, each.row()) for each in chosen]
         damage: BadBlocks = []
 
-        steps = 0
+        start = 0
 
-        def go_on() -> None:
-            nonlocal steps
+        def go_on(done: int) -> None:
+            nonlocal start
             self._check_stopping()
             between()
-            steps += 1
             has_many = len(self._state.view.sets) > SETS_MAX
-            if self.wants_freeze and (steps >= _STEPS_BETWEEN_FREEZES or not has_many):
+            if self.wants_freeze and (done - start >= _KEYS_BETWEEN_FREEZES or not has_many):
                 self.freeze()
-                steps = 0
+                start = done
                 if not self.is_clearing and are_half_dead(self._state.view.sets):
                     raise _Outdated
 

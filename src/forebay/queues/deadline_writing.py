@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from forebay.formats.deadline import FileKind, file_name
 from forebay.formats.deadline_manifest import SetRow
 from forebay.formats.deadline_run_encoder import RunEncoder
 from forebay.kernels.deadline_memory import ITEM, MARK, TOMBSTONE, Memory
+from forebay.kernels.deadline_stream import can_stream
 from forebay.kernels.deadline_view import RunView, merge
+from forebay.queues.deadline_feeding import Feeder
 from forebay.queues.deadline_runs import BadBlocks, RunSet, start_cursor
 from forebay.storage.filesystem import Buffer, Directory, File, Filesystem, write_all
 
@@ -21,10 +24,10 @@ from forebay.storage.filesystem import Buffer, Directory, File, Filesystem, writ
 _KINDS = (FileKind.PENDING_RUN, FileKind.TOMBSTONE_RUN, FileKind.DEQUEUED_RUN)
 _STATES = (ITEM, TOMBSTONE, MARK)
 _WRITE_BYTES = 1 << 20
-# What is read of each run at once, in a merge.
-_READ_BYTES = 1 << 20
 # So much is synced at a time: the sync of a large run at its end would keep others waiting.
 _SYNC_BYTES = 32 << 20
+# A merge of less than this is not worth the buffers for many blocks at once.
+_STREAM_BYTES_MIN = 1 << 20
 # So many keys are merged before somebody else may have a turn, though no block is full.
 _KEYS_AT_ONCE = 1_000
 
@@ -57,22 +60,32 @@ class SetWriter:
         *,
         full: bool,
         damage: BadBlocks,
-        go_on: Callable[[], None] = lambda: None,
+        go_on: Callable[[int], None],
     ) -> SetRow:
         """Writes what is left of sets; durable on return.
 
         `full` says that no older set is left out: then tombstones and counts that meet no item are
-        dropped. Bad blocks cost their entries, and are noted. `go_on` raises if it is to end.
+        dropped. Bad blocks cost their entries, and are noted. `go_on` is told again and again how
+        many keys are done, and raises if it is to end.
         """
-        view = RunView()
         # Also what is below the low-water mark: the tombstones of dead items must go with them.
-        for each in sets:
-            for file in each.files.values():
-                view.add(start_cursor(file, (0, 0), damage, _READ_BYTES))
+        files = [file for each in sets for file in each.files.values()]
         builders = [run.encoder.builder for run in self._runs]
+        run: Callable[[], int]
+        source: Feeder | RunView
+        if can_stream():
+            is_much = sum(file.size for file in files) >= _STREAM_BYTES_MIN
+            streams = [each.encoder.stream if is_much else None for each in self._runs]
+            source = Feeder(files, full, builders, streams, damage)
+            run = source.run
+        else:
+            source = RunView()
+            for file in files:
+                source.add(start_cursor(file, (0, 0), damage))
+            run = partial(merge, source, full, *builders, limit=_KEYS_AT_ONCE)
         with self._whole():
-            while kind := merge(view, full, *builders, limit=_KEYS_AT_ONCE):
-                go_on()
+            while kind := run():
+                go_on(source.passed)
                 if kind > 0:
                     self._runs[kind - 1].end_block()
             return self._finish()
@@ -119,12 +132,12 @@ class _RunWriter:
         self._synced = 0
 
     def end_block(self) -> None:
-        """Ends the block that is full, and writes some at a time.
+        """Ends what is full, and writes much at a time.
 
         Each write lets go of the interpreter's lock, and has to wait for it again.
         """
         self.encoder.end_block()
-        if self.encoder.waiting >= _WRITE_BYTES:
+        if self.encoder.is_streaming or self.encoder.waiting >= _WRITE_BYTES:
             self._put(self.encoder.take_parts())
 
     def finish(self) -> bool:

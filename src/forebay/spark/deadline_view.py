@@ -165,11 +165,10 @@ def _blocks_of(files: SnapshotFiles, part: RunPart) -> list[tuple[int, int]]:
     run = files.run(part)
     if isinstance(run, Damage):
         return []
-    ends = [place.position for place in run.places[1:]] + [run.footer.index_position]
     return [
         (
             number_of((place.key.deadline_ms, place.key.id)),
-            end - place.position + place.count * _ENTRY_BYTES,
+            run.block_size(row) + place.count * _ENTRY_BYTES,
         )
-        for place, end in zip(run.places, ends, strict=True)
+        for row, place in enumerate(run.places)
     ]
