@@ -16,7 +16,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 KERNELS = Path("src/forebay/kernels")
-PLAIN = ("__init__", "stand_in")
+PLAIN = ("__init__", "stand_in", "deadline_columns", "deadline_fields")
 DIRECTIVES = {
     "language_level": 3,
     "boundscheck": False,

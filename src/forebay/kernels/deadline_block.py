@@ -23,25 +23,15 @@ except ImportError:
     from forebay.kernels import stand_in as cython
 
 if cython.compiled:
+    from cython.cimports.forebay.kernels import deadline_columns as columns
     from cython.cimports.forebay.kernels.little import get_number, take_bytes
 else:
+    from forebay.kernels import deadline_columns as columns
     from forebay.kernels.little import get_number, take_bytes
 
 COLUMNS = 8
 HEAD_BYTES = 72
 TOMBSTONE, BURIED = 1, 2
-_HEAD = cython.declare(cython.Py_ssize_t, 72)
-_COLUMNS = cython.declare(cython.Py_ssize_t, 8)
-_TOMBSTONE = cython.declare(cython.ulonglong, 1)
-_BURIED = cython.declare(cython.ulonglong, 2)
-_DEADLINE = cython.declare(cython.Py_ssize_t, 0)
-_ID = cython.declare(cython.Py_ssize_t, 1)
-_ENQUEUE = cython.declare(cython.Py_ssize_t, 2)
-_REQUEUE = cython.declare(cython.Py_ssize_t, 3)
-_COUNT = cython.declare(cython.Py_ssize_t, 4)
-_ATTRIBUTES = cython.declare(cython.Py_ssize_t, 5)
-_REASON = cython.declare(cython.Py_ssize_t, 6)
-_VALUE = cython.declare(cython.Py_ssize_t, 7)
 
 
 @cython.cfunc
@@ -165,12 +155,12 @@ class Block:
         self._bases = memoryview(bytearray(64)).cast("Q")
         self._widths = memoryview(bytearray(64)).cast("q")
         self._starts = memoryview(bytearray(64)).cast("q")
-        position: cython.Py_ssize_t = _HEAD
+        position: cython.Py_ssize_t = columns.HEAD
         end: cython.Py_ssize_t = len(body)
         column: cython.Py_ssize_t
-        for column in range(_COLUMNS):
+        for column in range(columns.COLUMNS):
             self._bases[column] = get_number(self.data, 8 * column, 8)
-            self._widths[column] = self.data[8 * _COLUMNS + column]
+            self._widths[column] = self.data[8 * columns.COLUMNS + column]
             self._starts[column] = position
             if self._widths[column] > 64:
                 raise ValueError(f"column {column} has {self._widths[column]} bits")
@@ -178,15 +168,17 @@ class Block:
         if position > end:
             raise ValueError(f"the columns end at {position}, the block at {end}")
         at: cython.Py_ssize_t
-        for at in range(count if self._widths[_ATTRIBUTES] > 0 else 1):
-            if self._number(_ATTRIBUTES, at) > _BURIED:
+        for at in range(count if self._widths[columns.ATTRIBUTES] > 0 else 1):
+            if self._number(columns.ATTRIBUTES, at) > columns.BURIED:
                 raise ValueError(f"entry {at} has unknown attributes")
         # 2n + 1 ends: of the reasons, and behind them of the values.
         self._ends = memoryview(bytearray(8 * (2 * count + 1))).cast("q")
         self._ends[0] = position
         size: cython.ulonglong
         for at in range(2 * count):
-            size = self._number(_REASON if at < count else _VALUE, at if at < count else at - count)
+            size = self._number(
+                columns.REASON if at < count else columns.VALUE, at if at < count else at - count
+            )
             if size > cython.cast(cython.ulonglong, end - position):
                 raise ValueError(f"entry {at % count} goes on behind the block")
             position += cython.cast(cython.Py_ssize_t, size)
@@ -206,29 +198,31 @@ class Block:
 
     def deadline(self, at: cython.Py_ssize_t) -> cython.ulonglong:
         """Gives the deadline of an entry, in ms."""
-        return self._number(_DEADLINE, at)
+        return self._number(columns.DEADLINE, at)
 
     def id(self, at: cython.Py_ssize_t) -> cython.ulonglong:
         """Gives the id of an entry."""
-        return self._number(_ID, at)
+        return self._number(columns.ID, at)
 
     def attributes(self, at: cython.Py_ssize_t) -> cython.ulonglong:
         """Gives the attributes of an entry."""
-        return self._number(_ATTRIBUTES, at)
+        return self._number(columns.ATTRIBUTES, at)
 
     def enqueue_ms(self, at: cython.Py_ssize_t) -> cython.ulonglong:
         """Gives when an item was enqueued."""
-        return self._number(_ENQUEUE, at)
+        return self._number(columns.ENQUEUE, at)
 
     def requeue_ms(self, at: cython.Py_ssize_t) -> cython.ulonglong:
         """Gives when an item was requeued last; 0: never."""
-        width: cython.Py_ssize_t = self._widths[_REQUEUE]
-        code: cython.ulonglong = get_bits(self.data, self._starts[_REQUEUE], at * width, width)
-        return 0 if code == 0 else self._bases[_REQUEUE] + (code - 1)
+        width: cython.Py_ssize_t = self._widths[columns.REQUEUE]
+        code: cython.ulonglong = get_bits(
+            self.data, self._starts[columns.REQUEUE], at * width, width
+        )
+        return 0 if code == 0 else self._bases[columns.REQUEUE] + (code - 1)
 
     def dequeue_count(self, at: cython.Py_ssize_t) -> cython.ulonglong:
         """Gives how often an item was given out."""
-        return self._number(_COUNT, at)
+        return self._number(columns.COUNT, at)
 
     def reason(self, at: cython.Py_ssize_t) -> bytes:
         """Gives the reason of an item."""
@@ -250,10 +244,10 @@ class Block:
 
     def row(self, at: cython.Py_ssize_t) -> tuple:
         """Gives an entry: deadline, id, attributes, the two times, count, reason, value."""
-        deadline: object = self._number(_DEADLINE, at)
-        id: object = self._number(_ID, at)
-        attributes: cython.ulonglong = self._number(_ATTRIBUTES, at)
-        if attributes & _TOMBSTONE:
+        deadline: object = self._number(columns.DEADLINE, at)
+        id: object = self._number(columns.ID, at)
+        attributes: cython.ulonglong = self._number(columns.ATTRIBUTES, at)
+        if attributes & columns.TOMBSTONE:
             return (deadline, id, attributes, 0, 0, 0, b"", b"")
         times: tuple = (self.enqueue_ms(at), self.requeue_ms(at), self.dequeue_count(at))
         return (deadline, id, attributes, *times, self.reason(at), self.value(at))
@@ -266,8 +260,8 @@ class Block:
         found: cython.ulonglong
         while low < high:
             middle = (low + high) >> 1
-            found = self._number(_DEADLINE, middle)
-            if found < deadline or (found == deadline and self._number(_ID, middle) < id):
+            found = self._number(columns.DEADLINE, middle)
+            if found < deadline or (found == deadline and self._number(columns.ID, middle) < id):
                 low = middle + 1
             else:
                 high = middle
@@ -276,7 +270,7 @@ class Block:
     def find_id(self, id: cython.ulonglong, at: cython.Py_ssize_t) -> cython.Py_ssize_t:
         """Gives the index of the first entry of an id from `at` on; -1 if there is none."""
         while at < self.count:
-            if self._number(_ID, at) == id:
+            if self._number(columns.ID, at) == id:
                 return at
             at += 1
         return -1

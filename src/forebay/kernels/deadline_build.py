@@ -15,30 +15,22 @@ except ImportError:
     from forebay.kernels import stand_in as cython
 
 if cython.compiled:
+    from cython.cimports.forebay.kernels import deadline_columns as columns
     from cython.cimports.forebay.kernels.deadline_block import put_bits, width_of
     from cython.cimports.forebay.kernels.deadline_keys import grown
     from cython.cimports.forebay.kernels.little import copy_bytes, direct, put_bytes, put_number
     from cython.cimports.libc.string import memcpy, memset
 else:
+    from forebay.kernels import deadline_columns as columns
     from forebay.kernels.deadline_block import put_bits, width_of
     from forebay.kernels.deadline_keys import grown
     from forebay.kernels.little import copy_bytes, put_bytes, put_number
 
-_HEAD = cython.declare(cython.Py_ssize_t, 72)
-# What stands before the body of a block: mark, number, count, two sizes, check.
-_BLOCK_HEAD = cython.declare(cython.Py_ssize_t, 24)
-# "FBDB"
+# "FBDB", which a block begins with; then number, count, two sizes and check.
 _MARK = cython.declare(cython.ulonglong, 0x42444246)
-_COLUMNS = cython.declare(cython.Py_ssize_t, 8)
-_ID = cython.declare(cython.Py_ssize_t, 1)
-_ENQUEUE = cython.declare(cython.Py_ssize_t, 2)
-_REQUEUE = cython.declare(cython.Py_ssize_t, 3)
-_COUNT = cython.declare(cython.Py_ssize_t, 4)
-_ATTRIBUTES = cython.declare(cython.Py_ssize_t, 5)
 _FIRST_ENTRIES = cython.declare(cython.Py_ssize_t, 4096)
 _FIRST_BYTES = cython.declare(cython.Py_ssize_t, 4096)
 _MOST_BYTES = cython.declare(cython.Py_ssize_t, 65536)
-_ENTRIES_MAX = cython.declare(cython.Py_ssize_t, 65536)
 # What an entry is reckoned to take beside reason and value when blocks are filled.
 _ENTRY = cython.declare(cython.Py_ssize_t, 8)
 
@@ -49,7 +41,7 @@ class BlockBuilder:
 
     def __init__(self, block_bytes: cython.Py_ssize_t) -> None:
         self._block_bytes = block_bytes
-        self._numbers = memoryview(bytearray(8 * _COLUMNS * _FIRST_ENTRIES)).cast("Q")
+        self._numbers = memoryview(bytearray(8 * columns.COLUMNS * _FIRST_ENTRIES)).cast("Q")
         self._values = memoryview(bytearray(max(min(block_bytes, _MOST_BYTES), _FIRST_BYTES)))
         self._reasons = memoryview(bytearray(_FIRST_BYTES))
         self._values_end = self._reasons_end = 0
@@ -67,7 +59,7 @@ class BlockBuilder:
         if self.count == 0:
             return True
         used: cython.Py_ssize_t = self._values_end + self._reasons_end + _ENTRY * self.count
-        return used + size + _ENTRY <= self._block_bytes and self.count < _ENTRIES_MAX
+        return used + size + _ENTRY <= self._block_bytes and self.count < columns.ENTRIES_MAX
 
     def add(
         self,
@@ -127,7 +119,7 @@ class BlockBuilder:
         """
         if not self._fits(size + length):
             return 0
-        at: cython.Py_ssize_t = _COLUMNS * self.count
+        at: cython.Py_ssize_t = columns.COLUMNS * self.count
         end: cython.Py_ssize_t = self._values_end + size
         reasons_end: cython.Py_ssize_t = self._reasons_end + length
         if at == len(self._numbers) or end > len(self._values) or reasons_end > len(self._reasons):
@@ -161,7 +153,7 @@ class BlockBuilder:
     @cython.cfunc
     def reserve(self, length: cython.Py_ssize_t, size: cython.Py_ssize_t) -> object:
         """Makes room for one entry more, with a reason and a value of such sizes."""
-        if _COLUMNS * self.count == len(self._numbers):
+        if columns.COLUMNS * self.count == len(self._numbers):
             self._numbers = grown(self._numbers, 2 * len(self._numbers))
         if self._values_end + size > len(self._values):
             self._values = _with_room(self._values, self._values_end + size)
@@ -173,8 +165,9 @@ class BlockBuilder:
     @cython.exceptval(check=False)
     def size_max(self) -> cython.Py_ssize_t:
         """Gives more than what the block takes, its head included."""
-        columns: cython.Py_ssize_t = 8 * _COLUMNS * self.count
-        return _BLOCK_HEAD + _HEAD + columns + self._reasons_end + self._values_end
+        numbers: cython.Py_ssize_t = 8 * columns.COLUMNS * self.count
+        head: cython.Py_ssize_t = columns.BLOCK_HEAD + columns.HEAD
+        return head + numbers + self._reasons_end + self._values_end
 
     @cython.cfunc
     @cython.nogil
@@ -183,14 +176,14 @@ class BlockBuilder:
         """Notes counts, the first key and the bounds of the ids in a row of a table."""
         tombstones: cython.ulonglong = 0
         buried: cython.ulonglong = 0
-        least: cython.ulonglong = self._numbers[_ID]
+        least: cython.ulonglong = self._numbers[columns.ID]
         most: cython.ulonglong = least
         entry: cython.Py_ssize_t
         for entry in range(self.count):
-            least = min(least, self._numbers[_COLUMNS * entry + _ID])
-            most = max(most, self._numbers[_COLUMNS * entry + _ID])
-            tombstones += self._numbers[_COLUMNS * entry + _ATTRIBUTES] & 1
-            buried += self._numbers[_COLUMNS * entry + _ATTRIBUTES] >> 1
+            least = min(least, self._numbers[columns.COLUMNS * entry + columns.ID])
+            most = max(most, self._numbers[columns.COLUMNS * entry + columns.ID])
+            tombstones += self._numbers[columns.COLUMNS * entry + columns.ATTRIBUTES] & 1
+            buried += self._numbers[columns.COLUMNS * entry + columns.ATTRIBUTES] >> 1
         table[at] = cython.cast(cython.ulonglong, self.count)
         table[at + 1] = self._numbers[0]
         table[at + 2] = self._numbers[1]
@@ -213,12 +206,12 @@ class BlockBuilder:
 
         Only compiled, with the C function for CRC-32. `seed` is that of the salt.
         """
-        body: cython.Py_ssize_t = start + _BLOCK_HEAD
-        position: cython.Py_ssize_t = body + _HEAD
+        body: cython.Py_ssize_t = start + columns.BLOCK_HEAD
+        position: cython.Py_ssize_t = body + columns.HEAD
         column: cython.Py_ssize_t
         if cython.compiled:
-            memset(cython.address(out[body]), 0, _HEAD + 8 * _COLUMNS * self.count)
-        for column in range(_COLUMNS):
+            memset(cython.address(out[body]), 0, columns.HEAD + 8 * columns.COLUMNS * self.count)
+        for column in range(columns.COLUMNS):
             position = self._put_column(out, body, position, column)
         copy_bytes(out, position, self._reasons, 0, self._reasons_end)
         position += self._reasons_end
@@ -263,7 +256,7 @@ class BlockBuilder:
         """Notes all but the value, and makes room for that."""
         length: cython.Py_ssize_t = len(reason)
         self.reserve(length, size)
-        at: cython.Py_ssize_t = _COLUMNS * self.count
+        at: cython.Py_ssize_t = columns.COLUMNS * self.count
         self._numbers[at] = deadline
         self._numbers[at + 1] = id
         self._numbers[at + 2] = enqueue
@@ -282,15 +275,15 @@ class BlockBuilder:
 
     def last_key(self) -> tuple:
         """Gives the key of the last entry."""
-        at: cython.Py_ssize_t = _COLUMNS * (self.count - 1)
+        at: cython.Py_ssize_t = columns.COLUMNS * (self.count - 1)
         return self._numbers[at], self._numbers[at + 1]
 
     def id_bounds(self) -> tuple:
         """Gives the smallest and the largest id."""
-        least: cython.ulonglong = self._numbers[_ID]
+        least: cython.ulonglong = self._numbers[columns.ID]
         most: cython.ulonglong = least
         at: cython.Py_ssize_t
-        for at in range(_ID, _COLUMNS * self.count, _COLUMNS):
+        for at in range(columns.ID, columns.COLUMNS * self.count, columns.COLUMNS):
             least = min(least, self._numbers[at])
             most = max(most, self._numbers[at])
         return least, most
@@ -308,14 +301,14 @@ class BlockBuilder:
         """Copies the ids of the entries to a place."""
         at: cython.Py_ssize_t
         for at in range(self.count):
-            out[start + at] = self._numbers[_COLUMNS * at + _ID]
+            out[start + at] = self._numbers[columns.COLUMNS * at + columns.ID]
 
     def counts(self) -> tuple:
         """Gives how many entries are pending items, tombstones and buried ones."""
         tombstones: cython.Py_ssize_t = 0
         buried: cython.Py_ssize_t = 0
         at: cython.Py_ssize_t
-        for at in range(_ATTRIBUTES, _COLUMNS * self.count, _COLUMNS):
+        for at in range(columns.ATTRIBUTES, columns.COLUMNS * self.count, columns.COLUMNS):
             if self._numbers[at] == 1:
                 tombstones += 1
             elif self._numbers[at] == 2:
@@ -325,12 +318,12 @@ class BlockBuilder:
     def take(self) -> bytes:
         """Gives the bytes of the block and begins the next one."""
         # No column takes more than 64 bits an entry.
-        most: cython.Py_ssize_t = _HEAD + 8 * _COLUMNS * self.count
+        most: cython.Py_ssize_t = columns.HEAD + 8 * columns.COLUMNS * self.count
         buffer: object = bytearray(most + self._reasons_end + self._values_end)
         out: cython.uchar[::1] = memoryview(buffer)
-        position: cython.Py_ssize_t = _HEAD
+        position: cython.Py_ssize_t = columns.HEAD
         column: cython.Py_ssize_t
-        for column in range(_COLUMNS):
+        for column in range(columns.COLUMNS):
             position = self._put_column(out, 0, position, column)
         end: cython.Py_ssize_t = position + self._reasons_end
         copy_bytes(out, position, self._reasons, 0, self._reasons_end)
@@ -351,8 +344,8 @@ class BlockBuilder:
     ) -> cython.Py_ssize_t:
         """Writes base, width and bits of one column of a body; gives where its bits end."""
         # Neither a tombstone nor a time that is not may pull the base down.
-        is_of_items: cython.bint = column >= _ENQUEUE and column <= _COUNT
-        is_requeue: cython.bint = column == _REQUEUE
+        is_of_items: cython.bint = column >= columns.ENQUEUE and column <= columns.COUNT
+        is_requeue: cython.bint = column == columns.REQUEUE
         more: cython.ulonglong = 1 if is_requeue else 0
         number: cython.ulonglong
         least: cython.ulonglong = 0
@@ -360,9 +353,9 @@ class BlockBuilder:
         found: cython.bint = False
         at: cython.Py_ssize_t
         for at in range(self.count):
-            if is_of_items and self._numbers[_COLUMNS * at + _ATTRIBUTES] & 1:
+            if is_of_items and self._numbers[columns.COLUMNS * at + columns.ATTRIBUTES] & 1:
                 continue
-            number = self._numbers[_COLUMNS * at + column]
+            number = self._numbers[columns.COLUMNS * at + column]
             if is_requeue and number == 0:
                 continue
             if not found or number < least:
@@ -374,15 +367,17 @@ class BlockBuilder:
         if found:
             width = width_of(most - least + more)
         put_number(out, body + 8 * column, least, 8)
-        put_number(out, body + 8 * _COLUMNS + column, cython.cast(cython.ulonglong, width), 1)
+        put_number(
+            out, body + 8 * columns.COLUMNS + column, cython.cast(cython.ulonglong, width), 1
+        )
         if width == 0:
             return position
         bit: cython.Py_ssize_t = 0
         for at in range(self.count):
-            number = self._numbers[_COLUMNS * at + column]
-            if not (is_of_items and self._numbers[_COLUMNS * at + _ATTRIBUTES] & 1) and not (
-                is_requeue and number == 0
-            ):
+            number = self._numbers[columns.COLUMNS * at + column]
+            if not (
+                is_of_items and self._numbers[columns.COLUMNS * at + columns.ATTRIBUTES] & 1
+            ) and not (is_requeue and number == 0):
                 put_bits(out, position, bit, width, number - least + more)
             bit += width
         return position + ((self.count * width + 7) >> 3)

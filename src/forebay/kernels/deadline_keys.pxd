@@ -1,7 +1,4 @@
 # What other compiled kernels use of deadline_keys.py, without a Python call in between.
-cdef Py_ssize_t ROW
-
-
 cdef class KeyHeap:
     cdef readonly Py_ssize_t count
     cdef readonly unsigned long long deadline

@@ -13,11 +13,14 @@ try:
 except ImportError:
     from forebay.kernels import stand_in as cython
 
+if cython.compiled:
+    from cython.cimports.forebay.kernels import deadline_fields as fields
+else:
+    from forebay.kernels import deadline_fields as fields
+
 _CELL = cython.declare(cython.Py_ssize_t, 3)
 # deadline | id | the next row of the same slot, plus 1 | state | four numbers of the user's
-ROW = cython.declare(cython.Py_ssize_t, 8)
 _NEXT = cython.declare(cython.Py_ssize_t, 2)
-_STATE = cython.declare(cython.Py_ssize_t, 3)
 _FIRST_ROWS = cython.declare(cython.Py_ssize_t, 64)
 _SPREAD = cython.declare(cython.ulonglong, 0x9E3779B97F4A7C15)
 _MASK = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF)
@@ -142,7 +145,7 @@ class KeyTable:
     """
 
     def __init__(self, dense: cython.bint = False) -> None:
-        self._rows = memoryview(bytearray(8 * ROW * _FIRST_ROWS)).cast("Q")
+        self._rows = memoryview(bytearray(8 * fields.ROW * _FIRST_ROWS)).cast("Q")
         self._heads = memoryview(bytearray(16 * _FIRST_ROWS)).cast("Q")
         self._dense = dense
         self._use_shift(64 - 7)
@@ -167,9 +170,9 @@ class KeyTable:
         at: cython.Py_ssize_t = cython.cast(cython.Py_ssize_t, self._heads[self._slot(id)])
         while at > 0:
             at -= 1
-            if self._rows[ROW * at + 1] == id and self._rows[ROW * at] == deadline:
+            if self._rows[fields.ROW * at + 1] == id and self._rows[fields.ROW * at] == deadline:
                 return at
-            at = cython.cast(cython.Py_ssize_t, self._rows[ROW * at + _NEXT])
+            at = cython.cast(cython.Py_ssize_t, self._rows[fields.ROW * at + _NEXT])
         return -1
 
     def insert(
@@ -179,32 +182,32 @@ class KeyTable:
         row: cython.Py_ssize_t
         if self._free > 0:
             row = self._free - 1
-            self._free = cython.cast(cython.Py_ssize_t, self._rows[ROW * row + _NEXT])
+            self._free = cython.cast(cython.Py_ssize_t, self._rows[fields.ROW * row + _NEXT])
         else:
-            if ROW * self.used == len(self._rows):
+            if fields.ROW * self.used == len(self._rows):
                 self._grow_rows()
             row = self.used
             self.used += 1
         self.count += 1
-        self._rows[ROW * row] = deadline
-        self._rows[ROW * row + 1] = id
-        self._rows[ROW * row + _STATE] = state
+        self._rows[fields.ROW * row] = deadline
+        self._rows[fields.ROW * row + 1] = id
+        self._rows[fields.ROW * row + fields.STATE] = state
         self._link(row)
         return row
 
     def remove(self, row: cython.Py_ssize_t) -> None:
         """Frees a row."""
-        slot: cython.Py_ssize_t = self._slot(self._rows[ROW * row + 1])
-        after: cython.ulonglong = self._rows[ROW * row + _NEXT]
+        slot: cython.Py_ssize_t = self._slot(self._rows[fields.ROW * row + 1])
+        after: cython.ulonglong = self._rows[fields.ROW * row + _NEXT]
         at: cython.Py_ssize_t = cython.cast(cython.Py_ssize_t, self._heads[slot]) - 1
         if at == row:
             self._heads[slot] = after
         else:
-            while cython.cast(cython.Py_ssize_t, self._rows[ROW * at + _NEXT]) - 1 != row:
-                at = cython.cast(cython.Py_ssize_t, self._rows[ROW * at + _NEXT]) - 1
-            self._rows[ROW * at + _NEXT] = after
-        self._rows[ROW * row + _STATE] = 0
-        self._rows[ROW * row + _NEXT] = cython.cast(cython.ulonglong, self._free)
+            while cython.cast(cython.Py_ssize_t, self._rows[fields.ROW * at + _NEXT]) - 1 != row:
+                at = cython.cast(cython.Py_ssize_t, self._rows[fields.ROW * at + _NEXT]) - 1
+            self._rows[fields.ROW * at + _NEXT] = after
+        self._rows[fields.ROW * row + fields.STATE] = 0
+        self._rows[fields.ROW * row + _NEXT] = cython.cast(cython.ulonglong, self._free)
         self._free = row + 1
         self.count -= 1
 
@@ -212,8 +215,8 @@ class KeyTable:
     @cython.inline
     @cython.exceptval(check=False)
     def _link(self, row: cython.Py_ssize_t) -> cython.void:
-        slot: cython.Py_ssize_t = self._slot(self._rows[ROW * row + 1])
-        self._rows[ROW * row + _NEXT] = self._heads[slot]
+        slot: cython.Py_ssize_t = self._slot(self._rows[fields.ROW * row + 1])
+        self._rows[fields.ROW * row + _NEXT] = self._heads[slot]
         self._heads[slot] = cython.cast(cython.ulonglong, row + 1)
 
     @cython.cfunc

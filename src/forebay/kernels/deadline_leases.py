@@ -15,14 +15,14 @@ except ImportError:
     from forebay.kernels import stand_in as cython
 
 if cython.compiled:
+    from cython.cimports.forebay.kernels import deadline_fields as fields
     from cython.cimports.forebay.kernels.deadline_keys import KeyHeap, KeyTable
 else:
+    from forebay.kernels import deadline_fields as fields
     from forebay.kernels.deadline_keys import KeyHeap, KeyTable
 
 _WORKING = cython.declare(cython.ulonglong, 1)
 _RETURNED = cython.declare(cython.ulonglong, 2)
-_ROW = cython.declare(cython.Py_ssize_t, 8)
-_STATE = cython.declare(cython.Py_ssize_t, 3)
 _UNTIL = cython.declare(cython.Py_ssize_t, 4)
 _COUNT = cython.declare(cython.Py_ssize_t, 5)
 # So many ends of leases that are over may be in the heap, and as many again as there are leases.
@@ -52,8 +52,8 @@ class Leases(KeyTable):
         row: cython.Py_ssize_t = self.find(deadline, id)
         if row < 0:
             row = self.insert(deadline, id, _WORKING)
-        self._rows[_ROW * row + _STATE] = _WORKING
-        self._rows[_ROW * row + _COUNT] = dequeued
+        self._rows[fields.ROW * row + fields.STATE] = _WORKING
+        self._rows[fields.ROW * row + _COUNT] = dequeued
         self._until(row, until_ms)
         self.working += 1
 
@@ -66,7 +66,7 @@ class Leases(KeyTable):
     def give_back(self, deadline: cython.ulonglong, id: cython.ulonglong) -> None:
         """Lets an item be given out again."""
         row: cython.Py_ssize_t = self.find(deadline, id)
-        self._rows[_ROW * row + _STATE] = _RETURNED
+        self._rows[fields.ROW * row + fields.STATE] = _RETURNED
         self.working -= 1
         self.returned.push(deadline, id, cython.cast(cython.ulonglong, row))
 
@@ -74,7 +74,7 @@ class Leases(KeyTable):
         """Forgets an item that is gone, if it was given out at all."""
         row: cython.Py_ssize_t = self.find(deadline, id)
         if row >= 0:
-            if self._rows[_ROW * row + _STATE] == _WORKING:
+            if self._rows[fields.ROW * row + fields.STATE] == _WORKING:
                 self.working -= 1
             self.remove(row)
 
@@ -85,8 +85,8 @@ class Leases(KeyTable):
         row: cython.Py_ssize_t = self.find(deadline, id)
         return (
             row >= 0
-            and self._rows[_ROW * row + _STATE] == _WORKING
-            and self._rows[_ROW * row + _COUNT] == dequeued
+            and self._rows[fields.ROW * row + fields.STATE] == _WORKING
+            and self._rows[fields.ROW * row + _COUNT] == dequeued
         )
 
     def expire(self, now_ms: cython.ulonglong) -> None:
@@ -95,9 +95,9 @@ class Leases(KeyTable):
         ends: KeyHeap = self._ends
         # The end of a lease stands where a deadline would.
         while ends.count > 0 and ends.deadline <= now_ms:
-            at = _ROW * cython.cast(cython.Py_ssize_t, ends.tag)
+            at = fields.ROW * cython.cast(cython.Py_ssize_t, ends.tag)
             if (
-                self._rows[at + _STATE] == _WORKING
+                self._rows[at + fields.STATE] == _WORKING
                 and self._rows[at + 1] == ends.id
                 and self._rows[at + _UNTIL] == ends.deadline
             ):
@@ -108,8 +108,8 @@ class Leases(KeyTable):
         """Gives how many items that are given out have a deadline up to a time."""
         count: cython.longlong = 0
         at: cython.Py_ssize_t
-        for at in range(0, _ROW * self.used, _ROW):
-            if self._rows[at + _STATE] == _WORKING and self._rows[at] <= now_ms:
+        for at in range(0, fields.ROW * self.used, fields.ROW):
+            if self._rows[at + fields.STATE] == _WORKING and self._rows[at] <= now_ms:
                 count += 1
         return count
 
@@ -122,9 +122,9 @@ class Leases(KeyTable):
         at: cython.Py_ssize_t
         returned: KeyHeap = self.returned
         while returned.count > 0:
-            at = _ROW * cython.cast(cython.Py_ssize_t, returned.tag)
+            at = fields.ROW * cython.cast(cython.Py_ssize_t, returned.tag)
             if (
-                self._rows[at + _STATE] == _RETURNED
+                self._rows[at + fields.STATE] == _RETURNED
                 and self._rows[at + 1] == returned.id
                 and self._rows[at] == returned.deadline
             ):
@@ -137,8 +137,8 @@ class Leases(KeyTable):
         deadline: cython.ulonglong = _LAST
         id: cython.ulonglong = 0
         at: cython.Py_ssize_t
-        for at in range(0, _ROW * self.used, _ROW):
-            if self._rows[at + _STATE] != 0 and (
+        for at in range(0, fields.ROW * self.used, fields.ROW):
+            if self._rows[at + fields.STATE] != 0 and (
                 self._rows[at] < deadline
                 or (self._rows[at] == deadline and self._rows[at + 1] < id)
             ):
@@ -148,10 +148,12 @@ class Leases(KeyTable):
 
     @cython.cfunc
     def _until(self, row: cython.Py_ssize_t, until_ms: cython.ulonglong) -> cython.void:
-        self._rows[_ROW * row + _UNTIL] = until_ms
+        self._rows[fields.ROW * row + _UNTIL] = until_ms
         if self._ends.count > 2 * self.count + _STALE_MAX:
             self._drop_stale()
-        self._ends.push(until_ms, self._rows[_ROW * row + 1], cython.cast(cython.ulonglong, row))
+        self._ends.push(
+            until_ms, self._rows[fields.ROW * row + 1], cython.cast(cython.ulonglong, row)
+        )
 
     @cython.cfunc
     def _drop_stale(self) -> object:
@@ -159,9 +161,9 @@ class Leases(KeyTable):
         self._ends = KeyHeap()
         row: cython.Py_ssize_t
         for row in range(self.used):
-            if self._rows[_ROW * row + _STATE] == _WORKING:
+            if self._rows[fields.ROW * row + fields.STATE] == _WORKING:
                 self._ends.push(
-                    self._rows[_ROW * row + _UNTIL],
-                    self._rows[_ROW * row + 1],
+                    self._rows[fields.ROW * row + _UNTIL],
+                    self._rows[fields.ROW * row + 1],
                     cython.cast(cython.ulonglong, row),
                 )

@@ -17,28 +17,21 @@ except ImportError:
     from forebay.kernels import stand_in as cython
 
 if cython.compiled:
+    from cython.cimports.forebay.kernels import deadline_fields as fields
     from cython.cimports.forebay.kernels.deadline_build import BlockBuilder
     from cython.cimports.forebay.kernels.deadline_item import DeadlineItem, make_item
     from cython.cimports.forebay.kernels.deadline_keys import KeyHeap, KeyTable, grown
     from cython.cimports.forebay.kernels.deadline_sort import sort
 else:
+    from forebay.kernels import deadline_fields as fields
     from forebay.kernels.deadline_build import BlockBuilder
     from forebay.kernels.deadline_item import DeadlineItem, make_item
     from forebay.kernels.deadline_keys import KeyHeap, KeyTable
     from forebay.kernels.deadline_sort import sort
 
 ITEM, TOMBSTONE, MARK = 1, 2, 4
-_ITEM = cython.declare(cython.ulonglong, 1)
-_TOMBSTONE = cython.declare(cython.ulonglong, 2)
-_MARK = cython.declare(cython.ulonglong, 4)
-_ROW = cython.declare(cython.Py_ssize_t, 8)
 # What is sorted: deadline, id, row.
 _CELL = cython.declare(cython.Py_ssize_t, 3)
-_STATE = cython.declare(cython.Py_ssize_t, 3)
-# When it was enqueued; of a mark, when it was given out.
-_TIME = cython.declare(cython.Py_ssize_t, 4)
-_REQUEUE = cython.declare(cython.Py_ssize_t, 5)
-_COUNT = cython.declare(cython.Py_ssize_t, 6)
 # The bit of a deadline that says that an item is buried.
 _BURIED_BIT = cython.declare(cython.ulonglong, 1 << 47)
 _BURIED = cython.declare(cython.ulonglong, 2)
@@ -81,10 +74,10 @@ class Memory(KeyTable):
         """Takes an item in and gives its row; `show` lets it be given out. -1: it is known."""
         row: cython.Py_ssize_t = self.find(deadline, id)
         if row < 0:
-            row = self.insert(deadline, id, _ITEM)
-        elif self._rows[_ROW * row + _STATE] == _MARK:
-            dequeued = max(dequeued, self._rows[_ROW * row + _COUNT])
-            self._rows[_ROW * row + _STATE] = _ITEM
+            row = self.insert(deadline, id, fields.ITEM)
+        elif self._rows[fields.ROW * row + fields.STATE] == fields.MARK:
+            dequeued = max(dequeued, self._rows[fields.ROW * row + fields.COUNT])
+            self._rows[fields.ROW * row + fields.STATE] = fields.ITEM
         else:
             return -1
         self._keep(row, enqueue, requeue, dequeued, reason, value)
@@ -99,7 +92,7 @@ class Memory(KeyTable):
         shown: cython.bint,
     ) -> None:
         """Takes in an item of an id that nobody had before; `shown`: it may be given out."""
-        row: cython.Py_ssize_t = self.insert(deadline, id, _ITEM)
+        row: cython.Py_ssize_t = self.insert(deadline, id, fields.ITEM)
         self._keep(row, enqueue, 0, 0, b"", value)
         if shown:
             self.order.push(deadline, id, cython.cast(cython.ulonglong, row))
@@ -116,9 +109,9 @@ class Memory(KeyTable):
         value: object,
     ) -> object:
         """Fills the row of an item and counts it."""
-        self._rows[_ROW * row + _TIME] = enqueue
-        self._rows[_ROW * row + _REQUEUE] = requeue
-        self._rows[_ROW * row + _COUNT] = dequeued
+        self._rows[fields.ROW * row + fields.TIME] = enqueue
+        self._rows[fields.ROW * row + fields.REQUEUE] = requeue
+        self._rows[fields.ROW * row + fields.COUNT] = dequeued
         if row < len(self._values):
             self._values[row] = value
         else:
@@ -137,7 +130,7 @@ class Memory(KeyTable):
         if len(cython.cast(bytes, reason)) > 0:
             self._reasons[row] = reason
         self.bytes += len(cython.cast(bytes, value)) + len(cython.cast(bytes, reason)) + _ITEM_BYTES
-        self._count(self._rows[_ROW * row], 1)
+        self._count(self._rows[fields.ROW * row], 1)
 
     def add_fresh(
         self,
@@ -156,25 +149,29 @@ class Memory(KeyTable):
     def show(self, deadline: cython.ulonglong, id: cython.ulonglong) -> None:
         """Lets an item be given out."""
         row: cython.Py_ssize_t = self.find(deadline, id)
-        if deadline < _BURIED_BIT and row >= 0 and self._rows[_ROW * row + _STATE] == _ITEM:
+        if (
+            deadline < _BURIED_BIT
+            and row >= 0
+            and self._rows[fields.ROW * row + fields.STATE] == fields.ITEM
+        ):
             self.order.push(deadline, id, cython.cast(cython.ulonglong, row))
 
     def show_all(self) -> None:
         """Lets all items be given out, of which none was shown."""
         row: cython.Py_ssize_t
         for row in range(self.used):
-            if self._rows[_ROW * row + _STATE] == _ITEM:
-                self.show(self._rows[_ROW * row], self._rows[_ROW * row + 1])
+            if self._rows[fields.ROW * row + fields.STATE] == fields.ITEM:
+                self.show(self._rows[fields.ROW * row], self._rows[fields.ROW * row + 1])
 
     def kill(self, deadline: cython.ulonglong, id: cython.ulonglong) -> None:
         """Takes an item away, wherever it is."""
         row: cython.Py_ssize_t = self.find(deadline, id)
         if row < 0:
-            self.insert(deadline, id, _TOMBSTONE)
+            self.insert(deadline, id, fields.TOMBSTONE)
             self._note_far(deadline, id)
-        elif self._rows[_ROW * row + _STATE] == _MARK:
-            self._rows[_ROW * row + _STATE] = _TOMBSTONE
-        elif self._rows[_ROW * row + _STATE] == _TOMBSTONE:
+        elif self._rows[fields.ROW * row + fields.STATE] == fields.MARK:
+            self._rows[fields.ROW * row + fields.STATE] = fields.TOMBSTONE
+        elif self._rows[fields.ROW * row + fields.STATE] == fields.TOMBSTONE:
             return
         else:
             self.bytes -= len(cython.cast(bytes, self._values[row])) + _ITEM_BYTES
@@ -194,15 +191,15 @@ class Memory(KeyTable):
         """Notes that an item was given out, so many times by now."""
         row: cython.Py_ssize_t = self.find(deadline, id)
         if row < 0:
-            row = self.insert(deadline, id, _MARK)
-            self._rows[_ROW * row + _COUNT] = 0
+            row = self.insert(deadline, id, fields.MARK)
+            self._rows[fields.ROW * row + fields.COUNT] = 0
             self._note_far(deadline, id)
-        state: cython.ulonglong = self._rows[_ROW * row + _STATE]
-        if state == _TOMBSTONE or self._rows[_ROW * row + _COUNT] >= dequeued:
+        state: cython.ulonglong = self._rows[fields.ROW * row + fields.STATE]
+        if state == fields.TOMBSTONE or self._rows[fields.ROW * row + fields.COUNT] >= dequeued:
             return
-        self._rows[_ROW * row + _COUNT] = dequeued
-        if state == _MARK:
-            self._rows[_ROW * row + _TIME] = time_ms
+        self._rows[fields.ROW * row + fields.COUNT] = dequeued
+        if state == fields.MARK:
+            self._rows[fields.ROW * row + fields.TIME] = time_ms
 
     @cython.cfunc
     @cython.inline
@@ -228,35 +225,35 @@ class Memory(KeyTable):
     def state(self, deadline: cython.ulonglong, id: cython.ulonglong) -> cython.ulonglong:
         """Gives what is known of a key: ITEM, TOMBSTONE, MARK, or 0."""
         row: cython.Py_ssize_t = self.find(deadline, id)
-        return self._rows[_ROW * row + _STATE] if row >= 0 else 0
+        return self._rows[fields.ROW * row + fields.STATE] if row >= 0 else 0
 
     def dequeue_count(self, deadline: cython.ulonglong, id: cython.ulonglong) -> cython.ulonglong:
         """Gives how often an item was given out, as far as it is known here."""
         row: cython.Py_ssize_t = self.find(deadline, id)
-        if row < 0 or self._rows[_ROW * row + _STATE] == _TOMBSTONE:
+        if row < 0 or self._rows[fields.ROW * row + fields.STATE] == fields.TOMBSTONE:
             return 0
-        return self._rows[_ROW * row + _COUNT]
+        return self._rows[fields.ROW * row + fields.COUNT]
 
     def row(self, at: cython.Py_ssize_t) -> tuple:
         """Gives an item as a block does: deadline, id, attributes, times, count, reason, value."""
-        base: cython.Py_ssize_t = _ROW * at
+        base: cython.Py_ssize_t = fields.ROW * at
         deadline: cython.ulonglong = self._rows[base]
         attributes: cython.ulonglong = _BURIED if deadline >= _BURIED_BIT else 0
         numbers: tuple = (deadline, self._rows[base + 1], attributes)
-        times: tuple = (self._rows[base + _TIME], self._rows[base + _REQUEUE])
-        count: cython.ulonglong = self._rows[base + _COUNT]
+        times: tuple = (self._rows[base + fields.TIME], self._rows[base + fields.REQUEUE])
+        count: cython.ulonglong = self._rows[base + fields.COUNT]
         return (*numbers, *times, count, self._reasons.get(at, b""), self._values[at])
 
     @cython.ccall
     def item(self, at: cython.Py_ssize_t, dequeued: cython.ulonglong) -> DeadlineItem:
         """Gives an item that is not buried, as users get it, with the higher of two counts."""
-        base: cython.Py_ssize_t = _ROW * at
+        base: cython.Py_ssize_t = fields.ROW * at
         return make_item(
             self._rows[base],
             self._rows[base + 1],
-            self._rows[base + _TIME],
-            self._rows[base + _REQUEUE],
-            max(dequeued, self._rows[base + _COUNT]),
+            self._rows[base + fields.TIME],
+            self._rows[base + fields.REQUEUE],
+            max(dequeued, self._rows[base + fields.COUNT]),
             self._values[at],
         )
 
@@ -266,9 +263,12 @@ class Memory(KeyTable):
         at: cython.Py_ssize_t = cython.cast(cython.Py_ssize_t, self._heads[self._slot(id)])
         while at > 0:
             at -= 1
-            if self._rows[_ROW * at + 1] == id and self._rows[_ROW * at + _STATE] == _ITEM:
-                keys.append((self._rows[_ROW * at], id))
-            at = cython.cast(cython.Py_ssize_t, self._rows[_ROW * at + 2])
+            if (
+                self._rows[fields.ROW * at + 1] == id
+                and self._rows[fields.ROW * at + fields.STATE] == fields.ITEM
+            ):
+                keys.append((self._rows[fields.ROW * at], id))
+            at = cython.cast(cython.Py_ssize_t, self._rows[fields.ROW * at + 2])
         return keys
 
     def settle(self) -> cython.bint:
@@ -276,9 +276,9 @@ class Memory(KeyTable):
         at: cython.Py_ssize_t
         order: KeyHeap = self.order
         while order.count > 0:
-            at = _ROW * cython.cast(cython.Py_ssize_t, order.tag)
+            at = fields.ROW * cython.cast(cython.Py_ssize_t, order.tag)
             if (
-                self._rows[at + _STATE] == _ITEM
+                self._rows[at + fields.STATE] == fields.ITEM
                 and self._rows[at + 1] == order.id
                 and self._rows[at] == order.deadline
             ):
@@ -291,10 +291,10 @@ class Memory(KeyTable):
         count: cython.longlong = 0
         row: cython.Py_ssize_t
         for row in range(self.used):
-            if self._rows[_ROW * row] <= now_ms:
-                if self._rows[_ROW * row + _STATE] == _ITEM:
+            if self._rows[fields.ROW * row] <= now_ms:
+                if self._rows[fields.ROW * row + fields.STATE] == fields.ITEM:
                     count += 1
-                elif self._rows[_ROW * row + _STATE] == _TOMBSTONE:
+                elif self._rows[fields.ROW * row + fields.STATE] == fields.TOMBSTONE:
                     count -= 1
         return count
 
@@ -303,7 +303,7 @@ class Memory(KeyTable):
         row: cython.Py_ssize_t
         count: cython.Py_ssize_t = 0
         for row in range(self.used):
-            if self._rows[_ROW * row + _STATE] == state:
+            if self._rows[fields.ROW * row + fields.STATE] == state:
                 count += 1
         found: object = memoryview(bytearray(8 * count)).cast("Q")
         if count > 0:
@@ -322,9 +322,9 @@ class Memory(KeyTable):
         at: cython.Py_ssize_t = 0
         row: cython.Py_ssize_t
         for row in range(self.used):
-            if self._rows[_ROW * row + _STATE] == state:
-                cells[at] = self._rows[_ROW * row]
-                cells[at + 1] = self._rows[_ROW * row + 1]
+            if self._rows[fields.ROW * row + fields.STATE] == state:
+                cells[at] = self._rows[fields.ROW * row]
+                cells[at + 1] = self._rows[fields.ROW * row + 1]
                 cells[at + 2] = cython.cast(cython.ulonglong, row)
                 at += _CELL
         at = sort(cells, count, _CELL, 2)
@@ -344,24 +344,24 @@ class Memory(KeyTable):
         attributes: cython.ulonglong
         while at < len(rows):
             row = cython.cast(cython.Py_ssize_t, rows[at])
-            base = _ROW * row
-            state = self._rows[base + _STATE]
+            base = fields.ROW * row
+            state = self._rows[base + fields.STATE]
             deadline = self._rows[base]
             attributes = 0
-            if state == _ITEM:
+            if state == fields.ITEM:
                 value = self._values[row]
                 reason = self._reasons.get(row, b"")
                 attributes = _BURIED if deadline >= _BURIED_BIT else 0
-            elif state == _TOMBSTONE:
+            elif state == fields.TOMBSTONE:
                 attributes = 1
             if not builder.fits(len(value) + len(reason)):
                 break
             builder.add(
                 deadline,
                 self._rows[base + 1],
-                0 if state == _TOMBSTONE else self._rows[base + _TIME],
-                self._rows[base + _REQUEUE] if state == _ITEM else 0,
-                0 if state == _TOMBSTONE else self._rows[base + _COUNT],
+                0 if state == fields.TOMBSTONE else self._rows[base + fields.TIME],
+                self._rows[base + fields.REQUEUE] if state == fields.ITEM else 0,
+                0 if state == fields.TOMBSTONE else self._rows[base + fields.COUNT],
                 attributes,
                 reason,
                 value,

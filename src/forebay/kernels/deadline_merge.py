@@ -15,10 +15,12 @@ except ImportError:
     from forebay.kernels import stand_in as cython
 
 if cython.compiled:
+    from cython.cimports.forebay.kernels import deadline_columns as columns
     from cython.cimports.forebay.kernels.deadline_block import Block
     from cython.cimports.forebay.kernels.deadline_keys import KeyHeap
     from cython.cimports.forebay.kernels.deadline_source import Sources
 else:
+    from forebay.kernels import deadline_columns as columns
     from forebay.kernels.deadline_block import Block
     from forebay.kernels.deadline_keys import KeyHeap
     from forebay.kernels.deadline_source import Sources
@@ -32,14 +34,6 @@ _FULL = cython.declare(cython.int, 2)
 _NO_ROOM = cython.declare(cython.int, 3)
 _ITEMS = cython.declare(cython.ulonglong, 1)
 _TOMBSTONES = cython.declare(cython.ulonglong, 2)
-# Columns of a block.
-_DEADLINE = cython.declare(cython.Py_ssize_t, 0)
-_ID = cython.declare(cython.Py_ssize_t, 1)
-_ENQUEUE = cython.declare(cython.Py_ssize_t, 2)
-_COUNT = cython.declare(cython.Py_ssize_t, 4)
-_ATTRIBUTES = cython.declare(cython.Py_ssize_t, 5)
-_REASON = cython.declare(cython.Py_ssize_t, 6)
-_VALUE = cython.declare(cython.Py_ssize_t, 7)
 
 
 @cython.cclass
@@ -108,8 +102,8 @@ class Merger:
         """Has the hungry source take part again."""
         self._hungry_count -= 1
         self._heap.push(
-            self._sources.number(self.source, _DEADLINE),
-            self._sources.number(self.source, _ID),
+            self._sources.number(self.source, columns.DEADLINE),
+            self._sources.number(self.source, columns.ID),
             cython.cast(cython.ulonglong, self.source),
         )
 
@@ -168,8 +162,8 @@ class Merger:
             self._note(source)
             if self._sources.advance(source):
                 self._heap.replace(
-                    self._sources.number(source, _DEADLINE),
-                    self._sources.number(source, _ID),
+                    self._sources.number(source, columns.DEADLINE),
+                    self._sources.number(source, columns.ID),
                     self._heap.tag,
                 )
             else:
@@ -186,8 +180,8 @@ class Merger:
         if kind == _TOMBSTONES:
             self._dead = True
             return
-        count: cython.ulonglong = self._sources.number(source, _COUNT)
-        time_ms: cython.ulonglong = self._sources.number(source, _ENQUEUE)
+        count: cython.ulonglong = self._sources.number(source, columns.COUNT)
+        time_ms: cython.ulonglong = self._sources.number(source, columns.ENQUEUE)
         if count >= self._count:
             self._count = count
             self._time_ms = time_ms
@@ -195,11 +189,11 @@ class Merger:
             self._has_item = True
             self._enqueue_ms = time_ms
             self._requeue_ms = self._sources.requeue_ms(source)
-            self._attributes = self._sources.number(source, _ATTRIBUTES)
+            self._attributes = self._sources.number(source, columns.ATTRIBUTES)
             self._reason_at = self._sources.reason_at(source)
-            self._reason_size = self._sources.number(source, _REASON)
+            self._reason_size = self._sources.number(source, columns.REASON)
             self._value_at = self._sources.value_at(source)
-            self._value_size = self._sources.number(source, _VALUE)
+            self._value_size = self._sources.number(source, columns.VALUE)
 
     @cython.cfunc
     @cython.nogil

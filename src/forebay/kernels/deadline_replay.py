@@ -11,19 +11,14 @@ except ImportError:
     from forebay.kernels import stand_in as cython
 
 if cython.compiled:
+    from cython.cimports.forebay.kernels import deadline_fields as fields
     from cython.cimports.forebay.kernels.deadline_memory import Memory
     from cython.cimports.forebay.kernels.little import put_bytes, put_number
 else:
+    from forebay.kernels import deadline_fields as fields
     from forebay.kernels.deadline_memory import Memory
     from forebay.kernels.little import put_bytes, put_number
 
-_TOMBSTONE = cython.declare(cython.ulonglong, 2)
-_MARK = cython.declare(cython.ulonglong, 4)
-_ROW = cython.declare(cython.Py_ssize_t, 8)
-_STATE = cython.declare(cython.Py_ssize_t, 3)
-_TIME = cython.declare(cython.Py_ssize_t, 4)
-_REQUEUE = cython.declare(cython.Py_ssize_t, 5)
-_COUNT = cython.declare(cython.Py_ssize_t, 6)
 _BURIED_BIT = cython.declare(cython.ulonglong, 1 << 47)
 _BURIED = cython.declare(cython.ulonglong, 2)
 # What records of a log take beside reason and value.
@@ -56,7 +51,7 @@ def put_records(
     position: cython.Py_ssize_t = 8
     size: cython.Py_ssize_t
     while row < memory.used:
-        if memory._rows[_ROW * row + _STATE] != 0:
+        if memory._rows[fields.ROW * row + fields.STATE] != 0:
             size = record_size(memory, row)
             if position + size > end and position > 8:
                 break
@@ -69,10 +64,10 @@ def put_records(
 @cython.ccall
 def record_size(memory: Memory, row: cython.Py_ssize_t) -> cython.Py_ssize_t:
     """Gives what a row takes as a record of a log."""
-    state: cython.ulonglong = memory._rows[_ROW * row + _STATE]
-    if state == _TOMBSTONE:
+    state: cython.ulonglong = memory._rows[fields.ROW * row + fields.STATE]
+    if state == fields.TOMBSTONE:
         return _LOG_TOMBSTONE
-    if state == _MARK:
+    if state == fields.MARK:
         return _LOG_DEQUEUED
     if state == 0:
         return 0
@@ -86,25 +81,25 @@ def _put_record(
     position: cython.Py_ssize_t,
     row: cython.Py_ssize_t,
 ) -> object:
-    at: cython.Py_ssize_t = _ROW * row
-    state: cython.ulonglong = memory._rows[at + _STATE]
+    at: cython.Py_ssize_t = fields.ROW * row
+    state: cython.ulonglong = memory._rows[at + fields.STATE]
     deadline: cython.ulonglong = memory._rows[at]
     put_number(out, position + 1, deadline, 6)
     put_number(out, position + 7, memory._rows[at + 1], 8)
-    if state == _TOMBSTONE:
+    if state == fields.TOMBSTONE:
         put_number(out, position, 3, 1)
         return
-    if state == _MARK:
+    if state == fields.MARK:
         put_number(out, position, 4, 1)
-        put_number(out, position + 15, memory._rows[at + _COUNT], 4)
-        put_number(out, position + 19, memory._rows[at + _TIME], 6)
+        put_number(out, position + 15, memory._rows[at + fields.COUNT], 4)
+        put_number(out, position + 19, memory._rows[at + fields.TIME], 6)
         return
     reason: bytes = memory._reasons.get(row, b"")
     value: bytes = memory._values[row]
     put_number(out, position, 2, 1)
-    put_number(out, position + 15, memory._rows[at + _TIME], 6)
-    put_number(out, position + 21, memory._rows[at + _REQUEUE], 6)
-    put_number(out, position + 27, memory._rows[at + _COUNT], 4)
+    put_number(out, position + 15, memory._rows[at + fields.TIME], 6)
+    put_number(out, position + 21, memory._rows[at + fields.REQUEUE], 6)
+    put_number(out, position + 27, memory._rows[at + fields.COUNT], 4)
     put_number(out, position + 31, _BURIED if deadline >= _BURIED_BIT else 0, 1)
     put_number(out, position + 32, cython.cast(cython.ulonglong, len(reason)), 2)
     put_number(out, position + 34, cython.cast(cython.ulonglong, len(value)), 4)

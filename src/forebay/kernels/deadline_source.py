@@ -16,29 +16,18 @@ except ImportError:
     from forebay.kernels import stand_in as cython
 
 if cython.compiled:
+    from cython.cimports.forebay.kernels import deadline_columns as columns
     from cython.cimports.forebay.kernels.deadline_block import Block
     from cython.cimports.forebay.kernels.little import direct
 else:
+    from forebay.kernels import deadline_columns as columns
     from forebay.kernels.deadline_block import Block
 
 # A row of the table of blocks that `feed` takes: where it begins, its number, its entries.
 _ROW = cython.declare(cython.Py_ssize_t, 3)
-# What stands before a block and its columns; see deadline_build.py and deadline_block.py.
-_BLOCK_HEAD = cython.declare(cython.ulonglong, 24)
-_HEAD = cython.declare(cython.ulonglong, 72)
+# The bases of the columns, before their widths; and what a block begins with (deadline_build.py).
 _BASES_BYTES = cython.declare(cython.ulonglong, 64)
 _MARK = cython.declare(cython.ulonglong, 0x42444246)
-_COLUMNS = cython.declare(cython.Py_ssize_t, 8)
-_DEADLINE = cython.declare(cython.Py_ssize_t, 0)
-_ID = cython.declare(cython.Py_ssize_t, 1)
-_ENQUEUE = cython.declare(cython.Py_ssize_t, 2)
-_REQUEUE = cython.declare(cython.Py_ssize_t, 3)
-_COUNT = cython.declare(cython.Py_ssize_t, 4)
-_ATTRIBUTES = cython.declare(cython.Py_ssize_t, 5)
-_REASON = cython.declare(cython.Py_ssize_t, 6)
-_VALUE = cython.declare(cython.Py_ssize_t, 7)
-_BURIED = cython.declare(cython.ulonglong, 2)
-_ENTRIES_MAX = cython.declare(cython.ulonglong, 65536)
 # The cells of a source: of its block the bases, widths and addresses of the columns, its entries,
 # its end; which entry is the next one, where its reason and value are; the address of the bytes
 # that were fed, and of the table of their blocks, how many they are, which is the
@@ -126,8 +115,8 @@ class Sources:
     def advance(self, source: cython.Py_ssize_t) -> cython.bint:
         """Goes to the next entry of a source; False if it needs more blocks."""
         base: cython.Py_ssize_t = _CELLS * source
-        self._cells[base + _REASON_AT] += self.number(source, _REASON)
-        self._cells[base + _VALUE_AT] += self.number(source, _VALUE)
+        self._cells[base + _REASON_AT] += self.number(source, columns.REASON)
+        self._cells[base + _VALUE_AT] += self.number(source, columns.VALUE)
         self._cells[base + _AT] += 1
         if self._cells[base + _AT] < self._cells[base + _ENTRIES]:
             return True
@@ -154,8 +143,8 @@ class Sources:
     @cython.exceptval(check=False)
     def requeue_ms(self, source: cython.Py_ssize_t) -> cython.ulonglong:
         """Gives when the next entry of a source was requeued last; 0: never."""
-        base: cython.ulonglong = self._cells[_CELLS * source + _BASES + _REQUEUE]
-        number: cython.ulonglong = self.number(source, _REQUEUE)
+        base: cython.ulonglong = self._cells[_CELLS * source + _BASES + columns.REQUEUE]
+        number: cython.ulonglong = self.number(source, columns.REQUEUE)
         return 0 if number == base else number - 1
 
     @cython.cfunc
@@ -170,7 +159,7 @@ class Sources:
         row += self._cells[base + _TABLE]
         start: cython.ulonglong = _word_at(row)
         room: cython.ulonglong = _word_at(row + 24) - start
-        if room < _BLOCK_HEAD + _HEAD:
+        if room < columns.BLOCK_HEAD + columns.HEAD:
             return False
         head: cython.ulonglong = self._cells[base + _DATA] + start
         count: cython.ulonglong = _number_at(head + 8, 4)
@@ -179,10 +168,10 @@ class Sources:
             _number_at(head, 4) != _MARK
             or _number_at(head + 4, 4) != _word_at(row + 8)
             or count != _word_at(row + 16)
-            or size > room - _BLOCK_HEAD
+            or size > room - columns.BLOCK_HEAD
             or size != _number_at(head + 16, 4)
             or _check(self._cells[base + _SEED], head, size) != _number_at(head + 20, 4)
-            or not self._open(source, head + _BLOCK_HEAD, size, count)
+            or not self._open(source, head + columns.BLOCK_HEAD, size, count)
         ):
             return False
         self._cells[base + _NEXT] += 1
@@ -199,13 +188,13 @@ class Sources:
         count: cython.ulonglong,
     ) -> cython.bint:
         """Goes to the first entry of a block; False if its columns and sizes are not its bytes."""
-        if size < _HEAD or count < 1 or count > _ENTRIES_MAX:
+        if size < columns.HEAD or count < 1 or count > columns.ENTRIES_MAX:
             return False
         base: cython.Py_ssize_t = _CELLS * source
-        position: cython.ulonglong = body + _HEAD
+        position: cython.ulonglong = body + columns.HEAD
         width: cython.ulonglong
         column: cython.Py_ssize_t
-        for column in range(_COLUMNS):
+        for column in range(columns.COLUMNS):
             width = _number_at(body + _BASES_BYTES + column, 1)
             if width > 64:
                 return False
@@ -219,17 +208,17 @@ class Sources:
         self._cells[base + _STOP] = stop
         self._cells[base + _ENTRIES] = count
         at: cython.ulonglong
-        if self._cells[base + _WIDTHS + _ATTRIBUTES] > 0:
+        if self._cells[base + _WIDTHS + columns.ATTRIBUTES] > 0:
             for at in range(count):
                 self._cells[base + _AT] = at
-                if self.number(source, _ATTRIBUTES) > _BURIED:
+                if self.number(source, columns.ATTRIBUTES) > columns.BURIED:
                     return False
-        elif self._cells[base + _BASES + _ATTRIBUTES] > _BURIED:
+        elif self._cells[base + _BASES + columns.ATTRIBUTES] > columns.BURIED:
             return False
         self._cells[base + _REASON_AT] = position
-        position = self._skip_sizes(source, _REASON, position)
+        position = self._skip_sizes(source, columns.REASON, position)
         self._cells[base + _VALUE_AT] = position
-        position = self._skip_sizes(source, _VALUE, position)
+        position = self._skip_sizes(source, columns.VALUE, position)
         self._cells[base + _AT] = 0
         return position == stop
 

@@ -15,11 +15,13 @@ except ImportError:
     from forebay.kernels import stand_in as cython
 
 if cython.compiled:
+    from cython.cimports.forebay.kernels import deadline_fields as fields
     from cython.cimports.forebay.kernels.deadline_build import BlockBuilder
     from cython.cimports.forebay.kernels.deadline_memory import Memory
     from cython.cimports.forebay.kernels.direct import prefetch
     from cython.cimports.forebay.kernels.little import direct
 else:
+    from forebay.kernels import deadline_fields as fields
     from forebay.kernels.deadline_build import BlockBuilder
     from forebay.kernels.deadline_memory import Memory
 
@@ -30,16 +32,9 @@ _NUMBERS = cython.declare(cython.Py_ssize_t, 8)
 _END = cython.declare(cython.Py_ssize_t, 3)
 # As many as one block may have.
 _IDS = cython.declare(cython.Py_ssize_t, 65536)
-_ROW = cython.declare(cython.Py_ssize_t, 8)
-_STATE = cython.declare(cython.Py_ssize_t, 3)
-_TIME = cython.declare(cython.Py_ssize_t, 4)
-_REQUEUE = cython.declare(cython.Py_ssize_t, 5)
-_COUNT = cython.declare(cython.Py_ssize_t, 6)
 # So many rows ahead values are fetched, and so much of each; rows twice as many.
 _AHEAD = cython.declare(cython.Py_ssize_t, 4)
 _FETCHED_BYTES = cython.declare(cython.ulonglong, 512)
-_ITEM = cython.declare(cython.ulonglong, 1)
-_TOMBSTONE = cython.declare(cython.ulonglong, 2)
 _BURIED_BIT = cython.declare(cython.ulonglong, 1 << 47)
 
 
@@ -133,7 +128,7 @@ def _fetch_ahead(memory: Memory, rows: cython.ulonglong[::1], at: cython.Py_ssiz
     byte: cython.ulonglong
     if at + 2 * _AHEAD < len(rows):
         row = cython.cast(cython.Py_ssize_t, rows[at + 2 * _AHEAD])
-        prefetch(cython.cast(cython.size_t, cython.address(memory._rows[_ROW * row])))
+        prefetch(cython.cast(cython.size_t, cython.address(memory._rows[fields.ROW * row])))
         prefetch(cython.cast(cython.size_t, cython.address(memory._places[2 * row])))
     if at + _AHEAD < len(rows):
         row = cython.cast(cython.Py_ssize_t, rows[at + _AHEAD])
@@ -162,12 +157,12 @@ def _gather(
         if cython.compiled:
             _fetch_ahead(memory, rows, at)
         row = cython.cast(cython.Py_ssize_t, rows[at])
-        base = _ROW * row
-        state = memory._rows[base + _STATE]
+        base = fields.ROW * row
+        state = memory._rows[base + fields.STATE]
         address = 0
         size = 0
-        attributes = 1 if state == _TOMBSTONE else 0
-        if state == _ITEM:
+        attributes = 1 if state == fields.TOMBSTONE else 0
+        if state == fields.ITEM:
             address = memory._places[2 * row]
             size = cython.cast(cython.Py_ssize_t, memory._places[2 * row + 1])
             attributes = 2 if memory._rows[base] >= _BURIED_BIT else 0
@@ -175,9 +170,9 @@ def _gather(
             builder.add_raw(
                 memory._rows[base],
                 memory._rows[base + 1],
-                0 if state == _TOMBSTONE else memory._rows[base + _TIME],
-                memory._rows[base + _REQUEUE] if state == _ITEM else 0,
-                0 if state == _TOMBSTONE else memory._rows[base + _COUNT],
+                0 if state == fields.TOMBSTONE else memory._rows[base + fields.TIME],
+                memory._rows[base + fields.REQUEUE] if state == fields.ITEM else 0,
+                0 if state == fields.TOMBSTONE else memory._rows[base + fields.COUNT],
                 attributes,
                 0,
                 0,
