@@ -16,7 +16,6 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 KERNELS = Path("src/forebay/kernels")
-PLAIN = ("__init__", "stand_in", "deadline_columns", "deadline_fields")
 DIRECTIVES = {
     "language_level": 3,
     "boundscheck": False,
@@ -36,9 +35,9 @@ def extensions() -> list[Extension]:
         warn("Cython is not installed")
         return []
     return [
-        Extension(f"forebay.kernels.{path.stem}", [str(path)], optional=True)
-        for path in sorted(KERNELS.glob("*.py"))
-        if path.stem not in PLAIN
+        Extension(f"forebay.kernels.{path.stem}", [str(path.with_suffix(".py"))], optional=True)
+        # What has no stub is not compiled.
+        for path in sorted(KERNELS.glob("*.pyi"))
     ]
 
 

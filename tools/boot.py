@@ -30,7 +30,6 @@ KERNELS = ROOT / "src" / "forebay" / "kernels"
 DEPENDENCIES_KEY = VENV / "dependencies.key"
 PACKAGE_KEY = VENV / "package.key"
 JAVA_KEY = VENV / "java.key"
-NEVER_COMPILED = {"__init__", "stand_in"}
 OLDEST_PYTHON = (3, 11)
 DOWNLOAD_MB = 600
 INSTALLED_MB = 1030
@@ -138,7 +137,7 @@ def install_package() -> None:
     say("building the package and its kernels")
     pip(["--no-deps", "--no-build-isolation", "-e", str(ROOT)], "could not build the package")
     compiled = {path.name.partition(".")[0] for path in KERNELS.glob("*.so")}
-    plain = {path.stem for path in KERNELS.glob("*.py")} - compiled - NEVER_COMPILED
+    plain = {path.stem for path in KERNELS.glob("*.pyi")} - compiled
     if plain:
         say(
             f"warning: not compiled: {', '.join(sorted(plain))}; the kernels run as plain Python, "
