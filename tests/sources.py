@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -27,5 +27,13 @@ class Source:
 def python_files(*directories: str) -> Iterator[Source]:
     """Yields the files of the directories, by default of all that hold code."""
     for directory in directories or DIRECTORIES:
-        for path in sorted((ROOT / directory).rglob("*.py")):
-            yield Source(path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8"))
+        yield from _files_of(directory)
+
+
+@cache
+def _files_of(directory: str) -> list[Source]:
+    """Gives the files of a directory; each is read and parsed once."""
+    return [
+        Source(path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8"))
+        for path in sorted((ROOT / directory).rglob("*.py"))
+    ]

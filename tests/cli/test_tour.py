@@ -60,7 +60,9 @@ TOUR_SECONDS_MAX = 1200.0
 Row = dict[str, Any]
 
 
-@pytest.mark.slow
+# In the long tier: it starts Spark four times and takes two minutes. `./run` is this tour, and an
+# ingest is killed and started again everyday in tests/pipelines/test_kills.py.
+@pytest.mark.full
 @pytest.mark.crash
 def test_a_tour_with_three_kills_holds_its_claims(tmp_path: Path) -> None:
     # The space is there to show that it makes no difference.

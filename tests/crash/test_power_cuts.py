@@ -34,7 +34,7 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
 def test_no_power_cut_breaks_a_promise_of_the_scenario(kind: str, name: str) -> None:
     campaign = Campaign(KINDS[kind])
 
-    campaign.run_scenario(name, seed=len(name), limit=None if FULL else 20)
+    campaign.run_scenario(name, seed=len(name), limit=None if FULL else 12)
 
     # Not counted: scenarios begin alike, and share states with one another.
     assert campaign.states > 20

@@ -32,7 +32,6 @@ consumer_id = "tables"
 max_offsets_per_trigger = 60
 """
 # A Java that starts fast, as the tests of the shared session have it.
-FAST_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 # Published, but not yet known to Spark. Each kill costs the start of a Spark: the other moments
 # have their turn in the long tier.
 MOMENT = "renamed"
@@ -46,7 +45,7 @@ def start(*command: str) -> subprocess.CompletedProcess[str]:
         text=True,
         check=False,
         timeout=600,
-        env={**os.environ, "PYTHONPATH": paths, "JAVA_TOOL_OPTIONS": FAST_JAVA},
+        env={**os.environ, "PYTHONPATH": paths},
     )
 
 

@@ -20,7 +20,8 @@ STORY = Path(__file__).with_name("connect_story.py")
 COUNT = 150
 
 
-@pytest.mark.slow
+# In the long tier: the server is a Spark of its own, and takes as long as the tests of ten others.
+@pytest.mark.full
 def test_spark_connect_reads_streams_and_writes(tmp_path: Path) -> None:
     with forebay.Log(tmp_path / "log") as log:
         log.append_many(numbered(COUNT))
