@@ -26,6 +26,8 @@ ROOT = Path(__file__).resolve().parent.parent
 RULES = ["tests/test_architecture.py", "tests/test_house_style.py"]
 PLAIN = ["tests/kernels", "tests/formats"]
 WORKERS = 2
+# Without Spark many tests wait for the disk.
+QUICK_WORKERS = 3
 NO_TESTS_COLLECTED = 5
 
 
@@ -77,7 +79,8 @@ def steps(tier: str, extra: list[str]) -> list[Step]:
     """Lists what a tier runs."""
     if tier == "quick":
         few_examples = {"FOREBAY_QUICK": "1"}
-        return [pytest("tests", ["-m", "not slow and not full", *extra], few_examples)]
+        chosen = ["-m", "not slow and not full", *extra]
+        return [pytest("tests", chosen, few_examples, QUICK_WORKERS)]
     checks = [
         Step("format", ["ruff", "format", "--check", "--quiet", "."]),
         Step("lint", ["ruff", "check", "--quiet", "."]),
