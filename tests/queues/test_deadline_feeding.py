@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -176,6 +177,21 @@ def test_a_value_larger_than_what_is_made_at_once(tmp_path: Path) -> None:
     items, _, _ = map(entries_of, merge_both_ways(open_sets(tmp_path), True, "none", 1_000))
 
     assert items == entries
+
+
+def test_a_file_that_was_cut_off_meanwhile_is_read_no_further(tmp_path: Path) -> None:
+    for number in range(4):
+        for kind in KINDS:
+            # So large that a read behind what is left of it would leave the memory of the process.
+            own = [Item(Key(number, 1), bytes(64 << 20), Stats())] if kind is KINDS[0] else []
+            encoder = RunEncoder(SALT, block_bytes=BLOCK_BYTES)
+            (tmp_path / file_name(number, kind)).write_bytes(encoder.encode(own) + encoder.finish())
+    sets = open_sets(tmp_path)
+    os.truncate(tmp_path / file_name(2, KINDS[0]), 100)
+
+    items, _, _ = map(entries_of, merge_both_ways(sets, True, "none", 1_000))
+
+    assert [item.key.deadline_ms for item in items] == [0, 1, 3]
 
 
 def test_nothing_is_left_of_nothing() -> None:

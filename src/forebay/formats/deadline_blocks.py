@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -110,26 +110,26 @@ class Places:
     """The rows of an index. They are kept as numbers: a large run has very many."""
 
     def __init__(self) -> None:
-        self._numbers = array("Q")
-        self._deadlines = array("Q")
-        self._ids = array("Q")
+        self.numbers = array("Q")
+        self.deadlines = array("Q")
+        self.ids = array("Q")
         self.positions = array("Q")
         self.counts = array("Q")
 
-    def append(self, place: Place) -> None:
+    def append(self, number: int, deadline_ms: int, id: int, position: int, count: int) -> None:
         """Adds a row."""
-        self._numbers.append(place.number)
-        self._deadlines.append(place.key.deadline_ms)
-        self._ids.append(place.key.id)
-        self.positions.append(place.position)
-        self.counts.append(place.count)
+        self.numbers.append(number)
+        self.deadlines.append(deadline_ms)
+        self.ids.append(id)
+        self.positions.append(position)
+        self.counts.append(count)
 
     def __len__(self) -> int:
-        return len(self._numbers)
+        return len(self.numbers)
 
     def __getitem__(self, row: int) -> Place:
-        key = Key(self._deadlines[row], self._ids[row])
-        return Place(self._numbers[row], key, self.positions[row], self.counts[row])
+        key = Key(self.deadlines[row], self.ids[row])
+        return Place(self.numbers[row], key, self.positions[row], self.counts[row])
 
     def __iter__(self) -> Iterator[Place]:
         return map(self.__getitem__, range(len(self)))
@@ -140,11 +140,11 @@ class Places:
 
     def is_sorted(self) -> bool:
         """Says whether no key is below the one before."""
-        keys = zip(self._deadlines, self._ids, strict=True)
+        keys = zip(self.deadlines, self.ids, strict=True)
         return all(low <= high for low, high in pairwise(keys))
 
     def _key(self, row: int) -> KeyTuple:
-        return self._deadlines[row], self._ids[row]
+        return self.deadlines[row], self.ids[row]
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,19 +270,17 @@ def decode_block(data: bytes, head: Head, salt: bytes) -> Block | str:
         return f"block {head.number}: {error}"
 
 
-def encode_index(places: Iterable[Place]) -> bytes:
+def encode_index(places: Places) -> bytes:
     """Gives the bytes of the index."""
-    return b"".join(
-        _INDEX.pack(_six(each.key.deadline_ms), each.key.id, each.position, each.count)
-        for each in places
-    )
+    deadlines = map(_six, places.deadlines)
+    return b"".join(map(_INDEX.pack, deadlines, places.ids, places.positions, places.counts))
 
 
 def decode_index(data: bytes) -> Places:
     """Reads the bytes of an index."""
     places = Places()
     for number, (deadline, id, position, count) in enumerate(_INDEX.iter_unpack(data)):
-        places.append(Place(number, Key(int.from_bytes(deadline, "little"), id), position, count))
+        places.append(number, int.from_bytes(deadline, "little"), id, position, count)
     return places
 
 

@@ -17,7 +17,6 @@ from forebay.formats.deadline_blocks import (
     MARK,
     Footer,
     Head,
-    Place,
     Places,
     decode_block,
     decode_head,
@@ -129,8 +128,8 @@ class _Walk:
 
     def _take(self, found: _Found) -> None:
         block = found.block
-        key = Key(block.deadline(0), block.id(0))
-        self.places.append(Place(found.head.number, key, found.position, block.count))
+        key = block.deadline(0), block.id(0)
+        self.places.append(found.head.number, *key, found.position, block.count)
         ids = [block.id(at) for at in range(block.count)]
         low, high = self._id_bounds or (ids[0], ids[0])
         self._id_bounds = min(low, *ids), max(high, *ids)

@@ -18,7 +18,6 @@ from forebay.formats.deadline_blocks import (
     HEADER_BYTES,
     Footer,
     Header,
-    Place,
     Places,
     encode_block,
     encode_id_index,
@@ -148,8 +147,13 @@ class RunEncoder:
         if self._header.compression != "none" or not can_stream():
             return None
         if self._stream is None:
-            seed, blocks_max = crc32(self._header.salt), _STREAM_BYTES // self._block_bytes + 1
-            self._stream = BlockStream(self.builder, seed, _STREAM_BYTES, blocks_max)
+            self._stream = BlockStream(
+                self.builder,
+                seed=crc32(self._header.salt),
+                room=_STREAM_BYTES,
+                blocks_max=_STREAM_BYTES // self._block_bytes + 1,
+                with_ids=self._ids is not None,
+            )
             self._stream.start(len(self._places))
         return self._stream
 
@@ -211,7 +215,8 @@ class RunEncoder:
 
     def _note(self, key: Key, kinds: tuple[int, int, int], ids: tuple[int, int]) -> None:
         """Takes note of a block: its first key, its entries by kind, its lowest and highest id."""
-        self._places.append(Place(len(self._places), key, self._position, sum(kinds)))
+        number = len(self._places)
+        self._places.append(number, key.deadline_ms, key.id, self._position, sum(kinds))
         low, high = self._id_bounds or ids
         self._id_bounds = min(low, ids[0]), max(high, ids[1])
         for kind, count in enumerate(kinds):

@@ -165,7 +165,7 @@ class Run:
 
     def read(self, first: int, stop: int) -> bytes:
         """Gives the bytes of some blocks, one behind the other."""
-        start = self.places[first].position
+        start = self.places.positions[first]
         return self._read(start, self._ends[stop - 1] - start)
 
     def table(self, first: int, stop: int) -> array[int]:
@@ -173,20 +173,20 @@ class Run:
 
         Three numbers each, as a merge takes them.
         """
-        start = self.places[first].position
-        rows = array("Q")
-        for place in map(self.places.__getitem__, range(first, stop)):
-            rows.extend((place.position - start, place.number, place.count))
+        places, rows = self.places, array("Q")
+        start = places.positions[first]
+        for row in range(first, stop):
+            rows.extend((places.positions[row] - start, places.numbers[row], places.counts[row]))
         rows.extend((self._ends[stop - 1] - start, 0, 0))
         return rows
 
     def rows_within(self, first: int, size: int) -> int:
         """Gives the end of the blocks from one on that take so many bytes; at least of that one."""
-        return max(bisect_right(self._ends, self.places[first].position + size), first + 1)
+        return max(bisect_right(self._ends, self.places.positions[first] + size), first + 1)
 
     def block_size(self, row: int) -> int:
         """Gives how many bytes a block takes."""
-        return self._ends[row] - self.places[row].position
+        return self._ends[row] - self.places.positions[row]
 
     def decode(self, row: int, data: bytes) -> kernel.Block | Damage:
         """Gives a block of its bytes, or what is wrong with it."""

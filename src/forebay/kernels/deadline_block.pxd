@@ -28,5 +28,3 @@ cdef class Block:
     cpdef unsigned long long dequeue_count(self, Py_ssize_t at)
     cpdef bytes reason(self, Py_ssize_t at)
     cpdef bytes value(self, Py_ssize_t at)
-    cpdef Py_ssize_t value_start(self, Py_ssize_t at)
-    cpdef Py_ssize_t value_size(self, Py_ssize_t at)

@@ -231,16 +231,8 @@ class Block:
 
     def value(self, at: cython.Py_ssize_t) -> bytes:
         """Gives the value of an item."""
-        start: cython.Py_ssize_t = self.value_start(at)
-        return take_bytes(self.data, start, self.value_size(at))
-
-    def value_start(self, at: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """Gives where in the block a value begins."""
-        return self._ends[self.count + at]
-
-    def value_size(self, at: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """Gives the size of a value."""
-        return self._ends[self.count + at + 1] - self._ends[self.count + at]
+        start: cython.Py_ssize_t = self._ends[self.count + at]
+        return take_bytes(self.data, start, self._ends[self.count + at + 1] - start)
 
     def row(self, at: cython.Py_ssize_t) -> tuple:
         """Gives an entry: deadline, id, attributes, the two times, count, reason, value."""

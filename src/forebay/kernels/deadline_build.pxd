@@ -19,30 +19,6 @@ cdef class BlockBuilder:
         bytes reason,
         bytes value,
     )
-    cdef void add_part(
-        self,
-        unsigned long long deadline,
-        unsigned long long id,
-        unsigned long long enqueue,
-        unsigned long long requeue,
-        unsigned long long dequeued,
-        unsigned long long attributes,
-        bytes reason,
-        const unsigned char[::1] data,
-        Py_ssize_t start,
-        Py_ssize_t size,
-    )
-    cdef void _add_numbers(
-        self,
-        unsigned long long deadline,
-        unsigned long long id,
-        unsigned long long enqueue,
-        unsigned long long requeue,
-        unsigned long long dequeued,
-        unsigned long long attributes,
-        bytes reason,
-        Py_ssize_t size,
-    )
     cdef Py_ssize_t _put_column(
         self,
         unsigned char[::1] out,

@@ -74,28 +74,22 @@ class BlockBuilder:
     ) -> None:
         """Takes in an entry, whose key is not below the one before."""
         size: cython.Py_ssize_t = len(value)
-        self._add_numbers(deadline, id, enqueue, requeue, dequeued, attributes, reason, size)
+        length: cython.Py_ssize_t = len(reason)
+        self.reserve(length, size)
+        at: cython.Py_ssize_t = columns.COLUMNS * self.count
+        self._numbers[at] = deadline
+        self._numbers[at + 1] = id
+        self._numbers[at + 2] = enqueue
+        self._numbers[at + 3] = requeue
+        self._numbers[at + 4] = dequeued
+        self._numbers[at + 5] = attributes
+        self._numbers[at + 6] = cython.cast(cython.ulonglong, length)
+        self._numbers[at + 7] = cython.cast(cython.ulonglong, size)
+        put_bytes(self._reasons, self._reasons_end, reason, length)
+        self._reasons_end += length
         put_bytes(self._values, self._values_end, value, size)
         self._values_end += size
-
-    @cython.cfunc
-    def add_part(
-        self,
-        deadline: cython.ulonglong,
-        id: cython.ulonglong,
-        enqueue: cython.ulonglong,
-        requeue: cython.ulonglong,
-        dequeued: cython.ulonglong,
-        attributes: cython.ulonglong,
-        reason: bytes,
-        data: cython.const[cython.uchar][::1],
-        start: cython.Py_ssize_t,
-        size: cython.Py_ssize_t,
-    ) -> cython.void:
-        """Takes in an entry whose value is a part of a buffer."""
-        self._add_numbers(deadline, id, enqueue, requeue, dequeued, attributes, reason, size)
-        copy_bytes(self._values, self._values_end, data, start, size)
-        self._values_end += size
+        self.count += 1
 
     @cython.cfunc
     @cython.nogil
@@ -240,34 +234,6 @@ class BlockBuilder:
     def clear(self) -> cython.void:
         """Begins the next block."""
         self.count = self._values_end = self._reasons_end = 0
-
-    @cython.cfunc
-    def _add_numbers(
-        self,
-        deadline: cython.ulonglong,
-        id: cython.ulonglong,
-        enqueue: cython.ulonglong,
-        requeue: cython.ulonglong,
-        dequeued: cython.ulonglong,
-        attributes: cython.ulonglong,
-        reason: bytes,
-        size: cython.Py_ssize_t,
-    ) -> cython.void:
-        """Notes all but the value, and makes room for that."""
-        length: cython.Py_ssize_t = len(reason)
-        self.reserve(length, size)
-        at: cython.Py_ssize_t = columns.COLUMNS * self.count
-        self._numbers[at] = deadline
-        self._numbers[at + 1] = id
-        self._numbers[at + 2] = enqueue
-        self._numbers[at + 3] = requeue
-        self._numbers[at + 4] = dequeued
-        self._numbers[at + 5] = attributes
-        self._numbers[at + 6] = cython.cast(cython.ulonglong, length)
-        self._numbers[at + 7] = cython.cast(cython.ulonglong, size)
-        put_bytes(self._reasons, self._reasons_end, reason, length)
-        self._reasons_end += length
-        self.count += 1
 
     def first_key(self) -> tuple:
         """Gives the key of the first entry."""

@@ -32,8 +32,10 @@ _DONE = cython.declare(cython.int, 0)
 _HUNGRY = cython.declare(cython.int, 1)
 _FULL = cython.declare(cython.int, 2)
 _NO_ROOM = cython.declare(cython.int, 3)
-_ITEMS = cython.declare(cython.ulonglong, 1)
-_TOMBSTONES = cython.declare(cython.ulonglong, 2)
+# Kinds of runs, as in deadline_view.py.
+_ITEMS = cython.declare(cython.Py_ssize_t, 1)
+_TOMBSTONES = cython.declare(cython.Py_ssize_t, 2)
+_MARKS = cython.declare(cython.Py_ssize_t, 3)
 
 
 @cython.cclass
@@ -176,7 +178,7 @@ class Merger:
     @cython.exceptval(check=False)
     def _note(self, source: cython.Py_ssize_t) -> cython.void:
         """Takes note of the next entry of a source."""
-        kind: cython.ulonglong = self._kinds[source]
+        kind: cython.Py_ssize_t = cython.cast(cython.Py_ssize_t, self._kinds[source])
         if kind == _TOMBSTONES:
             self._dead = True
             return
@@ -205,10 +207,10 @@ class Merger:
             if self._dead:
                 if self._has_item or self._full:
                     return _DONE
-                self.kind = 2
+                self.kind = _TOMBSTONES
                 taken = self._tombstones.add_raw(self._deadline, self._id, 0, 0, 0, 1, 0, 0, 0, 0)
             elif self._has_item:
-                self.kind = 1
+                self.kind = _ITEMS
                 taken = self._items.add_raw(
                     self._deadline,
                     self._id,
@@ -224,7 +226,7 @@ class Merger:
             elif self._full:
                 return _DONE
             else:
-                self.kind = 3
+                self.kind = _MARKS
                 taken = self._marks.add_raw(
                     self._deadline, self._id, self._time_ms, 0, self._count, 0, 0, 0, 0, 0
                 )
@@ -240,8 +242,8 @@ class Merger:
     @cython.exceptval(check=False)
     def _end_block(self) -> cython.bint:
         """Makes a block of what is in the builder of the kind; False if there is no room."""
-        if self.kind == 1:
+        if self.kind == _ITEMS:
             return self._item_stream.end_block()
-        if self.kind == 2:
+        if self.kind == _TOMBSTONES:
             return self._tombstone_stream.end_block()
         return self._mark_stream.end_block()

@@ -30,9 +30,9 @@ _BASES_BYTES = cython.declare(cython.ulonglong, 64)
 _MARK = cython.declare(cython.ulonglong, 0x42444246)
 # The cells of a source: of its block the bases, widths and addresses of the columns, its entries,
 # its end; which entry is the next one, where its reason and value are; the address of the bytes
-# that were fed, and of the table of their blocks, how many they are, which is the
-# next one, and the checksum of the salt.
-_CELLS = cython.declare(cython.Py_ssize_t, 34)
+# that were fed, how many they are, the address of the table of their blocks, how many these are,
+# which is the next one, and the checksum of the salt.
+_CELLS = cython.declare(cython.Py_ssize_t, 35)
 _BASES = cython.declare(cython.Py_ssize_t, 0)
 _WIDTHS = cython.declare(cython.Py_ssize_t, 8)
 _STARTS = cython.declare(cython.Py_ssize_t, 16)
@@ -46,6 +46,7 @@ _TABLE = cython.declare(cython.Py_ssize_t, 30)
 _BLOCKS = cython.declare(cython.Py_ssize_t, 31)
 _NEXT = cython.declare(cython.Py_ssize_t, 32)
 _SEED = cython.declare(cython.Py_ssize_t, 33)
+_SIZE = cython.declare(cython.Py_ssize_t, 34)
 
 
 @cython.cclass
@@ -65,7 +66,7 @@ class Sources:
         """Gives a source its next blocks; says whether it is at an entry now.
 
         A row of the table is where a block begins, its number and its entries; a last one says
-        where they end.
+        where they end. The bytes may end before: a file may have been cut off.
         """
         bytes_view: cython.const[cython.uchar][::1] = data
         table_view: cython.const[cython.ulonglong][::1] = table
@@ -74,6 +75,7 @@ class Sources:
         if cython.compiled:
             self._cells[base + _DATA] = cython.cast(cython.size_t, cython.address(bytes_view[0]))
             self._cells[base + _TABLE] = cython.cast(cython.size_t, cython.address(table_view[0]))
+        self._cells[base + _SIZE] = cython.cast(cython.ulonglong, len(bytes_view))
         self._cells[base + _BLOCKS] = cython.cast(cython.ulonglong, len(table_view) // _ROW - 1)
         self._cells[base + _NEXT] = 0
         return self._enter(source)
@@ -158,8 +160,9 @@ class Sources:
             return False
         row += self._cells[base + _TABLE]
         start: cython.ulonglong = _word_at(row)
-        room: cython.ulonglong = _word_at(row + 24) - start
-        if room < columns.BLOCK_HEAD + columns.HEAD:
+        stop: cython.ulonglong = _word_at(row + 24)
+        room: cython.ulonglong = stop - start
+        if stop > self._cells[base + _SIZE] or room < columns.BLOCK_HEAD + columns.HEAD:
             return False
         head: cython.ulonglong = self._cells[base + _DATA] + start
         count: cython.ulonglong = _number_at(head + 8, 4)

@@ -10,6 +10,7 @@ cdef class BlockStream:
     cdef readonly unsigned long long[::1] table
     cdef readonly unsigned long long[::1] ids
     cdef BlockBuilder builder
+    cdef bint _with_ids
     cdef unsigned long long _number
     cdef unsigned long long _seed
     cpdef object start(self, unsigned long long number)

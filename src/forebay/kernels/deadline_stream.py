@@ -49,7 +49,8 @@ def can_stream() -> cython.bint:
 class BlockStream:
     """Blocks that were made of what was in a builder: `size` bytes in `out`, not compressed.
 
-    `table` has `blocks` rows of numbers, and `ids` the `id_count` ids of all entries.
+    `table` has `blocks` rows of numbers, and `ids` the `id_count` ids of all entries, if they are
+    wanted.
     """
 
     def __init__(
@@ -58,12 +59,14 @@ class BlockStream:
         seed: cython.ulonglong,
         room: cython.Py_ssize_t,
         blocks_max: cython.Py_ssize_t,
+        with_ids: cython.bint,
     ) -> None:
         self.builder = builder
         self._seed = seed
         self.out = memoryview(bytearray(room))
         self.table = memoryview(bytearray(8 * _NUMBERS * blocks_max)).cast("Q")
-        self.ids = memoryview(bytearray(8 * _IDS)).cast("Q")
+        self._with_ids = with_ids
+        self.ids = memoryview(bytearray(8 * _IDS if with_ids else 8)).cast("Q")
         self.start(0)
 
     def start(self, number: cython.ulonglong) -> None:
@@ -79,12 +82,13 @@ class BlockStream:
         if (
             self.size + self.builder.size_max() > len(self.out)
             or _NUMBERS * (self.blocks + 1) > len(self.table)
-            or self.id_count + self.builder.count > len(self.ids)
+            or (self._with_ids and self.id_count + self.builder.count > len(self.ids))
         ):
             return False
         self.builder.describe(self.table, _NUMBERS * self.blocks)
-        self.builder.copy_ids(self.ids, self.id_count)
-        self.id_count += self.builder.count
+        if self._with_ids:
+            self.builder.copy_ids(self.ids, self.id_count)
+            self.id_count += self.builder.count
         self.size = self.builder.emit(self.out, self.size, self._number, self._seed)
         self.table[_NUMBERS * self.blocks + _END] = cython.cast(cython.ulonglong, self.size)
         self.builder.clear()

@@ -201,7 +201,7 @@ def merge(
     block: Block
     at: cython.Py_ssize_t
     reason: bytes
-    size: cython.Py_ssize_t
+    value: bytes
     while view.meet():
         if limit == 0:
             return -1
@@ -215,10 +215,10 @@ def merge(
             block = view.item.block
             at = view.item.at
             reason = block.reason(at)
-            size = block.value_size(at)
-            if not items.fits(size + len(reason)):
+            value = block.value(at)
+            if not items.fits(len(value) + len(reason)):
                 return 1
-            items.add_part(
+            items.add(
                 view.deadline,
                 view.id,
                 block.enqueue_ms(at),
@@ -226,9 +226,7 @@ def merge(
                 view.count,
                 block.attributes(at),
                 reason,
-                block.data,
-                block.value_start(at),
-                size,
+                value,
             )
         elif not full:
             if not marks.fits(0):

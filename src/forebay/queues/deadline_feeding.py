@@ -93,7 +93,7 @@ class _Source:
     def _feed_block(self, merger: kernel.Merger, row: int) -> None:
         """Gives the merge a block that it cannot read by itself."""
         run = self._file.run
-        start = run.places[row].position - run.places[self._first].position
+        start = run.places.positions[row] - run.places.positions[self._first]
         block = run.decode(row, self._data[start : start + run.block_size(row)])
         if isinstance(block, Damage):
             self._damage.append((self._file.kind, block))

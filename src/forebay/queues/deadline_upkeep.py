@@ -31,9 +31,6 @@ from forebay.storage.filesystem import Directory, Filesystem
 
 # So many segments may be in memory before an enqueue waits for the freezing.
 _SEGMENTS_MAX = 2
-# With many sets, a merge does so many keys before it lets another freeze in, more than what that
-# one writes: so it keeps up with any number of them.
-_KEYS_BETWEEN_FREEZES = 200_000
 
 
 class _Outdated(Exception):
@@ -73,8 +70,6 @@ class Upkeep:
         self.damage: list[Damage] = []
         self._found_damage = False
         self.is_merging = False
-        # Whether the merge that goes on frees half of what is there.
-        self.is_clearing = False
         self.stopping = False
 
     @property
@@ -142,7 +137,6 @@ class Upkeep:
                 if count == 0:
                     return False
                 chosen = sets[first : first + count]
-                self.is_clearing = are_half_dead(sets)
                 try:
                     self._merged = chosen, self._write_merged(chosen, first == 0, between)
                 except _Outdated:
@@ -234,7 +228,8 @@ class Upkeep:
         # Files of its own: those of the view are read by others meanwhile.
         sources = [open_set(self._directory, each.row()) for each in chosen]
         damage: BadBlocks = []
-
+        # Whether it frees half of what is there.
+        clears = full and are_half_dead(chosen)
         start = 0
 
         def go_on(done: int) -> None:
@@ -242,10 +237,11 @@ class Upkeep:
             self._check_stopping()
             between()
             has_many = len(self._state.view.sets) > SETS_MAX
-            if self.wants_freeze and (done - start >= _KEYS_BETWEEN_FREEZES or not has_many):
+            # With many sets it does more than a freeze writes before it lets one in, and keeps up.
+            if self.wants_freeze and (done - start > self.items_max or not has_many):
                 self.freeze()
                 start = done
-                if not self.is_clearing and are_half_dead(self._state.view.sets):
+                if not clears and are_half_dead(self._state.view.sets):
                     raise _Outdated
 
         self.is_merging = True
