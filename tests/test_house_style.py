@@ -15,7 +15,6 @@ from tests.sources import Source, python_files
 # Of `./test --check` and the longer tiers.
 pytestmark = pytest.mark.slow
 
-FILE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 60
 COLUMNS_MAX = 100
 NAME_WORDS_MIN = 3
@@ -31,12 +30,6 @@ ISSUE_NUMBER = re.compile(r"(?:#|\bGH-|\b[Ii]ssue )\d+")
 UNFINISHED = re.compile(r"\b(?:TODO|FIXME|XXX)\b")
 CHECKING_CALL = re.compile(r"(?:assert|check|run_state_machine)_\w+$|(?:raises|warns|fail)$")
 PICKLES = ("pickle", "cloudpickle", "dill", "shelve", "marshal")
-
-
-def has_few_lines(source: Source) -> Iterator[Breach]:
-    lines = len(source.text.splitlines())
-    if is_package(source) and lines > FILE_LINES_MAX:
-        yield lines, f"{lines} lines; at most {FILE_LINES_MAX}"
 
 
 def has_short_functions(source: Source) -> Iterator[Breach]:
@@ -151,7 +144,6 @@ def signs(sign: str) -> str:
 # Each rule with a sample that breaks it. The samples are put together from parts where they would
 # otherwise break the rule in this file.
 SAMPLES: dict[Rule, str] = {
-    has_few_lines: "x = 1\n" * (FILE_LINES_MAX + 1),
     has_short_functions: "def long():\n" + "    pass\n" * FUNCTION_LINES_MAX,
     has_short_lines: "x = '" + "x" * COLUMNS_MAX + "'\n",
     has_a_docstring: "x = 1\n",
