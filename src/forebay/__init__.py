@@ -29,6 +29,7 @@ from forebay.kernels.records import Record
 from forebay.queues.consumer import Consumer
 from forebay.queues.kinds import kind_of
 from forebay.queues.log import Log
+from forebay.queues.losses import accept_losses
 from forebay.queues.reader import LogReader
 
 if TYPE_CHECKING:
@@ -94,6 +95,7 @@ __all__ = [
     "UndecodableEvent",
     "UnsupportedVersion",
     "WrongKey",
+    "accept_losses",
     "open",
     "read",
 ]

@@ -20,10 +20,11 @@ from forebay.queues.deadline_files import scan_folder
 from forebay.queues.deadline_names import OWN_DIRECTORIES, OWN_NAMES, is_temporary, list_files
 
 
-def check_deadline(path: str, as_json: bool) -> int:
+def check_deadline(path: str, accept: bool, as_json: bool) -> int:
     """Verifies all that the files of a queue hold."""
     with Folder(path) as folder:
         findings, buried = _check(folder)
+    findings.settle(path, accept=accept)
     return _report(findings, buried, as_json)
 
 

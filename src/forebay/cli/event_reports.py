@@ -9,6 +9,7 @@ from typing import Any
 from forebay import EventReader
 from forebay.cli import exits
 from forebay.cli.inspection import damage_fields, describe, is_loss, owner_of
+from forebay.cli.losses import settle
 from forebay.cli.output import plural, say, size_text, write_facts, write_json, write_table
 from forebay.errors import UndecodableEvent, WrongKey
 from forebay.formats.beats_events import decode_event
@@ -87,7 +88,7 @@ def list_segments(path: str, key_file: str | None, as_json: bool) -> int:
     return exits.DAMAGE if troubled else exits.OK
 
 
-def check_events(path: str, key_file: str | None, as_json: bool) -> int:
+def check_events(path: str, key_file: str | None, accept: bool, as_json: bool) -> int:
     """Verifies every frame and every event of a queue."""
     with EventReader(path, key_file=key_file, salvage=True) as reader:
         facts = _segment_facts(reader, raise_wrong_key=True)
@@ -96,7 +97,9 @@ def check_events(path: str, key_file: str | None, as_json: bool) -> int:
             damage.insert(0, reader.state_damage)
         state = _state(reader)
         foreign = _foreign(reader)
-    lost = [item for item in damage if is_loss(item)]
+    found = [item for item in damage if is_loss(item)]
+    lost, notes = settle(found, path, accept=accept)
+    damage = [*lost, *(item for item in damage if not is_loss(item))]
     summary: dict[str, Any] = {
         "records": sum(segment.events for segment in facts),
         "segments": len(facts),
@@ -113,12 +116,16 @@ def check_events(path: str, key_file: str | None, as_json: bool) -> int:
             write_json({"damage": fields})
         for name in foreign:
             write_json({"foreign": name})
+        for note in notes:
+            write_json({"note": note})
         write_json({"summary": summary})
     else:
         for item in damage:
             print(describe(item))
         for name in foreign:
             print(f"foreign: {name} does not belong to an event queue")
+        for note in notes:
+            print(f"note: {note}")
         good = f"{plural(summary['records'], 'good event')} in {plural(len(facts), 'segment')}"
         verdict = f"{plural(len(lost), 'damaged place')}" if lost else "no damage"
         print(f"{good} ({size_text(summary['bytes'])}): {verdict}")

@@ -26,10 +26,11 @@ from forebay.queues.fifo_names import (
 from forebay.storage.quarantine import count_kept
 
 
-def check_fifo(path: str, as_json: bool) -> int:
+def check_fifo(path: str, accept: bool, as_json: bool) -> int:
     """Verifies every entry of a fifo that has not left it."""
     with FifoReader(path) as reader:
         findings, expired = _check(reader)
+    findings.settle(path, accept=accept)
     if as_json:
         write_findings(findings, {**summary(findings), "expired": expired})
     else:

@@ -25,6 +25,7 @@ from forebay.cli.inspection import (
     temporary_names,
 )
 from forebay.cli.kinds import NAMES, ORIGINAL, act, refuse_options
+from forebay.cli.losses import settle
 from forebay.cli.output import Bar, plural, size_text, write_json
 from forebay.errors import Damaged
 from forebay.formats.fflg import LAYOUTS
@@ -53,6 +54,11 @@ class Findings:
         """How many records the damage costs, as far as the format can tell."""
         return sum(damage.count or 0 for damage in self.damage)
 
+    def settle(self, path: str, *, accept: bool) -> None:
+        """Compares the damage with the losses on record; `accept` marks all of it as seen."""
+        self.damage, notes = settle(self.damage, path, accept=accept)
+        self.notes += notes
+
     def add(self, damage: Damage) -> None:
         """Takes note of damage, or of an unfinished end, which is none."""
         (self.damage if is_loss(damage) else self.torn).append(damage)
@@ -61,46 +67,57 @@ class Findings:
 @click.command("fsck")
 @path_argument
 @key_option
+@click.option(
+    "--accept",
+    is_flag=True,
+    help="Mark all damage and losses as seen: from then on they are notes, and the code is 0.",
+)
 @json_option
-def command(path: str, key_file: str | None, as_json: bool) -> int:
+def command(path: str, key_file: str | None, accept: bool, as_json: bool) -> int:
     """Verify the queue PATH from its first byte to its last, read-only and without a lock.
 
-    Lists each damage and what it costs, files that do not belong there, and the state of the side
-    files. Code 4 if there is damage. The unfinished end that a crash leaves is reported and is no
+    Lists each damage and what it costs, what was lost before, files that do not belong there, and
+    the state of the side files. Code 4 if there is damage or a loss that nobody has marked as seen
+    with --accept, which needs the lock and keeps what it marks in the file "losses". The
+    unfinished end that a crash leaves is reported and is no
     damage: nobody was told that those records are stored.
     """
 
     def on_log() -> int:
         refuse_options("log", {"--key-file": key_file})
-        return _fsck_log(path, as_json)
+        return _fsck_log(path, accept, as_json)
 
     def on_events() -> int:
         from forebay.cli.event_reports import check_events
 
-        return check_events(path, key_file, as_json)
+        return check_events(path, key_file, accept, as_json)
 
     def on_fifo() -> int:
         from forebay.cli.fifo_check import check_fifo
 
         refuse_options("fifo", {"--key-file": key_file})
-        return check_fifo(path, as_json)
+        return check_fifo(path, accept, as_json)
 
     actions = {"log": on_log, "beats": on_events, "fifo": on_fifo}
     for kind in ("deadline", ORIGINAL):
-        actions[kind] = partial(_fsck_deadline, path, kind, key_file, as_json)
+        actions[kind] = partial(_fsck_deadline, path, kind, key_file, accept, as_json)
     return act(path, "fsck", actions)
 
 
-def _fsck_deadline(path: str, kind: str, key_file: str | None, as_json: bool) -> int:
+def _fsck_deadline(path: str, kind: str, key_file: str | None, accept: bool, as_json: bool) -> int:
     from forebay.cli.deadline_check import check_deadline, check_original
 
-    refuse_options("deadline", {"--key-file": key_file})
-    return (check_deadline if kind == "deadline" else check_original)(path, as_json)
+    refuse_options(kind, {"--key-file": key_file})
+    if kind == "deadline":
+        return check_deadline(path, accept, as_json)
+    refuse_options(kind, {"--accept": accept})
+    return check_original(path, as_json)
 
 
-def _fsck_log(path: str, as_json: bool) -> int:
+def _fsck_log(path: str, accept: bool, as_json: bool) -> int:
     with LogReader(path) as reader:
         findings = check(reader)
+    findings.settle(path, accept=accept)
     if as_json:
         write_findings(findings, summary(findings))
     else:

@@ -95,6 +95,8 @@ def size_text(size: float) -> str:
 
 def plural(count: int, noun: str) -> str:
     """Gives a count with its noun: "1 record", "2,000 entries"."""
+    if noun.endswith("s"):
+        return f"{count:,} {noun}{'' if count == 1 else 'es'}"
     if noun.endswith("y"):
         return f"{count:,} {noun if count == 1 else noun[:-1] + 'ies'}"
     return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from forebay.formats.beats_versions import parse_segment_name
-from forebay.storage import atomic, quarantine
+from forebay.storage import atomic, losses, quarantine
 
 MARK_NAME = "mark"
 STATE_NAME = "state.dat"
-OWN_NAMES = {MARK_NAME, STATE_NAME, atomic.RESERVE}
+OWN_NAMES = {MARK_NAME, STATE_NAME, atomic.RESERVE, losses.NAME}
 OWN_DIRECTORIES = {quarantine.DIRECTORY}
 
 

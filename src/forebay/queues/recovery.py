@@ -28,7 +28,7 @@ from forebay.frames import Damage
 from forebay.queues.event_names import is_event_queue
 from forebay.queues.fifo_names import is_fifo
 from forebay.queues.scanner import OpenSegment, list_segments
-from forebay.storage import atomic, inbox, quarantine
+from forebay.storage import atomic, inbox, losses, quarantine
 from forebay.storage.filesystem import Directory, Filesystem
 from forebay.storage.segments import Batch, SegmentList, SegmentWriter, scan_segment
 from forebay.storage.staging import NAME as STAGING_NAME
@@ -36,7 +36,10 @@ from forebay.storage.staging import Staged, blank_staged, read_staged
 from forebay.storage.tail import NAME as TAIL_NAME
 from forebay.storage.tail import Tail, TailFile
 
-OWN_NAMES = {TAIL_NAME, STAGING_NAME, atomic.RESERVE, inbox.LEDGER, "index", "index-check"}
+OWN_NAMES = {
+    *(TAIL_NAME, STAGING_NAME, atomic.RESERVE, inbox.LEDGER, losses.NAME),
+    *("index", "index-check"),
+}
 OWN_DIRECTORIES = {"cursors", "inbox", "quarantine"}
 
 

@@ -13,17 +13,16 @@ that `new_stem` made tell when, so that what nobody ever publishes can be told f
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from forebay.errors import Damaged, InvalidOption
 from forebay.frames import Damage
-from forebay.kernels.checksum import crc32
 from forebay.storage import atomic
+from forebay.storage.documents import decode_document, encode_document, typed
 from forebay.storage.filesystem import Directory, write_all
 
 DIRECTORY = "inbox"
@@ -168,66 +167,55 @@ def _encode(document: Manifest | Ledger) -> bytes:
     fields = asdict(document)
     if not fields.get("end"):
         fields.pop("end", None)
-    text = json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
-    body = text.encode()
-    return body + f"\n{crc32(body):08x}\n".encode()
+    return encode_document(fields)
 
 
 def _decode(data: bytes, make: Callable[[object], _Document], path: str) -> _Document:
-    body, _, check = data.rstrip(b"\n").rpartition(b"\n")
-    if check != f"{crc32(body):08x}".encode():
-        raise Damaged(Damage(path, 0, len(data), "checksum does not match"))
+    value = decode_document(data, path)
     try:
-        return make(json.loads(body))
-    except (ValueError, RecursionError) as error:
+        return make(value)
+    except ValueError as error:
         raise Damaged(Damage(path, 0, len(data), str(error))) from None
 
 
 def _manifest(value: object) -> Manifest:
-    fields = _typed("manifest", value, dict)
-    parts = _typed("parts", fields.get("parts"), list)
+    fields = typed("manifest", value, dict)
+    parts = typed("parts", fields.get("parts"), list)
     return Manifest(
-        _typed("writer", fields.get("writer"), str),
-        _typed("batch", fields.get("batch"), int),
+        typed("writer", fields.get("writer"), str),
+        typed("batch", fields.get("batch"), int),
         [_part(part) for part in parts],
     )
 
 
 def _part(value: object) -> Part:
-    fields = _typed("part", value, dict)
+    fields = typed("part", value, dict)
     return Part(
-        _typed("name", fields.get("name"), str),
-        _typed("count", fields.get("count"), int),
-        _typed("size", fields.get("size"), int),
+        typed("name", fields.get("name"), str),
+        typed("count", fields.get("count"), int),
+        typed("size", fields.get("size"), int),
     )
 
 
 def _ledger(value: object) -> Ledger:
-    fields = _typed("ledger", value, dict)
-    adopted = _typed("adopted", fields.get("adopted", {}), dict)
-    moves = _typed("moves", fields.get("moves", []), list)
-    end = _typed("end", fields.get("end", []), list)
+    fields = typed("ledger", value, dict)
+    adopted = typed("adopted", fields.get("adopted", {}), dict)
+    moves = typed("moves", fields.get("moves", []), list)
+    end = typed("end", fields.get("end", []), list)
     return Ledger(
-        {writer: _typed(writer, batch, int) for writer, batch in adopted.items()},
+        {writer: typed(writer, batch, int) for writer, batch in adopted.items()},
         [_move(move) for move in moves],
-        [_typed("end", number, int) for number in end],
+        [typed("end", number, int) for number in end],
     )
 
 
 def _move(value: object) -> Move:
-    fields = _typed("move", value, dict)
-    header = _typed("header", fields.get("header"), str)
+    fields = typed("move", value, dict)
+    header = typed("header", fields.get("header"), str)
     # Whatever is wrong with it must show here, not in the middle of an adoption.
     bytes.fromhex(header)
     return Move(
-        _typed("part", fields.get("part"), str),
-        _typed("segment", fields.get("segment"), str),
+        typed("part", fields.get("part"), str),
+        typed("segment", fields.get("segment"), str),
         header,
     )
-
-
-def _typed(name: str, value: object, kind: type[Any]) -> Any:
-    # The exact type: to Python, true is a whole number.
-    if type(value) is not kind:
-        raise ValueError(f"{name} = {value!r:.60}: must be of type {kind.__name__}")
-    return value
