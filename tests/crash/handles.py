@@ -10,7 +10,7 @@ import errno
 import os
 
 from forebay.errors import Locked, NotAQueue
-from forebay.storage.filesystem import Buffer, Directory
+from forebay.storage.filesystem import Buffer, Directory, plain_name
 from tests.crash.disk import Named, NamesSynced, Synced, SyncFailed
 from tests.crash.pagecache import Folder, Node, PageCache, os_error
 
@@ -74,6 +74,7 @@ class ForgetfulFile:
 
     def size(self) -> int:
         with self._cache.mutex:
+            self._check_open()
             return len(self._node.content)
 
     def map(self, size: int) -> bytearray:
@@ -88,6 +89,7 @@ class ForgetfulFile:
     def lock(self, *, shared: bool = False) -> bool:
         # One machine, one owner: a shared lock is as good as one of its own.
         with self._cache.mutex:
+            self._check_open()
             if self._node.owner is None:
                 self._node.owner = self
             return self._node.owner is self
@@ -103,9 +105,14 @@ class ForgetfulFile:
                 self._node.owner = None
 
     def _begin(self, kind: str, *, write: bool = False) -> bool:
-        if self._closed or (write and not self._write):
+        self._check_open()
+        if write and not self._write:
             raise os_error(errno.EBADF, self._path)
         return self._cache.begin(kind, self._path)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise os_error(errno.EBADF, self._path)
 
 
 class ForgetfulDirectory:
@@ -116,6 +123,10 @@ class ForgetfulDirectory:
         self._cache = cache
         self._folder = folder
         self._closed = False
+
+    @property
+    def maps(self) -> bool:
+        return self._cache.maps
 
     def names(self) -> list[str]:
         with self._cache.mutex:
@@ -131,7 +142,7 @@ class ForgetfulDirectory:
 
     def create(self, name: str) -> ForgetfulFile:
         with self._cache.mutex:
-            self._begin("create", name)
+            self._begin("create", plain_name(name))
             if name in self._folder.entries:
                 raise os_error(errno.EEXIST, f"{self.path}/{name}")
             node = self._cache.make_node(self._folder, name)
@@ -141,7 +152,7 @@ class ForgetfulDirectory:
         with self._cache.mutex:
             node = self._find("rename", source)
             folder = self._folder_of(into)
-            replaced = folder.entries.get(target)
+            replaced = folder.entries.get(plain_name(target))
             if replaced is node:
                 return
             if replaced is not None and isinstance(node, Folder):
@@ -173,18 +184,20 @@ class ForgetfulDirectory:
 
     def directory(self, name: str, *, create: bool = False) -> ForgetfulDirectory:
         with self._cache.mutex:
-            self._begin("directory", name)
+            self._begin("directory", plain_name(name))
             child = self._folder.entries.get(name)
             if child is None and create:
                 child = self._cache.make_folder(self._folder, name)
             if child is None:
                 raise os_error(errno.ENOENT, f"{self.path}/{name}")
             if isinstance(child, Node):
-                raise os_error(errno.ENOTDIR, f"{self.path}/{name}")
+                raise NotAQueue(f"{self.path}/{name} is not a directory; refused")
             return ForgetfulDirectory(self._cache, child, f"{self.path}/{name}")
 
     def lock(self) -> None:
         with self._cache.mutex:
+            if self._closed:
+                raise os_error(errno.EBADF, self.path)
             if self._folder.owner not in (None, self):
                 raise Locked(self.path, os.getpid())
             self._folder.owner = self
@@ -198,12 +211,10 @@ class ForgetfulDirectory:
     def _begin(self, kind: str, name: str = "") -> None:
         if self._closed:
             raise os_error(errno.EBADF, self.path)
-        if "/" in name:
-            raise ValueError(f"{name!r} is a path; a plain name is wanted")
         self._cache.begin(kind, self.path, name)
 
     def _find(self, kind: str, name: str) -> Node | Folder:
-        self._begin(kind, name)
+        self._begin(kind, plain_name(name))
         found = self._folder.entries.get(name)
         if found is None:
             raise os_error(errno.ENOENT, f"{self.path}/{name}")

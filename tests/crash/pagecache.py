@@ -132,6 +132,8 @@ class PageCache:
         self.mutex = threading.RLock()
         self.faults = Faults()
         self.capacity_bytes: int | None = None
+        # Whether stores into mapped files are safe here, as the directories say.
+        self.maps = True
         self.base = image
         self.log: list[Entry] = []
         self._mapped: list[Node] = []

@@ -11,6 +11,7 @@ regular files with one link: a name in a queue directory that is anything else i
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import mmap
@@ -20,97 +21,147 @@ from typing import Protocol
 
 from forebay.errors import InvalidOption, Locked, NotAQueue
 
+_NO_NAMES = (b"", b".", b"..")
+# Where a store into a mapped file that was allocated finds its block, whatever else fills the disk:
+# ext2 to ext4, XFS, tmpfs (see statfs(2)). Where a disk copies on write, the store needs a new
+# block, and if there is none the system kills the process.
+_MAPPED_STORES = {0xEF53, 0x58465342, 0x01021994}
+
 Buffer = bytes | bytearray | memoryview
 Mapping = mmap.mmap | bytearray
 
 
 class File(Protocol):
-    """An open file."""
+    """An open file.
+
+    After `close` everything but `close` raises `OSError` with EBADF. What the system refuses is
+    an `OSError` with its number, unchanged. Any thread may call it.
+    """
 
     def pread(self, size: int, position: int) -> bytes:
-        """Reads up to `size` bytes; fewer only at the end of the file."""
+        """Reads `size` bytes, however often the system must be asked; fewer only at the end."""
         ...
 
     def pwrite(self, data: Buffer, position: int) -> int:
-        """Writes some of `data` and says how many bytes; `write_all` writes all."""
+        """Writes some of `data` and returns how many bytes; `write_all` writes all.
+
+        What lies between the old end and `position` is zeros. What was written survives the
+        process, and a power cut after `sync`.
+        """
         ...
 
     def sync(self) -> None:
-        """Makes content and size durable (`fdatasync`); not the name."""
+        """Makes content and size durable (`fdatasync`), as they are when it begins; not the name.
+
+        After an error nobody knows what is on the disk: a second try proves nothing.
+        """
         ...
 
     def truncate(self, size: int) -> None:
-        """Cuts or extends (with zeros) to `size`."""
+        """Cuts or extends to `size`; what is extended is zeros, never what was cut before."""
         ...
 
     def allocate(self, position: int, size: int) -> None:
-        """Reserves space on the disk; extends the file with zeros."""
+        """Reserves space on the disk; extends the file with zeros, changes nothing in it.
+
+        On a full disk it raises, and may leave the file longer than it was.
+        """
         ...
 
     def size(self) -> int:
-        """Gives the size in bytes."""
+        """Returns the size in bytes."""
         ...
 
     def map(self, size: int) -> Mapping:
-        """Maps the first `size` bytes for reading and writing; the file must have them."""
+        """Maps the first `size` bytes for reading and writing; the file must have them.
+
+        Mapping and file are one: each shows at once what was written to the other, and a store
+        survives the process. Only for files that were allocated, where `Directory.maps` is true.
+        """
         ...
 
     def lock(self, *, shared: bool = False) -> bool:
-        """Takes the lock of the file, if it is free; `close` gives it back.
+        """Takes the lock of the file, if it is free; `close` and the end of the process free it.
 
-        A shared one excludes only those who want it for themselves.
+        Excludes all other handles, those of this process too. A shared one excludes only those
+        who want it for themselves.
         """
         ...
 
     def close(self) -> None:
-        """Closes it; a second time does nothing."""
+        """Closes it; a second time does nothing. One that is forgotten closes itself."""
         ...
 
 
 class Directory(Protocol):
-    """An open directory; names are plain names in it."""
+    """An open directory.
+
+    Names are plain names in it: a path raises `NotAQueue`, a name that is missing
+    `FileNotFoundError`. After `close` everything but `close` raises `OSError` with EBADF.
+    """
 
     path: str
 
+    @property
+    def maps(self) -> bool:
+        """Whether a store into a mapped file that was allocated cannot fail here.
+
+        Elsewhere a store on a full disk kills the process: `pwrite` must take its place.
+        """
+        ...
+
     def names(self) -> list[str]:
-        """Lists what is in it, in no order."""
+        """Lists what is in it, in no order.
+
+        Every name that was made before the call is in the list, and none that was removed before
+        it, whoever did it and whatever other threads list meanwhile.
+        """
         ...
 
     def open(self, name: str, *, write: bool = False) -> File:
-        """Opens a regular file that exists."""
+        """Opens a regular file with one link; what is anything else raises `NotAQueue`."""
         ...
 
     def create(self, name: str) -> File:
-        """Creates a file that does not exist yet, for reading and writing."""
+        """Creates a file for reading and writing; `FileExistsError` if the name is taken."""
         ...
 
     def rename(self, source: str, target: str, into: Directory | None = None) -> None:
-        """Renames atomically, over an existing target; `into` moves it to another directory."""
+        """Renames atomically, over an existing target; `into` moves it to another directory.
+
+        Moves what is no regular file as well. Durable after `sync` of both directories.
+        """
         ...
 
     def unlink(self, name: str) -> None:
-        """Removes a name."""
+        """Removes a name; who has the file open keeps it."""
         ...
 
     def sync(self) -> None:
-        """Makes the names durable."""
+        """Makes the names durable, as they are when it begins."""
         ...
 
     def directory(self, name: str, *, create: bool = False) -> Directory:
-        """Opens a directory in it."""
+        """Opens a directory in it; what is none, a link included, raises `NotAQueue`."""
         ...
 
     def lock(self) -> None:
-        """Takes the exclusive lock of the directory, or raises `Locked`; `close` gives it back."""
+        """Takes the exclusive lock of the directory, or raises `Locked`.
+
+        `close` and the end of the process free it.
+        """
         ...
 
     def close(self) -> None:
-        """Closes it; a second time does nothing."""
+        """Closes it; a second time does nothing. One that is forgotten closes itself."""
         ...
 
 
 class Filesystem(Protocol):
-    """A machine with a disk."""
+    """A machine with a disk.
+
+    `tests/filesystems/` holds every implementation to these docstrings.
+    """
 
     def open_directory(
         self, path: str, *, create: bool = False, group_readable: bool = False
@@ -119,16 +170,21 @@ class Filesystem(Protocol):
         ...
 
     def boot_id(self) -> bytes:
-        """Gives 16 bytes that change whenever the machine starts anew."""
+        """Returns 16 bytes that change whenever the machine starts again."""
         ...
 
     def random_bytes(self, count: int) -> bytes:
-        """Gives bytes that nobody can foresee."""
+        """Returns bytes that nobody can foresee."""
         ...
 
 
-def _plain(name: str) -> str:
-    if "/" in name or name in ("", ".", ".."):
+def plain_name(name: str) -> str:
+    """Returns the name of something in a directory; refuses a path and what can be no name."""
+    try:
+        plain = "/" not in name and "\0" not in name and os.fsencode(name) not in _NO_NAMES
+    except UnicodeEncodeError:
+        plain = False
+    if not plain:
         raise NotAQueue(f"{name!r} is not the plain name of a file")
     return name
 
@@ -149,6 +205,12 @@ def write_all(file: File, data: Buffer, position: int) -> None:
         written += count
 
 
+def _check_open(descriptor: int) -> int:
+    if descriptor < 0:
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+    return descriptor
+
+
 class DiskFile:
     """A file on a real disk."""
 
@@ -156,13 +218,22 @@ class DiskFile:
         self._descriptor = descriptor
 
     def pread(self, size: int, position: int) -> bytes:
-        return os.pread(self._descriptor, size, position)
+        data = os.pread(self._descriptor, size, position)
+        # One call of the system reads 2 GiB at most, and may be short for reasons of its own.
+        if len(data) == size or not data:
+            return data
+        parts = [data]
+        while data and (size := size - len(data)):
+            position += len(data)
+            data = os.pread(self._descriptor, size, position)
+            parts.append(data)
+        return b"".join(parts)
 
     def pwrite(self, data: Buffer, position: int) -> int:
         return os.pwrite(self._descriptor, data, position)
 
     def sync(self) -> None:
-        os.fdatasync(self._descriptor)
+        os.fdatasync(self._open_descriptor())
 
     def truncate(self, size: int) -> None:
         os.ftruncate(self._descriptor, size)
@@ -174,12 +245,12 @@ class DiskFile:
         return os.fstat(self._descriptor).st_size
 
     def map(self, size: int) -> mmap.mmap:
-        return mmap.mmap(self._descriptor, size)
+        return mmap.mmap(self._open_descriptor(), size)
 
     def lock(self, *, shared: bool = False) -> bool:
         try:
             kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
-            fcntl.flock(self._descriptor, kind | fcntl.LOCK_NB)
+            fcntl.flock(self._open_descriptor(), kind | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         return True
@@ -188,6 +259,10 @@ class DiskFile:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+    def _open_descriptor(self) -> int:
+        # To `mmap`, -1 is memory that belongs to no file: what is stored there would be lost.
+        return _check_open(self._descriptor)
 
 
 class DiskDirectory:
@@ -198,15 +273,26 @@ class DiskDirectory:
         self.path = path
         self._file_mode = file_mode
 
+    @property
+    def maps(self) -> bool:
+        return _filesystem_type(self._descriptor) in _MAPPED_STORES
+
     def names(self) -> list[str]:
-        return os.listdir(self._descriptor)
+        # Opened for this listing: btrfs shows the names that were there when the directory was
+        # opened or rewound, and two threads would share the place in the listing.
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        descriptor = os.open(".", flags, dir_fd=self._descriptor)
+        try:
+            return os.listdir(descriptor)
+        finally:
+            os.close(descriptor)
 
     def open(self, name: str, *, write: bool = False) -> DiskFile:
         flags = os.O_RDWR if write else os.O_RDONLY
         # Without O_NONBLOCK, opening a FIFO that poses as a segment would wait for ever.
         flags |= os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
         try:
-            descriptor = os.open(_plain(name), flags, dir_fd=self._descriptor)
+            descriptor = os.open(plain_name(name), flags, dir_fd=self._descriptor)
         except OSError as error:
             if error.errno == errno.ELOOP:
                 raise NotAQueue(f"{self.path}/{name} is a symbolic link; not followed") from None
@@ -222,19 +308,21 @@ class DiskDirectory:
 
     def create(self, name: str) -> DiskFile:
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        return DiskFile(os.open(_plain(name), flags, self._file_mode, dir_fd=self._descriptor))
+        return DiskFile(os.open(plain_name(name), flags, self._file_mode, dir_fd=self._descriptor))
 
     def rename(self, source: str, target: str, into: Directory | None = None) -> None:
         other = into._descriptor if isinstance(into, DiskDirectory) else self._descriptor
-        os.rename(_plain(source), _plain(target), src_dir_fd=self._descriptor, dst_dir_fd=other)
+        names = plain_name(source), plain_name(target)
+        os.rename(*names, src_dir_fd=self._descriptor, dst_dir_fd=other)
 
     def unlink(self, name: str) -> None:
-        os.unlink(_plain(name), dir_fd=self._descriptor)
+        os.unlink(plain_name(name), dir_fd=self._descriptor)
 
     def sync(self) -> None:
-        os.fsync(self._descriptor)
+        os.fsync(_check_open(self._descriptor))
 
     def directory(self, name: str, *, create: bool = False) -> DiskDirectory:
+        plain_name(name)
         if create:
             try:
                 mode = 0o750 if self._file_mode & 0o040 else 0o700
@@ -242,12 +330,17 @@ class DiskDirectory:
             except FileExistsError:
                 pass
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = os.open(name, flags, dir_fd=self._descriptor)
+        try:
+            descriptor = os.open(name, flags, dir_fd=self._descriptor)
+        except OSError as error:
+            if error.errno in (errno.ENOTDIR, errno.ELOOP):
+                raise NotAQueue(f"{self.path}/{name} is not a directory; refused") from None
+            raise
         return DiskDirectory(descriptor, f"{self.path}/{name}", self._file_mode)
 
     def lock(self) -> None:
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(_check_open(self._descriptor), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise Locked(self.path, lock_owner(os.fstat(self._descriptor))) from None
 
@@ -317,6 +410,19 @@ def _make_directory(path: str, mode: int) -> None:
 def _holds_something(path: str) -> bool:
     with os.scandir(path) as entries:
         return next(entries, None) is not None
+
+
+def _filesystem_type(descriptor: int) -> int | None:
+    """Returns the magic number of the file system that a descriptor is on, if it can be told."""
+    try:
+        libc = ctypes.CDLL(None, use_errno=True)
+        # Larger than the structure of any system; the type is its first word.
+        status = ctypes.create_string_buffer(512)
+        if libc.fstatfs(descriptor, status) != 0:
+            return None
+    except (OSError, AttributeError):
+        return None
+    return ctypes.c_ulong.from_buffer(status).value & 0xFFFFFFFF
 
 
 def read_private(path: str, size_max: int) -> bytes:
