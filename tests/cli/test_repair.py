@@ -5,9 +5,14 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+import pytest
+
 from forebay import Log, LogReader
 from forebay.cli import exits
+from forebay.cli.fsck import Findings, summary, write_text
+from forebay.cli.inspection import STATES
 from forebay.cli.recover import Report
+from forebay.frames import Damage
 from tests.cli.helpers import (
     flip,
     json_lines,
@@ -220,3 +225,20 @@ class SteppingClock:
 
     def monotonic(self) -> float:
         return self._now / 1000
+
+
+def test_a_number_that_nobody_knows_is_never_printed_as_0(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    findings = Findings(state="closed")
+    findings.add(Damage("q/0000000000", 0, 34, "cannot be read", offset=7))
+    findings.add(Damage("q/0000000010", 0, 34, "checksum does not match", offset=16, count=3))
+
+    write_text(findings, record="record", file="segment", queue="a log", states=STATES)
+    counts = summary(findings)
+
+    printed = capsys.readouterr().out
+    assert counts["lost"] is None
+    assert "cannot be read; records lost: an unknown number from offset 7\n" in printed
+    assert "records lost: 3 from offset 16\n" in printed
+    assert "2 damaged places, an unknown number of records lost" in printed

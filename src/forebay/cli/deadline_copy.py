@@ -16,9 +16,9 @@ from forebay import DeadlineQueue
 from forebay.cli import exits
 from forebay.cli.copying import CopyClock, write_damage
 from forebay.cli.deadline_folder import Folder
-from forebay.cli.inspection import describe, is_loss, owner_of
+from forebay.cli.inspection import describe, is_loss, owner_of, total_lost
 from forebay.cli.interrupts import Interrupted, Interrupts
-from forebay.cli.output import Bar, plural, say, write_json
+from forebay.cli.output import Bar, plural, plural_or_unknown, say, write_json
 from forebay.formats.deadline import BURIED_BIT, Item
 from forebay.formats.deadline_wal import Record
 from forebay.frames import Damage
@@ -45,9 +45,9 @@ class _Copied:
         return self.pending + self.buried
 
     @property
-    def lost(self) -> int:
-        """How many entries could not be read, as far as that is known."""
-        return sum(damage.count or 0 for damage in self.damage)
+    def lost(self) -> int | None:
+        """How many entries could not be read; None if that cannot be told."""
+        return total_lost(self.damage)
 
 
 def recover_deadline(path: str, target: str, as_json: bool) -> int:
@@ -171,4 +171,4 @@ def _write_text(report: _Copied, target: str) -> None:
         print(f"{plural(report.moved, 'item')} with a deadline behind the year 6429, due then now")
     copied = f"{plural(report.copied, 'item')} copied to {target}"
     buried = f" ({report.buried:,} of them buried)" if report.buried else ""
-    print(f"{copied}{buried}, {plural(report.lost, 'entry')} lost")
+    print(f"{copied}{buried}, {plural_or_unknown(report.lost, 'entry')} lost")

@@ -7,9 +7,9 @@ from typing import Any
 
 from forebay import EventQueue, EventReader
 from forebay.cli import exits
-from forebay.cli.inspection import damage_fields, describe, is_loss
+from forebay.cli.inspection import damage_fields, describe, is_loss, total_lost
 from forebay.cli.interrupts import Interrupted, Interrupts
-from forebay.cli.output import plural, say, write_json
+from forebay.cli.output import plural, plural_or_unknown, say, write_json
 from forebay.errors import Damaged, UndecodableEvent
 from forebay.formats.beats_events import decode_event, encode_event
 from forebay.frames import Damage
@@ -28,9 +28,9 @@ class Copied:
     damage: list[Damage] = field(default_factory=list)
 
     @property
-    def lost(self) -> int:
-        """How many events could not be read, as far as that is known."""
-        return sum(damage.count or 0 for damage in self.damage)
+    def lost(self) -> int | None:
+        """How many events could not be read; None if that cannot be told."""
+        return total_lost(self.damage)
 
 
 def copy_events(
@@ -58,7 +58,7 @@ def copy_events(
     else:
         for damage in report.damage:
             print(describe(damage))
-        copied, lost = plural(report.copied, "event"), plural(report.lost, "event")
+        copied, lost = plural(report.copied, "event"), plural_or_unknown(report.lost, "event")
         print(f"{copied} copied to {target} as {chosen}, {lost} lost")
     return exits.OK
 

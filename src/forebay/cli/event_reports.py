@@ -8,9 +8,17 @@ from typing import Any
 
 from forebay import EventReader
 from forebay.cli import exits
-from forebay.cli.inspection import damage_fields, describe, is_loss, owner_of
+from forebay.cli.inspection import damage_fields, describe, is_loss, owner_of, total_lost
 from forebay.cli.losses import settle
-from forebay.cli.output import plural, say, size_text, write_facts, write_json, write_table
+from forebay.cli.output import (
+    plural,
+    plural_or_unknown,
+    say,
+    size_text,
+    write_facts,
+    write_json,
+    write_table,
+)
 from forebay.errors import UndecodableEvent, WrongKey
 from forebay.formats.beats_events import decode_event
 from forebay.frames import Damage
@@ -107,7 +115,7 @@ def check_events(path: str, key_file: str | None, accept: bool, as_json: bool) -
         "state": state,
         "damage": len(lost),
         "torn": len(damage) - len(lost),
-        "lost": sum(item.count or 0 for item in lost),
+        "lost": total_lost(lost),
         "foreign": len(foreign),
     }
     if as_json:
@@ -127,7 +135,10 @@ def check_events(path: str, key_file: str | None, accept: bool, as_json: bool) -
         for note in notes:
             print(f"note: {note}")
         good = f"{plural(summary['records'], 'good event')} in {plural(len(facts), 'segment')}"
-        verdict = f"{plural(len(lost), 'damaged place')}" if lost else "no damage"
+        verdict = "no damage"
+        if lost:
+            number = plural_or_unknown(summary["lost"], "event")
+            verdict = f"{plural(len(lost), 'damaged place')}, {number} lost"
         print(f"{good} ({size_text(summary['bytes'])}): {verdict}")
     return exits.DAMAGE if lost else exits.OK
 

@@ -16,9 +16,9 @@ from forebay import Entry, Fifo, FifoReader
 from forebay.cli import exits
 from forebay.cli.copying import CopyClock, write_damage
 from forebay.cli.fifo_inspection import end_damage
-from forebay.cli.inspection import describe, is_loss, owner_of
+from forebay.cli.inspection import describe, is_loss, owner_of, total_lost
 from forebay.cli.interrupts import Interrupted, Interrupts
-from forebay.cli.output import Bar, plural, say, write_json
+from forebay.cli.output import Bar, plural, plural_or_unknown, say, write_json
 from forebay.clock import SystemClock
 from forebay.frames import Damage
 
@@ -32,9 +32,9 @@ class _Copied:
     damage: list[Damage] = field(default_factory=list)
 
     @property
-    def lost(self) -> int:
-        """How many entries could not be read."""
-        return sum(damage.count or 0 for damage in self.damage)
+    def lost(self) -> int | None:
+        """How many entries could not be read; None if that cannot be told."""
+        return total_lost(self.damage)
 
 
 def recover_fifo(path: str, target: str, as_json: bool) -> int:
@@ -58,7 +58,7 @@ def recover_fifo(path: str, target: str, as_json: bool) -> int:
         for damage in report.damage:
             print(describe(damage))
         left_out = f"{plural(report.expired, 'entry')} left out that had expired, "
-        lost = f"{plural(report.lost, 'entry')} lost"
+        lost = f"{plural_or_unknown(report.lost, 'entry')} lost"
         copied = f"{plural(report.copied, 'entry')} copied to {target}"
         print(f"{copied}, {left_out if report.expired else ''}{lost}")
     return exits.OK

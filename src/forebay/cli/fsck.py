@@ -23,10 +23,11 @@ from forebay.cli.inspection import (
     segment_facts,
     state_of,
     temporary_names,
+    total_lost,
 )
 from forebay.cli.kinds import NAMES, ORIGINAL, act, refuse_options
 from forebay.cli.losses import settle
-from forebay.cli.output import Bar, plural, size_text, write_json
+from forebay.cli.output import Bar, plural, plural_or_unknown, size_text, write_json
 from forebay.errors import Damaged
 from forebay.formats.fflg import LAYOUTS
 from forebay.frames import Damage
@@ -50,9 +51,9 @@ class Findings:
     notes: list[str] = field(default_factory=list)
 
     @property
-    def lost(self) -> int:
-        """How many records the damage costs, as far as the format can tell."""
-        return sum(damage.count or 0 for damage in self.damage)
+    def lost(self) -> int | None:
+        """How many records the damage costs; None if that cannot be told."""
+        return total_lost(self.damage)
 
     def settle(self, path: str, *, accept: bool) -> None:
         """Compares the damage with the losses on record; `accept` marks all of it as seen."""
@@ -222,7 +223,8 @@ def write_text(
     if findings.state not in ("open", "closed"):
         print(f"note: {states[findings.state]}")
     if findings.damage:
-        places, lost = plural(len(findings.damage), "damaged place"), plural(findings.lost, record)
+        places = plural(len(findings.damage), "damaged place")
+        lost = plural_or_unknown(findings.lost, record)
         verdict = f'{places}, {lost} lost; "forebay recover" saves the rest'
     else:
         verdict = "no damage"

@@ -6,6 +6,7 @@ Only reads, takes no lock, and works on a queue that is in use, was killed, or i
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -142,13 +143,20 @@ def is_loss(damage: Damage) -> bool:
     return not damage.torn or bool(damage.count)
 
 
+def total_lost(found: Iterable[Damage]) -> int | None:
+    """Returns how many records the damage costs; None as soon as one place cannot tell."""
+    counts = [damage.count for damage in found if is_loss(damage)]
+    return None if None in counts else sum(count or 0 for count in counts)
+
+
 def describe(damage: Damage) -> str:
     """Gives damage as a line for people."""
     kind = "damage" if is_loss(damage) else "unfinished end"
     lost = ""
-    if is_loss(damage) and damage.count is not None:
-        first = "" if damage.offset is None or not damage.count else f" from offset {damage.offset}"
-        lost = f"; records lost: {damage.count}{first}"
+    if is_loss(damage):
+        number = "an unknown number" if damage.count is None else str(damage.count)
+        told = damage.offset is not None and damage.count != 0
+        lost = f"; records lost: {number}{f' from offset {damage.offset}' if told else ''}"
     place = f"{damage.path}, byte {damage.position}, {damage.length} bytes"
     return f"{kind}: {place}: {damage.reason}{lost}"
 

@@ -102,6 +102,13 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
+def plural_or_unknown(count: int | None, noun: str) -> str:
+    """Returns a count with its noun; "an unknown number of records" if nobody knows it."""
+    if count is None:
+        return f"an unknown number of {plural(2, noun).removeprefix('2 ')}"
+    return plural(count, noun)
+
+
 class Bar:
     """Shows on stderr how far something is, if stderr is a terminal and it takes a while."""
 

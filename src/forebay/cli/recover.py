@@ -18,10 +18,10 @@ from forebay import Log, LogReader
 from forebay.cli import exits
 from forebay.cli.arguments import json_option, key_option, path_argument
 from forebay.cli.copying import write_damage
-from forebay.cli.inspection import describe, end_damage, is_loss, owner_of
+from forebay.cli.inspection import describe, end_damage, is_loss, owner_of, total_lost
 from forebay.cli.interrupts import Interrupted, Interrupts
 from forebay.cli.kinds import ORIGINAL, act, refuse_options
-from forebay.cli.output import Bar, plural, say, write_json
+from forebay.cli.output import Bar, plural, plural_or_unknown, say, write_json
 from forebay.clock import SystemClock
 from forebay.errors import Damaged
 from forebay.frames import Damage
@@ -50,9 +50,9 @@ class Report:
     consumers_damage: str | None = None
 
     @property
-    def lost(self) -> int:
-        """How many records could not be read."""
-        return sum(damage.count or 0 for damage in self.damage)
+    def lost(self) -> int | None:
+        """How many records could not be read; None if that cannot be told."""
+        return total_lost(self.damage)
 
     def add_run(self, source: int, target: int, count: int) -> None:
         """Takes note of copied records; neighbours become one run."""
@@ -237,5 +237,5 @@ def _write_text(report: Report, target: str) -> None:
         print(f"the consumers' places are not carried over: {report.consumers_damage}")
     elif report.consumers:
         print(f"consumers carried over: {', '.join(report.consumers)}")
-    copied, lost = plural(report.copied, "record"), plural(report.lost, "record")
+    copied, lost = plural(report.copied, "record"), plural_or_unknown(report.lost, "record")
     print(f"{copied} copied to {target}, {lost} lost")

@@ -42,14 +42,15 @@ def rebuild_run(read: Read, size: int, path: str) -> Run:
         footer = read_footer(read, size, path)
         read_index(read, footer, path)
     except Damaged as error:
-        damage.append(error.damage)
+        # It only says where the blocks are: what they have lost, the walk over them tells.
+        damage.append(replace(error.damage, count=0))
     try:
         salt = decode_header(read(0, min(size, HEADER_BYTES)), path).salt
     except (Damaged, NotAQueue) as error:
         if footer is None:
             raise
         salt = footer.salt
-        damage.append(Damage(path, 0, min(size, HEADER_BYTES), str(error)))
+        damage.append(Damage(path, 0, min(size, HEADER_BYTES), str(error), count=0))
     walk = _Walk(read, footer.index_position if footer is not None else size, path, salt)
     walk.run(footer_is_known=footer is not None)
     if footer is None:
