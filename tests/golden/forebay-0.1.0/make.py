@@ -17,6 +17,8 @@ import forebay
 
 POLICIES = ("always", "interval", "os")
 ENDS = ("closed", "killed")
+# Contexts that are left open: one that is collected would give its entry back.
+LENT: list[Any] = []
 SMALL: dict[str, Any] = {"sync_interval_ms": 3_600_000, "background": False}
 
 
@@ -27,7 +29,11 @@ def value(number: int) -> bytes:
 
 def fill_log(path: str, policy: str, version: int = 2) -> Any:
     """200 records: 0 to 99 one by one, 100 to 179 in batches, the rest one by one."""
-    options = {"segment_bytes": 2_000, "staging_bytes": 4_096, "trim_interval_seconds": None}
+    options: dict[str, Any] = {
+        "segment_bytes": 2_000,
+        "staging_bytes": 4_096,
+        "trim_interval_seconds": None,
+    }
     log = forebay.Log(path, sync=policy, version=version, **options, **SMALL)
     for number in range(100):
         log.append(value(number))
@@ -47,7 +53,7 @@ def fill_log(path: str, policy: str, version: int = 2) -> Any:
 
 def fill_fifo(path: str, policy: str) -> Any:
     """200 entries, of which the first 50 are popped and the next two are lent."""
-    options = {"file_bytes": 2_000, "staging_bytes": 4_096}
+    options: dict[str, Any] = {"file_bytes": 2_000, "staging_bytes": 4_096}
     fifo = forebay.Fifo(path, sync=policy, **options, **SMALL)
     for number in range(100):
         fifo.push(value(number))
@@ -57,7 +63,7 @@ def fill_fifo(path: str, policy: str) -> Any:
     lent = [fifo.take() for _ in range(2)]
     for context in lent:
         context.__enter__()
-    fifo.lent = lent  # Kept: a context that is collected gives its entry back.
+    LENT.extend(lent)
     for number in range(180, 200):
         fifo.push(value(number))
     return fifo
@@ -65,7 +71,7 @@ def fill_fifo(path: str, policy: str) -> Any:
 
 def fill_deadline(path: str, policy: str) -> Any:
     """200 items with rising deadlines in the past; 0 to 49 are released, 50 to 59 requeued."""
-    options = {"segment_items": 40, "staging_bytes": 4_096}
+    options: dict[str, Any] = {"segment_items": 40, "staging_bytes": 4_096}
     queue = forebay.DeadlineQueue(path, sync=policy, **options, **SMALL)
     for number in range(100):
         queue.enqueue(value(number), deadline=1_000 + number)
@@ -77,8 +83,8 @@ def fill_deadline(path: str, policy: str) -> Any:
         queue.release(item)
     for item in queue.dequeue_many(10):
         queue.requeue(item, deadline=5_000 + item.id)
-    item = queue.dequeue()
-    queue.bury(item, "kept aside")
+    (last,) = queue.dequeue_many(1)
+    queue.bury(last, "kept aside")
     queue.freeze()
     queue.sync()
     for number in range(180, 200):
@@ -139,8 +145,8 @@ def main() -> None:
                     subprocess.run([sys.executable, __file__, kind, policy, end, path], check=False)
                     (path / "reserve").unlink(missing_ok=True)
         return
-    kind, policy, end, path = sys.argv[1:]
-    queue = FILL[kind](path, policy)
+    kind, policy, end, target = sys.argv[1:]
+    queue = FILL[kind](target, policy)
     if end == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
     queue.close()
