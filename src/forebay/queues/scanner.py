@@ -30,7 +30,8 @@ from forebay.formats.fflg import (
 from forebay.frames import Damage
 from forebay.kernels.records import Record, make_records
 from forebay.queues import seeking
-from forebay.storage.filesystem import Directory, File
+from forebay.storage.filesystem import Directory
+from forebay.storage.readable import open_readable
 from forebay.storage.segments import SegmentList, check_base, scan_segment
 
 # How the records of a segment are taken: as objects, or as columns (`columns.py`).
@@ -84,7 +85,7 @@ class OpenSegment:
         self.name = name
         self.base = base
         self.damage: Damage | None = None
-        self.file: File = directory.open(name)
+        self.file = open_readable(directory, name)
         try:
             self.frames = frames(self._header())
         except BaseException:
@@ -93,6 +94,9 @@ class OpenSegment:
 
     def _header(self) -> Header:
         data = self.file.pread(HEADER_BYTES_MAX, 0)
+        hole = self.file.hole(0, HEADER_BYTES_MAX)
+        if hole is not None:
+            raise Damaged(Damage(self.path, 0, len(data), hole.reason))
         trouble: ForebayError | None = None
         header: Header | None = None
         try:

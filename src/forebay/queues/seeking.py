@@ -8,14 +8,14 @@ bytes of the segment only: two readers that cut a segment at the same position a
 from __future__ import annotations
 
 from forebay.formats.fflg import Frames
-from forebay.storage.filesystem import File
+from forebay.storage.readable import Content
 
 NEAR = 2048
 _WINDOW_BYTES = 16 << 10
 _STEPS_MAX = 24
 
 
-def frame_from(file: File, frames: Frames, position: int) -> tuple[int, int] | None:
+def frame_from(file: Content, frames: Frames, position: int) -> tuple[int, int] | None:
     """Gives position and index of the first sure frame at or behind a position; None if none is."""
     size = file.size()
     start = max(position, frames.layout.header_bytes)
@@ -36,7 +36,7 @@ def frame_from(file: File, frames: Frames, position: int) -> tuple[int, int] | N
     return None
 
 
-def frame_near(file: File, frames: Frames, index: int, count: int) -> tuple[int, int]:
+def frame_near(file: Content, frames: Frames, index: int, count: int) -> tuple[int, int]:
     """Gives position and index of a sure frame at or before an index, at most about `NEAR` before.
 
     `count` is about how many entries there are: the better it is known, the fewer steps it takes.
@@ -59,7 +59,7 @@ def frame_near(file: File, frames: Frames, index: int, count: int) -> tuple[int,
     return low
 
 
-def _is_followed(file: File, frames: Frames, position: int, index: int, end: int) -> bool:
+def _is_followed(file: Content, frames: Frames, position: int, index: int, end: int) -> bool:
     """Says whether behind the frame at `position` comes a good one of that index, or nothing."""
     size = frames.frame_size(file.pread(4, position), 0) or 0
     behind = position + size

@@ -17,6 +17,7 @@ from typing import Protocol
 from forebay.errors import NotAQueue
 from forebay.frames import Damage
 from forebay.storage.filesystem import Buffer, Directory, write_all
+from forebay.storage.readable import Content, Readable
 
 CHUNK_BYTES = 1 << 20
 _ALLOCATE_BYTES = 8 << 20
@@ -24,18 +25,8 @@ _ALLOCATE_BYTES = 8 << 20
 # megabytes may stand for gigabytes, if its format compresses. Frames of up to half are found
 # wherever they lie.
 _WINDOW_BYTES = 128 << 20
-
-
-class Content(Protocol):
-    """As much of a file as a walk over its frames needs."""
-
-    def pread(self, size: int, position: int) -> bytes:
-        """Reads up to `size` bytes; fewer only at the end."""
-        ...
-
-    def size(self) -> int:
-        """Gives the size in bytes."""
-        ...
+# The size of a frame stands in its first bytes, in every format.
+_SIZE_BYTES = 4
 
 
 class FrameCodec(Protocol):
@@ -188,7 +179,7 @@ class SegmentList:
 
 
 def scan_segment(
-    file: Content,
+    content: Content,
     path: str,
     codec: FrameCodec,
     *,
@@ -201,8 +192,10 @@ def scan_segment(
     """Walks over a segment from a frame on, round all damage.
 
     `expected` entries must be there: where they are not, it is damage, never a torn end. Entries
-    from `limit` on do not count. `chunk_bytes` is what one batch is taken from.
+    from `limit` on do not count. `chunk_bytes` is what one batch is taken from. What the disk
+    cannot give back is damage as well.
     """
+    file = content if isinstance(content, Readable) else Readable(content)
     size = file.size()
     while index < limit:
         batch = _next_batch(file, codec, size, position, index, limit, chunk_bytes)
@@ -218,7 +211,7 @@ def scan_segment(
 
 
 def _next_batch(
-    file: Content,
+    file: Readable,
     codec: FrameCodec,
     size: int,
     position: int,
@@ -228,6 +221,10 @@ def _next_batch(
 ) -> Batch | None:
     room = size - position
     data = file.pread(min(room, chunk_bytes), position)
+    hole = file.hole(position, position + len(data))
+    if hole is not None:
+        # A format without checks would take the zeros there for entries.
+        data = data[: max(0, hole.start - position)]
     times: list[int] = []
     values, stop = codec.scan(data, 0, index, limit - index, times)
     if not values:
@@ -235,6 +232,8 @@ def _next_batch(
         if wanted is None or not len(data) < wanted <= room:
             return None
         data = file.pread(wanted, position)
+        if file.hole(position, position + wanted) is not None:
+            return None
         values, stop = codec.scan(data, 0, index, 1, times)
         if not values:
             return None
@@ -242,7 +241,7 @@ def _next_batch(
 
 
 def _judge(
-    file: Content,
+    file: Readable,
     path: str,
     codec: FrameCodec,
     size: int,
@@ -264,18 +263,41 @@ def _judge(
             used = start + filled
         elif index >= expected:
             continue
-        found = _next_good(codec, data, rest, index, expected, limit, first=start == 0)
+        claimed = _claimed_size(file, codec, data, position) if start == 0 else None
+        found = _next_good(codec, data, rest, index, expected, limit, claimed)
         if found is not None:
             passed, next_index, reason = start + found[0], found[1], found[2]
+            reason = _why(file, position, passed) or reason
             damage = Damage(path, position, passed, reason, False, index, next_index - index)
             return damage, position + passed, next_index
+    unreadable = _why(file, position, rest)
     if index < expected:
-        reason = f"{expected - index} entries are missing"
+        reason = unreadable or f"{expected - index} entries are missing"
         damage = Damage(path, position, rest, reason, False, index, expected - index)
         return damage, size, limit
+    if unreadable is not None:
+        # Nobody can say whether entries were there.
+        return Damage(path, position, rest, unreadable, False, index, None), size, limit
     if used == 0:
         return None
     return Damage(path, position, used, "unfinished entry", True, index, None), size, limit
+
+
+def _why(file: Readable, position: int, length: int) -> str | None:
+    """Returns why a range cannot be read, if that is what is wrong with it."""
+    hole = file.hole(position, position + length)
+    return None if hole is None else hole.reason
+
+
+def _claimed_size(file: Readable, codec: FrameCodec, data: bytes, position: int) -> int | None:
+    """Returns what the bad frame at a position claims to take, if that may be true."""
+    if file.hole(position, position + _SIZE_BYTES) is not None:
+        return None
+    claimed = codec.frame_size(data, 0)
+    if claimed is None:
+        return None
+    behind = position + claimed
+    return None if file.hole(behind, behind + _SIZE_BYTES) is not None else claimed
 
 
 def _windows(rest: int) -> Iterator[tuple[int, int]]:
@@ -299,14 +321,12 @@ def _next_good(
     index: int,
     expected: int,
     limit: int,
-    *,
-    first: bool,
+    claimed: int | None,
 ) -> tuple[int, int, str] | None:
     """Finds the good frame behind a bad one: how far on, its index, and what is wrong here.
 
-    `first` says that the bad one is at the start of the data.
+    `claimed` is what the bad one says that it takes, if it is at the start of the data.
     """
-    claimed = codec.frame_size(data, 0) if first else None
     if claimed is not None and claimed <= len(data):
         # A damaged blob leaves the size whole: the next frame is where it says.
         behind, _ = codec.scan(data, claimed, index + 1, 1, None)
