@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
+from forebay.errors import Damaged
+from forebay.storage.quarantine import count_kept
+from forebay.storage.slots import SlotFile
 from forebay.storage.tail import Tail, TailFile
 from tests.storage.helpers import open_directory
 
@@ -30,7 +34,44 @@ def test_a_mark_reads_back_as_it_was_written(tmp_path: Path) -> None:
 
 def test_encoding_and_decoding_match() -> None:
     assert Tail.decode(TAIL.encode()) == TAIL
-    assert len(TAIL.encode()) == 144
+    assert len(TAIL.encode()) == 160
+    begun = TAIL._replace(begin=7, salt=b"saltsalt")
+    assert Tail.decode(begun.encode()) == begun
+
+
+def test_a_mark_of_the_version_before_is_read_and_gone_on_from(tmp_path: Path) -> None:
+    directory = open_directory(tmp_path)
+    old = SlotFile.create(directory, "tail", b"FBTL", TAIL.encode()[:144])
+    old.close()
+
+    tail_file = TailFile.open(directory, write=True)
+    assert tail_file is not None
+    found = tail_file.read()
+    tail_file.write(TAIL._replace(begin=5))
+    again = tail_file.read()
+    tail_file.close()
+    directory.close()
+
+    assert found == TAIL
+    assert again == TAIL._replace(begin=5)
+
+
+@pytest.mark.parametrize("what", ["directory", "link"])
+def test_what_stands_in_the_place_of_a_tail_is_set_aside(tmp_path: Path, what: str) -> None:
+    directory = open_directory(tmp_path)
+    path = Path(directory.path)
+    if what == "directory":
+        (path / "tail").mkdir()
+    else:
+        (path / "tail").symlink_to("/etc/passwd")
+
+    with pytest.raises(Damaged, match="tail"):
+        TailFile.open(directory, write=False)
+
+    assert TailFile.open_or_set_aside(directory) is None
+    assert os.path.lexists(path / "quarantine" / "tail")
+    assert count_kept(directory)[0] == 1
+    directory.close()
 
 
 def test_a_missing_tail_is_none(tmp_path: Path) -> None:

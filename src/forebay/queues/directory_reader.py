@@ -58,9 +58,12 @@ class DirectoryReader(Closing):
         self._directory.close()
 
     def _read_tail(self, name: str) -> Tail | None:
-        """Gives what the owner last published; None if it never did."""
+        """Gives what the owner last published; None if it never did, or it cannot be read."""
         if self._tail_file is None:
-            self._tail_file = TailFile.open(self._directory, write=False, name=name)
+            try:
+                self._tail_file = TailFile.open(self._directory, write=False, name=name)
+            except Damaged:
+                return None
         return self._tail_file.read() if self._tail_file is not None else None
 
     def _sound(self, items: Iterable[_Batch | Damage]) -> Iterator[_Batch]:

@@ -13,11 +13,12 @@ from forebay.storage.tail import Tail, TailFile
 
 
 class End(NamedTuple):
-    """An end of the log: the offset behind it, the segment that it is in, where in it."""
+    """An end of the log: the offset after it, the segment that it is in, where in it, its salt."""
 
     offset: int
     segment: int
     position: int
+    salt: bytes = b""
 
 
 class Publisher:
@@ -40,12 +41,13 @@ class Publisher:
         *,
         durable: End | None = None,
         clean: bool = False,
+        begin: int | None = None,
         sync: bool = False,
     ) -> None:
-        """Writes a new mark; without `durable` the old durable one stays."""
+        """Writes a new mark; without `durable` or `begin` the old one stays."""
         old = self.tail
         if durable is None:
-            durable = End(old.durable, old.segment, old.position)
+            durable = End(old.durable, old.segment, old.position, old.salt)
         self.tail = Tail(
             old.queue_id,
             self._boot_id,
@@ -57,6 +59,8 @@ class Publisher:
             clean,
             old.incarnation,
             old.starts,
+            old.begin if begin is None else begin,
+            durable.salt,
         )
         self.synced = False
         try:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+
+from forebay.errors import NotAQueue
 from forebay.storage.atomic import read_small, replace
 from forebay.storage.filesystem import Directory
 
@@ -37,9 +40,11 @@ def count_kept(queue: Directory) -> tuple[int, int]:
         names = directory.names()
         total = 0
         for name in names:
-            file = directory.open(name)
-            total += file.size()
-            file.close()
+            # A link or a directory that stood in the place of a file, or one of mode 000.
+            with contextlib.suppress(OSError, NotAQueue):
+                file = directory.open(name)
+                total += file.size()
+                file.close()
         return len(names), total
     finally:
         directory.close()

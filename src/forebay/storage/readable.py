@@ -125,13 +125,18 @@ def open_readable(directory: Directory, name: str) -> ReadableFile:
         return ReadableFile(directory.open(name), path)
     except FileNotFoundError:
         raise
-    except NotAQueue as error:
+    except (OSError, NotAQueue) as error:
+        raise Damaged(unopenable(path, error)) from None
+
+
+def unopenable(path: str, error: OSError | NotAQueue) -> Damage:
+    """Returns the damage of a file that is there and cannot be opened; others are raised again."""
+    if isinstance(error, NotAQueue):
         reason = str(error).removeprefix(f"{path} ").removesuffix("; refused")
-        raise Damaged(Damage(path, 0, 0, reason)) from None
-    except OSError as error:
-        if error.errno not in _UNOPENABLE:
-            raise
-        raise Damaged(Damage(path, 0, 0, why_unreadable(error))) from None
+        return Damage(path, 0, 0, reason)
+    if error.errno not in _UNOPENABLE:
+        raise error
+    return Damage(path, 0, 0, why_unreadable(error))
 
 
 def read_whole(directory: Directory, name: str) -> bytes | None:

@@ -10,9 +10,14 @@ Slot, big-endian: `magic 4 | sequence 8 | payload | crc32 of all before 4`, at 0
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 from forebay.kernels.checksum import crc32
 from forebay.storage.filesystem import Directory, File, write_all
+from forebay.storage.readable import Readable
+
+# Magics and payload sizes of earlier versions of a file.
+Older = Sequence[tuple[bytes, int]]
 
 # Slots lie in different pages, so that no torn write can hit both.
 _STRIDE = 4096
@@ -24,22 +29,30 @@ assert _HEAD.size + _CRC.size == 16
 class SlotFile:
     """A two-slot file. One thread at a time may write; any number of processes may read."""
 
-    def __init__(self, file: File, magic: bytes, payload_bytes: int) -> None:
+    def __init__(self, file: File, magic: bytes, payload_bytes: int, older: Older = ()) -> None:
+        """`older` are magics and payload sizes that are read too; the payload's size tells them."""
         self._file = file
         self._magic = magic
-        self._size = _HEAD.size + payload_bytes + _CRC.size
+        self._layouts = [(magic, payload_bytes), *older]
         self.sequence, self.payload = self._newest()
 
     @classmethod
     def open(
-        cls, directory: Directory, name: str, magic: bytes, payload_bytes: int, *, write: bool
+        cls,
+        directory: Directory,
+        name: str,
+        magic: bytes,
+        payload_bytes: int,
+        *,
+        write: bool,
+        older: Older = (),
     ) -> SlotFile | None:
         """Opens a slot file; None if there is none."""
         try:
             file = directory.open(name, write=write)
         except FileNotFoundError:
             return None
-        return cls(file, magic, payload_bytes)
+        return cls(file, magic, payload_bytes, older)
 
     @classmethod
     def create(cls, directory: Directory, name: str, magic: bytes, payload: bytes) -> SlotFile:
@@ -80,13 +93,21 @@ class SlotFile:
         self._file.close()
 
     def _newest(self) -> tuple[int, bytes | None]:
-        data = self._file.pread(_STRIDE + self._size, 0)
-        slots = [self._decode(data[start : start + self._size]) for start in (0, _STRIDE)]
+        # A slot in a bad sector is a bad slot: the other one may do.
+        data = Readable(self._file).pread(2 * _STRIDE, 0)
+        slots = [
+            _decode(data[start : start + _STRIDE], *layout)
+            for start in (0, _STRIDE)
+            for layout in self._layouts
+        ]
         good = [slot for slot in slots if slot is not None]
         return max(good) if good else (0, None)
 
-    def _decode(self, slot: bytes) -> tuple[int, bytes] | None:
-        if len(slot) != self._size or _CRC.unpack(slot[-4:])[0] != crc32(slot[:-4]):
-            return None
-        magic, sequence = _HEAD.unpack_from(slot)
-        return (sequence, slot[_HEAD.size : -4]) if magic == self._magic else None
+
+def _decode(slot: bytes, magic: bytes, payload_bytes: int) -> tuple[int, bytes] | None:
+    slot = slot[: _HEAD.size + payload_bytes + _CRC.size]
+    if len(slot) != _HEAD.size + payload_bytes + _CRC.size or not slot.startswith(magic):
+        return None
+    if _CRC.unpack(slot[-4:])[0] != crc32(slot[:-4]):
+        return None
+    return _HEAD.unpack_from(slot)[1], slot[_HEAD.size : -4]

@@ -15,6 +15,11 @@ so an old one is still true, only low. Two checked slots (`slots.py`); payload, 
 | flags | 4 | 1: closed cleanly, written = durable |
 | incarnation | 4 | counts the times that offsets may have been lost and given out again |
 | starts | 8 × 8 | the offsets at which the last 8 incarnations began, newest first |
+| begin | 8 | offset of the oldest record that must be there; all ones: not on record |
+| salt | 8 | of the segment above, which ties the mark to it; zeros: not on record |
+
+Before `begin` and `salt` were added the magic was `FBTL`, now it is `FBT2`; both are read. `begin`
+is durable before anything below it is removed: a first file that is missing above it is damage.
 """
 
 from __future__ import annotations
@@ -22,14 +27,22 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
+from forebay.errors import Damaged, NotAQueue
+from forebay.storage import quarantine
 from forebay.storage.filesystem import Directory
+from forebay.storage.readable import unopenable
 from forebay.storage.slots import SlotFile
 
 NAME = "tail"
-_MAGIC = b"FBTL"
-_PAYLOAD = struct.Struct(">16s16s5QII8Q")
-assert _PAYLOAD.size == 144
+_MAGIC = b"FBT2"
+_MAGIC_OLD = b"FBTL"
+_PAYLOAD_OLD = struct.Struct(">16s16s5QII8Q")
+_PAYLOAD = struct.Struct(">16s16s5QII8QQ8s")
+assert (_PAYLOAD_OLD.size, _PAYLOAD.size) == (144, 160)
 _CLEAN = 1
+_NOT_ON_RECORD = 2**64 - 1
+_NO_SALT = bytes(8)
+_OLDER = ((_MAGIC_OLD, _PAYLOAD_OLD.size),)
 
 
 class Tail(NamedTuple):
@@ -45,6 +58,8 @@ class Tail(NamedTuple):
     clean: bool = False
     incarnation: int = 1
     starts: tuple[int, ...] = (0,) * 8
+    begin: int | None = None
+    salt: bytes = b""
 
     def encode(self) -> bytes:
         """Gives the payload of a slot."""
@@ -59,16 +74,22 @@ class Tail(NamedTuple):
             _CLEAN if self.clean else 0,
             self.incarnation,
             *self.starts,
+            _NOT_ON_RECORD if self.begin is None else self.begin,
+            self.salt or _NO_SALT,
         )
 
     @classmethod
     def decode(cls, payload: bytes) -> Tail:
-        """Reads the payload of a slot."""
-        queue_id, boot_id, written, durable, segment, position, time_ms, flags, count, *starts = (
-            _PAYLOAD.unpack(payload)
-        )
+        """Reads the payload of a slot, of this version or the one before."""
+        if len(payload) == _PAYLOAD_OLD.size:
+            payload += _NOT_ON_RECORD.to_bytes(8, "big") + _NO_SALT
+        fields = _PAYLOAD.unpack(payload)
+        queue_id, boot_id, written, durable, segment, position, time_ms, flags, count = fields[:9]
+        *starts, begin, salt = fields[9:]
         marks = (written, durable, segment, position, time_ms, bool(flags & _CLEAN))
-        return cls(queue_id, boot_id, *marks, count, tuple(starts))
+        begin = None if begin == _NOT_ON_RECORD else begin
+        salt = b"" if salt == _NO_SALT else salt
+        return cls(queue_id, boot_id, *marks, count, tuple(starts), begin, salt)
 
     def lost_since(self, incarnation: int, offset: int) -> bool:
         """Says whether a reader that stood at `offset` in an older incarnation missed records."""
@@ -86,9 +107,22 @@ class TailFile:
 
     @classmethod
     def open(cls, directory: Directory, *, write: bool, name: str = NAME) -> TailFile | None:
-        """Opens it; None if there is none."""
-        slots = SlotFile.open(directory, name, _MAGIC, _PAYLOAD.size, write=write)
+        """Opens it; None if there is none. Raises `Damaged` if it is there and cannot be opened."""
+        try:
+            slots = SlotFile.open(directory, name, _MAGIC, _PAYLOAD.size, write=write, older=_OLDER)
+        except (OSError, NotAQueue) as error:
+            raise Damaged(unopenable(f"{directory.path}/{name}", error)) from None
         return None if slots is None else cls(slots)
+
+    @classmethod
+    def open_or_set_aside(cls, directory: Directory, name: str = NAME) -> TailFile | None:
+        """Opens it for its owner; what cannot be opened goes to `quarantine/`, and it is None."""
+        try:
+            return cls.open(directory, write=True, name=name)
+        except Damaged:
+            quarantine.keep_file(directory, name)
+            directory.sync()
+            return None
 
     @classmethod
     def create(cls, directory: Directory, tail: Tail, name: str = NAME) -> TailFile:
