@@ -316,6 +316,26 @@ def test_a_directory_that_is_no_queue_is_an_error_or_passed_over(queue: Path) ->
         read(f"{queue.parent}/host-*")
 
 
+@pytest.mark.parametrize("mode", ["FAILFAST", "PERMISSIVE"])
+def test_an_empty_log_has_no_rows_and_ends_no_read(queue: Path, mode: str) -> None:
+    forebay.Log(queue.parent / "empty", background=False).close()
+
+    assert read(queue.parent / "empty", mode=mode) == []
+    assert offsets_of(read(f"{queue.parent}/*", mode=mode)) == list(range(40))
+    for table, count in (("segments", 5), ("damage", 0), ("consumers", 0)):
+        assert read(queue.parent / "empty", table=table, mode=mode) == []
+        assert len(read(f"{queue.parent}/*", table=table, mode=mode)) == count
+
+
+@pytest.mark.parametrize("option", ["startingOffsets", "endingOffsets"])
+def test_a_bound_of_a_queue_that_is_not_read_is_refused(queue: Path, option: str) -> None:
+    misspelt = f'{{"{queue}": 5, "{queue}g": 30}}'
+
+    for path in (queue, f"{queue.parent}/*"):
+        with pytest.raises(InvalidOption, match=f"{option}: {queue}g is not among the queues"):
+            read(path, **{option: misspelt})
+
+
 def test_a_task_is_small_when_it_is_sent(large: Path) -> None:
     for task in batch_reader(large, maxPartitionBytes="100k").partitions():
         assert len(repr(sent(task).value)) < 1000

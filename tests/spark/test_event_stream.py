@@ -290,3 +290,24 @@ def test_what_goes_after_available_now_was_planned_is_data_loss(tmp_path: Path, 
 
         with pytest.raises(DataLoss, match="events of segment 0 went unread"):
             query.step()
+
+
+def test_a_queue_whose_first_segments_went_before_it_was_seen_is_data_loss(
+    tmp_path: Path, start: Any
+) -> None:
+    opened(tmp_path / "a").close()
+    strict = Query(start(f"{tmp_path}/*"))
+    lenient = Query(start(f"{tmp_path}/*", failOnDataLoss="false"))
+    with opened(tmp_path / "b") as queue:
+        queue.put_many(numbered(3 * PER_SEGMENT))
+        queue.read(2 * PER_SEGMENT).ack()
+        left = segment_names(tmp_path / "b")
+        for query in (strict, lenient):
+            query.reader._queues().look_again()
+
+        with pytest.raises(DataLoss, match="those before it were acknowledged and removed"):
+            strict.step()
+        found = lenient.step()
+
+    assert len(left) < 3
+    assert found[-1] == 3 * PER_SEGMENT - 1

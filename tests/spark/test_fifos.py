@@ -16,9 +16,10 @@ import forebay
 from forebay.errors import Damaged, DataLoss, InvalidOption
 from forebay.kernels.entry import METADATA_BYTES
 from forebay.queues.fifo import Fifo
+from forebay.spark.fifo_view import FifoView
 from tests.queues.event_helpers import numbered as events
 from tests.queues.event_helpers import open_queue
-from tests.queues.helpers import FakeClock, numbered
+from tests.queues.helpers import FakeClock, numbered, open_files
 from tests.spark.readers import batch_reader, offsets_of, read, rows_of, sent
 
 COMMON = ["queue", "kind", "offset", "timestamp", "value", "segment", "position"]
@@ -316,6 +317,20 @@ def test_a_damaged_entry_that_is_lent_out_costs_itself(busy: Fifo) -> None:
 
     assert offsets_of(rows) == list(range(1, 20))
     assert (row["offset"], row["count"]) == (0, 1)
+
+
+def test_a_plan_that_is_not_finished_leaves_no_file_open(busy: Fifo) -> None:
+    busy.push_many(numbered(20))
+    busy.sync()
+    with busy.take(), busy.take():
+        before = open_files(Path(busy.path))
+        view = FifoView(busy.path)
+        ranges = view.lent_ranges(0, 20)
+        next(ranges)
+        ranges.close()
+        view.close()
+
+        assert open_files(Path(busy.path)) == before
 
 
 def test_segments_count_what_has_not_left(busy: Fifo) -> None:

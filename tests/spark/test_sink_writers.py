@@ -62,7 +62,7 @@ def values_in(path: Path) -> list[bytes]:
 
 
 def left_in_inbox(path: Path) -> list[str]:
-    return os.listdir(path / "inbox")
+    return os.listdir(path / "inbox") if path.exists() else []
 
 
 def test_a_batch_can_be_read_when_the_commit_returns(tmp_path: Path) -> None:
@@ -213,6 +213,21 @@ def test_a_task_that_fails_leaves_nothing(tmp_path: Path) -> None:
         writer.write(rows([*numbered(30), None]))
 
     assert left_in_inbox(tmp_path / "q") == []
+
+
+def test_a_write_that_fails_leaves_no_directory_that_was_not_there(tmp_path: Path) -> None:
+    new, old = tmp_path / "new", tmp_path / "old"
+    forebay.Log(old, background=False).close()
+
+    for path in (new, old):
+        writer = batch_writer(path)
+        written = task(writer, [b"a"])
+        with pytest.raises(InvalidOption):
+            writer.write(rows([None]))
+        writer.abort([written, None])
+
+    assert os.listdir(tmp_path) == ["old"]
+    assert values_in(old) == []
 
 
 def test_parts_that_vanished_before_the_commit_are_told_and_nothing_lands(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
 import forebay
-from forebay.errors import DataLoss, Locked, NotAQueue
+from forebay.errors import DataLoss, InvalidOption, Locked, NotAQueue
 from forebay.spark import paths, watch
 from forebay.spark.stream import QueueStreamReader
 from forebay.storage.filesystem import DiskFilesystem
@@ -227,6 +227,41 @@ def test_a_queue_that_comes_later_is_read_from_its_beginning(tmp_path: Path, sta
     assert later == after
 
 
+def test_a_queue_that_was_trimmed_before_it_was_seen_is_data_loss(
+    tmp_path: Path, start: Any
+) -> None:
+    fill(tmp_path / "a", 5)
+    strict = start(f"{tmp_path}/*")
+    lenient = start(f"{tmp_path}/*", failOnDataLoss="false")
+    before = strict.initialOffset(), lenient.initialOffset()
+    with forebay.Log(tmp_path / "b", segment_bytes=SEGMENT_BYTES, background=False) as log:
+        log.append_many(numbered(20))
+        log.consumer("quicker", start=20)
+        trimmed = log.trim()
+    for reader in (strict, lenient):
+        discover(reader)
+
+    with pytest.raises(DataLoss, match=f"/b begins at offset {trimmed}: 0..{trimmed} were trimmed"):
+        step(strict, before[0])
+    _, offsets = step(lenient, before[1])
+
+    assert trimmed > 0
+    assert offsets == list(range(trimmed, 20))
+
+
+def test_a_queue_that_is_trimmed_when_the_stream_begins_is_no_loss(
+    tmp_path: Path, start: Any
+) -> None:
+    with forebay.Log(tmp_path / "log", segment_bytes=SEGMENT_BYTES, background=False) as log:
+        log.append_many(numbered(20))
+        log.consumer("quicker", start=20)
+        trimmed = log.trim()
+
+    reader = start(tmp_path / "log", startingOffsets="earliest")
+
+    assert step(reader, reader.initialOffset())[1] == list(range(trimmed, 20))
+
+
 def test_a_queue_that_vanished_fully_read_is_dropped(tmp_path: Path, start: Any) -> None:
     fill(tmp_path / "a", 5)
     fill(tmp_path / "b", 5)
@@ -237,8 +272,47 @@ def test_a_queue_that_vanished_fully_read_is_dropped(tmp_path: Path, start: Any)
     discover(reader)
     later, offsets = step(reader, after)
 
-    assert list(later["queues"]) == [str(tmp_path / "b")]
     assert offsets == []
+    assert step(reader, later) == (later, [])
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_queue_that_vanished_and_came_back_goes_on_where_it_was(
+    tmp_path: Path, start: Any, restarted: bool
+) -> None:
+    fill(tmp_path / "a", 5)
+    fill(tmp_path / "b", 5)
+    reader = start(f"{tmp_path}/*", startingOffsets="earliest")
+    after, _ = step(reader, reader.initialOffset())
+    (tmp_path / "a").rename(tmp_path.parent / "unmounted")
+    discover(reader)
+    after, _ = step(reader, after)
+
+    (tmp_path.parent / "unmounted").rename(tmp_path / "a")
+    fill(tmp_path / "a", 3, first=5)
+    if restarted:
+        reader = start(f"{tmp_path}/*", startingOffsets="earliest")
+    else:
+        discover(reader)
+
+    assert step(reader, after)[1] == [5, 6, 7]
+
+
+def test_a_queue_that_vanished_and_was_made_again_is_read_from_its_beginning(
+    tmp_path: Path, start: Any
+) -> None:
+    fill(tmp_path / "a", 5)
+    fill(tmp_path / "b", 5)
+    reader = start(f"{tmp_path}/*", startingOffsets="earliest", consumerId="spark")
+    after, _ = step(reader, reader.initialOffset())
+    shutil.rmtree(tmp_path / "a")
+    discover(reader)
+    after, _ = step(reader, after)
+
+    fill(tmp_path / "a", 9)
+    discover(reader)
+
+    assert step(reader, after)[1] == list(range(9))
 
 
 @pytest.mark.parametrize("again", [False, True])
@@ -259,7 +333,8 @@ def test_a_queue_that_vanished_unread_is_data_loss(tmp_path: Path, start: Any, a
         step(reader, after)
     lenient = start(f"{tmp_path}/*", failOnDataLoss="false")
     later, _ = step(lenient, after)
-    assert list(later["queues"]) == [str(tmp_path / "b")]
+    assert later["queues"][str(tmp_path / "a")]["gone"]
+    assert run_out(lenient, later) == []
 
 
 def test_a_trimmed_place_is_data_loss(tmp_path: Path, start: Any) -> None:
@@ -358,6 +433,28 @@ def test_a_checkpoint_of_other_queues_is_refused(tmp_path: Path, start: Any) -> 
         start(tmp_path / "b").latestOffset(other, ReadAllAvailable())
     with pytest.raises(DataLoss, match="offsets of version 9, this program reads 1"):
         start(tmp_path / "b").latestOffset({"v": 9}, ReadAllAvailable())
+
+
+def test_a_start_of_a_queue_that_is_not_there_is_refused(tmp_path: Path, start: Any) -> None:
+    fill(tmp_path / "log", 20)
+    misspelt = f'{{"{tmp_path}/lgo": 5}}'
+
+    for path in (tmp_path / "log", f"{tmp_path}/*"):
+        with pytest.raises(InvalidOption, match=r"startingOffsets: .*/lgo is not"):
+            start(path, startingOffsets=misspelt).initialOffset()
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("endingOffsets", "10"), ("endingOffsets", "latest"), ("endingTimestamp", "1800000000000")],
+)
+def test_a_stream_has_no_end_and_refuses_to_be_given_one(
+    tmp_path: Path, start: Any, option: str, value: str
+) -> None:
+    fill(tmp_path / "log", 20)
+
+    with pytest.raises(InvalidOption, match=f"{option}: a stream has no end"):
+        start(tmp_path / "log", **{option: value})
 
 
 def test_a_path_must_be_a_queue_but_a_pattern_may_wait(tmp_path: Path, start: Any) -> None:

@@ -245,7 +245,9 @@ class Job:
     def _start(self, spark: SparkSession, builder: Builder) -> StreamingQuery:
         starts: dict[str, int] = self.output.current().document()["starts"]
         options = dict(self.options)
-        options["startingOffsets"] = json.dumps(starts) if starts else "earliest"
+        # A queue that is gone by now has no start.
+        there = {path: start for path, start in starts.items() if os.path.isdir(path)}
+        options["startingOffsets"] = json.dumps(there) if there else "earliest"
         options["paths"] = json.dumps(list(self.definition.source))
         raw = spark.readStream.format("forebay").options(**options).load()
         writer = raw.writeStream.option("checkpointLocation", self.output.checkpoint)

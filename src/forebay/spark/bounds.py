@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from forebay.errors import DataLoss, InvalidOption
@@ -59,6 +59,14 @@ def end_offset(queue: Extent, options: SourceOptions) -> int:
     return min(bound, queue.end)
 
 
+def check_paths(options: SourceOptions, found: Collection[str]) -> None:
+    """Refuses a bound of a queue that is not read: a misspelt path would go unnoticed."""
+    for option, bound in (("startingOffsets", options.start), ("endingOffsets", options.end)):
+        for name in bound if isinstance(bound, dict) else ():
+            if paths.absolute(name) not in found:
+                raise InvalidOption(f"{option}: {name} is not among the queues that are read")
+
+
 def lose(options: SourceOptions, what: str) -> None:
     """Raises `DataLoss`, or only logs it if the user said so."""
     if options.fail_on_data_loss:
@@ -66,7 +74,7 @@ def lose(options: SourceOptions, what: str) -> None:
     _logger.warning("%s; goes on, because failOnDataLoss is false", what)
 
 
-def _of_path(bound: Bound, path: str) -> str | int | None:
+def _of_path(bound: Bound | None, path: str) -> str | int | None:
     if not isinstance(bound, dict):
         return bound
     return {paths.absolute(name): offset for name, offset in bound.items()}.get(path)

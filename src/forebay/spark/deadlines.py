@@ -39,7 +39,7 @@ def bounds(reader: DeadlineView, options: SourceOptions) -> tuple[int, int]:
     """Gives no bounds; raises if some were asked for that a deadline queue does not have."""
     given = {
         "startingOffsets": options.start not in (None, "earliest"),
-        "endingOffsets": options.end != "latest",
+        "endingOffsets": options.end not in (None, "latest"),
         "startingTimestamp": options.start_ms is not None,
         "endingTimestamp": options.end_ms is not None,
     }

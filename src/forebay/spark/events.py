@@ -66,6 +66,16 @@ def begin(reader: EventReader) -> int:
     return offset_of(reader.segments.bases[0], 0) if reader.segments.bases else 0
 
 
+def gone(reader: EventReader) -> str | None:
+    """Says which segments were acknowledged and removed; None if none."""
+    place = reader.place()
+    first = reader.segments.bases[0] if reader.segments.bases else place.segment
+    # An empty first segment may be removed by recovery; then nothing is acknowledged yet.
+    if not min(first, place.segment):
+        return None
+    return f"{reader.path} begins at segment {first}: those before it were acknowledged and removed"
+
+
 def first_offset(reader: EventReader, options: SourceOptions) -> int:
     """Gives the offset at which a stream begins: the latest, if the options do not say."""
     return bounds_of.first_offset(_extent(reader), options, "latest")

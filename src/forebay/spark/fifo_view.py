@@ -120,16 +120,18 @@ class FifoView:
     def lent_ranges(self, start: int, end: int) -> Iterator[Range]:
         """Gives a range for each entry that is lent out."""
         tape = TapeReader(self.directory, self.file_bytes, file_name)
-        for row in self.lent:
-            if not start <= row.number < end:
-                continue
-            if row.number >= self.mark.number:
-                yield Range(KIND, self.path, row.number, row.number + 1)
-                continue
-            size = claimed_size(tape.read(METADATA_BYTES, row.position), 0)
-            limit = Place(row.position + max(1, size), row.number + 1, 0)
-            yield self._range(row.place, limit, row.number, row.number + 1)
-        tape.close()
+        try:
+            for row in self.lent:
+                if not start <= row.number < end:
+                    continue
+                if row.number >= self.mark.number:
+                    yield Range(KIND, self.path, row.number, row.number + 1)
+                    continue
+                size = claimed_size(tape.read(METADATA_BYTES, row.position), 0)
+                limit = Place(row.position + max(1, size), row.number + 1, 0)
+                yield self._range(row.place, limit, row.number, row.number + 1)
+        finally:
+            tape.close()
 
     def close(self) -> None:
         """Closes the directory."""

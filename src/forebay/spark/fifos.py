@@ -59,6 +59,11 @@ def begin(reader: FifoView) -> int:
     return reader.begin
 
 
+def gone(reader: FifoView) -> str | None:
+    """Says nothing: what was popped is no loss."""
+    return None
+
+
 def first_offset(reader: FifoView, options: SourceOptions) -> int:
     """Gives the number at which a stream begins: the latest, if the options do not say."""
     if options.start_ms is not None:

@@ -16,6 +16,7 @@ from forebay.errors import NotAQueue
 from forebay.frames import Damage
 from forebay.queues.kinds import kind_of
 from forebay.spark import paths
+from forebay.spark.bounds import check_paths
 from forebay.spark.options import SourceOptions
 from forebay.spark.planning import Range, Wanted
 from forebay.spark.watch import Live
@@ -72,6 +73,10 @@ class Kind(Protocol):
         """Gives the offset of the earliest record."""
         ...
 
+    def gone(self, reader: Any) -> str | None:
+        """Says what the queue once had and no reader can get any more; None if nothing."""
+        ...
+
     def first_offset(self, reader: Any, options: SourceOptions) -> int:
         """Gives the offset at which a stream begins: the latest, if the options do not say."""
         ...
@@ -114,7 +119,9 @@ def open_queues(options: SourceOptions) -> Iterator[tuple[Kind, Any]]:
     """
     named = {path for path in options.paths if not paths.is_pattern(path)}
     found = 0
-    for path in paths.expand(options.paths):
+    matched = paths.expand(options.paths)
+    check_paths(options, matched)
+    for path in matched:
         try:
             kind, reader = open_queue(path, options)
         except NotAQueue:

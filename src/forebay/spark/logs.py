@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -51,6 +52,13 @@ def begin(reader: LogReader) -> int:
     return reader.begin
 
 
+def gone(reader: LogReader) -> str | None:
+    """Says what was trimmed since the log was made: offsets begin at 0; None if nothing."""
+    if not reader.begin:
+        return None
+    return f"{reader.path} begins at offset {reader.begin}: 0..{reader.begin} were trimmed"
+
+
 def first_offset(reader: LogReader, options: SourceOptions) -> int:
     """Gives the offset at which a stream begins: the latest, if the options do not say."""
     if options.start_ms is not None:
@@ -94,9 +102,7 @@ def resume(
 
 def plan(reader: LogReader, start: int, end: int, wanted: Wanted) -> Iterator[Range]:
     """Gives the ranges of a log from offset `start` to `end`; whole segments, from headers only."""
-    bases = [base for base in reader.segments.bases if base < reader.written]
-    stops = [*bases[1:], reader.written]
-    for base, stop in zip(bases, stops, strict=True):
+    for base, stop in _extents(reader):
         if stop <= start or base >= end:
             continue
         part = _segment_range(reader, base, stop, start, end, wanted)
@@ -283,9 +289,7 @@ def consumer_rows(reader: LogReader) -> Iterator[dict[str, Any]]:
 
 def segment_rows(reader: LogReader) -> Iterator[dict[str, Any]]:
     """Gives a row for each segment, and one for what is still in the staging buffer."""
-    bases = [base for base in reader.segments.bases if base < reader.written]
-    stops = [*bases[1:], reader.written]
-    for base, stop in zip(bases, stops, strict=True):
+    for base, stop in _extents(reader):
         yield {
             "queue": reader.path,
             "kind": KIND,
@@ -304,6 +308,12 @@ def segment_rows(reader: LogReader) -> Iterator[dict[str, Any]]:
             "count": reader.end - reader.written,
             "sealed": False,
         }
+
+
+def _extents(reader: LogReader) -> Iterator[tuple[int, int]]:
+    """Returns the first offset of each segment and where the next begins; none of an empty log."""
+    bases = [base for base in reader.segments.bases if base < reader.written]
+    return itertools.pairwise([*bases, reader.written])
 
 
 def _header_facts(reader: LogReader, base: int) -> dict[str, Any]:

@@ -38,7 +38,7 @@ class SourceOptions:
     columns: tuple[str, ...] | None = None
     mode: str = "FAILFAST"
     start: Bound | None = None
-    end: Bound = "latest"
+    end: Bound | None = None
     start_ms: int | None = None
     end_ms: int | None = None
     partition_bytes: int = MAX_PARTITION_BYTES
@@ -70,7 +70,7 @@ class SourceOptions:
         parsed = cls(paths=_paths(given), **chosen)
         for one, other, both in (
             ("startingOffsets", "startingTimestamp", (parsed.start, parsed.start_ms)),
-            ("endingOffsets", "endingTimestamp", (given.get("endingoffsets"), parsed.end_ms)),
+            ("endingOffsets", "endingTimestamp", (parsed.end, parsed.end_ms)),
             ("maxOffsetsPerTrigger", "maxBytesPerTrigger", (parsed.max_records, parsed.max_bytes)),
         ):
             if None not in both:

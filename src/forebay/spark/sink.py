@@ -119,9 +119,16 @@ class _Sink:
 
     def _discard(self, messages: Messages) -> None:
         """Removes what the tasks left, unless it is published."""
+        made_by_tasks = False
         # Where no task got so far as to write, there may be no directory.
         with contextlib.suppress(FileNotFoundError), _open_queue(self.options.path) as queue:
             discard_parts(queue, _parts(messages))
+            made_by_tasks = set(queue.names()) == {inbox.DIRECTORY}
+        if made_by_tasks:
+            # It is no queue, and would be taken for one. What is not empty stays.
+            with contextlib.suppress(OSError):
+                os.rmdir(os.path.join(self.options.path, inbox.DIRECTORY))
+                os.rmdir(self.options.path)
 
 
 class ForebayWriter(_Sink, DataSourceArrowWriter):
@@ -218,12 +225,8 @@ def _adopt(path: str) -> None:
     try:
         while True:
             kind = kind_of(path)
-            with kind.open_queue(path, **options) as opened:
-                if kind.name == "deadline":
-                    # Here: a task needs nothing of it, nor the LZ4 that comes with it.
-                    from forebay.queues.deadline_adoption import adopt
-
-                    adopt(opened)
+            # Every kind takes in what is published when it is opened.
+            kind.open_queue(path, **options).close()
             with _open_queue(path) as queue:
                 waiting = waiting_manifests(queue)
             # Who published while this process held the lock has left it to us.

@@ -54,6 +54,9 @@ class ForebaySource(DataSource):
         options = self._source_options()
         if options.table != "records":
             raise InvalidOption(f"table = {options.table!r}: a stream reads records only")
+        for name, given in (("endingOffsets", options.end), ("endingTimestamp", options.end_ms)):
+            if given is not None:
+                raise InvalidOption(f"{name}: a stream has no end; read a range with spark.read")
         return QueueStreamReader(options, schemas.check_schema(options.table, schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

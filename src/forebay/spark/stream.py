@@ -7,7 +7,8 @@ Spark keeps the offsets in the checkpoint, as JSON of this form, small and with 
 A kind of queue may add to that what it needs to find the place again (`Live.fields`). `offset` is
 behind the last record of the batch. `from` stands where a queue came in with this
 batch, as all do with the first: a replay must begin there again. `seen` is the durable end that was
-known, where it is higher because of a limit. The id and the incarnation tell a queue, and offsets
+known, where it is higher because of a limit. `gone` marks a queue that is not there: its place is
+kept, because it may come back. The id and the incarnation tell a queue, and offsets
 that a power cut took back and that were given out again, from what the checkpoint meant: that is
 data loss, never skipped.
 
@@ -32,13 +33,15 @@ from pyspark.sql.streaming.datasource import (
 from forebay.errors import DataLoss, InvalidOption, NotAQueue
 from forebay.queues.kinds import kind_of
 from forebay.spark import kinds, paths
-from forebay.spark.bounds import lose
+from forebay.spark.bounds import check_paths, lose
 from forebay.spark.cursors import WITHOUT_CURSORS, Cursors
 from forebay.spark.options import SourceOptions
 from forebay.spark.planning import Range, Wanted, pack
 from forebay.spark.watch import Live, Mark, Watch
 
 VERSION = 1
+# What a place says of its own batch, and not of those that follow.
+_OF_ONE_BATCH = ("from", "seen", "spans", "gone")
 Places = dict[str, dict[str, Any]]
 
 
@@ -66,6 +69,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Gives the offsets at which a new query begins."""
         if self._initial is None:
             marks = self._queues().marks()
+            check_paths(self._options, paths.find(self._options.paths))
             missing = [path for path in self._options.paths if not paths.is_pattern(path)]
             for path in missing:
                 if path not in marks:
@@ -93,7 +97,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Gives the offsets behind the next batch: what is durable, within the limit."""
         before = _places(start)
         marks = self._final if self._final is not None else self._queues().marks()
-        self._check_vanished(before, marks)
+        vanished = self._check_vanished(before, marks)
         known = {path: place for path, place in before.items() if path in marks}
         for path, mark in sorted(marks.items()):
             if path in known:
@@ -107,7 +111,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = _limited({path: (known[path]["offset"], marks[path]) for path in known}, limit)
         after = {
             path: self._end_place(path, known[path], marks[path], ends[path]) for path in known
-        }
+        } | vanished
         if not begins and _offsets(after) == _offsets(before):
             return start
         return {"v": VERSION, "queues": after}
@@ -182,6 +186,9 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The place of a queue that came after the start: it is read from its earliest record."""
         kind, reader = kinds.open_queue(path, self._options)
         with reader:
+            gone = kind.gone(reader)
+            if gone is not None:
+                lose(self._options, f"{gone} before this stream saw the queue")
             begin = min(kind.begin(reader), mark.durable)
         self._kept().hold(path, begin, mark.incarnation)
         return {**_place(mark, begin), "from": begin}
@@ -189,11 +196,12 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _checked(self, path: str, place: dict[str, Any], mark: Mark) -> dict[str, Any]:
         """Gives the place from which to go on; raises if records were lost behind its back."""
         if place["id"] not in ("", mark.queue_id):
-            lose(
-                self._options,
-                f"{path} is another queue than the one that the checkpoint tells of: "
-                f"its id is {mark.queue_id or 'unknown'}, not {place['id'] or 'unknown'}",
-            )
+            if "gone" not in place:
+                lose(
+                    self._options,
+                    f"{path} is another queue than the one that the checkpoint tells of: "
+                    f"its id is {mark.queue_id or 'unknown'}, not {place['id'] or 'unknown'}",
+                )
             return self._first_place(path, mark)
         if self._sound.get(path) != (mark, place["offset"]):
             trouble = mark.trouble(place)
@@ -203,12 +211,17 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return {**_place(mark, restart), "from": restart}
             self._sound[path] = (mark, place["offset"])
         self._kept().hold(path, place["offset"], mark.incarnation)
-        kept = {name: value for name, value in place.items() if name not in ("from", "seen")}
+        kept = {name: value for name, value in place.items() if name not in _OF_ONE_BATCH}
         return {**kept, "id": mark.queue_id, "incarnation": mark.incarnation}
 
-    def _check_vanished(self, before: Places, marks: dict[str, Mark]) -> None:
+    def _check_vanished(self, before: Places, marks: dict[str, Mark]) -> Places:
+        """Returns the places of queues that are not there; raises if some of one was not read."""
+        vanished: Places = {}
         for path, place in before.items():
             if path in marks:
+                continue
+            if "gone" in place:
+                vanished[path] = place
                 continue
             if not self._queues().belongs(path):
                 raise DataLoss(
@@ -219,6 +232,9 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if place.get("seen", place["offset"]) > place["offset"]:
                 unread = place["seen"] - place["offset"]
                 lose(self._options, f"{path} is gone, with {unread} records or more unread")
+            kept = {name: value for name, value in place.items() if name not in _OF_ONE_BATCH}
+            vanished[path] = {**kept, "gone": True}
+        return vanished
 
     def _ranges(
         self, path: str, first: int, before: dict[str, Any], place: dict[str, Any]
@@ -253,7 +269,7 @@ def _places(offsets: dict[str, Any]) -> Places:
 
 def _offsets(places: Places) -> Places:
     """Gives what of places says how far they are."""
-    names = ("id", "incarnation", "offset", "seen")
+    names = ("id", "incarnation", "offset", "seen", "gone")
     return {
         path: {name: place[name] for name in names if name in place}
         for path, place in places.items()
