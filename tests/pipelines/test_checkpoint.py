@@ -70,6 +70,13 @@ def test_offsets_that_were_given_out_again_begin_where_the_source_says(tmp_path:
     assert batch_offsets(str(path), 1, {})["/q"] == Offsets("ab", 3, 6, 12)
 
 
+def test_another_queue_at_the_same_path_begins_at_0(tmp_path: Path) -> None:
+    path = make_checkpoint(tmp_path / "c", planned=1, committed=1)
+    write_offsets(path, 1, {"/q": {**place(12, **{"from": 6}), "id": "cd"}})
+
+    assert batch_offsets(str(path), 1, {"/q": 4})["/q"] == Offsets("cd", 3, 0, 12)
+
+
 def test_a_whole_checkpoint_stays_as_it_is(tmp_path: Path) -> None:
     path = make_checkpoint(tmp_path / "c", planned=3, committed=2)
 

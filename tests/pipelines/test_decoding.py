@@ -56,7 +56,7 @@ BAD = {
 
 
 def landed(spark: SparkSession, values: list[bytes]) -> DataFrame:
-    rows = [("/q", "log", n, None, bytearray(value), "s", 0) for n, value in enumerate(values)]
+    rows = [("/q", "log", n, None, bytearray(value), "s", 0, "") for n, value in enumerate(values)]
     return spark.createDataFrame(rows, LANDED_DDL)
 
 

@@ -58,7 +58,7 @@ def failing(real: Any, *, at_once: bool) -> Any:
 def prepare(spark: SparkSession, path: Path, **options: Any) -> tuple[DataFrame, MicroBatches]:
     """Makes ten records, one of them bad, and an output that has yet to take them."""
     rows = [
-        (str(path / "q"), "log", number, None, bytearray(value), "segment", 0, None)
+        (str(path / "q"), "log", number, None, bytearray(value), "segment", 0, "ab", None)
         for number, value in enumerate([*map(event, range(9)), b"bad"])
     ]
     definition = Definition.make(**{"source": path / "q", "schema": SCHEMA, **options})

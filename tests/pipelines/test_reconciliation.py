@@ -13,6 +13,7 @@ import pytest
 from forebay.pipelines import reconcile
 from forebay.pipelines.output import Output
 from tests.pipelines.conftest import Made
+from tests.pipelines.helpers import append, event, proof_of, run
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,6 +63,34 @@ def test_tables_that_add_up_are_proven(spark: SparkSession, made: Made) -> None:
     assert (found.batches, found.older) == (2, 0)
     assert found.counts == made.result.counts
     assert [(proof.start, proof.end, proof.range) for proof in found.queues] == [(0, 6, 6)] * 2
+
+
+def test_a_queue_that_was_removed_and_made_again_is_proven_by_itself(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    append(tmp_path / "a", [event(number) for number in range(5)])
+    run(spark, tmp_path / "?", tmp_path / "out")
+    shutil.rmtree(tmp_path / "a")
+    append(tmp_path / "b", [event(0)])
+    run(spark, tmp_path / "?", tmp_path / "out")
+    append(tmp_path / "a", [event(number) for number in range(3)])
+    run(spark, tmp_path / "?", tmp_path / "out")
+
+    found = proof_of(spark, tmp_path / "out")
+    landed = spark.read.parquet(f"{tmp_path}/out/landed").select("queue_id", "offset").collect()
+
+    assert [(Path(proof.queue).name, proof.range) for proof in found.queues] == [
+        ("a", 5),
+        ("a", 3),
+        ("b", 1),
+    ]
+    ids = [proof.id for proof in found.queues]
+    assert sorted(landed) == sorted(
+        (name, offset)
+        for name, count in zip(ids, (5, 3, 1), strict=True)
+        for offset in range(count)
+    )
+    assert len(set(ids)) == 3
 
 
 @pytest.mark.parametrize(

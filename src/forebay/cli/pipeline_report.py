@@ -82,7 +82,7 @@ def write_proof(found: Reconciliation, *, as_json: bool) -> None:
     """Prints the sums of each queue and what does not add up."""
     if as_json:
         for proof in found.queues:
-            place = {"queue": proof.queue, "start": proof.start, "end": proof.end}
+            place = {"queue": proof.queue, "id": proof.id, "start": proof.start, "end": proof.end}
             rest = {
                 "range": proof.range,
                 "counts": asdict(proof.counts),

@@ -102,7 +102,7 @@ def rebuild(
         settled[batch] = output.settle(staged)
         directories[batch] = output.settled(settled[batch])
         yield manifest
-    if document["columns"] != builder.columns:
+    if document["columns"] != builder.columns or document.get("landed") != builder.landed:
         staged = output.stage(COLUMNS_ONLY)
         builder.columns_only(spark, staged)
         settled[COLUMNS_ONLY] = output.settle(staged)
@@ -114,6 +114,7 @@ def document_of(builder: Builder, starts: dict[str, int]) -> dict[str, Any]:
     return {
         "definition": builder.definition.document(),
         "columns": builder.columns,
+        "landed": builder.landed,
         "starts": starts,
     }
 
@@ -205,8 +206,7 @@ def _is_held(queue: str, share: Share) -> bool:
     try:
         kind, reader = open_queue(queue, SourceOptions((queue,)))
         with reader:
-            queue_id = reader.tail.queue_id.hex() if reader.tail is not None else ""
-            if queue_id != offsets.id or kind.begin(reader) > _first(share):
+            if kind.queue_id(reader) != offsets.id or kind.begin(reader) > _first(share):
                 return False
             return kind.holds(reader, offsets.incarnation, offsets.end)
     except (OSError, ForebayError):

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 # What the source is asked for.
-SOURCE_COLUMNS = "queue,kind,offset,timestamp,value,segment,position,damage"
+SOURCE_COLUMNS = "queue,kind,offset,timestamp,value,segment,position,queue_id,damage"
 _SIDES = "sides"
 _KEPT = "kept"
 # The columns of `damage`, with those that travelled in a struct.
@@ -79,7 +79,7 @@ class Builder:
         )
         side = F.when(F.col("damage").isNull(), F.lit(LANDED)).otherwise(F.lit(DAMAGE))
         columns: list[str | Column] = ["queue", "kind", "offset", "timestamp"]
-        columns += [value.alias("value"), "segment", "position"]
+        columns += [value.alias("value"), "segment", "position", "queue_id"]
         columns += ITEM_COLUMNS if self.definition.snapshots else ()
         rows = raw.select(*columns, side.alias("side"))
         files.write_parted(_SIDES, rows, "side")
@@ -117,6 +117,11 @@ class Builder:
                 )
         shares = self._shares(files, offsets, counted)
         return Manifest(batch, self.definition.digest, shares, keys_us)
+
+    @property
+    def landed(self) -> str:
+        """The columns of `landed`, as DDL."""
+        return self._ddls[LANDED]
 
     @property
     def _ddls(self) -> dict[str, str]:
@@ -210,7 +215,6 @@ def _begin_of(queue: str, covered: Offsets) -> int:
     try:
         kind, reader = open_queue(queue, SourceOptions((queue,)))
         with reader:
-            queue_id = reader.tail.queue_id.hex() if reader.tail is not None else ""
-            return kind.begin(reader) if queue_id == covered.id else covered.end
+            return kind.begin(reader) if kind.queue_id(reader) == covered.id else covered.end
     except (OSError, ForebayError):
         return covered.end

@@ -32,17 +32,18 @@ _FIRST_COMMIT = b'v1\n{"nextBatchWatermarkMs":0}'
 def batch_offsets(checkpoint: str, batch: int, starts: dict[str, int]) -> dict[str, Offsets]:
     """Gives the range of each queue in a batch that Spark has planned; empty ones are left out.
 
-    `starts` tells where queues begin that were not there before; others begin at 0, so that what
-    was trimmed before the stream came counts as trimmed.
+    `starts` tells where queues begin that were there when the stream began. Others begin at 0, so
+    that what was trimmed before the stream came counts as trimmed; so does another queue at the
+    path of one that is gone.
     """
     after = _places(checkpoint, batch)
     before = _places(checkpoint, batch - 1) if batch > 0 else {}
     found: dict[str, Offsets] = {}
     for queue, place in after.items():
-        if queue in before:
+        if queue in before and before[queue]["id"] in ("", place["id"]):
             start = place.get("from", before[queue]["offset"])
         else:
-            start = starts.get(queue, 0)
+            start = starts.get(queue, 0) if batch == 0 else 0
         if place["offset"] > start:
             spans = place.get("spans")
             found[queue] = Offsets(

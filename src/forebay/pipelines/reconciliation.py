@@ -1,10 +1,13 @@
 """Proves from the tables that every record of the queues is accounted for, once.
 
 Per queue: the offsets of its range = landed + damaged + trimmed, landed = decoded + rejected +
-deduplicated + filtered, each landed (queue, offset) is in exactly one of the other tables, none is
-in a table twice, and the ranges of the batches follow one another without a gap. The counts are
+deduplicated + filtered, each landed offset is in exactly one of the other tables, none is in a
+table twice, and the ranges of the batches follow one another without a gap. The counts are
 taken from the tables; those that the batches say of themselves must be the same. Of snapshots all
 this holds for each batch by itself.
+
+A queue is known by its id: another one that was made at the same path later is proven by itself.
+Which one a path was in a batch, the manifest of the batch says.
 """
 
 from __future__ import annotations
@@ -16,7 +19,16 @@ from typing import TYPE_CHECKING, Any
 
 from forebay.pipelines import checkpoint
 from forebay.pipelines.definition import Definition
-from forebay.pipelines.manifest import COUNTED, Counts, Lost, Manifest, Share, account, total
+from forebay.pipelines.manifest import (
+    COUNTED,
+    Counts,
+    Lost,
+    Manifest,
+    Offsets,
+    Share,
+    account,
+    total,
+)
 from forebay.pipelines.output import Output, TableSet, read_manifest
 from forebay.pipelines.tables import (
     DAMAGE,
@@ -44,6 +56,8 @@ class QueueProof:
     """One queue: its range, what became of the records, and what does not add up."""
 
     queue: str
+    # What tells it from another queue at the same path; empty if nothing does.
+    id: str
     start: int
     end: int
     # How many offsets there are from `start` up to `end`.
@@ -91,31 +105,66 @@ def reconcile(out: str | os.PathLike[str], *, spark: SparkSession | None = None)
     document = tables.document()
     definition = Definition.from_document(document["definition"])
     manifests = [read_manifest(directory) for directory in tables.batches().values()]
-    sums = _follow(manifests, document["starts"])
-    if manifests:
-        reader = _Reader(spark, tables, definition, document["columns"], manifests)
-        reader.count(sums)
-        reader.look_for_strays(sums)
+    lives = _Lives(document["starts"])
     for manifest in manifests:
         for queue, share in manifest.queues.items():
-            sums[queue].check(manifest.batch, share)
+            lives.follow(manifest.batch, queue, share)
+    if manifests:
+        reader = _Reader(spark, tables, definition, document["columns"], manifests)
+        reader.count(lives)
+        reader.look_for_strays(lives)
+    for manifest in manifests:
+        for queue, share in manifest.queues.items():
+            lives.of_batch(queue, manifest.batch).check(manifest.batch, share)
     return Reconciliation(
         out=output.path,
         batches=len(manifests),
         older=sum(1 for manifest in manifests if manifest.definition != definition.digest),
-        queues=tuple(found.proof(queue) for queue, found in sorted(sums.items())),
+        queues=lives.proofs(),
         problems=tuple(_missing_batches([manifest.batch for manifest in manifests], done)),
     )
 
 
-def _follow(manifests: list[Manifest], starts: dict[str, int]) -> dict[str, _Sums]:
-    """Joins the ranges of the batches, queue by queue."""
-    sums: dict[str, _Sums] = {}
-    for manifest in manifests:
-        for queue, share in manifest.queues.items():
-            start = starts.get(queue, 0)
-            sums.setdefault(queue, _Sums(start, start)).follow(manifest.batch, share)
-    return sums
+class _Lives:
+    """The queues, each with what is known of it: a path may have had several, one after another."""
+
+    def __init__(self, starts: dict[str, int]) -> None:
+        self._starts = starts
+        self._all: list[_Sums] = []
+        self._last: dict[str, _Sums] = {}
+        self._of_batch: dict[tuple[str, int], _Sums] = {}
+
+    def follow(self, batch: int, queue: str, share: Share) -> None:
+        """Takes the range of the next batch of a path."""
+        last = self._last.get(queue)
+        if last is None or not last.goes_on(share.offsets):
+            start = self._starts.get(queue, 0) if last is None else 0
+            last = self._add(queue, share.offsets.id, min(start, share.offsets.start))
+        last.follow(batch, share)
+        self._of_batch[queue, batch] = last
+
+    def of_batch(self, queue: str, batch: int) -> _Sums:
+        """Returns the queue that a path was in a batch."""
+        found = self._of_batch.get((queue, batch))
+        return found or self._last.get(queue) or self._add(queue, "", 0)
+
+    def numbers(self) -> list[tuple[str, int, int]]:
+        """Returns path, batch and the number of the queue, of all batches."""
+        return [(queue, batch, sums.number) for (queue, batch), sums in self._of_batch.items()]
+
+    def numbered(self, number: int) -> _Sums:
+        """Returns the queue of a number."""
+        return self._all[number]
+
+    def proofs(self) -> tuple[QueueProof, ...]:
+        """Returns what was found, by path and age."""
+        return tuple(sums.proof() for sums in sorted(self._all, key=lambda one: one.queue))
+
+    def _add(self, queue: str, queue_id: str, start: int) -> _Sums:
+        sums = _Sums(queue, queue_id, len(self._all), start, start)
+        self._all.append(sums)
+        self._last[queue] = sums
+        return sums
 
 
 def _missing_batches(found: list[int], done: list[int]) -> Iterator[str]:
@@ -134,22 +183,35 @@ class _Rows:
     last: int = 0
     below_begin: int = 0
     lost: list[Lost] = field(default_factory=list)
+    # The ids that rows of `landed` name; none in tables of an earlier version.
+    ids: set[str] = field(default_factory=set)
 
 
 @dataclass(slots=True)
 class _Sums:
     """What is known of one queue so far."""
 
-    start: int = 0
-    end: int = 0
+    queue: str
+    id: str
+    number: int
+    start: int
+    end: int
     range: int = 0
     counts: Counts = field(default_factory=Counts)
     rows: dict[int, _Rows] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
+    def goes_on(self, offsets: Offsets) -> bool:
+        """Says whether a range is of this queue, and not of another one at its path.
+
+        A queue that another program made gets an id when Forebay takes it over.
+        """
+        return offsets.id == self.id or (not self.id and offsets.start == self.end)
+
     def follow(self, batch: int, share: Share) -> None:
         """Takes the range of the next batch."""
         offsets = share.offsets
+        self.id = offsets.id
         if offsets.snapshot is not None:
             # Each stands for itself: the queue as it was at one moment.
             self.end += offsets.count
@@ -186,6 +248,9 @@ class _Sums:
         if missing:
             what = f"{missing} are missing" if missing > 0 else f"{-missing} too many landed"
             self.problems.append(f"batch {batch}: of {offsets.start}..{offsets.end} {what}")
+        if rows.ids - {offsets.id}:
+            strangers = ", ".join(sorted(rows.ids - {offsets.id}))
+            self.problems.append(f"batch {batch}: landed of another queue: {strangers}")
         rest = counts.decoded + counts.rejected + counts.deduplicated + counts.filtered
         if rest != landed:
             self.problems.append(f"batch {batch}: {landed} landed, but {rest} came of them")
@@ -202,14 +267,22 @@ class _Sums:
                     f"{getattr(counts, name)}"
                 )
 
-    def proof(self, queue: str) -> QueueProof:
+    def proof(self) -> QueueProof:
         """Gives what was found."""
         for batch, rows in sorted(self.rows.items()):
             self.problems.append(f"batch {batch} has rows, but does not know it: {rows.counts}")
         problems = self.problems[:_PROBLEMS_MAX]
         if len(self.problems) > _PROBLEMS_MAX:
             problems.append(f"and {len(self.problems) - _PROBLEMS_MAX} more")
-        return QueueProof(queue, self.start, self.end, self.range, self.counts, tuple(problems))
+        return QueueProof(
+            self.queue,
+            self.id,
+            self.start,
+            self.end,
+            self.range,
+            self.counts,
+            tuple(problems),
+        )
 
 
 class _Reader:
@@ -228,11 +301,11 @@ class _Reader:
         self._format = definition.format
         self._ddls = ddls(snapshots=definition.snapshots)
         # A snapshot has each item once, and the next one has it again.
-        self._place = ["queue", "offset", *(["batch"] if definition.snapshots else [])]
+        self._place = ["number", "offset", *(["batch"] if definition.snapshots else [])]
         self._columns = columns
         self._manifests = manifests
 
-    def count(self, sums: dict[str, _Sums]) -> None:
+    def count(self, lives: _Lives) -> None:
         """Counts rows by queue, batch and table."""
         from pyspark.sql import functions as F
 
@@ -241,7 +314,10 @@ class _Reader:
         for table in _PLACES:
             rows = self._read(table)
             kind = F.col("why") if table == DROPPED else F.lit(table)
-            parts.append(rows.select("queue", "batch", kind.alias("kind"), "offset"))
+            queue_id = F.col("queue_id") if table == LANDED else F.lit(None).cast("string")
+            parts.append(
+                rows.select("queue", "batch", kind.alias("kind"), "offset", queue_id.alias("id"))
+            )
         counted = _union(parts)
         if begins:
             ddl = "queue STRING, batch BIGINT, begin BIGINT"
@@ -254,28 +330,37 @@ class _Reader:
             F.min("offset").alias("first"),
             F.max("offset").alias("last"),
             F.count_if(F.col("offset") < F.col("begin")).alias("below"),
+            F.min("id").alias("id"),
+            F.max("id").alias("last_id"),
         )
         for row in grouped.collect():
-            found = _rows_of(sums, row)
+            found = _rows_of(lives, row)
             found.counts[row["kind"]] = row["count"]
             if row["kind"] == LANDED:
                 found.first, found.last, found.below_begin = row["first"], row["last"], row["below"]
+                found.ids = {name for name in (row["id"], row["last_id"]) if name is not None}
         for row in self._read(DAMAGE).where("NOT torn").collect():
-            _rows_of(sums, row).lost.append(Lost(row["offset"], row["count"]))
+            _rows_of(lives, row).lost.append(Lost(row["offset"], row["count"]))
 
-    def look_for_strays(self, sums: dict[str, _Sums]) -> None:
-        """Looks how often each (queue, offset) is in each table."""
+    def look_for_strays(self, lives: _Lives) -> None:
+        """Looks how often each offset of a queue is in each table."""
         from pyspark.sql import functions as F
 
         parts = [
-            self._read(table).select(*self._place, F.lit(1 << (_BITS * place)).alias("seen"))
+            self._read(table).select(
+                "queue", "batch", "offset", F.lit(1 << (_BITS * place)).alias("seen")
+            )
             for place, table in enumerate(_PLACES)
         ]
-        each = _union(parts).groupBy(*self._place).agg(F.sum("seen").alias("seen"))
-        patterns = each.groupBy("queue", "seen").agg(
+        ddl = "queue STRING, batch BIGINT, number INT"
+        known = F.broadcast(self._spark.createDataFrame(lives.numbers(), ddl))
+        # What is of no batch that knows it, `count` has found.
+        rows = _union(parts).join(known, ["queue", "batch"])
+        each = rows.groupBy(*self._place).agg(F.sum("seen").alias("seen"))
+        patterns = each.groupBy("number", "seen").agg(
             F.count("*").alias("count"), F.min("offset").alias("first")
         )
-        for queue, seen, count, first in patterns.collect():
+        for number, seen, count, first in patterns.collect():
             times = [seen >> (_BITS * place) & ((1 << _BITS) - 1) for place in range(len(_PLACES))]
             if times[0] == 1 and sum(times[1:]) == 1:
                 continue
@@ -283,7 +368,7 @@ class _Reader:
                 f"{table} {number}×" for table, number in zip(_PLACES, times, strict=True) if number
             )
             problem = f"{count} offsets, {first} the first, are in: {where}"
-            sums.setdefault(queue, _Sums()).problems.append(problem)
+            lives.numbered(number).problems.append(problem)
 
     def _read(self, table: str) -> DataFrame:
         from pyspark.sql import functions as F
@@ -305,8 +390,9 @@ class _Reader:
         ]
 
 
-def _rows_of(sums: dict[str, _Sums], row: Any) -> _Rows:
-    return sums.setdefault(row["queue"], _Sums()).rows.setdefault(row["batch"], _Rows())
+def _rows_of(lives: _Lives, row: Any) -> _Rows:
+    sums = lives.of_batch(row["queue"], row["batch"])
+    return sums.rows.setdefault(row["batch"], _Rows())
 
 
 def _union(parts: Iterable[DataFrame]) -> DataFrame:

@@ -21,7 +21,7 @@ FILTERED = "filtered"
 
 LANDED_DDL = (
     "queue STRING, kind STRING, offset BIGINT, timestamp TIMESTAMP, value BINARY, "
-    "segment STRING, position BIGINT"
+    "segment STRING, position BIGINT, queue_id STRING"
 )
 # What a snapshot of a deadline queue has beside it.
 ITEM_COLUMNS = {

@@ -22,7 +22,7 @@ from pyspark.sql.datasource import (
 from forebay.errors import InvalidOption
 from forebay.spark import kinds
 from forebay.spark.options import SourceOptions
-from forebay.spark.planning import Range, Wanted, pack
+from forebay.spark.planning import Range, Wanted, pack, with_queue_id
 
 
 class RecordsReader(DataSourceReader):
@@ -59,7 +59,8 @@ class RecordsReader(DataSourceReader):
                         f"view = {self._options.view!r}: {reader.path} has no other"
                     )
                 start, end = self._limits.narrow(start, end)
-            yield from kind.plan(reader, start, end, self._wanted)
+            parts = kind.plan(reader, start, end, self._wanted)
+            yield from with_queue_id(parts, self._wanted, kind.queue_id(reader))
 
 
 class PushdownReader(RecordsReader):

@@ -35,6 +35,11 @@ def open_reader(path: str, options: SourceOptions) -> DeadlineView:
     return DeadlineView(path, options)
 
 
+def queue_id(reader: DeadlineView) -> str:
+    """Returns the id of the queue."""
+    return reader.snapshot.queue_id
+
+
 def bounds(reader: DeadlineView, options: SourceOptions) -> tuple[int, int]:
     """Gives no bounds; raises if some were asked for that a deadline queue does not have."""
     given = {

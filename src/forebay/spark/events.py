@@ -54,6 +54,11 @@ def open_reader(path: str, options: SourceOptions, *, durable_only: bool = False
     return reader
 
 
+def queue_id(reader: EventReader) -> str:
+    """Returns the id of the queue; empty if another program wrote it, or its file is lost."""
+    return "" if reader.tail is None else reader.tail.queue_id.hex()
+
+
 def bounds(reader: EventReader, options: SourceOptions) -> tuple[int, int]:
     """Gives the offsets at which a batch read begins and ends."""
     extent = _extent(reader)

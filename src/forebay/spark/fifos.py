@@ -45,6 +45,11 @@ def open_reader(path: str, options: SourceOptions) -> FifoView:
     return FifoView(path)
 
 
+def queue_id(reader: FifoView) -> str:
+    """Returns the id of the queue; empty if another program wrote it, or its file is lost."""
+    return "" if reader.tail is None else reader.tail.queue_id.hex()
+
+
 def bounds(reader: FifoView, options: SourceOptions) -> tuple[int, int]:
     """Gives the numbers at which a batch read begins and ends."""
     end = end_offset(_extent(reader), options)

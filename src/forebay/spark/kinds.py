@@ -45,6 +45,10 @@ class Kind(Protocol):
         """Opens a queue without owning it; raises `NotAQueue`."""
         ...
 
+    def queue_id(self, reader: Any) -> str:
+        """Returns what tells a queue from another one at the same path; empty if nothing does."""
+        ...
+
     def bounds(self, reader: Any, options: SourceOptions) -> tuple[int, int]:
         """Gives the offsets at which a batch read begins and ends."""
         ...

@@ -38,6 +38,11 @@ def open_reader(path: str, options: SourceOptions) -> LogReader:
     return LogReader(path)
 
 
+def queue_id(reader: LogReader) -> str:
+    """Returns the id of the queue; empty if another program wrote it, or its file is lost."""
+    return "" if reader.tail is None else reader.tail.queue_id.hex()
+
+
 def bounds(reader: LogReader, options: SourceOptions) -> tuple[int, int]:
     """Gives the offsets at which a batch read begins and ends."""
     end = end_offset(_extent(reader), options)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -38,6 +38,8 @@ class Range:
     cut_first: bool = False
     cut_last: bool = False
     can_be_cut: bool = False
+    # What tells its queue from another one at the same path; only where the column is wanted.
+    queue_id: str = ""
     # Where in the segment the first record is, if that is known and its offset does not tell.
     position: int = 0
 
@@ -65,6 +67,15 @@ class Wanted:
     start_ms: int | None = None
     end_ms: int | None = None
     key_file: str | None = None
+
+
+def with_queue_id(ranges: Iterable[Range], wanted: Wanted, queue_id: str) -> Iterator[Range]:
+    """Returns ranges that know the id of their queue, if that is a column that is wanted."""
+    if wanted.schema is None or "queue_id" not in wanted.schema.names:
+        yield from ranges
+        return
+    for part in ranges:
+        yield replace(part, queue_id=queue_id)
 
 
 class Task(InputPartition):

@@ -10,7 +10,7 @@ import pyarrow
 from forebay.frames import Damage
 from forebay.spark.planning import Range
 
-CONSTANT = ("queue", "kind", "segment")
+CONSTANT = ("queue", "queue_id", "kind", "segment")
 
 
 class Rows:
@@ -23,7 +23,13 @@ class Rows:
 
     def constant(self, name: str, count: int, segment: str) -> Any:
         """Gives a column that has one value."""
-        text = {"queue": self._part.queue, "kind": self._part.kind, "segment": segment}[name]
+        part = self._part
+        text = {
+            "queue": part.queue,
+            "queue_id": part.queue_id,
+            "kind": part.kind,
+            "segment": segment,
+        }[name]
         held = self._same.get((name, text))
         if held is None or len(held) < count:
             held = pyarrow.repeat(pyarrow.scalar(text, pyarrow.string()), count)
@@ -34,6 +40,7 @@ class Rows:
         """Gives a batch of one row that stands for a damaged place."""
         row = {
             "queue": self._part.queue,
+            "queue_id": self._part.queue_id,
             "kind": self._part.kind,
             "offset": damage.offset,
             "segment": os.path.basename(damage.path),

@@ -54,7 +54,9 @@ _ADDED = {
 }
 # JSON text, or what a user's schema makes of it.
 _DOCUMENTS = ("meta", "fields")
-# Not among the columns unless it is asked for: with it, each damaged place is a row of its own.
+# Not among the columns unless it is asked for: what tells a queue from another at its path.
+_ID_COLUMN = pyarrow.field("queue_id", _STRING)
+# Nor is this one: with it, each damaged place is a row of its own.
 _DAMAGE_COLUMN = pyarrow.field(
     "damage",
     pyarrow.struct(
@@ -121,7 +123,7 @@ def arrow_schema(
     known = {field.name: field for field in whole}
     if table == "records":
         known |= {field.name: field for added in _ADDED.values() for field in added}
-        known["damage"] = _DAMAGE_COLUMN
+        known |= {"queue_id": _ID_COLUMN, "damage": _DAMAGE_COLUMN}
     for name in columns:
         if name not in known:
             allowed = ", ".join(known)

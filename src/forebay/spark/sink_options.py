@@ -13,7 +13,7 @@ from forebay.spark.paths import absolute, is_pattern
 
 VALUE = "value"
 # What the source gives beside the value: a queue can be copied into another as it was read.
-_IGNORED = ("queue", "kind", "offset", "timestamp", "segment", "position")
+_IGNORED = ("queue", "queue_id", "kind", "offset", "timestamp", "segment", "position")
 # The same of a deadline queue.
 _IGNORED_OF_ITEMS = ("id", "type", "enqueue_time", "requeue_time", "dequeue_count", "reason")
 _OPTIONS = ("path", "segmentBytes", "txnAppId", "txnVersion", "deadlineColumn")

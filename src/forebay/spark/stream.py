@@ -36,7 +36,7 @@ from forebay.spark import kinds, paths
 from forebay.spark.bounds import check_paths, lose
 from forebay.spark.cursors import WITHOUT_CURSORS, Cursors
 from forebay.spark.options import SourceOptions
-from forebay.spark.planning import Range, Wanted, pack
+from forebay.spark.planning import Range, Wanted, pack, with_queue_id
 from forebay.spark.watch import Live, Mark, Watch
 
 VERSION = 1
@@ -247,7 +247,8 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with reader:
             # A replay comes before the first poll: from now on nobody else may move the cursor.
             self._kept().hold(path, first, place["incarnation"])
-            yield from kind.resume(reader, first, before, place, self._options)
+            parts = kind.resume(reader, first, before, place, self._options)
+            yield from with_queue_id(parts, self._wanted, place["id"])
 
     def _end_place(self, path: str, place: dict[str, Any], mark: Mark, end: int) -> dict[str, Any]:
         after: dict[str, Any] = {
