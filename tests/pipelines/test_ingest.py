@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import glob
+import json
 import threading
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.dataset
 import pyarrow.parquet
 import pytest
+from pyspark.errors import StreamingQueryException
 
 from forebay import Log
 from forebay.errors import InvalidOption, Locked
@@ -23,6 +26,8 @@ from tests.spark.cursors import wait_for_cursors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def test_records_land_once_whatever_becomes_of_them(spark: SparkSession, made: Made) -> None:
@@ -60,6 +65,53 @@ def test_the_tables_are_ordinary_tables_for_every_reader(spark: SparkSession, ma
     assert sorted(table.column("batch").to_pylist()) == [0, 0, 0, 0, 1, 1, 1]
     assert len(pyarrow.parquet.read_table(decoded)) == 7
     assert sum(pyarrow.parquet.ParquetFile(file).metadata.num_rows for file in files) == 7
+
+
+def test_times_of_any_century_are_the_same_for_every_reader(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    times = ["9999-12-31T23:59:59.999999+00:00", "1066-10-14T09:00:00+00:00"]
+    append(tmp_path / "q", [json.dumps({"at": time}).encode() for time in times])
+
+    run(spark, tmp_path / "q", tmp_path / "out", schema="at TIMESTAMP")
+
+    expected = [datetime.fromisoformat(time) for time in times]
+    decoded = f"{tmp_path}/out/{DECODED}"
+    table = pyarrow.dataset.dataset(decoded, partitioning="hive").to_table().sort_by("offset")
+    (file,) = glob.glob(f"{decoded}/batch=0*/*.parquet")
+    found = pyarrow.parquet.ParquetFile(file).metadata.row_group(0)
+    columns = [found.column(number) for number in range(found.num_columns)]
+    (statistics,) = [one.statistics for one in columns if one.path_in_schema == "at"]
+    micros = [
+        row["us"] for row in spark.read.parquet(decoded).selectExpr("unix_micros(at) us").collect()
+    ]
+    assert table.column("at").to_pylist() == expected
+    assert (statistics.min, statistics.max) == (expected[1], expected[0])
+    assert sorted(micros) == sorted(
+        (time - EPOCH) // timedelta(microseconds=1) for time in expected
+    )
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        # Half of the records twice, and the other half not at all.
+        "SELECT r.* FROM records r, (SELECT explode(array(1, 2))) WHERE r.id % 2 = 0",
+        # As many rows as records, and a record that is not there.
+        "SELECT queue, offset + 1 AS offset, timestamp, id FROM records",
+        # Fewer rows than records, and one of them twice.
+        "SELECT r.* FROM records r, (SELECT explode(array(1, 2))) WHERE r.id = 0",
+    ],
+)
+def test_an_sql_that_makes_several_rows_of_one_record_is_refused(
+    spark: SparkSession, tmp_path: Path, sql: str
+) -> None:
+    append(tmp_path / "q", [event(number) for number in range(10)])
+
+    with pytest.raises(StreamingQueryException, match="must not make several rows of one"):
+        run(spark, tmp_path / "q", tmp_path / "out", sql=sql)
+
+    assert places(spark, tmp_path / "out", LANDED) == []
 
 
 def test_readers_pass_over_the_links_of_a_batch_that_is_not_published(

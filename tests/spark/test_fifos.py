@@ -327,7 +327,7 @@ def test_a_plan_that_is_not_finished_leaves_no_file_open(busy: Fifo) -> None:
         view = FifoView(busy.path)
         ranges = view.lent_ranges(0, 20)
         next(ranges)
-        ranges.close()
+        del ranges
         view.close()
 
         assert open_files(Path(busy.path)) == before

@@ -109,7 +109,7 @@ class Builder:
             with decoding.decoded(landed, self.definition) as rows:
                 files.write(DECODED, rows)
             files.count(counted, {LANDED: self._ddls[LANDED], DECODED: self._decoded})
-            if counted.total(DECODED) != counted.total(LANDED):
+            if not counted.are_the_same(LANDED, DECODED):
                 self._write_missing(files, landed, counted)
             if self.definition.deduplicate is not None and counted.total(DECODED):
                 keys_us = self._deduplicate(
@@ -137,16 +137,9 @@ class Builder:
 
         files.write(REJECTED, decoding.rejected(landed, self.definition))
         files.count(counted, {REJECTED: self._ddls[REJECTED]})
-        count = counted.total(LANDED)
-        arrived = counted.total(DECODED) + counted.total(REJECTED)
-        if arrived > count:
-            raise InvalidOption(
-                f"sql: gives {arrived} rows for {count} records; it may drop records, but must "
-                "not make several rows of one"
-            )
         if not counted.total(REJECTED):
             files.remove(REJECTED)
-        if arrived < count:
+        if not counted.are_the_same(LANDED, DECODED, REJECTED):
             there = files.read(DECODED, self._decoded).select("queue", "offset")
             if counted.total(REJECTED):
                 rejected = files.read(REJECTED, self._ddls[REJECTED])
@@ -154,6 +147,12 @@ class Builder:
             gone = landed.select("queue", "offset", "timestamp", F.lit(FILTERED).alias("why"))
             files.write(DROPPED, gone.join(there, ["queue", "offset"], "left_anti"))
             files.count(counted, {DROPPED: DROPPED_DDL})
+            kept = counted.total(LANDED) - counted.total(REJECTED) - counted.total(FILTERED)
+            if counted.total(DECODED) != kept:
+                raise InvalidOption(
+                    f"sql: gives {counted.total(DECODED)} rows for {kept} records; it may drop "
+                    "records, but must not make several rows of one, nor change queue or offset"
+                )
 
     def _deduplicate(
         self, files: StagedFiles, same: Deduplicate, counted: Counted, earlier_keys: EarlierKeys

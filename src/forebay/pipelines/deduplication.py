@@ -20,7 +20,8 @@ from forebay.pipelines.definition import Deduplicate
 from forebay.pipelines.tables import DROPPED_DDL, DUPLICATE
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType
 
 KEYS = "keys"
 KEYS_FORMAT = "parquet"
@@ -33,11 +34,33 @@ def keys_of(decoded: DataFrame, same: Deduplicate) -> DataFrame:
     from pyspark.sql import functions as F
 
     present = decoded.dropna(subset=list(same.key))
-    text = F.to_json(F.struct(*same.key), {"ignoreNullFields": "false"})
+    exact = [_exact(F.col(f"`{name}`"), decoded.schema[name].dataType, name) for name in same.key]
+    text = F.to_json(F.struct(*exact), {"ignoreNullFields": "false"})
     # 128 bits of SHA-256: two keys that differ will not meet, and a key has a fixed size.
     key = F.unhex(F.substring(F.sha2(text, 256), 1, _KEY_HEX_DIGITS))
     time_us = F.coalesce(F.unix_micros("timestamp"), F.lit(0))
     return present.select(key.alias("key"), time_us.alias("time_us"), "queue", "offset")
+
+
+def _exact(column: Column, kind: DataType, name: str) -> Column:
+    """Returns a column in a form that JSON has to the last digit, in any time zone.
+
+    A time in JSON has milliseconds, and the zone of the session. Other types stay as they are, and
+    so do the keys that were kept of them.
+    """
+    from pyspark.sql import functions as F
+    from pyspark.sql import types as T
+
+    if isinstance(kind, T.TimestampType):
+        column = F.unix_micros(column)
+    elif isinstance(kind, T.TimestampNTZType):
+        column = column.cast("string")
+    elif isinstance(kind, T.ArrayType):
+        column = F.transform(column, lambda item: _exact(item, kind.elementType, "item"))
+    elif isinstance(kind, T.StructType):
+        inner = [_exact(column.getField(one.name), one.dataType, one.name) for one in kind]
+        column = F.when(column.isNotNull(), F.struct(*inner))
+    return column.alias(name)
 
 
 def duplicates(decoded: DataFrame, same: Deduplicate, earlier: Sequence[str]) -> DataFrame:

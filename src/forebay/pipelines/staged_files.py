@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import operator
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import reduce
 from typing import TYPE_CHECKING
 
 from forebay.pipelines.manifest import Lost
@@ -16,8 +20,11 @@ if TYPE_CHECKING:
 
 # Rows of `dropped` that have yet to join the others.
 FOUND = "found"
+# Spark's default, INT96, has no statistics, and most readers take it for nanoseconds in 64 bits,
+# which end in 2262.
+_TIMES = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
 # Two files open in a task, one a side, instead of a sort that brings each side together.
-_WRITERS = ("spark.sql.maxConcurrentOutputFileWriters", "2")
+_WRITERS = {"spark.sql.maxConcurrentOutputFileWriters": "2"}
 
 
 class StagedFiles:
@@ -34,16 +41,13 @@ class StagedFiles:
 
     def write(self, table: str, rows: DataFrame, format: str | None = None) -> None:
         """Writes a table."""
-        rows.write.format(format or self._format).save(self._path(table))
+        with self._settings(_TIMES):
+            rows.write.format(format or self._format).save(self._path(table))
 
     def write_parted(self, table: str, rows: DataFrame, column: str) -> None:
         """Writes a table in parts by the two values of a column, in one pass."""
-        before = str(self._spark.conf.get(_WRITERS[0]))
-        self._spark.conf.set(*_WRITERS)
-        try:
+        with self._settings(_TIMES | _WRITERS):
             rows.write.format(self._format).partitionBy(column).save(self._path(table))
-        finally:
-            self._spark.conf.set(_WRITERS[0], before)
 
     def read(self, table: str, schema: StructType | str) -> DataFrame:
         """Gives the rows of a table."""
@@ -72,7 +76,9 @@ class StagedFiles:
         first, *rest = (self._to_count(table, schema) for table, schema in tables.items())
         for rows in rest:
             first = first.unionAll(rows)
-        sums = first.groupBy("queue", "name").agg(F.count("*"), F.min("us"), F.max("us"))
+        # Which records there are, in one number: those that are there twice cancel each other out.
+        records = F.bit_xor(F.xxhash64("queue", "offset"))
+        sums = first.groupBy("queue", "name").agg(F.count("*"), F.min("us"), F.max("us"), records)
         for row in sums.collect():
             counted.add(*row)
 
@@ -105,43 +111,84 @@ class StagedFiles:
             us = F.unix_micros("timestamp")
         if table == DECODED:
             us = F.coalesce(us, F.lit(0))
-        return rows.select("queue", name.alias("name"), us.alias("us"))
+        return rows.select("queue", "offset", name.alias("name"), us.alias("us"))
+
+    @contextlib.contextmanager
+    def _settings(self, wanted: Mapping[str, str]) -> Iterator[None]:
+        """Changes settings of the session for a while."""
+        before = {name: str(self._spark.conf.get(name)) for name in wanted}
+        for name, value in wanted.items():
+            self._spark.conf.set(name, value)
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                self._spark.conf.set(name, value)
 
     def _path(self, *names: str) -> str:
         return os.path.join(self._directory, *names)
 
 
 class Counted:
-    """How many rows of each queue are in each table, and their first and last time in µs."""
+    """How many rows of each queue are in each table, which, and their first and last time in µs."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[str, str], tuple[int, int | None, int | None]] = {}
+        self._found: dict[tuple[str, str], _Rows] = {}
 
-    def add(self, queue: str, table: str, rows: int, first: int | None, last: int | None) -> None:
-        """Takes what was counted."""
-        self._found[queue, table] = (rows, first, last)
+    def add(
+        self, queue: str, table: str, rows: int, first: int | None, last: int | None, records: int
+    ) -> None:
+        """Takes what was counted; `records` is a number that stands for which they are."""
+        self._found[queue, table] = _Rows(rows, first, last, records)
 
     def subtract(self, table: str, other: str) -> None:
         """Takes what was counted of one table off another."""
-        for (queue, name), (rows, *_) in list(self._found.items()):
+        for (queue, name), rows in list(self._found.items()):
             if name == other:
-                before, first, last = self._found[queue, table]
-                self._found[queue, table] = (before - rows, first, last)
+                before = self._found[queue, table]
+                self._found[queue, table] = replace(before, count=before.count - rows.count)
 
     def rows(self, queue: str, table: str) -> int:
-        """Gives the rows of one queue."""
-        return self._found.get((queue, table), (0, None, None))[0]
+        """Returns the rows of one queue."""
+        found = self._found.get((queue, table))
+        return 0 if found is None else found.count
 
     def total(self, table: str) -> int:
-        """Gives the rows of all queues."""
-        return sum(rows for (_, name), (rows, *_) in self._found.items() if name == table)
+        """Returns the rows of all queues."""
+        return sum(rows.count for rows in self._of(table))
+
+    def are_the_same(self, table: str, *others: str) -> bool:
+        """Says whether a table has the records that some others have together, each once.
+
+        As many rows are not enough: some may be missing and others there twice.
+        """
+        there = [rows.records for other in others for rows in self._of(other)]
+        wanted = [rows.records for rows in self._of(table)]
+        return self.total(table) == sum(map(self.total, others)) and reduce(
+            operator.xor, there, 0
+        ) == reduce(operator.xor, wanted, 0)
 
     def times_ms(self, queue: str, table: str) -> tuple[int | None, int | None]:
-        """Gives the first and the last time of one queue, if its records have times."""
-        _, first, last = self._found.get((queue, table), (0, None, None))
-        return (None, None) if first is None or last is None else (first // 1000, last // 1000)
+        """Returns the first and the last time of one queue, if its records have times."""
+        found = self._found.get((queue, table))
+        if found is None or found.first_us is None or found.last_us is None:
+            return None, None
+        return found.first_us // 1000, found.last_us // 1000
 
     def times_us(self, table: str) -> tuple[int, int]:
-        """Gives the first and the last time of all queues; no time counts as 0."""
-        found = [times for (_, name), (_, *times) in self._found.items() if name == table]
-        return min(first or 0 for first, _ in found), max(last or 0 for _, last in found)
+        """Returns the first and the last time of all queues; no time counts as 0."""
+        found = self._of(table)
+        return min(rows.first_us or 0 for rows in found), max(rows.last_us or 0 for rows in found)
+
+    def _of(self, table: str) -> list[_Rows]:
+        return [rows for (_, name), rows in self._found.items() if name == table]
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """The rows of one queue in one table."""
+
+    count: int
+    first_us: int | None
+    last_us: int | None
+    records: int
