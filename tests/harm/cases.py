@@ -1,0 +1,351 @@
+"""Runs one cell of the matrix: makes a copy, harms it, looks at it in every way, judges."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import re
+import shutil
+import signal
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner, Result
+
+import forebay
+from forebay.cli.main import main
+from forebay.errors import Damaged, ForebayError, UndecodableEvent
+from forebay.frames import Damage
+from tests.harm.cells import Cell
+from tests.harm.harms import HARMS, Hit, NotHere, Target, failing
+from tests.harm.judging import BATCH_ITEMS_MAX, Bounds, Fault, judge_look, judge_told
+from tests.harm.recipes import RECIPES, Recipe, Seen
+from tests.harm.roles import files_by_role
+from tests.harm.rows import NOTHING, Row, row_of
+from tests.harm.states import Place, copy_queue, place_of
+from tests.harm.values import ONE_MORE, marks_in, value_of
+
+# A look that is not done by then never will be.
+SECONDS_MAX = 4
+_LOST = re.compile(r"\b0 (record|item|entrie|entry|event)s? lost")
+# Bytes of a record's frame before its value, and after it.
+_BEFORE = {"log": 12, "fifo": 32, "events": 120}
+_AFTER = {"log": 0, "fifo": 0, "events": 16}
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of a cell: its row, its faults, and the story in lines."""
+
+    cell: Cell
+    row: Row
+    faults: list[Fault] = field(default_factory=list)
+    story: list[str] = field(default_factory=list)
+
+    @property
+    def sorts(self) -> str:
+        """The classes of its faults, in a line."""
+        return ", ".join(sorted({fault.sort for fault in self.faults}))
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """What the verbs say of a queue that nobody harmed."""
+
+    read: list[int]
+    records: int
+    copied: int
+
+
+def run_cell(root: Path, cell: Cell, seed: int = 0) -> Outcome:
+    """Runs a cell in a directory of its own below `root`, and removes that again."""
+    work = Path(tempfile.mkdtemp(dir=root))
+    work.chmod(0o711)
+    try:
+        return Case(root / "made", cell, work, seed).run()
+    finally:
+        shutil.rmtree(work)
+
+
+class Case:
+    """One cell, in a directory of its own."""
+
+    def __init__(self, root: Path, cell: Cell, work: Path, seed: int = 0) -> None:
+        self.cell = cell
+        self.recipe: Recipe = RECIPES[cell.kind]
+        self.place: Place = place_of(root, cell.kind, cell.policy, cell.state)
+        files = files_by_role(cell.kind, self.place.queue)
+        if cell.role not in files:
+            raise NotHere("there is no such file in this state")
+        self.name = files[cell.role]
+        self.work = work
+        self.baseline = _baseline(self.recipe, self.place)
+        self.queue = copy_queue(self.place.queue, work / "queue")
+        chance = random.Random(f"{cell.id} {seed}")
+        self.target = Target(self.queue, self.name, self.place, chance)
+        self.outcome = Outcome(cell, row_of(cell.kind, cell.role, cell.harm))
+        self.missing = False
+        self.hangs = False
+
+    def run(self) -> Outcome:
+        """Harms the file and looks at the queue in every way."""
+        harm = HARMS[self.cell.harm]
+        hit = harm.do(self.target)
+        self._say(f"{self.name}: {self.cell.harm}, bytes {hit.low} to {hit.high}")
+        self.bounds = self._bounds(hit)
+        self._say(f"row: {self.bounds.row.text}; may miss {sorted(self.bounds.may_miss)}")
+        looks: dict[str, Callable[[], None]] = {
+            "read": lambda: self._read(salvage=False),
+            "salvage": lambda: self._read(salvage=True),
+            "fsck": self._fsck,
+            "info": self._info,
+            "recover": self._recover,
+            "owner": self._own,
+            "afterwards": self._afterwards,
+        }
+        with failing(harm, self.target, hit):
+            for what, look in looks.items():
+                self._look(what, look)
+                if self.hangs:
+                    break
+        return self.outcome
+
+    def _look(self, what: str, look: Callable[[], None]) -> None:
+        try:
+            with _time_limit():
+                look()
+        except (ForebayError, OSError) as error:
+            self._fault("refused", f"{what}: {type(error).__name__}: {error}")
+        except _Hangs:
+            self.hangs = True
+            self._fault("hangs", f"{what}: not done in {SECONDS_MAX} s")
+        except Exception as error:
+            self._fault("raw error", f"{what}: {type(error).__name__}: {error}")
+
+    def _read(self, *, salvage: bool) -> None:
+        expected = self.baseline.read
+        try:
+            seen = self.recipe.read_all(self.queue, salvage=salvage)
+        except Damaged as error:
+            if salvage:
+                raise
+            self._say(f"read: Damaged: {error}")
+            if self.bounds.row == NOTHING:
+                self._fault("alarm", f"read: nothing can be missing, and it raised {error}")
+            return
+        except UndecodableEvent as error:
+            if salvage or self.bounds.row.missing == "none":
+                raise
+            self._say(f"read: {error}")
+            return
+        self._judge(seen, expected)
+
+    def _fsck(self) -> None:
+        result = self._verb("fsck", "--json")
+        lines = _json_lines(result)
+        summary = lines[-1]["summary"] if lines and "summary" in lines[-1] else None
+        if result.exit_code not in (0, 4) or summary is None:
+            self._fault("refused", f"fsck: code {result.exit_code}: {_text(result)}")
+            return
+        told = [_damage(line["damage"]) for line in lines if "damage" in line]
+        if self.bounds.row.told:
+            missing = [0] * max(0, self.baseline.records - summary["records"])
+            self._judge_code("fsck", result, bool(missing))
+            for fault in judge_told("fsck", missing, told, 0, self.bounds):
+                self.outcome.faults.append(fault)
+            self._judge_text(bool(missing))
+
+    def _judge_code(self, what: str, result: Result, missing: bool) -> None:
+        if missing and result.exit_code != 4:
+            self._fault("silent", f"{what}: code {result.exit_code}: {_text(result)}")
+
+    def _judge_text(self, missing: bool) -> None:
+        text = _text(self._verb("fsck"))
+        if missing and _LOST.search(text):
+            self._fault("unknown as 0", f"fsck: {text[-200:]}")
+
+    def _info(self) -> None:
+        result = self._verb("info", "--json")
+        if result.exit_code != 0:
+            self._fault("refused", f"info: code {result.exit_code}: {_text(result)}")
+
+    def _recover(self) -> None:
+        target = self.work / "recovered"
+        result = self._verb("recover", "--to", str(target), "--json")
+        lines = _json_lines(result)
+        summary = lines[-1].get("summary") if lines else None
+        if result.exit_code not in (0, 4) or summary is None:
+            self._fault("refused", f"recover: code {result.exit_code}: {_text(result)}")
+            return
+        if not self.bounds.row.told:
+            return
+        seen = self.recipe.read_all(target, salvage=False)
+        seen.what = "recovered (sum)"
+        self._judge(seen, self.baseline.read)
+        missing = [0] * max(0, self.baseline.copied - summary["copied"])
+        told = [_damage(line["damage"]) for line in lines if "damage" in line]
+        self.outcome.faults += judge_told("recover", missing, told, 0, self.bounds)
+
+    def _own(self) -> None:
+        queue = self.recipe.open_later(self.queue, self.cell.policy)
+        try:
+            self._take(queue)
+            self._say(f"info: {queue.info()}")
+        finally:
+            queue.close()
+
+    def _take(self, queue: Any) -> None:
+        truth = self.place.truth
+        for seen in self.recipe.take_all(queue, truth):
+            expected = truth.there
+            name = seen.what.removeprefix("consumer ")
+            if name in truth.places:
+                expected = [n for n in truth.there if n >= truth.places[name]]
+            self._judge(seen, expected)
+            self.missing = self.missing or bool(set(expected) - set(seen.given))
+        value = self.recipe.put_and_take(queue)
+        if value != value_of(ONE_MORE):
+            self._fault("goes on", f"one more was put, and {value!r} taken")
+        if self.recipe.left(queue):
+            self._fault(
+                "counts", f"all is taken, and {self.recipe.left(queue)} are said to be left"
+            )
+
+    def _afterwards(self) -> None:
+        """The owner has been there: what is missing stands until somebody says that he saw it."""
+        if not hasattr(forebay, "accept_losses") or not self.bounds.row.told:
+            return
+        result = self._verb("fsck")
+        if self.missing:
+            self._judge_code("fsck after the owner", result, True)
+        accepted = self._verb("fsck", "--accept")
+        again = self._verb("fsck")
+        if again.exit_code != 0:
+            text = f"code {again.exit_code} after --accept: {_text(accepted)} {_text(again)}"
+            self._fault("accept", text)
+        queue = self.recipe.open_later(self.queue, self.cell.policy)
+        queue.close()
+
+    def _judge(self, seen: Seen, expected: list[int]) -> None:
+        missing = [number for number in expected if number not in set(seen.given)]
+        extra = [number for number in seen.given if number not in set(expected)]
+        self._say(
+            f"{seen.what}: {len(seen.given)} of {len(expected)} given; missing {missing}; "
+            f"others {extra}; told {[(Path(d.path).name, d.count, d.torn) for d in seen.told]}"
+            f" overtaken {seen.overtaken}"
+        )
+        for damage in seen.told:
+            self._say(f"    {damage}")
+        self.outcome.faults += judge_look(seen, expected, self.place.truth, self.bounds)
+
+    def _bounds(self, hit: Hit) -> Bounds:
+        row, base = self.outcome.row, self.cell.kind.partition("-")[0]
+        touched: set[int] = set()
+        # A change of a deadline queue costs its batch, wherever it is hit.
+        if row.missing == "file" or (row.missing == "hit" and (hit.whole or base == "deadline")):
+            touched = self._numbers(0, 2**60)
+        elif row.missing == "hit":
+            touched = self._numbers(hit.low - _AFTER[base], hit.high + _BEFORE[base])
+        partial = row.missing == "hit" and base == "deadline"
+        count_max = BATCH_ITEMS_MAX if partial else len(touched)
+        return Bounds(
+            row,
+            frozenset(touched),
+            count_max,
+            Path(self.name).name,
+            self.place.queue.joinpath(self.name).stat().st_size,
+        )
+
+    def _numbers(self, low: int, high: int) -> set[int]:
+        """Returns the records with bytes from one position of the file to another."""
+        file, before = self.place.queue / self.name, 0
+        data = file.read_bytes()
+        if self.cell.role.startswith("tape"):
+            # An entry may lie in two files.
+            tapes = sorted(self.place.queue.glob("*.tape"))
+            data = b"".join(tape.read_bytes() for tape in tapes)
+            before = sum(tape.stat().st_size for tape in tapes if tape.name < file.name)
+            high = min(high, file.stat().st_size + _BEFORE["fifo"])
+        found = marks_in(data)
+        return {n for n, first, last in found if first < before + high and before + low < last}
+
+    def _verb(self, verb: str, *arguments: str) -> Result:
+        result = CliRunner().invoke(main, [verb, str(self.queue), *arguments])
+        self._say(f"$ forebay {verb} {' '.join(arguments)}  -> {result.exit_code}")
+        self.outcome.story += [f"    {line}" for line in _text(result).splitlines()]
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            self._fault("raw error", f"{verb}: {result.exception!r}")
+        elif "Traceback" in _text(result):
+            self._fault("raw error", f"{verb}: {_text(result)}")
+        return result
+
+    def _say(self, line: str) -> None:
+        self.outcome.story.append(line)
+
+    def _fault(self, sort: str, story: str) -> None:
+        self.outcome.faults.append(Fault(sort, story))
+
+
+class _Hangs(BaseException):
+    """A look takes too long; not an `Exception`, so that nothing takes it for one of its own."""
+
+
+@contextlib.contextmanager
+def _time_limit() -> Iterator[None]:
+    def stop(*_: object) -> None:
+        raise _Hangs
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, SECONDS_MAX)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+_baselines: dict[Path, Baseline] = {}
+
+
+def _baseline(recipe: Recipe, place: Place) -> Baseline:
+    """Asks the verbs about the queue as it was, once in a process."""
+    if place.queue not in _baselines:
+        read = recipe.read_all(place.queue, salvage=False)
+        assert not read.wrong, read.wrong
+        assert not read.told, read.told
+        summary = _json_lines(CliRunner().invoke(main, ["fsck", str(place.queue), "--json"]))
+        target = place.queue.parent / f"recovered-{random.randbytes(4).hex()}"
+        arguments = ["recover", str(place.queue), "--to", str(target), "--json"]
+        copied = _json_lines(CliRunner().invoke(main, arguments))
+        shutil.rmtree(target)
+        _baselines[place.queue] = Baseline(
+            read.given, summary[-1]["summary"]["records"], copied[-1]["summary"]["copied"]
+        )
+    return _baselines[place.queue]
+
+
+def _json_lines(result: Result) -> list[Any]:
+    try:
+        return [json.loads(line) for line in result.stdout.splitlines()]
+    except ValueError:
+        return []
+
+
+def _damage(fields: dict[str, Any]) -> Damage:
+    return Damage(
+        fields["path"],
+        fields["position"],
+        fields["length"],
+        fields["reason"],
+        fields["torn"],
+        fields.get("offset"),
+        fields.get("count"),
+    )
+
+
+def _text(result: Result) -> str:
+    return result.output

@@ -1,1 +1,0 @@
-"""The programs behind ./run and ./test, and what they measure."""
