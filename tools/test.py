@@ -1,13 +1,16 @@
 """Runs the tiers of tests and ends with one line: `N passed, N failed, N skipped`.
 
-    --check   format, lint, types, architecture, house style
-    --quick   the tests that take less than a second each
-    (none)    the checks, all tests but the longest, and the codecs once more as plain Python
-    --full    the same with the longest tests
+    --check        format, lint, types, architecture, house style
+    --quick        the tests that take less than a second each
+    (none)         the checks, all tests but the longest, and the codecs once more as plain Python
+    --full         the same with the longest tests: campaigns that take time, two hours in all
+    --full NAME    only the campaign of one suite; --minutes says how long it takes
+    --seed S       where campaigns begin; without it each goes on where its last run ended
 
 Everything else on the command line goes to pytest. A step that fails prints what it said; one that
 passes prints its name and time, and what its tests counted. A failed step that ran no test counts
-as one failure.
+as one failure. The suites and their shares of the time are in tools/budgets.py; those that took
+more than their share are named.
 """
 
 from __future__ import annotations
@@ -23,6 +26,12 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tools.budgets import BUDGETS, suite_of  # noqa: E402  (only now it is found)
+
+ALL = "all"
+CAMPAIGNS = [name for name, budget in BUDGETS.items() if budget.campaign_minutes]
 RULES = ["tests/test_architecture.py", "tests/test_house_style.py"]
 PLAIN = ["tests/kernels", "tests/formats"]
 WORKERS = 2
@@ -49,6 +58,7 @@ class Counts:
     failed: int = 0
     skipped: int = 0
     counted: dict[str, int] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
 
 
 def main() -> int:
@@ -61,18 +71,49 @@ def main() -> int:
         allow_abbrev=False,
     )
     tiers = parser.add_mutually_exclusive_group()
-    for tier in ("check", "quick", "full"):
+    for tier in ("check", "quick"):
         tiers.add_argument(f"--{tier}", action="store_const", const=tier, dest="tier")
+    tiers.add_argument("--full", nargs="?", const=ALL, metavar="NAME", choices=[ALL, *CAMPAIGNS])
+    parser.add_argument("--minutes", type=float, help="how long a campaign takes")
+    parser.add_argument("--seed", type=int, help="where a campaign begins")
     options, extra = parser.parse_known_args()
+    if options.full is None and (options.minutes is not None or options.seed is not None):
+        parser.error("--minutes and --seed are for --full")
+    if options.full == ALL and options.minutes is not None:
+        parser.error("--minutes is for the campaign of one suite: --full NAME")
     os.chdir(ROOT)
+    if options.minutes is not None:
+        os.environ["FOREBAY_MINUTES"] = str(options.minutes)
+    if options.seed is not None:
+        os.environ["FOREBAY_SEED"] = str(options.seed)
     total = Counts()
-    passed = [run(step, total, bool(extra)) for step in steps(options.tier or "everyday", extra)]
+    tier = "full" if options.full else options.tier or "everyday"
+    campaign = options.full if options.full != ALL else None
+    planned = steps(tier, extra) if campaign is None else campaign_steps(campaign, extra)
+    passed = [run(step, total, bool(extra)) for step in planned]
+    if tier == "everyday" and not extra:
+        name_the_slow(total)
     if total.passed + total.failed + total.skipped == 0:
         print("no test was run: nothing matches the arguments")
         passed.append(False)
         total.failed += 1
     print(f"{total.passed} passed, {total.failed} failed, {total.skipped} skipped")
     return 0 if all(passed) else 1
+
+
+def campaign_steps(name: str, extra: list[str]) -> list[Step]:
+    """Lists what the campaign of one suite runs: its longest tests."""
+    paths = [path for path in BUDGETS[name].paths if Path(path).exists()]
+    chosen = ["-m", "full", *paths, *extra]
+    return [pytest(name, chosen, {"FOREBAY_FULL": "1"})]
+
+
+def name_the_slow(total: Counts) -> None:
+    """Names the suites that took more than their share, divided among the workers."""
+    for name, budget in BUDGETS.items():
+        took = total.seconds.get(name, 0.0) / WORKERS
+        if took > budget.everyday_seconds:
+            print(f"note: the suite {name} took {took:.0f} s of {budget.everyday_seconds}")
 
 
 def steps(tier: str, extra: list[str]) -> list[Step]:
@@ -152,6 +193,8 @@ def run(step: Step, total: Counts, selected: bool) -> bool:
     total.passed += counts.passed
     total.failed += counts.failed
     total.skipped += counts.skipped
+    for name, seconds in counts.seconds.items():
+        total.seconds[name] = total.seconds.get(name, 0.0) + seconds
     return passed
 
 
@@ -174,6 +217,10 @@ def read_counts(report: Path) -> Counts:
         for counted in suite.iter("property"):
             name, number = counted.get("name", ""), int(counted.get("value", 0))
             counts.counted[name] = counts.counted.get(name, 0) + number
+        for case in suite.iter("testcase"):
+            suite_name = suite_of(case.get("classname", "").replace(".", "/") + ".py")
+            seconds = float(case.get("time", 0))
+            counts.seconds[suite_name] = counts.seconds.get(suite_name, 0.0) + seconds
     return counts
 
 

@@ -112,5 +112,7 @@ DEADLINE = Kind(
     lambda options: True,
 )
 KINDS = {"log": LOG, "events": EVENTS, "fifo": FIFO, "deadline": DEADLINE}
+# The long runs of this folder: one a kind, and the controls of the planted bugs.
+CRASH_CAMPAIGNS = len(KINDS) + 1
 EACH_SCENARIO = [(kind, name) for kind in KINDS for name in KINDS[kind].scenarios]
 EACH_FAILING = [(kind, name) for kind in KINDS for name in KINDS[kind].failing]

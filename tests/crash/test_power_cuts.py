@@ -1,24 +1,23 @@
 """Power cuts at every operation boundary: what was promised before is there afterwards.
 
-Everyday 100,000 distinct states over all kinds of queue; a million of each with FOREBAY_FULL=1. Two
-tests a kind, so that two workers share them. A failure tells the scenario, the seed, the point and
-the choice, which replays it.
+Everyday 100,000 distinct states over all kinds of queue, two tests a kind, so that two workers
+share them; the campaign goes on as long as it may. A failure tells the scenario, the seed, the
+point and the choice, which replays it.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 
 import pytest
 
 from tests.counting import Count
 from tests.crash.campaign import Campaign
-from tests.crash.kinds import EACH_SCENARIO, KINDS
+from tests.crash.kinds import CRASH_CAMPAIGNS, EACH_SCENARIO, KINDS
+from tests.support.campaigns import FULL, seeds
 
-# Everyday, the kinds share what is run; in the long tier each has as much.
-FULL = os.environ.get("FOREBAY_FULL") == "1"
-STATES = 1_000_000 if FULL else 100_000 // len(KINDS)
+# The kinds share what is run.
+STATES = 100_000 // len(KINDS)
 # Each share counts for itself. What two of them have in common is below a hundredth.
 MARGIN = 1.01
 SHARES = 2
@@ -55,3 +54,18 @@ def test_no_power_cut_breaks_a_promise_of_random_operations(
 
     record_property("power-cut states, distinct by content", campaign.states)
     assert campaign.states >= wanted
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_power_cut_breaks_a_promise_for_as_long_as_it_may_take(
+    kind: str, record_property: Count
+) -> None:
+    states = 0
+    for seed in seeds("crash", f"power-cuts-{kind}", tests=CRASH_CAMPAIGNS):
+        campaign = Campaign(KINDS[kind])
+        campaign.run_random(seed, random_subsets=4, limit=60)
+        states += campaign.states
+
+    record_property("power-cut states of the campaign", states)
+    assert states > 0

@@ -5,11 +5,10 @@ A model knows what was acknowledged, does the same to the queue, and looks wheth
 
 from __future__ import annotations
 
-import os
 from random import Random
 from typing import Generic, TypeVar
 
-from hypothesis import settings
+from hypothesis import seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -19,11 +18,14 @@ from hypothesis.stateful import (
 )
 
 from forebay.queues.handle import Handle
+from tests.counting import Count
 from tests.crash.forgetful import ForgetfulFilesystem
 from tests.queues.fifo_helpers import DAY_MS, TwoClocks
 from tests.queues.helpers import SYNCS
+from tests.support.campaigns import seeds
 
 PATH = "/q"
+_LIVES_OF_A_SEED = 200
 _Queue = TypeVar("_Queue", bound=Handle)
 
 chances = st.integers(0, 1_000)
@@ -92,11 +94,20 @@ class TimedModel(QueueModel[_Queue]):
         self.clock.set_wall(ms)
 
 
-def check_model(
-    model: type[RuleBasedStateMachine], *, examples: int, full_examples: int, steps: int
-) -> None:
-    """Leads a queue through random lives beside its model; the long tier tries more of them."""
-    count = full_examples if os.environ.get("FOREBAY_FULL") == "1" else examples
+def check_model(model: type[RuleBasedStateMachine], *, examples: int, steps: int) -> None:
+    """Leads a queue through random lives beside its model."""
     run_state_machine_as_test(
-        model, settings=settings(max_examples=count, stateful_step_count=steps)
+        model, settings=settings(max_examples=examples, stateful_step_count=steps)
     )
+
+
+def check_model_for_long(
+    model: type[RuleBasedStateMachine], name: str, *, steps: int, count: Count
+) -> None:
+    """Leads a queue through random lives for as long as the campaign may take."""
+    lives = 0
+    for number in seeds("models", name, tests=3):
+        chosen = seed(number)(model)
+        check_model(chosen, examples=_LIVES_OF_A_SEED, steps=steps)
+        lives += _LIVES_OF_A_SEED
+    count("lives of a queue beside its model", lives)

@@ -12,8 +12,9 @@ from forebay.errors import LeaseLost
 from forebay.queues import deadline_upkeep
 from forebay.queues.deadline import DeadlineQueue
 from forebay.queues.deadline_item import DeadlineItem
+from tests.counting import Count
 from tests.queues.fifo_helpers import DAY_MS
-from tests.queues.model import PATH, TimedModel, chances, check_model
+from tests.queues.model import PATH, TimedModel, chances, check_model, check_model_for_long
 
 LEASE_MS = 10_000
 
@@ -343,4 +344,9 @@ def shown(item: DeadlineItem) -> tuple[int, int, bytes, int, bool]:
 
 @pytest.mark.slow
 def test_a_deadline_queue_behaves_like_a_dictionary_whatever_happens() -> None:
-    check_model(DeadlinesAgainstADictionary, examples=500, full_examples=20_000, steps=50)
+    check_model(DeadlinesAgainstADictionary, examples=500, steps=50)
+
+
+@pytest.mark.full
+def test_the_model_holds_for_as_long_as_it_may_take(record_property: Count) -> None:
+    check_model_for_long(DeadlinesAgainstADictionary, "deadline", steps=50, count=record_property)

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 
 from forebay import Fifo, FifoReader
-from tests.queues.model import PATH, TimedModel, chances, check_model
+from tests.counting import Count
+from tests.queues.model import PATH, TimedModel, chances, check_model, check_model_for_long
 
 sizes = st.sampled_from((0, 3, 20, 100, 400, 1_500))
 ttls = st.sampled_from((0, 0, 1, 60, 100_000))
@@ -185,4 +186,9 @@ class FifoAgainstAList(TimedModel[Fifo]):
 
 @pytest.mark.slow
 def test_a_fifo_does_what_a_list_does_whatever_happens_to_its_process_power_and_clock() -> None:
-    check_model(FifoAgainstAList, examples=500, full_examples=20_000, steps=50)
+    check_model(FifoAgainstAList, examples=500, steps=50)
+
+
+@pytest.mark.full
+def test_the_model_holds_for_as_long_as_it_may_take(record_property: Count) -> None:
+    check_model_for_long(FifoAgainstAList, "fifo", steps=50, count=record_property)

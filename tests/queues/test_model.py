@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 
 from forebay import Consumer, Log, LogReader, Overtaken
+from tests.counting import Count
 from tests.crash.workload import SteppingClock
 from tests.queues.helpers import values_of
-from tests.queues.model import PATH, QueueModel, chances, check_model
+from tests.queues.model import PATH, QueueModel, chances, check_model, check_model_for_long
 
 NAMES = ("first", "second")
 
@@ -164,4 +165,9 @@ class LogAgainstAList(QueueModel[Log]):
 
 @pytest.mark.slow
 def test_a_log_does_what_a_list_does_whatever_happens_to_its_process_and_power() -> None:
-    check_model(LogAgainstAList, examples=60, full_examples=1_000, steps=30)
+    check_model(LogAgainstAList, examples=60, steps=30)
+
+
+@pytest.mark.full
+def test_the_model_holds_for_as_long_as_it_may_take(record_property: Count) -> None:
+    check_model_for_long(LogAgainstAList, "log", steps=30, count=record_property)

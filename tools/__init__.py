@@ -1,0 +1,1 @@
+"""The programs behind ./run and ./test, and what they measure."""

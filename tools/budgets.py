@@ -1,0 +1,56 @@
+"""How long each suite may take: the one table of `./test`.
+
+A suite is a folder of tests, or a part of one. `everyday_seconds` is its share of the ten minutes
+of `./test` on two quiet cores: the sum of its tests' times divided by the number of workers. What
+the shares leave is for suites to come. `campaign_minutes` is how long its campaign runs in
+`./test --full`, unless `--minutes` says otherwise; 0: it has none. Together they take at most two
+hours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+EVERYDAY_SECONDS_MAX = 600
+CAMPAIGN_MINUTES_MAX = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """The shares of a suite: where its tests are and what they may take."""
+
+    paths: tuple[str, ...]
+    everyday_seconds: int
+    campaign_minutes: int
+
+
+# The first row that a test fits is its own.
+BUDGETS = {
+    "harm": Budget(("tests/harm",), 90, 15),
+    "threads": Budget(("tests/threads",), 60, 15),
+    "filesystems": Budget(("tests/filesystems",), 20, 5),
+    "models": Budget(
+        (
+            "tests/queues/test_model.py",
+            "tests/queues/test_fifo_model.py",
+            "tests/queues/test_deadline_model.py",
+        ),
+        15,
+        15,
+    ),
+    "crash": Budget(("tests/crash",), 90, 30),
+    "spark": Budget(("tests/spark", "tests/pipelines"), 150, 25),
+    "codecs": Budget(("tests/formats", "tests/kernels", "tests/golden"), 40, 0),
+    "queues": Budget(("tests/queues", "tests/storage", "tests/conformance", "tests/aio"), 50, 0),
+    "rest": Budget(("tests",), 45, 5),
+}
+assert sum(budget.everyday_seconds for budget in BUDGETS.values()) <= EVERYDAY_SECONDS_MAX
+assert sum(budget.campaign_minutes for budget in BUDGETS.values()) <= CAMPAIGN_MINUTES_MAX
+
+
+def suite_of(path: str) -> str:
+    """Returns the name of the suite that a test file belongs to."""
+    for name, budget in BUDGETS.items():
+        if any(path == part or path.startswith(part + "/") for part in budget.paths):
+            return name
+    raise ValueError(f"{path} is not a test")
