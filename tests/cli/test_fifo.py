@@ -520,7 +520,7 @@ def test_convert_is_for_event_queues(tmp_path: Path) -> None:
     result = run("convert", path, "--to-version", "v2", "--to", tmp_path / "new")
 
     assert result.exit_code == exits.USAGE
-    assert f'"convert" is for an event queue; {path} is a fifo' in result.stderr
+    assert f'"convert" is for an event queue or a deadline queue; {path} is a fifo' in result.stderr
     assert not (tmp_path / "new").exists()
 
 

@@ -243,3 +243,43 @@ def test_only_names_of_the_patterns_are_files(
 ) -> None:
     assert parse_file_name(name) == expected
     assert expected is None or file_name(*expected) == name
+
+
+@pytest.mark.parametrize("bit", range(32))
+def test_a_damaged_size_of_the_last_value_gives_out_no_other_value(bit: int) -> None:
+    last = Item(Key(NOW_MS + 3, 9), b"money=100;", Stats(NOW_MS))
+    data = encoded([*ENTRIES, last])
+    size_at = len(data) - FOOTER_BYTES - len(last.value) - 4
+
+    entries, (damage,) = split(scan_run(flipped(data, size_at * 8 + bit), "r"))
+
+    assert entries == ENTRIES
+    assert (damage.torn, damage.count) == (False, 1)
+
+
+@pytest.mark.parametrize("size", [36, 39, 76, 4_096])
+def test_zeros_are_damage_and_no_items(size: int) -> None:
+    entries, (damage,) = split(scan_run(bytes(size), "r"))
+
+    assert entries == []
+    assert (damage.torn, damage.count) == (False, None)
+
+
+def test_an_item_of_zeros_that_the_footer_counts_is_one() -> None:
+    zero = Item(Key(0, 0), b"")
+
+    assert list(scan_run(encoded([zero, *ENTRIES]), "r")) == [zero, *ENTRIES]
+
+
+def test_a_count_that_is_too_low_costs_no_entry() -> None:
+    data = bytearray(encoded(ENTRIES))
+    data[-FOOTER_BYTES] -= 1
+
+    entries, (damage,) = split(scan_run(bytes(data), "r"))
+
+    assert entries == ENTRIES
+    assert "counts" in damage.reason
+
+
+def test_the_empty_run_of_the_original_program_is_whole() -> None:
+    assert list(scan_run(Footer(max_id=2**63).encode(), "r")) == []

@@ -19,9 +19,11 @@ from forebay.cli.deadline_folder import Folder
 from forebay.cli.inspection import describe, is_loss, owner_of, total_lost
 from forebay.cli.interrupts import Interrupted, Interrupts
 from forebay.cli.output import Bar, plural, plural_or_unknown, say, write_json
+from forebay.errors import Damaged
 from forebay.formats.deadline import BURIED_BIT, Item
 from forebay.formats.deadline_wal import Record
 from forebay.frames import Damage
+from forebay.queues.deadline_export import export_run
 from forebay.queues.deadline_files import scan_folder
 
 _BATCH_ITEMS_MAX = 4096
@@ -67,6 +69,44 @@ def recover_original(path: str, target: str, as_json: bool) -> int:
         return scan_folder(path, raw=False)
 
     return _recover(scan, _Copied(), target, as_json, None, False)
+
+
+def convert_deadline(path: str, target: str, salvage: bool, as_json: bool) -> int:
+    """Writes what is pending in a deadline queue as a run of the original program."""
+    report = _Copied()
+    with Folder(path) as folder, Bar("convert", folder.entry_count) as bar:
+        torn = folder.torn if owner_of(folder.path) is None else []
+        report.damage += [*folder.damage, *torn]
+
+        def pending() -> Iterator[Item]:
+            for record in folder.items():
+                if isinstance(record, Damage):
+                    report.damage.append(record)
+                    _stop_at_damage(report.damage, salvage)
+                elif record.buried:
+                    report.buried += 1
+                else:
+                    yield record
+                    report.pending += 1
+                    bar.update(report.copied)
+
+        _stop_at_damage(report.damage, salvage)
+        export_run(pending(), target)
+    if as_json:
+        _write_json(report)
+        return exits.OK
+    for damage in report.damage:
+        print(describe(damage))
+    if report.buried:
+        print(f"{plural(report.buried, 'buried item')} left out: version 1 has no place for them")
+    print(f"{plural(report.pending, 'item')} written to {target} as version 1")
+    return exits.OK
+
+
+def _stop_at_damage(found: list[Damage], salvage: bool) -> None:
+    losses = [damage for damage in found if is_loss(damage)]
+    if losses and not salvage:
+        raise Damaged(losses[0], 'with "--salvage" the rest is written')
 
 
 def _recover(

@@ -129,10 +129,19 @@ class Footer:
     last_is_tombstone: bool = False
     max_id: int = 0
 
+    @property
+    def count(self) -> int:
+        """How many entries there are."""
+        return self.pending_count + self.tombstone_count
+
     def encode(self) -> bytes:
         """Gives the bytes of the footer."""
         key = _encode_key(self.last_key, self.last_is_tombstone)
         return _FOOTER.pack(self.pending_count, self.tombstone_count, *key, self.max_id)
+
+
+# The original program writes the least signed number for the largest id of no entries.
+_EMPTY = (Footer(), Footer(max_id=2**63))
 
 
 def file_name(number: int, kind: FileKind) -> str:
@@ -256,29 +265,57 @@ def decode_footer(data: bytes | memoryview, path: str) -> Footer:
 def scan_run(data: bytes | memoryview, path: str) -> Iterator[Entry | Damage]:
     """Yields the entries of a version 1 run; what does not fit ends it, as a Damage.
 
-    Nothing in the format tells where the next entry begins behind a bad one. The footer tells how
+    Nothing in the format tells where the next entry begins after a bad one. The footer tells how
     many are missing, if it can be read. A file that ends without one is torn.
     """
     tally = _Tally()
+    end = len(data) - FOOTER_BYTES
+    footer: Footer | None = None
+    wrong: Damage | None = None
+    try:
+        footer = decode_footer(data, path)
+    except Damaged as error:
+        wrong = error.damage
+    # A footer that can be read is no part of a value, whatever the value's size says.
+    entries = memoryview(data)[:end] if footer is not None else memoryview(data)
     position = 0
-    while position != len(data) - FOOTER_BYTES:
-        decoded = decode_entry(data, position)
-        if not isinstance(decoded, str) and not tally.accepts(decoded[0].key):
-            decoded = "the key is below the one before"
+    while position != end:
+        decoded = _next_entry(entries, position, tally, footer)
         if isinstance(decoded, str):
-            yield _missing(data, position, path, decoded, tally)
+            yield _missing(data, position, path, decoded, tally, footer)
             return
         entry, position = decoded
         tally.add(entry)
         yield entry
-    try:
-        found = decode_footer(data, path)
-    except Damaged as error:
-        yield error.damage
+    if footer is None:
+        assert wrong is not None
+        yield wrong
         return
-    reason = tally.differs(found)
+    reason = tally.differs(footer)
     if reason is not None:
         yield Damage(path, position, FOOTER_BYTES, reason)
+
+
+def _next_entry(
+    data: memoryview, position: int, tally: _Tally, footer: Footer | None
+) -> tuple[Entry, int] | str:
+    """Reads an entry that may stand after those of the tally, or says what is wrong."""
+    decoded = decode_entry(data, position)
+    if isinstance(decoded, str):
+        return decoded
+    entry, end = decoded
+    if not tally.accepts(entry.key):
+        return "the key is below the one before"
+    if footer is None or tally.count >= footer.count:
+        # A file that lost its bytes to a power cut is all zeros, which would be items without end.
+        if not any(data[position:end]):
+            return "zeros where an entry should be"
+    elif tally.count + 1 == footer.count and end != len(data):
+        # The last entry ends where the footer begins, unless it is the count that is wrong.
+        following = decode_entry(data, end)
+        if isinstance(following, str) or following[0].key < entry.key:
+            return "the last entry does not end where the footer begins"
+    return entry, end
 
 
 class _Tally:
@@ -292,6 +329,11 @@ class _Tally:
         self._signed = True
         self._max_id = 0
         self._max_signed_id = -(2**63)
+
+    @property
+    def count(self) -> int:
+        """How many entries there were."""
+        return self.pending_count + self.tombstone_count
 
     def accepts(self, key: Key) -> bool:
         """Says whether a key may follow, in one of the two orders; settles which."""
@@ -320,7 +362,7 @@ class _Tally:
             counts = f"{self.pending_count} pending and {self.tombstone_count} tombstones"
             return f"the footer counts {found[0]} and {found[1]}, and there are {counts}"
         if self._last is None:
-            return None if footer == Footer() else "a footer with a key, and no entries"
+            return None if footer in _EMPTY else "a footer with a key, and no entries"
         if (footer.last_key, footer.last_is_tombstone) != (
             self._last.key,
             isinstance(self._last, Tombstone),
@@ -332,20 +374,20 @@ class _Tally:
 
 
 def _missing(
-    data: bytes | memoryview, position: int, path: str, reason: str, tally: _Tally
+    data: bytes | memoryview,
+    position: int,
+    path: str,
+    reason: str,
+    tally: _Tally,
+    footer: Footer | None,
 ) -> Damage:
-    """Gives the damage from a position to the end, with what the footer knows of it."""
-    seen = tally.pending_count + tally.tombstone_count
-    count = None
-    try:
-        footer = decode_footer(data, path)
-        count = footer.pending_count + footer.tombstone_count - seen
-    except Damaged:
-        pass  # Then the file ends without a footer, and nobody knows how many there were.
-    if count is not None and count > 0:
-        length = len(data) - FOOTER_BYTES - position
-        return Damage(path, position, max(length, 0), reason, False, None, count)
-    return Damage(path, position, len(data) - position, reason, torn="cut off" in reason)
+    """Returns the damage from a position to the end, with what the footer knows of it."""
+    if footer is None:
+        # The file ends without a footer, and nobody knows how many entries there were.
+        return Damage(path, position, len(data) - position, reason, torn="cut off" in reason)
+    length = len(data) - FOOTER_BYTES - position
+    count = footer.count - tally.count
+    return Damage(path, position, length, reason, count=count if count > 0 else None)
 
 
 def _encode_key(key: Key, is_tombstone: bool) -> tuple[int, int]:
