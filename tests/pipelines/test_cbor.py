@@ -9,7 +9,6 @@ from typing import Any
 from uuid import UUID
 
 import cbor2
-import pyarrow
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -60,7 +59,7 @@ def test_what_json_does_not_know_becomes_text() -> None:
 
 
 def test_a_self_described_map_is_a_map() -> None:
-    assert cbor.decode(bytes.fromhex("d9d9f7a16161a0")) == ('{"a": {}}', None)
+    assert cbor.decode(bytes.fromhex("d9d9f7a16161a0")) == ('{"a":{}}', None)
 
 
 @pytest.mark.parametrize(
@@ -83,13 +82,3 @@ def test_what_cannot_be_decoded_has_a_reason(value: bytes, reason: str) -> None:
 
     assert text is None
     assert reason in str(found)
-
-
-def test_a_column_keeps_its_rows_in_order() -> None:
-    values = pyarrow.array([cbor2.dumps({"a": 1}), b"", cbor2.dumps([2])], pyarrow.binary())
-
-    found = cbor.to_json(values)
-
-    assert found.type == cbor.JSON_TYPE
-    assert found.field("json").to_pylist() == ['{"a": 1}', None, "[2]"]
-    assert [bool(reason) for reason in found.field("reason").to_pylist()] == [False, True, False]

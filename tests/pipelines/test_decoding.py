@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import re
+from datetime import date
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import cbor2
@@ -17,7 +20,10 @@ from forebay.pipelines.tables import LANDED_DDL
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-DDL = "id BIGINT, amount DOUBLE, name STRING, at TIMESTAMP, inner STRUCT<x: INT>"
+DDL = (
+    "id BIGINT, amount DOUBLE, name STRING, at TIMESTAMP, inner STRUCT<x: INT>, price DECIMAL(10,2)"
+    ", small TINYINT, narrow FLOAT, day DATE, tags ARRAY<STRING>, deep STRUCT<s: STRING>"
+)
 
 GOOD: dict[bytes, dict[str, Any]] = {
     b'{"id":1,"amount":2,"name":"a"}': {"id": 1, "amount": 2.0, "name": "a"},
@@ -29,6 +35,28 @@ GOOD: dict[bytes, dict[str, Any]] = {
     b'{"ID":7}': {"_rescued": '{"ID":7}'},
     b'{"id":1,"b":"1","a":{"c":[null]}}': {"id": 1, "_rescued": '{"a":{"c":[null]},"b":"1"}'},
     '{"name":"ä","é":1}'.encode(): {"name": "ä", "_rescued": '{"é":1}'},
+    # What is no text stays as it was written, to the last digit.
+    b'{"name":12345678901234567890.120}': {"name": "12345678901234567890.120"},
+    b'{"name":1.10}': {"name": "1.10"},
+    b'{"name" :  1e400 }': {"name": "1e400"},
+    b'{"name":-0}': {"name": "-0"},
+    b'{"name":{"price": 0.10000000000000000555, "x":"\\u00e9"}}': {
+        "name": '{"price": 0.10000000000000000555, "x":"\\u00e9"}'
+    },
+    b'{"n\\u0061me":1.10}': {"name": "1.10"},
+    b'{"tags":[1.10,"a",null,true]}': {"tags": ["1.10", "a", None, "true"]},
+    b'{"deep":{"s":1.10}}': {"deep": {"s": "1.10"}},
+    b'{"other":1.10,"big":12345678901234567890123456789012345678901}': {
+        "_rescued": '{"big":12345678901234567890123456789012345678901,"other":1.10}'
+    },
+    b'{"price":12345678.9}': {"price": Decimal("12345678.90")},
+    b'{"price":1.100}': {"price": Decimal("1.10")},
+    b'{"price":1e2}': {"price": Decimal("100.00")},
+    b'{"amount":1e308,"narrow":3.4e38}': {"amount": 1e308, "narrow": 3.3999999521443642e38},
+    b'{"small":-128}': {"small": -128},
+    b'{"day":"2024-01-02"}': {"day": date(2024, 1, 2)},
+    b'{"name":"\\ud83d\\ude00"}': {"name": "\U0001f600"},
+    b'{"name":"\\\\ud800"}': {"name": "\\ud800"},
     b'{"id":1,"id":2,"q":1}': {"id": 2, "_rescued": '{"id":1,"id":2,"q":1}'},
 }
 BAD = {
@@ -52,6 +80,22 @@ BAD = {
     b'{"id":{},"amount":"x","name":"a"}': "id is not bigint: {}; amount is not double: x",
     b'{"at":"yesterday"}': "at is not timestamp: yesterday",
     b'{"inner":{"x":"1"}}': 'inner is not struct<x:int>: {"x":"1"}',
+    b'{"amount":1e400}': "amount is not double: 1e400",
+    b'{"narrow":1e39}': "narrow is not float: 1e39",
+    b'{"price":1.005}': "price is not decimal(10,2): 1.005",
+    b'{"price":0.001}': "price is not decimal(10,2): 0.001",
+    b'{"price":"1.5"}': "price is not decimal(10,2): 1.5",
+    b'{"price":"1,000"}': "price is not decimal(10,2): 1,000",
+    b'{"at":1700000000000}': "at is not timestamp: 1700000000000",
+    b'{"at":1700000000}': "at is not timestamp: 1700000000",
+    # Spark takes the date of today.
+    b'{"at":"12:30"}': "at is not timestamp: 12:30",
+    # Spark takes a number of days.
+    b'{"day":"20240102"}': "day is not date: 20240102",
+    b'{"small":200}': "small is not tinyint: 200",
+    b'{"name":"\\ud800"}': "a surrogate stands alone",
+    b'{"other":["\\udc00\\ud800"]}': "a surrogate stands alone",
+    b'{"deep":{"s":1.10}} x': "not JSON",
 }
 
 
@@ -92,7 +136,10 @@ def test_json_that_does_not_fit_is_rejected_with_the_reason(spark: SparkSession)
 
 
 def test_cbor_is_decoded_by_the_rules_of_json(spark: SparkSession) -> None:
-    good = [*([json.loads(value) for value in GOOD][:-1]), {"amount": math.inf, "more": math.nan}]
+    # CBOR has its own forms of what JSON can write in several.
+    whole = {value: row for value, row in GOOD.items() if not re.search(rb"[.]|e400|-0", value)}
+    good = [*([json.loads(value) for value in whole][:-1]), {"amount": math.inf, "more": math.nan}]
+    good.append({"price": Decimal("1.50"), "name": 1.5, "x": 2.50})
     values = [*map(cbor2.dumps, good), b"\xff", cbor2.dumps([1]), cbor2.dumps({"id": "x"})]
     how = definition(decode="cbor", schema=DDL)
 
@@ -101,7 +148,8 @@ def test_cbor_is_decoded_by_the_rules_of_json(spark: SparkSession) -> None:
     rejects = decoding.rejected(landed(spark, values), how)
 
     infinite = {"amount": math.inf, "_rescued": '{"more":"NaN"}'}
-    assert found == dict(enumerate([*list(GOOD.values())[:-1], infinite]))
+    exact = {"price": Decimal("1.50"), "name": "1.5", "_rescued": '{"x":2.5}'}
+    assert found == dict(enumerate([*list(whole.values())[:-1], infinite, exact]))
     reasons = [row["reason"] for row in rejects.orderBy("offset").collect()]
     assert reasons[0].startswith("not CBOR")
     assert reasons[1:] == ["not a JSON object", "id is not bigint: x"]

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.dataset
 import pyarrow.parquet
 import pytest
-from pyspark.errors import StreamingQueryException
 
 from forebay import Log
 from forebay.errors import InvalidOption, Locked
@@ -90,28 +89,6 @@ def test_times_of_any_century_are_the_same_for_every_reader(
     assert sorted(micros) == sorted(
         (time - EPOCH) // timedelta(microseconds=1) for time in expected
     )
-
-
-@pytest.mark.parametrize(
-    "sql",
-    [
-        # Half of the records twice, and the other half not at all.
-        "SELECT r.* FROM records r, (SELECT explode(array(1, 2))) WHERE r.id % 2 = 0",
-        # As many rows as records, and a record that is not there.
-        "SELECT queue, offset + 1 AS offset, timestamp, id FROM records",
-        # Fewer rows than records, and one of them twice.
-        "SELECT r.* FROM records r, (SELECT explode(array(1, 2))) WHERE r.id = 0",
-    ],
-)
-def test_an_sql_that_makes_several_rows_of_one_record_is_refused(
-    spark: SparkSession, tmp_path: Path, sql: str
-) -> None:
-    append(tmp_path / "q", [event(number) for number in range(10)])
-
-    with pytest.raises(StreamingQueryException, match="must not make several rows of one"):
-        run(spark, tmp_path / "q", tmp_path / "out", sql=sql)
-
-    assert places(spark, tmp_path / "out", LANDED) == []
 
 
 def test_readers_pass_over_the_links_of_a_batch_that_is_not_published(

@@ -100,13 +100,30 @@ def outcome_of(write: MicroBatches, raw: DataFrame) -> str:
     return "skipped"
 
 
+@pytest.mark.parametrize(
+    ("sql", "message"),
+    [
+        ("SELECT *, explode(array(1, 2)) AS copy FROM records", "gives 18 rows for 9 records"),
+        # Some records not at all, and as many others twice.
+        (
+            "SELECT *, explode(array_repeat(1, INT(2 - id % 2))) FROM records WHERE id < 6",
+            "gives 9 rows for 6 records",
+        ),
+        # Fewer rows than records, one of them twice.
+        (
+            "SELECT *, explode(array(1, 2)) AS copy FROM records WHERE id = 0",
+            "gives 2 rows for 1 records",
+        ),
+        # As many rows as records, one of them of no record.
+        ("SELECT queue, offset + 2 AS offset, timestamp, id FROM records", "gives 9 rows for 7"),
+    ],
+)
 def test_an_sql_that_makes_several_rows_of_a_record_is_refused(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, sql: str, message: str
 ) -> None:
-    sql = "SELECT *, explode(array(1, 2)) AS copy FROM records"
     raw, write = prepare(spark, tmp_path, sql=sql)
 
-    with pytest.raises(InvalidOption, match="gives 19 rows for 10 records"):
+    with pytest.raises(InvalidOption, match=message):
         write(raw, 0)
 
     assert not write.output.has(0)

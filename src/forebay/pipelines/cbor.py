@@ -1,4 +1,4 @@
-"""CBOR to JSON text, a column at a time: from there on both are decoded by the same rules.
+"""CBOR to JSON text: from there on both are decoded by the same rules.
 
 Byte strings become base64, times ISO 8601, decimals and UUIDs text, NaN and the infinities their
 names. What has no place in JSON, what
@@ -18,26 +18,10 @@ from decimal import Decimal
 from typing import NoReturn
 from uuid import UUID
 
-import pyarrow
-
 BYTES_MAX = 16 << 20
 NESTING_MAX = 64
-JSON_TYPE = pyarrow.struct([("json", pyarrow.string()), ("reason", pyarrow.string())])
-JSON_DDL = "json STRING, reason STRING"
 # Tags by which a value refers to another: shared values, shared strings and their marks.
 _REFERENCES = (25, 28, 29, 256)
-
-
-def to_json(values: pyarrow.Array) -> pyarrow.Array:
-    """Gives JSON text for each value of an Arrow array, or the reason why there is none."""
-    texts: list[str | None] = []
-    reasons: list[str | None] = []
-    for value in values.to_pylist():
-        text, reason = decode(value)
-        texts.append(text)
-        reasons.append(reason)
-    arrays = [pyarrow.array(texts, pyarrow.string()), pyarrow.array(reasons, pyarrow.string())]
-    return pyarrow.StructArray.from_arrays(arrays, fields=list(JSON_TYPE))
 
 
 def decode(value: bytes) -> tuple[str | None, str | None]:
@@ -65,11 +49,16 @@ def decode(value: bytes) -> tuple[str | None, str | None]:
 
 def _to_text(value: object) -> str:
     try:
-        return json.dumps(value, default=_plain, ensure_ascii=False, allow_nan=False)
+        return _dump(value)
     except ValueError:
         # JSON has no such numbers, but Spark takes their names for a DOUBLE.
-        finite = _finite(value)
-        return json.dumps(finite, default=_plain, ensure_ascii=False, allow_nan=False)
+        return _dump(_finite(value))
+
+
+def _dump(value: object) -> str:
+    return json.dumps(
+        value, default=_plain, ensure_ascii=False, allow_nan=False, separators=(",", ":")
+    )
 
 
 def _finite(value: object) -> object:

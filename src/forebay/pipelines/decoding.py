@@ -3,7 +3,8 @@
 Spark does it, not Python: JSON by `from_json`, CBOR by way of JSON (see `cbor.py`). The rules are
 Spark's for JSON: a number is not a string's worth of digits, a whole number has no fraction and
 must fit, a STRING column takes any value as its JSON text. Names tell upper case from lower. A
-field that is missing or null is null. Fields that are not declared go to `_rescued`, as JSON.
+field that is missing or null is null. Fields that are not declared go to `_rescued`, as JSON. Where
+Spark would alter a value, which is seldom, Python looks at the record first (see `exact_json.py`).
 """
 
 from __future__ import annotations
@@ -158,10 +159,10 @@ def _records(landed: DataFrame, definition: Definition) -> DataFrame:
 
 
 def _parsed(landed: DataFrame, definition: Definition, columns: StructType) -> DataFrame:
-    """Adds `_text`, the JSON, and `_parsed`: the columns in `r`, `_bad` if it does not fit them."""
+    """Adds `_text`, `_exact` and `_parsed`: the columns in `r`, `_bad` if it does not fit them."""
     from pyspark.sql import functions as F
 
-    with_text = _with_text(landed, definition)
+    with_text = _with_text(landed, definition, columns)
     # A filter on a plain column would be pushed below it, and every record parsed twice. Nothing
     # is pushed below an explode.
     return with_text.select(
@@ -169,34 +170,47 @@ def _parsed(landed: DataFrame, definition: Definition, columns: StructType) -> D
     )
 
 
-def _with_text(landed: DataFrame, definition: Definition) -> DataFrame:
+def _with_text(landed: DataFrame, definition: Definition, columns: StructType) -> DataFrame:
+    """Adds `_text`, the JSON as it came, and `_exact`, what Python made of it if it had to."""
     from pyspark.sql import functions as F
-
-    if definition.decode == "json":
-        return landed.withColumn("_text", F.col("value").cast("string"))
     from pyspark.sql.pandas.functions import arrow_udf
 
-    from forebay.pipelines import cbor
+    from forebay.pipelines import cbor, exact_json
 
-    # The stubs leave out that the kind of function follows from its annotations.
-    convert = arrow_udf(cbor.to_json, cbor.JSON_DDL)  # type: ignore[call-overload]
-    # Said to be random, or a filter would have it called twice for each record.
-    convert = convert.asNondeterministic()
-    with_json = landed.withColumn("_cbor", convert("value"))
-    return with_json.withColumn("_text", F.col("_cbor.json"))
+    convert = cbor.decode if definition.decode == "cbor" else None
+    look = exact_json.looking(exact_json.Exact(exact_json.shape_of(columns), convert))
+    # The stubs leave out that the kind of function follows from its annotations. Said to be random,
+    # or a filter would have it called twice for each record.
+    made = arrow_udf(look, exact_json.EXACT_DDL).asNondeterministic()  # type: ignore[call-overload]
+    if convert is not None:
+        with_text = landed.withColumn("_exact", made("value"))
+        with_text = with_text.withColumn("_text", F.col("_exact.text"))
+        return with_text.withColumn("_unknown", _has_unknown_fields(columns))
+    text = F.col("_text")
+    with_text = landed.withColumn("_text", F.col("value").cast("string"))
+    with_text = with_text.withColumn("_unknown", _has_unknown_fields(columns))
+    escaped, plain = exact_json.suspects(columns)
+    wanted = F.contains(text, F.lit(exact_json.ESCAPE_MARK)) & text.rlike(escaped)
+    wanted |= F.col("_unknown") & text.rlike(exact_json.RENDERED_NUMBER)
+    if plain is not None:
+        wanted |= text.rlike(plain)
+    # What need not be looked at goes to Python as null, which costs little.
+    return with_text.withColumn("_exact", made(F.when(wanted & F.is_valid_utf8(text), text)))
 
 
-def _from_json(columns: StructType, definition: Definition) -> Column:
-    """Parses `_text` as the one field of an object.
+def _from_json(columns: StructType, definition: Definition, text: Column | None = None) -> Column:
+    """Parses the JSON as the one field of an object.
 
     By itself `from_json` takes the first value of a text and forgets what follows it.
     """
     from pyspark.sql import functions as F
     from pyspark.sql.types import StringType, StructField, StructType
 
+    if text is None:
+        text = F.coalesce(F.col("_exact.json"), F.col("_text"))
     wrapped = StructType([StructField("r", columns), StructField("_bad", StringType())])
-    text = F.concat(F.lit('{"r":'), F.col("_text"), F.lit("}"))
-    return F.from_json(text, wrapped, _CBOR_OPTIONS if definition.decode == "cbor" else _OPTIONS)
+    whole = F.concat(F.lit('{"r":'), text, F.lit("}"))
+    return F.from_json(whole, wrapped, _CBOR_OPTIONS if definition.decode == "cbor" else _OPTIONS)
 
 
 def _is_good() -> Column:
@@ -204,23 +218,31 @@ def _is_good() -> Column:
 
     parsed = F.col("_parsed")
     fits = parsed.getField("_bad").isNull() & parsed.getField("r").isNotNull()
-    return F.is_valid_utf8("_text") & fits
+    return F.is_valid_utf8("_text") & F.col("_exact.reason").isNull() & fits
 
 
 def _unknown_fields(columns: StructType) -> Column:
     """Gives the fields of `_text` that are not declared, as a JSON object; null if there are none.
 
     The names are looked at first, which costs little: only records that have such fields are parsed
-    into a variant. One that a variant cannot hold, because it has a name twice, is given whole.
+    into a variant. One that a variant cannot hold, because it has a name twice, is given whole. One
+    whose numbers a variant would render otherwise, Python has looked at.
     """
     from pyspark.sql import functions as F
 
     names = list(columns.names)
-    found = F.json_object_keys("_text")
-    unknown = F.size(F.array_except(found, F.array(*map(F.lit, names)))) > 0
     fields = F.try_parse_json("_text").cast("map<string,variant>")
     rescued = F.to_json(F.map_filter(fields, lambda name, _: ~name.isin(names)))
-    return F.when(found.isNull() | unknown, F.coalesce(rescued, F.col("_text")))
+    whole = F.coalesce(F.col("_exact.rescued"), rescued, F.col("_text"))
+    return F.when(F.col("_unknown"), whole)
+
+
+def _has_unknown_fields(columns: StructType) -> Column:
+    from pyspark.sql import functions as F
+
+    found = F.json_object_keys("_text")
+    unknown = F.size(F.array_except(found, F.array(*map(F.lit, columns.names)))) > 0
+    return found.isNull() | unknown
 
 
 def _reason(definition: Definition, columns: StructType) -> Column:
@@ -235,13 +257,15 @@ def _reason(definition: Definition, columns: StructType) -> Column:
     )
     wrong = []
     for field in columns:
-        misfit = _from_json(StructType([field]), definition).getField("_bad").isNotNull()
+        only = StructType([field])
+        misfit = _from_json(only, definition, F.col("_text")).getField("_bad").isNotNull()
         value = F.get_json_object("_text", f"$['{field.name}']")
         found = F.coalesce(F.substring(value, 1, _FOUND_CHARACTERS), F.lit(""))
         kind = field.dataType.simpleString()
         text = F.concat(F.lit(f"{field.name} is not {kind}: "), found)
         wrong.append(F.when(misfit, text))
-    fields = F.array_join(F.array_compact(F.array(*wrong)), "; ")
+    wrong = [F.col("_exact.reason"), *wrong]
+    fields = F.array_join(F.array_distinct(F.array_compact(F.array(*wrong))), "; ")
     text = F.col("_text")
     reason = (
         F.when(~F.is_valid_utf8(text), F.lit("not UTF-8"))
@@ -251,4 +275,5 @@ def _reason(definition: Definition, columns: StructType) -> Column:
         .when(F.length(fields) > 0, fields)
         .otherwise(F.lit("does not fit the schema"))
     )
-    return F.coalesce(F.col("_cbor.reason"), reason) if definition.decode == "cbor" else reason
+    # What is no CBOR has no text.
+    return F.when(text.isNull(), F.col("_exact.reason")).otherwise(reason)
