@@ -22,7 +22,7 @@ from pyspark.sql.datasource import (
 from forebay.errors import InvalidOption
 from forebay.spark import kinds
 from forebay.spark.options import SourceOptions
-from forebay.spark.planning import Range, Wanted, pack, with_queue_id
+from forebay.spark.planning import Range, Unreadable, Wanted, pack, with_queue_id
 
 
 class RecordsReader(DataSourceReader):
@@ -49,18 +49,21 @@ class RecordsReader(DataSourceReader):
         yield from kinds.read(self._wanted, partition.value or ())
 
     def _ranges(self) -> Iterator[Range]:
-        for kind, reader in kinds.open_queues(self._options):
-            if not self._limits.allow(reader.path):
-                continue
-            start, end = kind.bounds(reader, self._options)
-            if kind.BY_OFFSET:
-                if self._options.view != "merged":
-                    raise InvalidOption(
-                        f"view = {self._options.view!r}: {reader.path} has no other"
-                    )
-                start, end = self._limits.narrow(start, end)
-            parts = kind.plan(reader, start, end, self._wanted)
-            yield from with_queue_id(parts, self._wanted, kind.queue_id(reader))
+        bad: list[Unreadable] = []
+        tolerant = self._wanted.tolerant
+        for kind, reader in kinds.open_queues(self._options, bad.append if tolerant else None):
+            if self._limits.allow(reader.path):
+                yield from kinds.planned(self._plan(kind, reader), reader.path, tolerant=tolerant)
+        yield from bad
+
+    def _plan(self, kind: kinds.Kind, reader: Any) -> Iterator[Range]:
+        start, end = kind.bounds(reader, self._options)
+        if kind.BY_OFFSET:
+            if self._options.view != "merged":
+                raise InvalidOption(f"view = {self._options.view!r}: {reader.path} has no other")
+            start, end = self._limits.narrow(start, end)
+        parts = kind.plan(reader, start, end, self._wanted)
+        yield from with_queue_id(parts, self._wanted, kind.queue_id(reader))
 
 
 class PushdownReader(RecordsReader):

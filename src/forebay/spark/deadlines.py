@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pyarrow
@@ -62,7 +62,7 @@ def plan(reader: DeadlineView, start: int, end: int, wanted: Wanted) -> Iterator
     return reader.ranges()
 
 
-def read(wanted: Wanted, parts: Sequence[Range]) -> Iterator[Any]:
+def read(wanted: Wanted, parts: Iterable[Range]) -> Iterator[Any]:
     """Gives the items, or entries, of ranges as Arrow record batches."""
     for queue, some in itertools.groupby(parts, key=lambda part: part.queue):
         with _Contents(queue, fail_on_data_loss=wanted.fail_on_data_loss) as contents:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -129,7 +129,7 @@ def plan(reader: EventReader, start: int, end: int, wanted: Wanted) -> Iterator[
         yield Range(KIND, reader.path, max(start, first), min(end, last), name, segment, 0, size)
 
 
-def read(wanted: Wanted, parts: Sequence[Range]) -> Iterator[Any]:
+def read(wanted: Wanted, parts: Iterable[Range]) -> Iterator[Any]:
     """Gives the events of ranges as Arrow record batches."""
     decoder = TextDecoder()
     for queue, some in itertools.groupby(parts, key=lambda part: part.queue):

@@ -11,7 +11,7 @@ import bisect
 import itertools
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -121,7 +121,7 @@ def plan(reader: FifoView, start: int, end: int, wanted: Wanted) -> Iterator[Ran
         yield from reader.tape_ranges(behind, end, end_ms=wanted.end_ms)
 
 
-def read(wanted: Wanted, parts: Sequence[Range]) -> Iterator[Any]:
+def read(wanted: Wanted, parts: Iterable[Range]) -> Iterator[Any]:
     """Gives the entries of ranges as Arrow record batches, in buffers that are used again."""
     for queue, some in itertools.groupby(parts, key=lambda part: part.queue):
         with _Entries(queue, values="value" in wanted.schema.names) as entries:

@@ -6,19 +6,30 @@ use: a task that reads logs needs neither LZ4 nor AES nor CBOR.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import itertools
 import logging
-from collections.abc import Iterator, Sequence
-from typing import Any, Protocol, cast
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Protocol, TypeVar, cast
 
-from forebay.errors import NotAQueue
+from forebay.errors import (
+    Damaged,
+    DataLoss,
+    NotAQueue,
+    UndecodableEvent,
+    UnsupportedVersion,
+    WrongKey,
+)
 from forebay.frames import Damage
 from forebay.queues.kinds import kind_of
 from forebay.spark import paths
 from forebay.spark.bounds import check_paths
 from forebay.spark.options import SourceOptions
-from forebay.spark.planning import Range, Wanted
+from forebay.spark.planning import Range, Unreadable, Wanted
+from forebay.spark.rows import Rows
 from forebay.spark.watch import Live
 
 _MODULES = {
@@ -27,6 +38,9 @@ _MODULES = {
     "fifo": "forebay.spark.fifos",
     "deadline": "forebay.spark.deadlines",
 }
+# What keeps one queue from being read and says nothing of the others.
+UNREADABLE = (OSError, Damaged, UndecodableEvent, UnsupportedVersion, WrongKey)
+_Item = TypeVar("_Item")
 _logger = logging.getLogger(__name__)
 Place = dict[str, Any]
 
@@ -57,7 +71,7 @@ class Kind(Protocol):
         """Gives the ranges of a queue from offset `start` to `end`."""
         ...
 
-    def read(self, wanted: Wanted, parts: Sequence[Range]) -> Iterator[Any]:
+    def read(self, wanted: Wanted, parts: Iterable[Range]) -> Iterator[Any]:
         """Gives the records of ranges as Arrow record batches."""
         ...
 
@@ -116,10 +130,13 @@ def open_queue(path: str, options: SourceOptions) -> tuple[Kind, Any]:
     return kind, kind.open_reader(path, options)
 
 
-def open_queues(options: SourceOptions) -> Iterator[tuple[Kind, Any]]:
+def open_queues(
+    options: SourceOptions, unreadable: Callable[[Unreadable], None] | None = None
+) -> Iterator[tuple[Kind, Any]]:
     """Opens the queues that paths and patterns name, one after the other.
 
     A directory that is no queue is an error if it was named, and passed over if a pattern met it.
+    One that cannot be read is an error too, unless `unreadable` takes it.
     """
     named = {path for path in options.paths if not paths.is_pattern(path)}
     found = 0
@@ -128,10 +145,16 @@ def open_queues(options: SourceOptions) -> Iterator[tuple[Kind, Any]]:
     for path in matched:
         try:
             kind, reader = open_queue(path, options)
-        except NotAQueue:
-            if path in named:
+        except (NotAQueue, *UNREADABLE) as error:
+            if not isinstance(error, NotAQueue) or _is_about_a_file(error, path):
+                if unreadable is None:
+                    raise
+                found += 1
+                unreadable(unreadable_of(path, error))
+            elif path in named:
                 raise
-            _logger.info("%s is not a queue; passed over", path)
+            else:
+                _logger.info("%s is not a queue; passed over", path)
             continue
         found += 1
         with reader:
@@ -140,12 +163,110 @@ def open_queues(options: SourceOptions) -> Iterator[tuple[Kind, Any]]:
         raise NotAQueue(f"path: no queue matches {', '.join(options.paths)}")
 
 
+def _is_about_a_file(error: NotAQueue, path: str) -> bool:
+    """Says whether a directory is refused for one of its files: a link, or another directory."""
+    return str(error).startswith(f"{path}/")
+
+
 def kinds_of(given: Sequence[str]) -> set[str]:
-    """Tells which kinds of queue there are at paths, as far as they are there yet."""
-    return {kind_of(path).name for path in paths.find(given)}
+    """Tells which kinds of queue there are at paths, as far as they are there and can be read."""
+    found = set()
+    for path in paths.find(given):
+        with contextlib.suppress(NotAQueue, *UNREADABLE):
+            found.add(kind_of(path).name)
+    return found
+
+
+def unreadable_of(path: str, error: Exception, part: Range | None = None) -> Unreadable:
+    """Returns a range that stands for what cannot be read, with the reason."""
+    if isinstance(error, Damaged):
+        damage = error.damage
+    else:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        where = getattr(error, "filename", None)
+        where = where if isinstance(where, str) and where.startswith("/") else path
+        damage = Damage(where, 0, 0, f"cannot be read: {reason}")
+    if part is None:
+        return Unreadable("", path, 0, 0, damage=damage)
+    if damage.offset is None:
+        damage = replace(damage, offset=part.start)
+    return Unreadable(part.kind, path, part.start, part.end, queue_id=part.queue_id, damage=damage)
+
+
+def planned(parts: Iterator[Range], path: str, *, tolerant: bool) -> Iterator[Range]:
+    """Returns the ranges of a queue; if its planning fails, what is planned and the reason."""
+    try:
+        yield from parts
+    except (NotAQueue, *UNREADABLE) as error:
+        if not tolerant:
+            raise
+        yield unreadable_of(path, error)
 
 
 def read(wanted: Wanted, parts: Sequence[Range]) -> Iterator[Any]:
-    """Gives the records of ranges as Arrow record batches, whatever kind they are of."""
-    for name, some in itertools.groupby(parts, key=lambda part: part.kind):
-        yield from kind_named(name).read(wanted, tuple(some))
+    """Returns the records of ranges as Arrow record batches, whatever kind they are of."""
+    yield from _by_kind(wanted, parts, lambda kind, some: kind.read(wanted, some), _damage_row)
+
+
+def read_damage(wanted: Wanted, parts: Sequence[Range]) -> Iterator[tuple[Range, Damage]]:
+    """Returns what does not verify in ranges, and what cannot be read of them."""
+
+    def look(kind: Kind, some: Iterator[Range]) -> Iterator[tuple[Range, Damage]]:
+        for part in some:
+            for damage in kind.read_damage(wanted, part):
+                yield part, damage
+
+    def tell(_: Wanted, part: Unreadable) -> Iterator[tuple[Range, Damage]]:
+        assert part.damage is not None
+        yield part, part.damage
+
+    yield from _by_kind(replace(wanted, mode="PERMISSIVE"), parts, look, tell)
+
+
+def _by_kind(
+    wanted: Wanted,
+    parts: Sequence[Range],
+    look: Callable[[Kind, Iterator[Range]], Iterator[_Item]],
+    tell: Callable[[Wanted, Unreadable], Iterator[_Item]],
+) -> Iterator[_Item]:
+    """Looks at ranges, those of one queue together; `tell` tells of what cannot be read."""
+    for (name, queue), some in itertools.groupby(parts, key=lambda part: (part.kind, part.queue)):
+        waiting = deque(some)
+        while waiting:
+            first = waiting[0]
+            if isinstance(first, Unreadable):
+                waiting.popleft()
+                yield from tell(wanted, first)
+                continue
+            taken: list[Range] = []
+            try:
+                yield from look(kind_named(name), _one_by_one(waiting, taken))
+            except (*UNREADABLE, NotAQueue, DataLoss) as error:
+                if not _may_pass(wanted, error):
+                    raise
+                # The ranges after the one that it came from are still waiting.
+                yield from tell(wanted, unreadable_of(queue, error, taken[-1]))
+
+
+def _one_by_one(waiting: deque[Range], taken: list[Range]) -> Iterator[Range]:
+    """Returns ranges from the head of a list, up to one that cannot be read."""
+    while waiting and not isinstance(waiting[0], Unreadable):
+        taken[:] = [waiting.popleft()]
+        yield taken[0]
+
+
+def _may_pass(wanted: Wanted, error: Exception) -> bool:
+    """Says whether the others are read in spite of an error with one range."""
+    if isinstance(error, DataLoss):
+        # A directory that is gone as a whole is as any that cannot be read.
+        return wanted.tolerant and not wanted.fail_on_data_loss
+    gone = isinstance(error, FileNotFoundError | NotAQueue)
+    return wanted.tolerant and not (gone and wanted.stream)
+
+
+def _damage_row(wanted: Wanted, part: Unreadable) -> Iterator[Any]:
+    assert part.damage is not None
+    if wanted.mode == "PERMISSIVE" and "damage" in wanted.schema.names:
+        yield Rows(wanted.schema, part).of_damage(part.damage)
+    else:
+        _logger.warning("%s: %s", part.damage.path, part.damage.reason)

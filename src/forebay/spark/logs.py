@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -131,7 +131,7 @@ def _segment_range(
     first, last = max(start, base), min(end, stop)
     try:
         segment = OpenSegment(reader.directory, name, base)
-    except (ForebayError, FileNotFoundError):
+    except (ForebayError, OSError):
         # What is wrong with it, its task will say.
         return Range(KIND, reader.path, first, last, name, base)
     try:
@@ -161,13 +161,13 @@ def _begins_before(reader: LogReader, base: int, time_ms: int) -> bool:
         return False
     try:
         segment = OpenSegment(reader.directory, name, base)
-    except (ForebayError, FileNotFoundError):
+    except (ForebayError, OSError):
         return False
     segment.file.close()
     return segment.frames.layout.checked and segment.frames.header.epoch_ms + 1 < time_ms
 
 
-def read(wanted: Wanted, parts: Sequence[Range]) -> Iterator[Any]:
+def read(wanted: Wanted, parts: Iterable[Range]) -> Iterator[Any]:
     """Gives the records of ranges as Arrow record batches, in buffers that are used again."""
     buffers = ReusedBuffers(values="value" in wanted.schema.names)
     for part in parts:
@@ -324,7 +324,7 @@ def _extents(reader: LogReader) -> Iterator[tuple[int, int]]:
 def _header_facts(reader: LogReader, base: int) -> dict[str, Any]:
     try:
         segment = OpenSegment(reader.directory, reader.segments.names[base], base)
-    except (ForebayError, FileNotFoundError):
+    except (ForebayError, OSError):
         return {}
     try:
         size = segment.file.size()

@@ -17,6 +17,8 @@ from typing import Any
 
 from pyspark.sql.datasource import InputPartition
 
+from forebay.frames import Damage
+
 # What opening one more file costs, in bytes that could be read meanwhile.
 _OPEN_BYTES = 256 << 10
 _SMALLEST_BYTES = 4 << 20
@@ -67,6 +69,13 @@ class Wanted:
     start_ms: int | None = None
     end_ms: int | None = None
     key_file: str | None = None
+    # A stream has told Spark what a batch holds: what vanishes then is data loss.
+    stream: bool = False
+
+    @property
+    def tolerant(self) -> bool:
+        """Says whether what cannot be read is left out."""
+        return self.mode != "FAILFAST"
 
 
 def with_queue_id(ranges: Iterable[Range], wanted: Wanted, queue_id: str) -> Iterator[Range]:
@@ -76,6 +85,13 @@ def with_queue_id(ranges: Iterable[Range], wanted: Wanted, queue_id: str) -> Ite
         return
     for part in ranges:
         yield replace(part, queue_id=queue_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable(Range):
+    """What cannot be read of a queue, and why; it has no records."""
+
+    damage: Damage | None = None
 
 
 class Task(InputPartition):

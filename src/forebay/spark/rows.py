@@ -41,7 +41,7 @@ class Rows:
         row = {
             "queue": self._part.queue,
             "queue_id": self._part.queue_id,
-            "kind": self._part.kind,
+            "kind": self._part.kind or None,
             "offset": damage.offset,
             "segment": os.path.basename(damage.path),
             "position": damage.position,

@@ -18,6 +18,7 @@ and trimming never overtakes it; a second stream of that name gets `Locked`.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -51,7 +52,11 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions, schema: Any) -> None:
         self._options = options
         self._wanted = Wanted(
-            schema, options.mode, options.fail_on_data_loss, key_file=options.key_file
+            schema,
+            options.mode,
+            options.fail_on_data_loss,
+            key_file=options.key_file,
+            stream=True,
         )
         # Made at first use: what is only planned opens and locks nothing.
         self._watch: Watch | None = None
@@ -72,11 +77,14 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             check_paths(self._options, paths.find(self._options.paths))
             missing = [path for path in self._options.paths if not paths.is_pattern(path)]
             for path in missing:
-                if path not in marks:
+                if path not in marks and path not in self._queues().unreadable:
                     paths.expand([path])
                     raise NotAQueue(f"path = {path!r} is not a queue")
             self._check_consumer(marks)
-            places = {path: self._initial_place(path, mark) for path, mark in marks.items()}
+            places: Places = {}
+            for path, mark in marks.items():
+                with self._passing_over(path):
+                    places[path] = self._initial_place(path, mark)
             self._initial = {"v": VERSION, "queues": places}
         return self._initial
 
@@ -97,13 +105,14 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Gives the offsets behind the next batch: what is durable, within the limit."""
         before = _places(start)
         marks = self._final if self._final is not None else self._queues().marks()
-        vanished = self._check_vanished(before, marks)
-        known = {path: place for path, place in before.items() if path in marks}
+        known: Places = {}
         for path, mark in sorted(marks.items()):
-            if path in known:
-                known[path] = self._checked(path, known[path], mark)
-            else:
-                known[path] = self._first_place(path, mark)
+            with self._passing_over(path):
+                if path in before:
+                    known[path] = self._checked(path, before[path], mark)
+                else:
+                    known[path] = self._first_place(path, mark)
+        vanished = self._check_vanished(before, known)
         begins = start == self._initial
         if begins:
             # Spark does not keep where a query began: a replay of its first batch asks again.
@@ -151,8 +160,19 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _queues(self) -> Watch:
         if self._watch is None:
-            self._watch = Watch(self._options.paths, self._follow)
+            passable = kinds.UNREADABLE if self._wanted.tolerant else ()
+            self._watch = Watch(self._options.paths, self._follow, passable)
         return self._watch
+
+    @contextlib.contextmanager
+    def _passing_over(self, path: str) -> Iterator[None]:
+        """Leaves a queue out that cannot be read, if that is wanted."""
+        try:
+            yield
+        except kinds.UNREADABLE as error:
+            if not self._wanted.tolerant:
+                raise
+            self._queues().pass_over(path, error)
 
     def _follow(self, path: str) -> Live:
         return kinds.kind_named(kind_of(path).name).follow(path, self._options)
@@ -214,13 +234,13 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         kept = {name: value for name, value in place.items() if name not in _OF_ONE_BATCH}
         return {**kept, "id": mark.queue_id, "incarnation": mark.incarnation}
 
-    def _check_vanished(self, before: Places, marks: dict[str, Mark]) -> Places:
+    def _check_vanished(self, before: Places, known: Places) -> Places:
         """Returns the places of queues that are not there; raises if some of one was not read."""
         vanished: Places = {}
         for path, place in before.items():
-            if path in marks:
+            if path in known:
                 continue
-            if "gone" in place:
+            if "gone" in place or path in self._queues().unreadable:
                 vanished[path] = place
                 continue
             if not self._queues().belongs(path):
@@ -244,11 +264,18 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         except (FileNotFoundError, NotAQueue):
             lose(self._options, f"{path} is gone, with offsets {first}..{place['offset']} unread")
             return
+        except kinds.UNREADABLE as error:
+            if not self._wanted.tolerant:
+                raise
+            whole = Range("", path, first, place["offset"], queue_id=place["id"])
+            yield kinds.unreadable_of(path, error, whole)
+            return
         with reader:
             # A replay comes before the first poll: from now on nobody else may move the cursor.
             self._kept().hold(path, first, place["incarnation"])
             parts = kind.resume(reader, first, before, place, self._options)
-            yield from with_queue_id(parts, self._wanted, place["id"])
+            parts = with_queue_id(parts, self._wanted, place["id"])
+            yield from kinds.planned(parts, path, tolerant=self._wanted.tolerant)
 
     def _end_place(self, path: str, place: dict[str, Any], mark: Mark, end: int) -> dict[str, Any]:
         after: dict[str, Any] = {

@@ -6,6 +6,7 @@ none of them. `damage` verifies every record, in as many tasks as a read of them
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -13,11 +14,20 @@ from typing import Any
 import pyarrow
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from forebay.errors import InvalidOption
-from forebay.spark.kinds import kind_named, kinds_of, open_queue, open_queues
+from forebay.errors import InvalidOption, NotAQueue
+from forebay.spark.kinds import (
+    UNREADABLE,
+    Kind,
+    kinds_of,
+    open_queue,
+    open_queues,
+    planned,
+    read_damage,
+)
 from forebay.spark.options import SourceOptions
-from forebay.spark.planning import Task, Wanted, pack
+from forebay.spark.planning import Range, Task, Unreadable, Wanted, pack
 
+_logger = logging.getLogger(__name__)
 _QUEUES_PER_TASK = 64
 
 
@@ -27,10 +37,15 @@ class SmallTableReader(DataSourceReader):
     def __init__(self, options: SourceOptions, schema: Any) -> None:
         self._options = options
         self._schema = schema
+        self._tolerant = options.mode != "FAILFAST"
 
     def partitions(self) -> list[InputPartition]:
         """Gives the tasks: some queues each."""
-        queues = [reader.path for _, reader in open_queues(self._options)]
+        bad: list[Unreadable] = []
+        queues = [
+            reader.path
+            for _, reader in open_queues(self._options, bad.append if self._tolerant else None)
+        ]
         if self._options.table == "consumers" and kinds_of(queues) == {"fifo"}:
             raise InvalidOption(
                 f"table = 'consumers': {queues[0]} is a fifo, which has no consumers; what is lent "
@@ -43,9 +58,15 @@ class SmallTableReader(DataSourceReader):
         """Gives the rows of the queues of one task."""
         rows_of = {"consumers": "consumer_rows", "segments": "segment_rows"}[self._options.table]
         for queue in partition.value or ():
-            kind, reader = open_queue(queue, self._options)
-            with reader:
-                rows = list(getattr(kind, rows_of)(reader))
+            rows: list[dict[str, Any]] = []
+            try:
+                kind, reader = open_queue(queue, self._options)
+                with reader:
+                    rows += getattr(kind, rows_of)(reader)
+            except (*UNREADABLE, NotAQueue) as error:
+                if not self._tolerant:
+                    raise
+                _logger.warning("%s: %s", queue, error)
             yield pyarrow.RecordBatch.from_pylist(rows, schema=self._schema)
 
 
@@ -59,29 +80,30 @@ class DamageReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Gives the tasks, of ranges as for a read of the records."""
+        ranges: list[Range] = []
+        bad: list[Unreadable] = []
+        for kind, reader in open_queues(self._options, bad.append):
+            ranges += planned(self._plan(kind, reader), reader.path, tolerant=True)
+        return pack([*ranges, *bad], self._options.partition_bytes)
+
+    def _plan(self, kind: Kind, reader: Any) -> Iterator[Range]:
         everything = SourceOptions(self._options.paths)
-        ranges = [
-            part
-            for kind, reader in open_queues(self._options)
-            for part in kind.plan(reader, *kind.bounds(reader, everything), self._wanted)
-        ]
-        return pack(ranges, self._options.partition_bytes)
+        yield from kind.plan(reader, *kind.bounds(reader, everything), self._wanted)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Gives a row for each damaged place in the ranges of one task."""
-        for part in partition.value or ():
-            rows = [
-                {
-                    "queue": part.queue,
-                    "kind": part.kind,
-                    "segment": os.path.basename(damage.path),
-                    "position": damage.position,
-                    "length": damage.length,
-                    "reason": damage.reason,
-                    "torn": damage.torn,
-                    "offset": damage.offset,
-                    "count": damage.count,
-                }
-                for damage in kind_named(part.kind).read_damage(self._wanted, part)
-            ]
-            yield pyarrow.RecordBatch.from_pylist(rows, schema=self._schema)
+        rows = [
+            {
+                "queue": part.queue,
+                "kind": part.kind or None,
+                "segment": os.path.basename(damage.path),
+                "position": damage.position,
+                "length": damage.length,
+                "reason": damage.reason,
+                "torn": damage.torn,
+                "offset": damage.offset,
+                "count": damage.count,
+            }
+            for part, damage in read_damage(self._wanted, partition.value or ())
+        ]
+        yield pyarrow.RecordBatch.from_pylist(rows, schema=self._schema)

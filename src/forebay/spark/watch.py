@@ -94,10 +94,21 @@ class Live(Protocol):
 class Watch:
     """The queues of one stream. One thread at a time may use it."""
 
-    def __init__(self, given: Sequence[str], follow: Callable[[str], Live]) -> None:
-        """`follow` opens a queue; it raises `NotAQueue` or `FileNotFoundError` if there is none."""
+    def __init__(
+        self,
+        given: Sequence[str],
+        follow: Callable[[str], Live],
+        passable: tuple[type[Exception], ...] = (),
+    ) -> None:
+        """`follow` opens a queue; it raises `NotAQueue` or `FileNotFoundError` if there is none.
+
+        A queue at which it raises one of `passable` is passed over, and looked at again later.
+        """
         self._given = given
         self._follow = follow
+        self._passable = passable
+        # Queues that are there, but cannot be read now.
+        self.unreadable: set[str] = set()
         self._lives: dict[str, Live] = {}
         self._marks: dict[str, Mark] = {}
         self._discovered = self._polled = self._took = float("-inf")
@@ -120,6 +131,8 @@ class Watch:
                 self._marks[path] = live.look()
             except (NotAQueue, FileNotFoundError):
                 self._forget(path)
+            except self._passable as error:
+                self.pass_over(path, error)
         self._polled = time.monotonic()
         self._took = self._polled - began
         return dict(self._marks)
@@ -133,6 +146,13 @@ class Watch:
         """Makes the next poll look for queues that came or went."""
         self._discovered = float("-inf")
 
+    def pass_over(self, path: str, error: Exception) -> None:
+        """Leaves a queue out until it is looked for again."""
+        self._forget(path)
+        if path not in self.unreadable:
+            self.unreadable.add(path)
+            _logger.warning("%s cannot be read, and is passed over: %s", path, error)
+
     def close(self) -> None:
         """Closes its files."""
         for path in list(self._lives):
@@ -143,14 +163,19 @@ class Watch:
         _allow_open_files(len(found) * _FILES_PER_QUEUE)
         for path in set(self._lives) - set(found):
             self._forget(path)
+        self.unreadable &= set(found)
         for path in found:
             if path in self._lives and self._lives[path].is_same():
                 continue
             self._forget(path)
             try:
                 self._lives[path] = self._follow(path)
+                self.unreadable.discard(path)
             except (NotAQueue, FileNotFoundError):
+                self.unreadable.discard(path)
                 _logger.info("%s is not a queue (yet); passed over", path)
+            except self._passable as error:
+                self.pass_over(path, error)
 
     def _forget(self, path: str) -> None:
         live = self._lives.pop(path, None)
