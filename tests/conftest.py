@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.scheduling import OneWorkerForSpark
 from tests.sources import ROOT
+from tests.support.closing import close_all
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,6 +58,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture(autouse=True)
+def _closing() -> Iterator[None]:
+    """Closes what a test left to be closed."""
+    yield
+    close_all()
 
 
 @pytest.fixture(scope="session")

@@ -130,6 +130,20 @@ class ForgetfulFilesystem:
         self._cache.capacity_bytes = capacity
 
     @property
+    def maps(self) -> bool:
+        """Whether stores into mapped files are safe on this disk; if not, `map` refuses."""
+        return self._cache.maps
+
+    @maps.setter
+    def maps(self, maps: bool) -> None:
+        self._cache.maps = maps
+
+    @property
+    def open_handles(self) -> list[str]:
+        """The paths of the files and directories that are open, one for each handle."""
+        return list(self._cache.open_handles)
+
+    @property
     def operations(self) -> int:
         """How many operations were logged, acknowledgements included; a crash point is one."""
         with self._cache.mutex:
@@ -197,6 +211,7 @@ class ForgetfulFilesystem:
             machine._boot_id = self._boot_id
             machine.acknowledgements = list(self.acknowledgements)
             machine.capacity_bytes = self.capacity_bytes
+            machine.maps = self.maps
             return machine
 
     def crash_states(

@@ -25,6 +25,7 @@ class ForgetfulFile:
         self._write = write
         self._closed = False
         node.handles += 1
+        cache.open_handles.append(path)
 
     def pread(self, size: int, position: int) -> bytes:
         with self._cache.mutex:
@@ -82,6 +83,8 @@ class ForgetfulFile:
             self._begin("map")
             if not self._write:
                 raise os_error(errno.EACCES, self._path)
+            if not self._cache.maps:
+                raise os_error(errno.ENODEV, self._path)
             if not 0 < size <= len(self._node.content):
                 raise ValueError(f"cannot map {size} of {len(self._node.content)} bytes")
             return self._cache.map(self._node, size)
@@ -99,6 +102,7 @@ class ForgetfulFile:
             if self._closed:
                 return
             self._closed = True
+            self._cache.open_handles.remove(self._path)
             self._node.handles -= 1
             self._cache.forget(self._node)
             if self._node.owner is self:
@@ -123,6 +127,7 @@ class ForgetfulDirectory:
         self._cache = cache
         self._folder = folder
         self._closed = False
+        cache.open_handles.append(path)
 
     @property
     def maps(self) -> bool:
@@ -204,7 +209,10 @@ class ForgetfulDirectory:
 
     def close(self) -> None:
         with self._cache.mutex:
+            if self._closed:
+                return
             self._closed = True
+            self._cache.open_handles.remove(self.path)
             if self._folder.owner is self:
                 self._folder.owner = None
 

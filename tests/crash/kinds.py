@@ -49,6 +49,7 @@ LOG = Kind(
         "os rolling",
         "os killed",
         "interval draining",
+        "unmapped killed",
     ),
     lambda options: options.get("version") != 1,
 )
@@ -87,6 +88,7 @@ FIFO = Kind(
         "os draining",
         "os popping",
         "os staged",
+        "unmapped popping",
         "adoption",
     ),
     lambda options: True,
@@ -105,6 +107,7 @@ DEADLINE = Kind(
         "freezing",
         "merging",
         "os giving out",
+        "unmapped giving out",
         "os freezing",
         "os handing over",
         "os freezing again",

@@ -132,6 +132,8 @@ class PageCache:
         self.mutex = threading.RLock()
         self.faults = Faults()
         self.capacity_bytes: int | None = None
+        # The paths of all files and directories that are open, one for each handle.
+        self.open_handles: list[str] = []
         # Whether stores into mapped files are safe here, as the directories say.
         self.maps = True
         self.base = image

@@ -146,6 +146,8 @@ LOG_SCENARIOS: dict[str, tuple[Steps, dict[str, Any]]] = {
     "os version 1": (rolling, {"sync": "os", "version": 1}),
     "interval draining": (draining, {"sync": "interval"}),
     "interval trimming": (trimming, {"sync": "interval"}),
+    "unmapped killed": (killed, {"sync": "os", "mapped": False}),
+    "unmapped draining": (draining, {"sync": "interval", "mapped": False}),
 }
 
 
@@ -244,6 +246,9 @@ FIFO_SCENARIOS: dict[str, tuple[Steps, dict[str, Any]]] = {
     "os staged": (popping_what_is_staged, {"sync": "os"}),
     "interval draining": (draining, {"sync": "interval"}),
     "interval popping": (popping, {"sync": "interval"}),
+    "unmapped killed": (killed, {"sync": "os", "mapped": False}),
+    "unmapped popping": (popping, {"sync": "interval", "mapped": False}),
+    "unmapped lending": (lending, {"sync": "os", "mapped": False}),
     "adoption": (adoption, {}),
     "os adoption": (adoption, {"sync": "os", "file_bytes": 700}),
 }
@@ -341,6 +346,8 @@ DEADLINE_SCENARIOS: dict[str, tuple[Steps, dict[str, Any]]] = {
     "os closing": (closing, {"sync": "os"}),
     "os killed": (killed, {"sync": "os"}),
     "os giving out": (giving_out, {"sync": "os"}),
+    "unmapped giving out": (giving_out, {"sync": "os", "mapped": False}),
+    "unmapped freezing": (freezing, {"sync": "interval", "mapped": False}),
     "os freezing": (freezing, {"sync": "os"}),
     "os merging": (merging, {"sync": "os"}),
     "handing over": (handing_over, {}),

@@ -50,7 +50,8 @@ def test_the_example_of_events_prints_what_it_put(
     exec(compile(blocks("README.md", "python")[1], "README.md", "exec"), {"forebay": forebay})
 
     assert capsys.readouterr().out.split()[1:] == ["hello"]
-    assert list(forebay.read(tmp_path / "spool" / "diskqueue").events(unread=True)) == []
+    with forebay.read(tmp_path / "spool" / "diskqueue") as reader:
+        assert list(reader.events(unread=True)) == []
 
 
 def test_the_example_of_fifos_prints_what_it_pushed(

@@ -271,7 +271,7 @@ def _bad_disk(what: str, path: Path, hit: Hit) -> Iterator[None]:
             file.close()
             raise OSError(errno.EIO, os.strerror(errno.EIO), name)
         descriptor, file._descriptor = file._descriptor, -1
-        return BadFile(descriptor)
+        return BadFile(descriptor, file._path)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(DiskDirectory, "open", open_badly)

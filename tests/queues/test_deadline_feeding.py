@@ -28,6 +28,7 @@ from forebay.queues.deadline_feeding import Feeder
 from forebay.queues.deadline_runs import BadBlocks, RunSet, open_set, start_cursor
 from forebay.storage.filesystem import DiskFilesystem
 from tests.queues.helpers import flip
+from tests.support.closing import closed_at_end
 
 pytestmark = pytest.mark.skipif(not can_stream(), reason="only the compiled kernels have two ways")
 
@@ -70,8 +71,9 @@ def write_sets(path: Path, draw: Random, compression: str) -> list[RunSet]:
 
 
 def open_sets(path: Path) -> list[RunSet]:
-    directory = DiskFilesystem().open_directory(str(path))
-    return [open_set(directory, SetRow(number, frozenset(KINDS))) for number in range(4)]
+    directory = closed_at_end(DiskFilesystem().open_directory(str(path)))
+    rows = [SetRow(number, frozenset(KINDS)) for number in range(4)]
+    return [closed_at_end(open_set(directory, row)) for row in rows]
 
 
 class Target:

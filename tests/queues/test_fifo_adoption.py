@@ -24,6 +24,7 @@ from tests.queues.helpers import (
     wait_until,
     write_part,
 )
+from tests.support.closing import closed_at_end
 
 each_sync = pytest.mark.parametrize("sync", SYNCS)
 
@@ -89,7 +90,7 @@ def test_what_waits_in_memory_comes_before_a_batch(tmp_path: Path, sync: str) ->
         assert fifo.adopt() == 1
         fifo.push(b"behind")
 
-        assert [entry.value for entry in forebay.read(fifo.path)] == [
+        assert [entry.value for entry in closed_at_end(forebay.read(fifo.path))] == [
             b"before",
             b"batch",
             b"behind",
@@ -107,7 +108,7 @@ def test_entries_get_ids_times_and_lives_of_this_queue(tmp_path: Path) -> None:
         hand_in(tmp_path / "q", 1, [b"b", b"c"])
         fifo.adopt()
 
-        entries = list(forebay.read(fifo.path))
+        entries = list(closed_at_end(forebay.read(fifo.path)))
 
         assert [entry.offset for entry in entries] == [0, 1, 2]
         assert first < entries[1].id < entries[2].id < fifo.push(b"d")

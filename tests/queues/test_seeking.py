@@ -13,6 +13,7 @@ from forebay.queues.scanner import OpenSegment, Scanner, list_segments
 from forebay.queues.seeking import NEAR, frame_from, frame_near
 from forebay.storage.filesystem import Directory, DiskFilesystem
 from tests.queues.helpers import FRAME_BYTES, HEADER_BYTES
+from tests.support.closing import closed_at_end
 
 COUNT = 9000
 
@@ -22,7 +23,13 @@ def directory(tmp_path: Path) -> Directory:
     random_sizes = random.Random(3)
     with Log(tmp_path / "log", sync="os", background=False) as log:
         log.append_many([b"%08d" % n + b"." * random_sizes.randrange(90) for n in range(COUNT)])
-    return DiskFilesystem().open_directory(str(tmp_path / "log"))
+    return closed_at_end(DiskFilesystem().open_directory(str(tmp_path / "log")))
+
+
+def open_first(directory: Directory) -> OpenSegment:
+    segment = OpenSegment(directory, "0000000000", 0)
+    closed_at_end(segment.file)
+    return segment
 
 
 def starts_of(segment: OpenSegment) -> list[int]:
@@ -36,7 +43,7 @@ def starts_of(segment: OpenSegment) -> list[int]:
 
 
 def test_the_frame_at_or_behind_any_position_is_found(directory: Directory) -> None:
-    segment = OpenSegment(directory, "0000000000", 0)
+    segment = open_first(directory)
     starts = starts_of(segment)
 
     found = [
@@ -53,7 +60,7 @@ def test_the_frame_at_or_behind_any_position_is_found(directory: Directory) -> N
 
 
 def test_a_frame_is_found_near_any_index(directory: Directory) -> None:
-    segment = OpenSegment(directory, "0000000000", 0)
+    segment = open_first(directory)
     starts = starts_of(segment)
 
     for index in range(0, COUNT, 113):
@@ -65,7 +72,7 @@ def test_a_frame_is_found_near_any_index(directory: Directory) -> None:
 def test_a_large_record_does_not_hide_the_next_one(tmp_path: Path) -> None:
     with Log(tmp_path / "log", sync="os", background=False) as log:
         log.append_many([b"small", b"L" * 3_000_000, b"behind"])
-    segment = OpenSegment(DiskFilesystem().open_directory(str(tmp_path / "log")), "0000000000", 0)
+    segment = open_first(closed_at_end(DiskFilesystem().open_directory(str(tmp_path / "log"))))
 
     first = HEADER_BYTES + FRAME_BYTES + 5
     second = first + FRAME_BYTES + 3_000_000
@@ -75,9 +82,9 @@ def test_a_large_record_does_not_hide_the_next_one(tmp_path: Path) -> None:
 
 def test_readers_that_part_a_segment_anywhere_read_every_record_once(directory: Directory) -> None:
     segments = list_segments(directory)
-    size = OpenSegment(directory, "0000000000", 0).file.size()
+    size = open_first(directory).file.size()
     cuts = sorted(random.Random(5).sample(range(size), 40))
-    scanner = Scanner(directory, segments)
+    scanner = closed_at_end(Scanner(directory, segments))
 
     offsets = [scanner.cut(0, cut, COUNT) for cut in cuts]
     bounds = [0, *offsets, COUNT]
@@ -94,7 +101,7 @@ def test_readers_that_part_a_segment_anywhere_read_every_record_once(directory: 
 
 
 def test_damage_at_a_cut_belongs_to_one_reader(directory: Directory) -> None:
-    segment = OpenSegment(directory, "0000000000", 0)
+    segment = open_first(directory)
     starts = starts_of(segment)
     path = Path(directory.path) / "0000000000"
     data = bytearray(path.read_bytes())
@@ -105,9 +112,9 @@ def test_damage_at_a_cut_belongs_to_one_reader(directory: Directory) -> None:
     seen: list[int | None] = []
     good = 0
     for cut in (starts[3999], starts[4000], starts[4000] + 1, starts[4001]):
-        middle = Scanner(directory, segments).cut(0, cut, COUNT)
+        middle = closed_at_end(Scanner(directory, segments)).cut(0, cut, COUNT)
         for start, end in ((0, middle), (middle, COUNT)):
-            for item in Scanner(directory, segments).scan(start, end, end):
+            for item in closed_at_end(Scanner(directory, segments)).scan(start, end, end):
                 if isinstance(item, Damage):
                     seen.append(item.offset)
                 else:

@@ -11,6 +11,7 @@ import pytest
 from forebay.errors import Damaged
 from forebay.storage.readable import Hole, open_readable, read_whole
 from tests.support.bad_disk import BadDisk
+from tests.support.closing import closed_at_end
 
 CONTENT = bytes(number % 251 for number in range(20_000))
 REASON = "cannot be read: Input/output error"
@@ -28,7 +29,7 @@ def test_zeros_stand_for_what_cannot_be_read_and_the_hole_is_told(
     tmp_path: Path, bad: tuple[int, int]
 ) -> None:
     disk = BadDisk({"file": [bad]})
-    file = open_readable(disk.open_directory(str(make_file(tmp_path))), "file")
+    file = open_readable(closed_at_end(disk.open_directory(str(make_file(tmp_path)))), "file")
 
     found = file.pread(len(CONTENT) + 100, 0)
 
@@ -42,7 +43,7 @@ def test_zeros_stand_for_what_cannot_be_read_and_the_hole_is_told(
 
 def test_a_place_that_is_read_twice_is_one_hole(tmp_path: Path) -> None:
     disk = BadDisk({"file": [(1024, 1536)]})
-    file = open_readable(disk.open_directory(str(make_file(tmp_path))), "file")
+    file = open_readable(closed_at_end(disk.open_directory(str(make_file(tmp_path)))), "file")
 
     for start in (0, 1000, 1024, 1030, 1200):
         file.pread(300, start)
@@ -53,7 +54,9 @@ def test_a_place_that_is_read_twice_is_one_hole(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.EACCES, errno.EPERM])
 def test_a_file_that_cannot_be_opened_is_damaged(tmp_path: Path, code: int) -> None:
-    directory = BadDisk(unopenable={"file": code}).open_directory(str(make_file(tmp_path)))
+    directory = closed_at_end(
+        BadDisk(unopenable={"file": code}).open_directory(str(make_file(tmp_path)))
+    )
 
     with pytest.raises(Damaged) as caught:
         open_readable(directory, "file")
@@ -72,13 +75,15 @@ def test_what_is_no_file_is_damaged(tmp_path: Path, what: str) -> None:
         os.mkfifo(tmp_path / "file")
 
     with pytest.raises(Damaged) as caught:
-        open_readable(BadDisk().open_directory(str(tmp_path)), "file")
+        open_readable(closed_at_end(BadDisk().open_directory(str(tmp_path))), "file")
 
     assert caught.value.damage.path == f"{tmp_path}/file"
 
 
 def test_errors_of_another_sort_pass(tmp_path: Path) -> None:
-    directory = BadDisk(unopenable={"file": errno.EMFILE}).open_directory(str(make_file(tmp_path)))
+    directory = closed_at_end(
+        BadDisk(unopenable={"file": errno.EMFILE}).open_directory(str(make_file(tmp_path)))
+    )
 
     with pytest.raises(OSError, match="Too many open files"):
         open_readable(directory, "file")
@@ -87,8 +92,8 @@ def test_errors_of_another_sort_pass(tmp_path: Path) -> None:
 
 
 def test_a_side_file_is_read_whole_or_not_at_all(tmp_path: Path) -> None:
-    good = BadDisk().open_directory(str(make_file(tmp_path)))
-    bad = BadDisk({"file": [(1000, 1001)]}).open_directory(str(tmp_path))
+    good = closed_at_end(BadDisk().open_directory(str(make_file(tmp_path))))
+    bad = closed_at_end(BadDisk({"file": [(1000, 1001)]}).open_directory(str(tmp_path)))
 
     assert read_whole(good, "file") == CONTENT
     assert read_whole(good, "other") is None

@@ -23,7 +23,7 @@ from forebay.queues.writer import LogWriter
 from forebay.storage import inbox, quarantine
 from forebay.storage.atomic import TEMPORARY, read_small
 from forebay.storage.filesystem import Directory, File
-from forebay.storage.segments import CHUNK_BYTES, Batch, SegmentList, scan_segment
+from forebay.storage.segments import CHUNK_BYTES, SegmentList, scan_segment
 
 _logger = logging.getLogger(__name__)
 
@@ -237,7 +237,9 @@ def values_of(work: Directory, part: inbox.Part, header: Header) -> Iterator[lis
         position = header.layout.header_bytes
         frames = scan_segment(file, part.name, Frames(header), position=position)
         for batch in frames:
-            assert isinstance(batch, Batch)
+            if isinstance(batch, Damage):
+                # It verified a moment ago: the disk has lost it since.
+                raise Damaged(batch)
             yield batch.values
     finally:
         file.close()

@@ -74,6 +74,10 @@ class Consumer:
         self._forget_batches()
         self._scanner.close()
 
+    def __del__(self) -> None:
+        # Nobody is asked to close a consumer: one that is forgotten leaves no file open.
+        self.close()
+
     def __iter__(self) -> Iterator[Record]:
         """Gives the records that are there now, one by one; a commit covers those given so far."""
         while records := self.read(1):

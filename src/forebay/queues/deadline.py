@@ -62,14 +62,13 @@ class DeadlineQueue(Looking, Handle):
             os.fspath(path), create=True, group_readable=self.options.group_readable
         )
         self.path = self._directory.path
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._directory.close)
             self._directory.lock()
-            self._build(open_deadline_directory(self._filesystem, self._directory))
+            self._build(open_deadline_directory(self._filesystem, self._directory), undo)
             # Before anything is merged: see there.
             adopt(self)
-        except BaseException:
-            self._directory.close()
-            raise
+            undo.pop_all()
         self._maintenance = DeadlineMaintenance(
             self, self._journal, self._upkeep, self._verbs, self.options, self._clock
         )
@@ -320,32 +319,32 @@ class DeadlineQueue(Looking, Handle):
         self._journal.disown(error)
         self._desk.use_lock(self._journal.lock)
 
-    def _build(self, opened: Opened) -> None:
+    def _build(self, opened: Opened, undo: contextlib.ExitStack) -> None:
         """Makes the parts of the queue for a directory that is in order."""
+        undo.callback(opened.wal.file.close)
+        for each in opened.sets:
+            undo.callback(each.close)
         keep_reserve(self._directory)
         lock = threading.Lock()
         self._journal = Journal(self._filesystem, self._directory, opened.wal, lock)
         self.changes = self._journal.changes
         self.damage = opened.damage
         clock = self._clock
-        try:
-            self._state = State(
-                opened.segment,
-                opened.sets,
-                opened.floor_ms,
-                lock=lock,
-                now_ms=None if clock.is_system else clock.now_ms,
-                ahead_ms=clock.ahead_ms,
-            )
-            if opened.damage or opened.guessed:
-                self._state.recount()
-            if self.options.sync != "always":
-                self._journal.stage(self._state.desk, self.options.staging_bytes)
-        except BaseException:
-            for each in opened.sets:
-                each.close()
-            opened.wal.file.close()
-            raise
+        self._state = State(
+            opened.segment,
+            opened.sets,
+            opened.floor_ms,
+            lock=lock,
+            now_ms=None if clock.is_system else clock.now_ms,
+            ahead_ms=clock.ahead_ms,
+        )
+        # Those that are made from here on included.
+        undo.callback(self._close_sets)
+        if opened.damage or opened.guessed:
+            self._state.recount()
+        if self.options.sync != "always" and self.options.mapped and self._directory.maps:
+            self._journal.stage(self._state.desk, self.options.staging_bytes)
+        undo.callback(self._journal.close, ())
         self._desk = self._state.desk
         self._desk.next_id = opened.next_id
         self._desk.attempts_max = self.options.max_attempts or 0
@@ -369,9 +368,14 @@ class DeadlineQueue(Looking, Handle):
             self._journal.check()
 
     def _release(self) -> None:
-        with self._journal.lock:
-            self._journal.fail(Closed(f"{self.path} is closed"))
-        self._journal.close(self._upkeep.frozen_wals)
+        with contextlib.ExitStack() as stack:
+            # Last, and whatever happens: others may have the queue.
+            stack.callback(self._directory.close)
+            stack.callback(self._close_sets)
+            stack.callback(self._journal.close, self._upkeep.frozen_wals)
+            with self._journal.lock:
+                self._journal.fail(Closed(f"{self.path} is closed"))
+
+    def _close_sets(self) -> None:
         for each in self._state.view.sets:
             each.close()
-        self._directory.close()

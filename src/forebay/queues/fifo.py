@@ -56,18 +56,13 @@ class Fifo(Handle, QueueNames):
             os.fspath(path), create=True, group_readable=self.options.group_readable
         )
         self.path = self._directory.path
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._directory.close)
             self._directory.lock()
-            self._build(
-                open_fifo_directory(self._filesystem, self._directory, self.options, self._clock)
-            )
+            shared = (self._filesystem, self._directory, self.options, self._clock)
+            self._build(open_fifo_directory(*shared), undo)
             self.adopt()
-        except BaseException:
-            if hasattr(self, "_adoption"):
-                self._writer.release_files()
-                self._reading.close()
-            self._directory.close()
-            raise
+            undo.pop_all()
         self._maintenance = FifoMaintenance(
             self, self._writer, self._reading, self.options, self._clock
         )
@@ -122,7 +117,7 @@ class Fifo(Handle, QueueNames):
         value = self._reading.popper.pop()
         if value is None:
             value = self._wait(self._pop_slowly, timeout)
-        if self._writer.always or self.changes.watchers or self.changes.listener:
+        if self._unmapped or self.changes.watchers or self.changes.listener:
             self._taken_off(announced=value is None)
         return value
 
@@ -136,7 +131,7 @@ class Fifo(Handle, QueueNames):
         values = self._reading.popper.pop_many(count)
         if len(values) < count:
             values = self._pop_more(values, count, timeout)
-        if self._writer.always or self.changes.watchers or self.changes.listener:
+        if self._unmapped or self.changes.watchers or self.changes.listener:
             self._taken_off(announced=not values)
         return values
 
@@ -257,8 +252,10 @@ class Fifo(Handle, QueueNames):
         self._writer.disown(error)
         self._reading.popper.held = True
 
-    def _build(self, opened: Opened) -> None:
+    def _build(self, opened: Opened, undo: contextlib.ExitStack) -> None:
         """Makes the parts of the queue for a directory that is in order."""
+        undo.callback(opened.tail_file.close)
+        undo.callback(opened.bounds.close)
         self.file_bytes = opened.head.file_bytes
         keep_reserve(self._directory)
         tape = TapeWriter(self._directory, self.file_bytes, file_name, opened.files)
@@ -274,10 +271,13 @@ class Fifo(Handle, QueueNames):
             options=self.options,
             clock=self._clock,
         )
-        lock, mapped = self._writer.lock, not self._writer.always
+        undo.callback(self._writer.release_files)
+        lock, mapped = self._writer.lock, self._writer.mapped
+        self._unmapped = not mapped
         head = HeadFile(self._directory, opened.head, lock, self._clock, mapped=mapped)
         shared = (opened.bounds, self.file_bytes, self.options, self._clock)
         self._reading = Reading(self._directory, self._writer, head, *shared)
+        undo.callback(self._reading.close)
         self._adoption = Adoption(self._directory, self._writer, *shared)
         self._bounds = opened.bounds
         self.changes = self._writer.changes
@@ -341,7 +341,7 @@ class Fifo(Handle, QueueNames):
 
         Expired entries that were passed over were announced already.
         """
-        if self._writer.always:
+        if self._unmapped:
             self._reading.settle()
         if not announced:
             self._announce()

@@ -36,7 +36,7 @@ from forebay.kernels.checksum import crc32
 from forebay.kernels.popper import HEAD_FIXED_BYTES, HEAD_MAGIC, LENT_BYTES, Popper
 from forebay.queues.fifo_names import HEAD
 from forebay.queues.fifo_scanner import Place
-from forebay.storage.filesystem import Directory, File, Mapping, write_all
+from forebay.storage.filesystem import Directory, File, Mapping, unmap, write_all
 
 _STRIDE = 4096
 _SLOTS = 4
@@ -161,7 +161,10 @@ class HeadFile:
         *,
         mapped: bool,
     ) -> None:
-        """`head` is what all slots say. `mapped`: each change survives a kill."""
+        """`head` is what all slots say. `mapped`: each change survives a kill at once.
+
+        Otherwise `store` or `commit` must follow.
+        """
         self._path = directory.path
         self._file: File = directory.open(HEAD, write=True)
         self._memory: Mapping = bytearray(_MAPPED_BYTES)
@@ -183,6 +186,8 @@ class HeadFile:
         self._next_slot = _SYNCED[0]
         # After a kill the newest slot may be in the cache alone: the first commit always writes.
         self._synced = head._replace(sequence=-1)
+        # What counts if a later one cannot be kept.
+        self._kept = self._synced
         self.lent: dict[int, Lent] = {}
         self._place(head)
 
@@ -220,11 +225,21 @@ class HeadFile:
             write_all(self._file, head.encode(), self._next_slot * _STRIDE)
             self._file.sync()
             self._synced = head
+            if self._kept.sequence < head.sequence:
+                self._kept = head
             self._next_slot = _SYNCED[0] + _SYNCED[1] - self._next_slot
 
+    def store(self, head: Head) -> None:
+        """Writes a state where a mapped store would have put it; any thread may call it."""
+        with self._mutex:
+            if head.sequence <= self._kept.sequence:
+                return
+            write_all(self._file, head.encode(), head.sequence % 2 * _STRIDE)
+            self._kept = head
+
     def go_back(self) -> None:
-        """Puts the head back to what is durable, after a failed commit."""
-        self._place(self._synced)
+        """Puts the head back to what was kept last, after a failed commit or store."""
+        self._place(self._kept)
         self.popper.save()
         # Over the slot whose sync failed: the cache may show what is not on the disk.
         write_all(self._file, self.state().encode(), self._next_slot * _STRIDE)
@@ -232,8 +247,7 @@ class HeadFile:
     def close(self) -> None:
         """Unmaps and closes the file."""
         self.popper.release_slots()
-        if not isinstance(self._memory, bytearray):
-            self._memory.close()
+        unmap(self._memory)
         self._file.close()
 
     def _place(self, head: Head) -> None:

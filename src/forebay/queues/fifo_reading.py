@@ -11,6 +11,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 import logging
+from collections.abc import Callable
 
 from forebay.clock import SteadyClock
 from forebay.errors import Damaged, Full
@@ -56,7 +57,9 @@ class Reading:
         # Lent out before a crash, or given back: the next to go, in the order of their numbers.
         self.returned: list[Lent] = sorted(head.lent.values(), key=lambda lent: lent.number)
         self.popper.held = bool(self.returned)
-        self.commit = GroupCommit(self._sync_head, self.popper.sequence)
+        self.commit = GroupCommit(
+            self._sync_head if writer.always else self._store_head, self.popper.sequence
+        )
         self._trouble: Damaged | None = None
         self._peeking = Peeking(self._scanner, writer, clock)
         writer.before_drain = self.popper.close
@@ -197,8 +200,11 @@ class Reading:
             self._writer.check()
 
     def settle(self) -> None:
-        """Makes what was taken durable, if the policy asks for it. Without the lock."""
-        if self._writer.always:
+        """Writes what was taken, where that is no mapped store; durable under "always".
+
+        Without the lock.
+        """
+        if not self._writer.mapped:
             self.commit.wait(self.popper.sequence, 0)
 
     def fail(self, error: BaseException) -> None:
@@ -351,11 +357,18 @@ class Reading:
 
     def _sync_head(self) -> int:
         """Makes the head durable; led by one thread at a time, without the lock."""
+        return self._keep_head(self._head.commit)
+
+    def _store_head(self) -> int:
+        """Writes the head, so that it survives the process; led by one thread at a time."""
+        return self._keep_head(self._head.store)
+
+    def _keep_head(self, keep: Callable[[Head], None]) -> int:
         with self._writer.lock:
             self._writer.check()
             head = self._head.state()
         try:
-            self._head.commit(head)
+            keep(head)
         except OSError as error:
             with self._writer.lock:
                 self._fail(error)

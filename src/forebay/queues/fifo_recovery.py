@@ -77,6 +77,8 @@ def open_fifo_directory(
             head = write_head(directory, head)
         if tail_file is None or tail is None:
             tail = _found_tail(filesystem, directory, head)
+            if tail_file is not None:
+                tail_file.close()
             tail_file = TailFile.create(directory, tail, name=TAIL)
         recovery = Recovery(filesystem, directory, head, tail)
         end = recovery.run(clock.now_ms())
@@ -88,8 +90,12 @@ def open_fifo_directory(
             directory.unlink(COPY)
         files = recovery.files if recovery.tail is tail else list_files(directory)
         bounds = Bounds(directory)
-        bounds.keep_only(files)
-        _find_boundaries(directory, bounds, files, recovery.head, end)
+        try:
+            bounds.keep_only(files)
+            _find_boundaries(directory, bounds, files, recovery.head, end)
+        except BaseException:
+            bounds.close()
+            raise
         return Opened(tail_file, recovery.tail, recovery.head, end, bounds, files)
     except BaseException:
         if tail_file is not None:

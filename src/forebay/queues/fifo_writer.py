@@ -61,6 +61,8 @@ class FifoWriter:
         self._options = options
         self._clock = clock
         self.always = options.sync == "always"
+        # Whether single pushes and pops are stores into mapped files.
+        self.mapped = not self.always and options.mapped and directory.maps
         self.lock = threading.Lock()
         self.changes = Changes(self.lock)
         self.publisher = Publisher(tail_file, tail, filesystem.boot_id(), self.fail)
@@ -268,7 +270,7 @@ class FifoWriter:
         """Opens the memory for an entry; False if it does not fit there. Lock held."""
         size += METADATA_BYTES
         most = _PENDING_BYTES if self.always else self._options.staging_bytes - HEADER_BYTES
-        if size > most:
+        if size > most or not (self.always or self.mapped):
             return False
         if self.waiting and self.pusher is not None and not anew:
             left = self._room_end - self.pusher.position

@@ -62,11 +62,14 @@ class Log(Handle):
         self.path = self._directory.path
         self._adopting = threading.Lock()
         self._consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._directory.close)
             self._directory.lock()
             tail_file, tail, self._segments = open_directory(self._filesystem, self._directory)
+            undo.callback(tail_file.close)
             keep_reserve(self._directory)
             self._positions = Positions(self._directory)
+            undo.callback(self._positions.close)
             self._positions.limit_to(tail.written)
             self._trimmer = Trimmer(
                 self._directory, self._segments, self._positions, self.options, tail.written
@@ -82,15 +85,12 @@ class Log(Handle):
                 clock=self._clock,
                 make_room=lambda size: self._trimmer.make_room(self._writer, size),
             )
+            undo.callback(self._writer.release_files)
             self.changes = self._writer.changes
             if self.options.max_bytes is not None:
                 self._measure_segments()
             self._adopt_all()
-        except BaseException:
-            if hasattr(self, "_writer"):
-                self._writer.release_files()
-            self._directory.close()
-            raise
+            undo.pop_all()
         self._maintenance = Maintenance(self, self._writer, self.options, self._clock)
         self._own()
 

@@ -72,7 +72,9 @@ class LogOptions(Checks):
     `trim()`. `version`: of the segments it writes, 1 or 2; None: what is there, else 2.
     `background`: False starts no thread; call `maintain()` from time to time instead.
     `group_readable`: modes 0640 and 0750 instead of 0600 and 0700. `staging_bytes`: size of the
-    mapped buffer that single appends go to under "interval" and "os".
+    mapped buffer that single appends go to under "interval" and "os". `mapped`: False uses no
+    mapped memory, as is done on its own on all file systems but ext4, XFS and tmpfs, where a full
+    disk could kill the process; an append then costs two system calls.
     """
 
     sync: str = "always"
@@ -85,6 +87,7 @@ class LogOptions(Checks):
     background: bool = True
     group_readable: bool = False
     staging_bytes: int = 1 << 20
+    mapped: bool = True
 
     def __post_init__(self) -> None:
         """Refuses values out of bounds, naming field, value and bound."""
@@ -98,6 +101,7 @@ class LogOptions(Checks):
             self._between("max_bytes", 2 * self.segment_bytes, 2**62)
         self._one_of_two("background")
         self._one_of_two("group_readable")
+        self._one_of_two("mapped")
         seconds = self.trim_interval_seconds
         number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
         if seconds is not None and not (number and 0 < seconds < _SECONDS_MAX):
@@ -187,7 +191,9 @@ class FifoOptions(Checks):
     `ttl_seconds`: how long an entry lives if its push does not say; 0: for ever. `background`:
     False starts no thread; call `maintain()` from time to time instead. `group_readable`: modes
     0640 and 0750 instead of 0600 and 0700. `staging_bytes`: size of the mapped buffer that single
-    pushes go to under "interval" and "os".
+    pushes go to under "interval" and "os". `mapped`: False uses no mapped memory, as is done on its
+    own on all file systems but ext4, XFS and tmpfs, where a full disk could kill the process; a
+    push then costs two system calls and a pop one.
     """
 
     sync: str = "always"
@@ -199,6 +205,7 @@ class FifoOptions(Checks):
     background: bool = True
     group_readable: bool = False
     staging_bytes: int = 1 << 20
+    mapped: bool = True
 
     def __post_init__(self) -> None:
         """Refuses values out of bounds, naming field, value and bound."""
@@ -213,6 +220,7 @@ class FifoOptions(Checks):
             self._between("max_bytes", 2 * (self.file_bytes or FILE_BYTES_MIN), 2**62)
         self._one_of_two("background")
         self._one_of_two("group_readable")
+        self._one_of_two("mapped")
 
     @property
     def new_file_bytes(self) -> int:
@@ -240,7 +248,9 @@ class DeadlineOptions(Checks):
 
     `background`: False starts no thread; call `maintain()` from time to time instead.
     `group_readable`: modes 0640 and 0750 instead of 0600 and 0700. `staging_bytes`: size of the
-    mapped buffer that changes go to under "interval" and "os".
+    mapped buffer that changes go to under "interval" and "os". `mapped`: False uses no mapped
+    memory, as is done on its own on all file systems but ext4, XFS and tmpfs, where a full disk
+    could kill the process; a change then costs a system call.
     """
 
     sync: str = "always"
@@ -255,6 +265,7 @@ class DeadlineOptions(Checks):
     background: bool = True
     group_readable: bool = False
     staging_bytes: int = 1 << 20
+    mapped: bool = True
 
     def __post_init__(self) -> None:
         """Refuses values out of bounds, naming field, value and bound."""
@@ -272,6 +283,7 @@ class DeadlineOptions(Checks):
             self._between("max_bytes", 1_000, 2**62)
         self._one_of_two("background")
         self._one_of_two("group_readable")
+        self._one_of_two("mapped")
 
 
 def make_options(kind: type[_Options], given: dict[str, object]) -> _Options:

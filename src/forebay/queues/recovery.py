@@ -71,6 +71,8 @@ def _open_directory(
     tail = None if tail_file is None else tail_file.read()
     if tail_file is None or tail is None:
         tail = _found_tail(filesystem, directory, segments)
+        if tail_file is not None:
+            tail_file.close()
         tail_file = TailFile.create(directory, tail)
     if finish_adoption(directory):
         segments = list_segments(directory)

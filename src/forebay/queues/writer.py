@@ -51,6 +51,7 @@ class LogWriter(SegmentLog):
         self._clock = clock
         self._make_room = make_room
         self._bounded = options.max_bytes is not None
+        self._mapped = options.mapped and directory.maps
         self._buffer = memoryview(bytearray())
         self._pending = Pending()
         self._chunk: Chunk | None = None
@@ -69,7 +70,7 @@ class LogWriter(SegmentLog):
 
     def append_staged(self, value: bytes) -> int:
         """Appends one record by way of the staging buffer; it survives `kill -9` on return."""
-        if self._always or not self._layout.checked:
+        if self._always or not self._layout.checked or not self._mapped:
             return self.append_many([value])
         anew = False
         while True:

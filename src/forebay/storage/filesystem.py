@@ -17,6 +17,8 @@ import fcntl
 import mmap
 import os
 import stat
+import warnings
+from collections.abc import Callable
 from typing import Protocol
 
 from forebay.errors import InvalidOption, Locked, NotAQueue
@@ -189,6 +191,13 @@ def plain_name(name: str) -> str:
     return name
 
 
+def unmap(mapping: Mapping) -> None:
+    """Ends a mapping; while an error on its way still holds a view of it, when that is gone."""
+    if isinstance(mapping, mmap.mmap):
+        with contextlib.suppress(BufferError):
+            mapping.close()
+
+
 def write_all(file: File, data: Buffer, position: int) -> None:
     """Writes all of `data`; an `OSError` may leave a part of it written.
 
@@ -211,11 +220,27 @@ def _check_open(descriptor: int) -> int:
     return descriptor
 
 
+def _close_forgotten(
+    handle: DiskFile | DiskDirectory,
+    descriptor: int,
+    path: str,
+    warn: Callable[..., None] = warnings.warn,
+) -> None:
+    """Closes what nobody closed and nobody can reach any more; a debugger is told.
+
+    `warn` is bound here: at the end of the process the module may be gone.
+    """
+    if descriptor >= 0:
+        handle.close()
+        warn(f"{path} was not closed", ResourceWarning, stacklevel=3, source=handle)
+
+
 class DiskFile:
     """A file on a real disk."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, path: str) -> None:
         self._descriptor = descriptor
+        self._path = path
 
     def pread(self, size: int, position: int) -> bytes:
         data = os.pread(self._descriptor, size, position)
@@ -256,9 +281,13 @@ class DiskFile:
         return True
 
     def close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        # First, so that no second try closes what another thread has opened meanwhile.
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def __del__(self) -> None:
+        _close_forgotten(self, self._descriptor, self._path)
 
     def _open_descriptor(self) -> int:
         # To `mmap`, -1 is memory that belongs to no file: what is stored there would be lost.
@@ -304,11 +333,12 @@ class DiskDirectory:
             os.close(descriptor)
             what = "has several hard links" if stat.S_ISREG(status.st_mode) else "is not a file"
             raise NotAQueue(f"{self.path}/{name} {what}; refused")
-        return DiskFile(descriptor)
+        return DiskFile(descriptor, f"{self.path}/{name}")
 
     def create(self, name: str) -> DiskFile:
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        return DiskFile(os.open(plain_name(name), flags, self._file_mode, dir_fd=self._descriptor))
+        descriptor = os.open(plain_name(name), flags, self._file_mode, dir_fd=self._descriptor)
+        return DiskFile(descriptor, f"{self.path}/{name}")
 
     def rename(self, source: str, target: str, into: Directory | None = None) -> None:
         other = into._descriptor if isinstance(into, DiskDirectory) else self._descriptor
@@ -356,9 +386,12 @@ class DiskDirectory:
             )
 
     def close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def __del__(self) -> None:
+        _close_forgotten(self, self._descriptor, self.path)
 
 
 class DiskFilesystem:

@@ -34,7 +34,11 @@ class SlotFile:
         self._file = file
         self._magic = magic
         self._layouts = [(magic, payload_bytes), *older]
-        self.sequence, self.payload = self._newest()
+        try:
+            self.sequence, self.payload = self._newest()
+        except BaseException:
+            file.close()
+            raise
 
     @classmethod
     def open(
@@ -62,10 +66,14 @@ class SlotFile:
         except FileExistsError:
             file = directory.open(name, write=True)
         slots = cls(file, magic, len(payload))
-        slots.write(payload)
-        slots.write(payload)
-        slots.sync()
-        directory.sync()
+        try:
+            slots.write(payload)
+            slots.write(payload)
+            slots.sync()
+            directory.sync()
+        except BaseException:
+            slots.close()
+            raise
         return slots
 
     def read(self) -> bytes | None:

@@ -25,7 +25,7 @@ import struct
 from dataclasses import dataclass
 
 from forebay.kernels.checksum import crc32
-from forebay.storage.filesystem import Directory, Mapping, write_all
+from forebay.storage.filesystem import Directory, Mapping, unmap, write_all
 
 NAME = "staging"
 HEADER_BYTES = 96
@@ -60,7 +60,7 @@ class Staging:
             self.buffer[:] = bytes(size)
             self._file.sync()
             directory.sync()
-        except OSError:
+        except BaseException:
             self._file.close()
             raise
         self.size = size
@@ -76,8 +76,7 @@ class Staging:
 
     def close(self) -> None:
         """Unmaps and closes the file."""
-        if not isinstance(self.buffer, bytearray):
-            self.buffer.close()
+        unmap(self.buffer)
         self._file.close()
 
 
