@@ -74,7 +74,8 @@ def test_a_damaged_manifest_is_told_and_hides_no_other(tmp_path: Path) -> None:
 def test_a_published_manifest_is_durable_and_never_half_there() -> None:
     filesystem = ForgetfulFilesystem()
     queue = filesystem.open_directory("/d", create=True)
-    manifest = inbox.Manifest("w", 1, PARTS * 20)
+    many = [inbox.Part(f"{number}.part", 3, 100) for number in range(40)]
+    manifest = inbox.Manifest("w", 1, many)
     inbox.publish(queue, "stem", manifest)
     filesystem.acknowledge("published")
 
@@ -113,7 +114,9 @@ def test_a_damaged_ledger_is_never_taken_for_an_empty_one(tmp_path: Path, data: 
 
 PART = '{"name":"a.part","count":3,"size":100}'
 GOOD_MANIFEST = f'{{"writer":"w","batch":1,"parts":[{PART}]}}'
-GOOD_LEDGER = '{"adopted":{"w":1},"moves":[{"part":"a","segment":"b","header":"00ff"}]}'
+GOOD_LEDGER = (
+    '{"adopted":{"w":1},"moves":[{"part":"a.part","segment":"0000000001","header":"00ff"}]}'
+)
 
 
 def with_check(text: str) -> bytes:
@@ -124,7 +127,7 @@ def with_check(text: str) -> bytes:
 def test_the_files_hold_one_line_of_json_and_one_of_its_check(tmp_path: Path) -> None:
     queue = open_directory(tmp_path)
     inbox.publish(queue, "stem", inbox.Manifest("w", 1, [inbox.Part("a.part", 3, 100)]))
-    inbox.write_ledger(queue, inbox.Ledger({"w": 1}, [inbox.Move("a", "b", "00ff")]))
+    inbox.write_ledger(queue, inbox.Ledger({"w": 1}, [inbox.Move("a.part", "0000000001", "00ff")]))
 
     path = tmp_path / "d"
     assert (path / "inbox" / "stem.ready").read_bytes() == with_check(GOOD_MANIFEST)
@@ -180,8 +183,8 @@ def test_a_manifest_of_wrong_types_does_not_verify(tmp_path: Path, old: str, new
         ('{"w":1}', '[["w",1]]'),
         ('"00ff"', '"0"'),
         ('"00ff"', '"zz"'),
-        ('"segment":"b"', '"segment":0'),
-        ('"part":"a",', ""),
+        ('"segment":"0000000001"', '"segment":0'),
+        ('"part":"a.part",', ""),
         (GOOD_LEDGER, "null"),
     ],
 )
@@ -232,7 +235,9 @@ def test_moves_give_parts_their_header_and_name_and_may_be_repeated(tmp_path: Pa
 
 def test_a_ledger_may_say_where_the_queue_ends_when_its_moves_are_done(tmp_path: Path) -> None:
     queue = open_directory(tmp_path)
-    ledger = inbox.Ledger({"w": 1}, [inbox.Move("a", "b", "")], [7, 1_800_000_000_000])
+    ledger = inbox.Ledger(
+        {"w": 1}, [inbox.Move("a.part", "0000000001", "")], [7, 1_800_000_000_000]
+    )
 
     inbox.write_ledger(queue, ledger)
 

@@ -9,44 +9,71 @@ writers that died or came too late, are removed a day after they were made.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
-from forebay.errors import Damaged, ForebayError
+from forebay.errors import Damaged, ForebayError, NotAQueue
 from forebay.formats.fflg import HEADER_BYTES_MAX, Frames, Header, decode_header, segment_name
 from forebay.frames import Damage
 from forebay.kernels.fflg import verify
 from forebay.queues.recovery import clear_adoption
 from forebay.queues.writer import LogWriter
 from forebay.storage import inbox, quarantine
-from forebay.storage.atomic import TEMPORARY, read_small
-from forebay.storage.filesystem import Directory, File
+from forebay.storage.atomic import TEMPORARY
+from forebay.storage.filesystem import Directory
+from forebay.storage.losses import Losses
+from forebay.storage.readable import Content, open_readable, read_whole
 from forebay.storage.segments import CHUNK_BYTES, SegmentList, scan_segment
 
 _logger = logging.getLogger(__name__)
+# Of records: a clock that is set far ahead, and no sum of times that a header cannot hold.
+TIME_MS_MAX = 2**60
 
-
-# Takes a batch whose parts are good, once and durably; None: not now.
+# Takes a batch whose parts are good, once and durably; None: not now. Raises `Refused` before it
+# decides anything.
 Adopt = Callable[[Directory, inbox.Manifest, list[tuple[Header, int]], inbox.Ledger], int | None]
 
 
-def adopt_all(directory: Directory, segments: SegmentList, writer: LogWriter, now_ms: int) -> int:
-    """Adopts every batch that is ready; gives the number of records taken."""
-    return take_batches(directory, now_ms, partial(_adopt, directory, segments, writer))
+class Refused(Exception):
+    """A batch that must not get into the queue; its files go to quarantine.
+
+    `damage` is that of a batch that was good when it was handed in: then it is a loss.
+    """
+
+    def __init__(self, reason: object, damage: Damage | None = None) -> None:
+        super().__init__(str(reason))
+        self.damage = damage
 
 
-def take_batches(directory: Directory, now_ms: int, adopt: Adopt) -> int:
-    """Looks for batches that are ready and has them adopted; gives the number of records taken.
+def adopt_all(
+    directory: Directory,
+    segments: SegmentList,
+    writer: LogWriter,
+    now_ms: int,
+    losses: Losses | None = None,
+) -> int:
+    """Adopts every batch that is ready; returns the number of records taken."""
+    adopt = partial(_adopt, directory, segments, writer)
+    return take_batches(directory, "log", now_ms, adopt, losses)
+
+
+def take_batches(
+    directory: Directory, kind: str, now_ms: int, adopt: Adopt, losses: Losses | None = None
+) -> int:
+    """Looks for batches that are ready and has them adopted; returns the number of records taken.
 
     `adopt` gets the open inbox, the manifest, of each part the header and the ms of its last
-    record, and the ledger to which it adds the batch.
+    record, and the ledger to which it adds the batch. Everything that is wrong with a batch, and
+    whatever else stands in the inbox as a manifest, is refused into quarantine. What was good when
+    it was handed in and is not now goes to `losses`.
     """
-    try:
-        work = directory.directory(inbox.DIRECTORY)
-    except FileNotFoundError:
+    work = _open_inbox(directory)
+    if work is None:
         return 0
+    losses = Losses.load(directory) if losses is None else losses
     try:
         # Before the manifests: whatever is in the list and published by now is named by one.
         names = work.names()
@@ -55,20 +82,23 @@ def take_batches(directory: Directory, now_ms: int, adopt: Adopt) -> int:
         taken = 0
         for name, manifest in manifests:
             if manifest is None:
+                path = f"{work.path}/{name}"
                 parts = _named_by_rubbish(work, name)
-                _refuse(directory, work, name, parts, "the manifest does not verify")
+                damage = Damage(path, 0, 0, "a batch whose manifest does not verify; refused")
+                _refuse(directory, work, losses, name, parts, Refused(damage.reason, damage))
                 continue
-            ledger = inbox.read_ledger(directory)
+            ledger = inbox.own_ledger(directory)
             if manifest.batch <= ledger.adopted.get(manifest.writer, -1):
                 for done in [*(part.name for part in manifest.parts), name]:
                     inbox.remove(work, done)
                 continue
             try:
-                headers = [_check_part(work, part) for part in manifest.parts]
-            except (ForebayError, FileNotFoundError) as error:
-                _refuse(directory, work, name, [part.name for part in manifest.parts], error)
+                headers = _check_batch(work, manifest, kind)
+                count = adopt(work, manifest, headers, ledger)
+            except Refused as error:
+                parts = [part.name for part in manifest.parts]
+                _refuse(directory, work, losses, name, parts, error)
                 continue
-            count = adopt(work, manifest, headers, ledger)
             if count is not None:
                 taken += count
                 inbox.remove(work, name)
@@ -77,6 +107,18 @@ def take_batches(directory: Directory, now_ms: int, adopt: Adopt) -> int:
         return taken
     finally:
         work.close()
+
+
+def _open_inbox(directory: Directory) -> Directory | None:
+    try:
+        return directory.directory(inbox.DIRECTORY)
+    except FileNotFoundError:
+        return None
+    except NotAQueue as error:
+        _logger.error("%s; kept in quarantine/", error)
+        quarantine.keep_file(directory, inbox.DIRECTORY)
+        directory.sync()
+        return None
 
 
 def _remove_orphans(
@@ -101,13 +143,16 @@ def _remove_orphans(
 
 def _named_by_rubbish(work: Directory, manifest: str) -> list[str]:
     """Gives the parts whose names stand in a manifest that does not verify."""
-    data = read_small(work, manifest) or b""
+    try:
+        data = read_whole(work, manifest, inbox.MANIFEST_BYTES_MAX) or b""
+    except Damaged:
+        return []
     return [name for name in work.names() if name.endswith(inbox.PART) and name.encode() in data]
 
 
 def _forget_one_time_writers(directory: Directory, work: Directory) -> None:
     """Drops the ledger lines of writers that never come again, once their manifests are gone."""
-    ledger = inbox.read_ledger(directory)
+    ledger = inbox.own_ledger(directory)
     waiting = {manifest.writer for _, manifest in inbox.read_manifests(work) if manifest}
     kept = {
         writer: batch
@@ -121,23 +166,50 @@ def _forget_one_time_writers(directory: Directory, work: Directory) -> None:
 
 
 def _refuse(
-    directory: Directory, work: Directory, name: str, parts: list[str], reason: object
+    directory: Directory,
+    work: Directory,
+    losses: Losses,
+    name: str,
+    parts: list[str],
+    error: Refused,
 ) -> None:
-    _logger.error("inbox/%s is not adopted: %s", name, reason)
+    """Puts a batch aside; what was handed in good is on record as lost before."""
+    _logger.error("inbox/%s is not adopted: %s", name, error)
+    if error.damage is not None:
+        losses.note(error.damage, gone=True)
+        losses.save()
     for refused in [name, *parts]:
         with contextlib.suppress(FileNotFoundError):
             quarantine.keep_file(directory, refused, work)
     work.sync()
 
 
+def _check_batch(work: Directory, manifest: inbox.Manifest, kind: str) -> list[tuple[Header, int]]:
+    """Verifies a batch; returns of each part the header and the ms of its last record."""
+    if manifest.kind not in ("", kind):
+        raise Refused(f"made for a queue of kind {manifest.kind!r:.60}; this is a {kind}")
+    total = sum(part.count for part in manifest.parts)
+    with contextlib.suppress(ForebayError, FileNotFoundError):
+        return [_check_part(work, part) for part in manifest.parts]
+    try:
+        # Once more: what a disk does not give back at once may be whole.
+        return [_check_part(work, part) for part in manifest.parts]
+    except (ForebayError, FileNotFoundError) as error:
+        # One part that is bad costs the batch: it is taken whole or not at all.
+        damage = Damage(f"{work.path}/{manifest.parts[0].name}", 0, 0, "", count=total)
+        if isinstance(error, Damaged):
+            damage = replace(error.damage, count=total)
+        raise Refused(error, replace(damage, reason=f"a batch that is refused: {error}")) from None
+
+
 def _check_part(work: Directory, part: inbox.Part) -> tuple[Header, int]:
-    """Verifies every frame of a part; gives its header and the ms of its last record."""
+    """Verifies every frame of a part; returns its header and the ms of its last record."""
     path = f"{work.path}/{part.name}"
-    file = work.open(part.name)
+    file = open_readable(work, part.name)
     try:
         size = file.size()
         header = decode_header(file.pread(HEADER_BYTES_MAX, 0), path)
-        if not header.layout.checked or not part.count:
+        if not header.layout.checked:
             raise Damaged(Damage(path, 0, size, "not a part of version 2 with records"))
         count, stop, last_ms = _count_frames(file, size, Frames(header), part.count)
     finally:
@@ -148,10 +220,12 @@ def _check_part(work: Directory, part: inbox.Part) -> tuple[Header, int]:
             f"in {stop} of {part.size} bytes"
         )
         raise Damaged(Damage(path, stop, size - stop, reason))
+    if header.epoch_ms + last_ms > TIME_MS_MAX:
+        raise Damaged(Damage(path, 0, size, f"times after {TIME_MS_MAX} ms"))
     return header, last_ms
 
 
-def _count_frames(file: File, size: int, frames: Frames, limit: int) -> tuple[int, int, int]:
+def _count_frames(file: Content, size: int, frames: Frames, limit: int) -> tuple[int, int, int]:
     """Counts good frames, chunk by chunk; gives where they stop and the ms of the last."""
     count, position, last_ms = 0, frames.layout.header_bytes, 0
     chunk_bytes = CHUNK_BYTES
@@ -231,15 +305,15 @@ def may_be_decided(directory: Directory) -> bool:
 
 
 def values_of(work: Directory, part: inbox.Part, header: Header) -> Iterator[list[bytes]]:
-    """Gives the values of a part that was verified."""
+    """Yields the values of a part that was verified."""
     file = work.open(part.name)
     try:
         position = header.layout.header_bytes
         frames = scan_segment(file, part.name, Frames(header), position=position)
         for batch in frames:
             if isinstance(batch, Damage):
-                # It verified a moment ago: the disk has lost it since.
-                raise Damaged(batch)
+                # It verified a moment ago: the next look at it decides.
+                raise OSError(errno.EIO, f"{batch.path}: {batch.reason}")
             yield batch.values
     finally:
         file.close()

@@ -21,13 +21,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from forebay.errors import Damaged
 from forebay.formats.deadline import BURIED_BIT, FileKind, file_name
 from forebay.formats.deadline_manifest import Manifest, SetRow
 from forebay.formats.fflg import Header
-from forebay.frames import Damage
 from forebay.kernels.deadline_memory import Memory
-from forebay.queues.adoption import take_batches, values_of
+from forebay.queues.adoption import Refused, take_batches, values_of
 from forebay.queues.deadline_parts import PREFIX
 from forebay.queues.deadline_runs import RunSet, open_set
 from forebay.queues.deadline_writing import SetWriter
@@ -37,8 +35,6 @@ from forebay.storage.filesystem import Directory
 if TYPE_CHECKING:
     from forebay.queues.deadline import DeadlineQueue
 
-# In the ledger, before the name of a writer whose batch is about to be taken.
-_ABOUT = "about:"
 _logger = logging.getLogger(__name__)
 _Part = tuple[inbox.Part, tuple[Header, int]]
 
@@ -50,13 +46,15 @@ def adopt(queue: DeadlineQueue) -> int:
             # A handle that failed does not know what its manifest says on the disk.
             queue._journal.check()
         _settle(queue)
-        return take_batches(queue._directory, queue._clock.now_ms(), _Adoption(queue).adopt)
+        return take_batches(
+            queue._directory, "deadline", queue._clock.now_ms(), _Adoption(queue).adopt
+        )
 
 
 def _settle(queue: DeadlineQueue) -> None:
     """Writes into the ledger what became of a batch that a crash interrupted."""
-    ledger = inbox.read_ledger(queue._directory)
-    about = [name for name in ledger.adopted if name.startswith(_ABOUT)]
+    ledger = inbox.own_ledger(queue._directory)
+    about = [name for name in ledger.adopted if name.startswith(inbox.ABOUT)]
     if not about:
         return
     named = {
@@ -65,7 +63,7 @@ def _settle(queue: DeadlineQueue) -> None:
     taken = all(move.segment in named for move in ledger.moves)
     adopted = {name: batch for name, batch in ledger.adopted.items() if name not in about}
     if taken:
-        adopted |= {name.removeprefix(_ABOUT): ledger.adopted[name] for name in about}
+        adopted |= {name.removeprefix(inbox.ABOUT): ledger.adopted[name] for name in about}
     inbox.write_ledger(queue._directory, inbox.Ledger(adopted))
 
 
@@ -155,7 +153,7 @@ class _Adoption:
         """Lets the sets count, and the queue read them."""
         files = [file_name(row.number, FileKind.PENDING_RUN) for row in rows]
         moves = [inbox.Move("", name, "") for name in files]
-        about = {**ledger.adopted, _ABOUT + manifest.writer: manifest.batch}
+        about = {**ledger.adopted, inbox.ABOUT + manifest.writer: manifest.batch}
         inbox.write_ledger(self._directory, inbox.Ledger(about, moves))
         opened = [open_set(self._directory, row) for row in rows]
         try:
@@ -183,7 +181,7 @@ def _with_sets(manifest: Manifest, rows: list[SetRow]) -> Manifest:
 
 def _wanted(value: bytes, part: inbox.Part, now_ms: int) -> int:
     if len(value) < PREFIX.size:
-        raise Damaged(Damage(part.name, 0, part.size, "a record without a deadline"))
+        raise Refused(f"{part.name}: a record of {len(value)} bytes has no deadline")
     (wanted_ms,) = PREFIX.unpack_from(value)
     if wanted_ms < 0:
         return now_ms

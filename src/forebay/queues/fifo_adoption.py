@@ -56,7 +56,7 @@ class Adoption:
     def run(self) -> int:
         """Takes in what is ready; gives how many entries that made."""
         with self._mutex:
-            return take_batches(self._directory, self._clock.now_ms(), self._adopt)
+            return take_batches(self._directory, "fifo", self._clock.now_ms(), self._adopt)
 
     def _adopt(
         self,
@@ -161,7 +161,13 @@ def finish(directory: Directory, tail_file: TailFile | None, tail: Tail | None) 
     """
     if not finish_adoption(directory):
         return tail
-    ledger = inbox.read_ledger(directory)
+    ledger = inbox.own_ledger(directory)
+    names = set(directory.names())
+    if not ledger.end or any(move.segment not in names for move in ledger.moves):
+        # A ledger of another queue or another time: the end that it tells is not ours.
+        _logger.error("%s/%s: its adoption is not of this queue", directory.path, inbox.LEDGER)
+        clear_adoption(directory)
+        return tail
     number, last_ms = ledger.end
     last_file = parse_file_name(ledger.moves[-1].segment) or 0
     # Without a mark the entries themselves tell where the end is.

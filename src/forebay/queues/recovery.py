@@ -101,10 +101,11 @@ def find_end(filesystem: Filesystem, directory: Directory, tail: Tail | None) ->
 
 def finish_adoption(directory: Directory) -> bool:
     """Finishes an adoption that a crash interrupted; says whether there was one."""
-    ledger = inbox.read_ledger(directory)
+    ledger = inbox.own_ledger(directory)
     if not ledger.moves:
         return False
-    work = directory.directory(inbox.DIRECTORY)
+    # Made again if somebody removed it: the segments that are missing then show when they are read.
+    work = directory.directory(inbox.DIRECTORY, create=True)
     try:
         inbox.finish_moves(directory, work, ledger.moves)
     finally:
@@ -122,7 +123,7 @@ def _set_leftovers_aside(directory: Directory, segments: SegmentList, tail: Tail
 
 def clear_adoption(directory: Directory) -> None:
     """Forgets the moves of an adoption that is finished and published."""
-    ledger = inbox.read_ledger(directory)
+    ledger = inbox.own_ledger(directory)
     if ledger.moves:
         inbox.write_ledger(directory, inbox.Ledger(ledger.adopted, []))
 

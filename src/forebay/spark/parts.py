@@ -193,7 +193,12 @@ def _narrow(column: Array) -> Iterator[Array]:
 
 
 def publish_batch(
-    queue: Directory, writer: str, batch: int, parts: Sequence[inbox.Part], now_ms: int
+    queue: Directory,
+    writer: str,
+    batch: int,
+    parts: Sequence[inbox.Part],
+    now_ms: int,
+    kind: str = "",
 ) -> bool:
     """Publishes the parts of a batch, durably, once; says whether it did.
 
@@ -206,7 +211,7 @@ def publish_batch(
         discard_parts(queue, parts)
         return False
     _check_parts(queue, parts, now_ms)
-    inbox.publish(queue, inbox.new_stem(now_ms), inbox.Manifest(writer, batch, list(parts)))
+    inbox.publish(queue, inbox.new_stem(now_ms), inbox.Manifest(writer, batch, list(parts), kind))
     return True
 
 

@@ -69,7 +69,8 @@ class _Sink:
                 '"complete"; write with mode("append")'
             )
         self.options = SinkOptions.parse(options)
-        self._takes_deadlines = _check_queue(self.options)
+        self._kind = _check_queue(self.options)
+        self._takes_deadlines = self._kind == "deadline"
         self._deadline = (
             check_deadline(schema, self.options.deadline_column) if self._takes_deadlines else None
         )
@@ -114,7 +115,7 @@ class _Sink:
         parts = _parts(messages)
         if parts:
             with _open_queue(self.options.path) as queue:
-                publish_batch(queue, writer, batch, parts, SystemClock().now_ms())
+                publish_batch(queue, writer, batch, parts, SystemClock().now_ms(), self._kind)
         _adopt(self.options.path)
 
     def _discard(self, messages: Messages) -> None:
@@ -178,22 +179,25 @@ def _parts(messages: Messages) -> list[inbox.Part]:
     return [part for message in written for part in message.parts]
 
 
-def _check_queue(options: SinkOptions) -> bool:
+def _check_queue(options: SinkOptions) -> str:
     """Refuses a directory that is something else, before anything is written into it.
 
-    Says whether it is a deadline queue.
+    Returns the kind of queue that it is; a log if there is none yet.
     """
+    kind = "log"
     with contextlib.suppress(FileNotFoundError), _open_queue(options.path) as queue:
         if is_deadline_queue(queue.names()):
-            return True
-        if not is_fifo(queue.names()):
+            return "deadline"
+        if is_fifo(queue.names()):
+            kind = "fifo"
+        else:
             refuse_foreign(queue, set(queue.names()), list_segments(queue))
     if options.deadline_column is not None:
         raise InvalidOption(
             f"deadlineColumn = {options.deadline_column!r}: {options.path} is not a deadline "
             "queue; make one by forebay.DeadlineQueue(path).close()"
         )
-    return False
+    return kind
 
 
 @contextlib.contextmanager

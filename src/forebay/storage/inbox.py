@@ -6,13 +6,15 @@ decision which part becomes which segment are one synced replacement of `ledger`
 the new headers and the renames, is done again after a crash until it is finished. A manifest whose
 (writer, batch) is in the ledger already is dropped: a replay does nothing.
 
-Manifests and the ledger are one line of JSON and one of its CRC-32; both are source of truth. Names
-that `new_stem` made tell when, so that what nobody ever publishes can be told from work in hand.
+Manifests and the ledger are checked documents (`documents.py`); both are source of truth. Others
+write the manifests: each name, number and size in one is checked when it is read. Names that
+`new_stem` made tell when, so that what nobody ever publishes can be told from work in hand.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
 import uuid
 from collections.abc import Callable, Sequence
@@ -21,18 +23,27 @@ from typing import TypeVar
 
 from forebay.errors import Damaged, InvalidOption
 from forebay.frames import Damage
-from forebay.storage import atomic
+from forebay.storage import atomic, quarantine
 from forebay.storage.documents import decode_document, encode_document, typed
 from forebay.storage.filesystem import Directory, write_all
+from forebay.storage.readable import read_whole
 
+_logger = logging.getLogger(__name__)
 DIRECTORY = "inbox"
 LEDGER = "ledger"
 PART = ".part"
 READY = ".ready"
 # A writer of one batch, who never comes again: its ledger line goes when its manifest is gone.
 ONE_TIME = "once:"
+# In the ledger, before the name of a writer whose batch is about to be taken.
+ABOUT = "about:"
 ORPHAN_MS = 24 * 60 * 60 * 1000
+NUMBER_MAX = 2**62
+BATCH_MAX = 2**64 - 1
+WRITER_CHARACTERS_MAX = 1_000
+MANIFEST_BYTES_MAX = 64 << 20
 _STEM = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
+_SEGMENT = re.compile(r"[0-9a-f]{10,16}(\.[a-z.]{1,20})?")
 _TIMED = re.compile(r"(\d{1,15})-[0-9a-f]{32}\.[a-z]+")
 
 
@@ -47,11 +58,15 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One batch of one writer; batches of a writer rise."""
+    """One batch of one writer; batches of a writer rise.
+
+    `kind` is the kind of queue that the records were made for; "": not told, any that takes them.
+    """
 
     writer: str
     batch: int
     parts: list[Part]
+    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +108,11 @@ def publish(queue: Directory, stem: str, manifest: Manifest) -> None:
     """Publishes parts that are complete and synced; durable on return."""
     if _STEM.fullmatch(stem) is None:
         raise InvalidOption(f"inbox name {stem!r}: must be of A-Z a-z 0-9 . _ -")
+    try:
+        _manifest(asdict(manifest))
+    except ValueError as error:
+        # The owner would refuse it, and whoever waits for the batch would not be told.
+        raise InvalidOption(f"manifest {stem!r}: {error}") from None
     directory = queue.directory(DIRECTORY, create=True)
     try:
         queue.sync()
@@ -111,27 +131,60 @@ def publish(queue: Directory, stem: str, manifest: Manifest) -> None:
 
 
 def read_manifests(inbox: Directory) -> list[tuple[str, Manifest | None]]:
-    """Gives what is ready, oldest batch of each writer first; None for what does not verify."""
+    """Returns what is ready, oldest batch of each writer first; None for what is no manifest."""
     good: list[tuple[str, Manifest]] = []
     bad: list[tuple[str, None]] = []
     for name in inbox.names():
         if not name.endswith(READY):
             continue
-        data = atomic.read_small(inbox, name)
-        if data is None:
-            continue
         try:
-            good.append((name, _decode(data, _manifest, f"{inbox.path}/{name}")))
+            manifest = _read_manifest(inbox, name)
         except Damaged:
             bad.append((name, None))
+        else:
+            if manifest is not None:
+                good.append((name, manifest))
     good.sort(key=lambda item: (item[1].batch, item[1].writer))
     return [*bad, *good]
 
 
+def _read_manifest(inbox: Directory, name: str) -> Manifest | None:
+    path = f"{inbox.path}/{name}"
+    try:
+        data = read_whole(inbox, name, MANIFEST_BYTES_MAX)
+    except Damaged:
+        # Once more: what a disk does not give back at once may be whole.
+        data = read_whole(inbox, name, MANIFEST_BYTES_MAX)
+    return None if data is None else _decode(data, _manifest, path)
+
+
 def read_ledger(queue: Directory) -> Ledger:
-    """Gives the ledger; an empty one if there is none."""
-    data = atomic.read_small(queue, LEDGER)
+    """Returns the ledger; an empty one if there is none. Raises `Damaged`."""
+    data = read_whole(queue, LEDGER)
     return Ledger() if data is None else _decode(data, _ledger, f"{queue.path}/{LEDGER}")
+
+
+def own_ledger(queue: Directory) -> Ledger:
+    """Returns the ledger of a queue that this process owns; sets one that is damaged aside.
+
+    Without it a batch that was taken may come again, if its writer hands it in again; nothing that
+    is in the queue is touched.
+    """
+    with contextlib.suppress(Damaged):
+        return read_ledger(queue)
+    try:
+        # Once more: what a disk does not give back at once may be whole.
+        return read_ledger(queue)
+    except Damaged as error:
+        _logger.error(
+            "%s/%s: %s; kept in quarantine/: a batch that is handed in again is taken again",
+            queue.path,
+            LEDGER,
+            error.damage.reason,
+        )
+        quarantine.keep_file(queue, LEDGER)
+        queue.sync()
+        return Ledger()
 
 
 def write_ledger(queue: Directory, ledger: Ledger) -> None:
@@ -165,35 +218,41 @@ def remove(inbox: Directory, name: str) -> None:
 
 def _encode(document: Manifest | Ledger) -> bytes:
     fields = asdict(document)
-    if not fields.get("end"):
-        fields.pop("end", None)
+    for name in ("end", "kind"):
+        if not fields.get(name):
+            fields.pop(name, None)
     return encode_document(fields)
 
 
 def _decode(data: bytes, make: Callable[[object], _Document], path: str) -> _Document:
-    value = decode_document(data, path)
+    fields = decode_document(data, path)
     try:
-        return make(value)
+        return make(fields)
     except ValueError as error:
         raise Damaged(Damage(path, 0, len(data), str(error))) from None
 
 
 def _manifest(value: object) -> Manifest:
     fields = typed("manifest", value, dict)
-    parts = typed("parts", fields.get("parts"), list)
+    parts = [_part(part) for part in typed("parts", fields.get("parts"), list)]
+    if len({part.name for part in parts}) < len(parts):
+        raise ValueError("a part is named twice")
+    if sum(part.count for part in parts) > NUMBER_MAX:
+        raise ValueError("the parts have more records than a queue can count")
     return Manifest(
-        typed("writer", fields.get("writer"), str),
-        typed("batch", fields.get("batch"), int),
-        [_part(part) for part in parts],
+        _writer(fields.get("writer")),
+        _number("batch", fields.get("batch"), most=BATCH_MAX),
+        parts,
+        typed("kind", fields.get("kind", ""), str),
     )
 
 
 def _part(value: object) -> Part:
     fields = typed("part", value, dict)
     return Part(
-        typed("name", fields.get("name"), str),
-        typed("count", fields.get("count"), int),
-        typed("size", fields.get("size"), int),
+        _part_name(fields.get("name")),
+        _number("count", fields.get("count"), least=1),
+        _number("size", fields.get("size"), least=1),
     )
 
 
@@ -202,10 +261,15 @@ def _ledger(value: object) -> Ledger:
     adopted = typed("adopted", fields.get("adopted", {}), dict)
     moves = typed("moves", fields.get("moves", []), list)
     end = typed("end", fields.get("end", []), list)
+    if len(end) not in (0, 2):
+        raise ValueError(f"end = {end!r:.60}: must be two numbers")
     return Ledger(
-        {writer: typed(writer, batch, int) for writer, batch in adopted.items()},
+        {
+            _text(writer): _number("batch", batch, most=BATCH_MAX)
+            for writer, batch in adopted.items()
+        },
         [_move(move) for move in moves],
-        [typed("end", number, int) for number in end],
+        [_number("end", number) for number in end],
     )
 
 
@@ -214,8 +278,35 @@ def _move(value: object) -> Move:
     header = typed("header", fields.get("header"), str)
     # Whatever is wrong with it must show here, not in the middle of an adoption.
     bytes.fromhex(header)
-    return Move(
-        typed("part", fields.get("part"), str),
-        typed("segment", fields.get("segment"), str),
-        header,
-    )
+    part = typed("part", fields.get("part"), str)
+    segment = typed("segment", fields.get("segment"), str)
+    if _SEGMENT.fullmatch(segment) is None:
+        raise ValueError(f"segment = {segment!r:.60}: not the name of a file of records")
+    return Move(part and _part_name(part), segment, header)
+
+
+def _number(name: str, value: object, *, least: int = 0, most: int = NUMBER_MAX) -> int:
+    number: int = typed(name, value, int)
+    if not least <= number <= most:
+        raise ValueError(f"{name} = {number}: must be {least} to {most}")
+    return number
+
+
+def _part_name(value: object) -> str:
+    name: str = typed("name", value, str)
+    if _STEM.fullmatch(name) is None or not name.endswith(PART):
+        raise ValueError(f"name = {name!r:.60}: not the name of a part")
+    return name
+
+
+def _writer(value: object) -> str:
+    writer = _text(typed("writer", value, str))
+    if not 0 < len(writer) <= WRITER_CHARACTERS_MAX or writer.startswith(ABOUT):
+        raise ValueError(f"writer = {writer!r:.60}: no name of a writer")
+    return writer
+
+
+def _text(value: str) -> str:
+    """Returns text that can be written; a lone surrogate cannot."""
+    value.encode()
+    return value

@@ -139,17 +139,22 @@ def unopenable(path: str, error: OSError | NotAQueue) -> Damage:
     return Damage(path, 0, 0, why_unreadable(error))
 
 
-def read_whole(directory: Directory, name: str) -> bytes | None:
+def read_whole(directory: Directory, name: str, size_max: int = 1 << 30) -> bytes | None:
     """Returns the content of a small file; None if there is none.
 
-    Raises `Damaged` if it cannot be read whole: of a side file a part is of no use.
+    Raises `Damaged` if it cannot be read whole: of a side file a part is of no use. So is one of
+    more than `size_max` bytes.
     """
     try:
         file = open_readable(directory, name)
     except FileNotFoundError:
         return None
     try:
-        data = file.pread(file.size(), 0)
+        size = file.size()
+        if size > size_max:
+            reason = f"{size} bytes are more than any such file has"
+            raise Damaged(Damage(file.path, 0, size, reason))
+        data = file.pread(size, 0)
         if file.holes:
             hole = file.holes[0]
             raise Damaged(Damage(file.path, hole.start, hole.end - hole.start, hole.reason))
