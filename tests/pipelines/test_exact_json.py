@@ -105,6 +105,17 @@ def json_number(number: Decimal) -> str:
     return f"{number:E}".replace("E+", "e").replace("E", "e")
 
 
+def test_a_lone_surrogate_in_a_value_that_does_not_fit_is_no_error() -> None:
+    look = looking(EXACT)
+
+    found = look(pyarrow.array(['{"t":"\\ud800"}', '{"b":200,"s":"\\udc00"}']))
+
+    assert found.field("reason").to_pylist() == [
+        "a surrogate stands alone; t is not timestamp: \\ud800",
+        "a surrogate stands alone; b is not tinyint: 200",
+    ]
+
+
 def test_a_column_keeps_its_rows_in_order_and_its_nulls() -> None:
     look = looking(Exact(shape_of(COLUMNS), cbor.decode))
     values = [cbor2.dumps({"s": 1}), b"", None, cbor2.dumps([2])]

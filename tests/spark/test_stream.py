@@ -501,3 +501,22 @@ def _noting(function: Any, calls: list[Any]) -> Any:
         return function(*arguments)
 
     return noted
+
+
+def test_a_planned_batch_of_a_queue_that_was_made_again_lands_nothing_of_the_new_one(
+    tmp_path: Path, start: Any
+) -> None:
+    fill(tmp_path / "log", 10)
+    reader = start(tmp_path / "log", startingOffsets="earliest")
+    before, _ = step(reader, reader.initialOffset())
+    fill(tmp_path / "log", 5, first=10)
+    planned = reader.latestOffset(before, ReadAllAvailable())
+    reader.stop()
+    shutil.rmtree(tmp_path / "log")
+    fill(tmp_path / "log", 20)
+
+    lenient = start(tmp_path / "log", failOnDataLoss="false")
+    replayed = offsets_of(rows_of(lenient, lenient.partitions(before, planned)))
+    _, offsets = step(lenient, planned)
+
+    assert replayed + offsets == list(range(20))

@@ -190,7 +190,9 @@ class Exact:
                     )
             made.append(f"{member.key}:{raw}")
         if reasons:
-            return None, "; ".join(reasons), None
+            # A lone surrogate is no text: it stays an escape.
+            reason = "; ".join(reasons).encode("utf-8", "backslashreplace").decode()
+            return None, reason, None
         return f"{{{','.join(made)}}}", None, self._rescued(text, members)
 
     def _rescued(self, text: str, members: list[_Member]) -> str | None:

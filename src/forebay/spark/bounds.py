@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import Any
 
 from forebay.errors import DataLoss, InvalidOption
 from forebay.spark import paths
 from forebay.spark.options import Bound, SourceOptions
+from forebay.storage.tail import Tail
 
 _logger = logging.getLogger(__name__)
 _CONSUMER = "consumer:"
@@ -65,6 +67,17 @@ def check_paths(options: SourceOptions, found: Collection[str]) -> None:
         for name in bound if isinstance(bound, dict) else ():
             if paths.absolute(name) not in found:
                 raise InvalidOption(f"{option}: {name} is not among the queues that are read")
+
+
+def still_meant(tail: Tail, place: dict[str, Any], end: int) -> int:
+    """Returns the offset up to which records are still those that a place of a stream meant.
+
+    What comes after it the stream will read when it goes on: it must not land twice.
+    """
+    if place["id"] not in ("", tail.queue_id.hex()):
+        return 0
+    passed = tail.incarnation - place["incarnation"]
+    return min([end, *tail.starts[: max(0, passed)]])
 
 
 def lose(options: SourceOptions, what: str) -> None:

@@ -26,7 +26,7 @@ from forebay.queues.fifo_head import read_head
 from forebay.queues.fifo_names import list_files
 from forebay.queues.fifo_scanner import EntryBatch, FifoScanner, Place
 from forebay.spark import bounds as bounds_of
-from forebay.spark.bounds import Extent, end_offset, lose
+from forebay.spark.bounds import Extent, end_offset, lose, still_meant
 from forebay.spark.fifo_live import FifoLive, known_places, popped_before
 from forebay.spark.fifo_view import KIND, FifoView
 from forebay.spark.options import SourceOptions
@@ -104,8 +104,9 @@ def resume(
         lose(
             options,
             f"{path}: entries {first}..{end} are not what the checkpoint meant: the queue was made "
-            "anew, or a crash of the machine took them",
+            "again, or a crash of the machine took them",
         )
+        end = max(first, still_meant(tail, place, min(end, reader.end)))
     known = known_places(reader, before)
     popped = popped_before(reader, first, end, known)
     if popped:

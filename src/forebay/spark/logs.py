@@ -17,7 +17,7 @@ from forebay.queues.columns import ColumnFrames, ReusedBuffers, column
 from forebay.queues.reader import LogReader
 from forebay.queues.scanner import OpenSegment, RecordBatch, Scanner
 from forebay.spark import bounds as bounds_of
-from forebay.spark.bounds import Extent, end_offset, lose
+from forebay.spark.bounds import Extent, end_offset, lose, still_meant
 from forebay.spark.options import SourceOptions
 from forebay.spark.planning import Range, Wanted
 from forebay.spark.rows import CONSTANT, Rows
@@ -86,23 +86,24 @@ def resume(
     reader: LogReader, first: int, before: Place, place: Place, options: SourceOptions
 ) -> Iterator[Range]:
     """Gives the ranges of a stream's batch; what is gone by now is data loss."""
-    path, tail = reader.path, reader.tail
+    path, tail, end = reader.path, reader.tail, place["offset"]
     if tail is not None and (
         place["id"] not in ("", tail.queue_id.hex())
-        or reader.written < place["offset"]
-        or tail.lost_since(place["incarnation"], place["offset"])
+        or reader.written < end
+        or tail.lost_since(place["incarnation"], end)
     ):
         lose(
             options,
-            f"{path}: offsets {first}..{place['offset']} are not what the checkpoint "
-            "meant: the queue was made anew, or a crash of the machine took them",
+            f"{path}: offsets {first}..{end} are not what the checkpoint "
+            "meant: the queue was made again, or a crash of the machine took them",
         )
+        end = still_meant(tail, place, min(end, reader.written))
     if first < reader.begin:
         lose(
             options,
             f"{path} begins at offset {reader.begin}: {first}..{reader.begin} were trimmed",
         )
-    yield from plan(reader, max(first, reader.begin), place["offset"], Wanted(None))
+    yield from plan(reader, max(first, reader.begin), end, Wanted(None))
 
 
 def plan(reader: LogReader, start: int, end: int, wanted: Wanted) -> Iterator[Range]:
