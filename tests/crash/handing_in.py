@@ -5,12 +5,11 @@ from __future__ import annotations
 from forebay.clock import Clock
 from forebay.formats.fflg import Frames, Header
 from forebay.storage import inbox
-from forebay.storage.filesystem import Directory, write_all
-from tests.crash.forgetful import ForgetfulFilesystem
+from forebay.storage.filesystem import Directory, Filesystem, write_all
 
 
 def write_parts(
-    filesystem: ForgetfulFilesystem,
+    filesystem: Filesystem,
     clock: Clock,
     queue: Directory,
     stem: str,

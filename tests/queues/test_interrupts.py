@@ -48,7 +48,7 @@ def test_an_interrupted_sync_leaves_nobody_waiting() -> None:
     commit = GroupCommit(sync, 0)
 
     with pytest.raises(KeyboardInterrupt):
-        commit.wait(1, 0)
-    commit.wait(1, 0)
+        commit.wait(1, commit.epoch)
+    commit.wait(1, commit.epoch)
 
     assert commit.durable == 1

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from forebay.storage.alarm import Alarm
 from forebay.storage.commit import GroupCommit
 from tests.queues.helpers import run_threads, sync_together, wait_until
 
@@ -41,7 +42,7 @@ class Disk:
 
 def write_often(commit: GroupCommit, disk: Disk, count: int) -> None:
     for _ in range(count):
-        commit.wait(disk.write(), 0)
+        commit.wait(disk.write(), commit.epoch)
 
 
 class StuckDisk:
@@ -59,21 +60,21 @@ class StuckDisk:
         raise OSError(5, "the disk is gone")
 
 
-class Company(threading.Event):
+class Company(Alarm):
     """Counts how often somebody waits for it."""
 
     waits = 0
 
-    def wait(self, timeout: float | None = None) -> bool:
+    def wait(self, seconds: float | None = None) -> bool:
         self.waits += 1
-        return super().wait(timeout)
+        return super().wait(seconds)
 
 
 def test_what_is_durable_already_needs_no_sync() -> None:
     disk = Disk()
     commit = GroupCommit(disk.sync, 10)
 
-    commit.wait(10, 0)
+    commit.wait(10, commit.epoch)
 
     assert (disk.syncs, commit.syncs, commit.durable) == (0, 0, 10)
 
@@ -83,7 +84,7 @@ def test_a_lone_waiter_syncs_once() -> None:
     commit = GroupCommit(disk.sync, 0)
 
     for _ in range(5):
-        commit.wait(disk.write(), 0)
+        commit.wait(disk.write(), commit.epoch)
 
     assert (disk.syncs, commit.syncs, commit.durable) == (5, 5, 5)
 
@@ -104,7 +105,7 @@ def test_nobody_returns_before_a_sync_covers_its_record() -> None:
     def work(_: int) -> None:
         for _ in range(50):
             offset = disk.write()
-            commit.wait(offset, 0)
+            commit.wait(offset, commit.epoch)
             if disk.synced < offset:
                 early.append((offset, disk.synced))
 
@@ -151,7 +152,7 @@ def test_a_failed_sync_reaches_everybody_who_waits() -> None:
             disk.let_go.set()
             return
         try:
-            commit.wait(number, 0)
+            commit.wait(number, commit.epoch)
         except OSError as error:
             caught.append(str(error))
 
@@ -168,7 +169,7 @@ def test_a_failed_sync_is_final() -> None:
 
     for _ in range(3):
         with pytest.raises(OSError, match="the disk is gone"):
-            commit.wait(4, 0)
+            commit.wait(4, commit.epoch)
 
     assert disk.calls == 1
 
@@ -193,7 +194,7 @@ def test_waiters_of_different_speed_all_come_to_their_end() -> None:
 
     def work(number: int) -> None:
         for _ in range(40):
-            commit.wait(disk.write(), 0)
+            commit.wait(disk.write(), commit.epoch)
             time.sleep(0.0003 * number)
 
     run_threads(6, work)
@@ -204,14 +205,29 @@ def test_waiters_of_different_speed_all_come_to_their_end() -> None:
 def test_an_abandoned_offset_raises_for_who_had_it_and_is_free_for_the_next() -> None:
     disk = Disk()
     commit = GroupCommit(disk.sync, 0)
+    epoch = commit.epoch
     commit.abandon(OSError(28, "the disk is full"), 0)
     disk.write()
 
     with pytest.raises(OSError, match="the disk is full"):
-        commit.wait(1, 0)
+        commit.wait(1, epoch)
 
     commit.wait(1, commit.epoch)
     assert (commit.durable, disk.syncs) == (1, 1)
+
+
+def test_an_abandoned_offset_raises_however_many_were_abandoned_since() -> None:
+    disk = Disk()
+    commit = GroupCommit(disk.sync, 0)
+    epoch = commit.epoch
+    commit.abandon(OSError(28, "the disk is full"), 0)
+    commit.wait(disk.write(), commit.epoch)
+
+    for _ in range(1_000):
+        commit.abandon(OSError(28, "the disk is full again"), 1)
+
+    with pytest.raises(OSError, match=r"the disk is full$"):
+        commit.wait(1, epoch)
 
 
 def test_an_abandon_during_a_sync_is_not_final() -> None:
@@ -229,7 +245,7 @@ def test_an_abandon_during_a_sync_is_not_final() -> None:
     commit = GroupCommit(sync, 0)
 
     with pytest.raises(OSError, match="the disk is full"):
-        commit.wait(1, 0)
+        commit.wait(1, commit.epoch)
 
     commit.wait(1, commit.epoch)
     assert commit.durable == 1
@@ -238,9 +254,10 @@ def test_an_abandon_during_a_sync_is_not_final() -> None:
 def test_an_abandon_does_not_reach_who_was_durable_before_it() -> None:
     disk = Disk()
     commit = GroupCommit(disk.sync, 0)
-    commit.wait(disk.write(), 0)
+    epoch = commit.epoch
+    commit.wait(disk.write(), epoch)
     commit.abandon(OSError(28, "the disk is full"), 1)
 
-    commit.wait(1, 0)
+    commit.wait(1, epoch)
 
     assert commit.durable == 1

@@ -1,7 +1,8 @@
 """What a queue does by itself: one thread a queue, which sleeps until something is due.
 
-Ended by `close`; a queue that is forgotten ends it too. Without the thread, `maintain` of the queue
-does the same from time to time. The queues say what there is to do, and when.
+Ended by `close`; a queue that is forgotten ends it too, and nothing else does: what fails is logged
+once and tried again, ever less often, and `state` tells of it. Without the thread, `maintain` of
+the queue does the same from time to time. The queues say what there is to do, and when.
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ from typing import Generic, Protocol, TypeVar
 from forebay.clock import Clock
 from forebay.errors import Closed, ForebayError
 from forebay.queues.handle import Handle
+from forebay.storage.alarm import Alarm
 
 DRAIN, SYNC = "drain", "sync"
 # How long the mark of what is durable may lag behind, where each change is synced at once.
 MARK_SECONDS = 1.0
 _DRAIN_SECONDS = 0.05
-_PAUSE_SECONDS = 1.0
+# After a failure, doubled with each that follows.
+_PAUSE_SECONDS = 0.5
+_PAUSE_SECONDS_MAX = 30.0
 
 _logger = logging.getLogger(__name__)
 _Queue = TypeVar("_Queue", bound=Handle)
@@ -48,16 +52,32 @@ class Background(ABC, Generic[_Queue]):
         self._queue = weakref.ref(queue)
         self._clock = clock
         self._due: dict[str, float] = {}
-        self._wake = threading.Event()
-        self._stopping = threading.Event()
+        self._wake = Alarm()
+        self._stopping = False
+        self._stop = Alarm()
         self._name = f"forebay {queue.path}"
         self._sync_policy = options.sync
         self._sync_interval_seconds = options.sync_interval_ms / 1000
         self._threaded = options.background
         self._thread: threading.Thread | None = None
+        self._pause_seconds = _PAUSE_SECONDS
+        self._trouble: str | None = None
+        self._death: BaseException | None = None
+
+    @property
+    def state(self) -> str:
+        """How the thread fares, for `info`: it runs, there is none, or what keeps it from work."""
+        if self._death is not None:
+            return f"ended: {self._death!r}"
+        if self._trouble is not None:
+            return f"fails: {self._trouble}"
+        return "runs" if self._threaded else "off"
 
     def notice(self) -> None:
         """Takes note that something changed: it will have to be drained and synced."""
+        if self._death is not None:
+            # Nothing would be synced, drained or trimmed any more, and nobody would know.
+            raise Closed(f"the thread of {self._name} has ended and must be started by reopening")
         if DRAIN not in self._due and self._needs_drain():
             self._plan(DRAIN, _DRAIN_SECONDS)
         if SYNC not in self._due and self._needs_sync():
@@ -74,7 +94,8 @@ class Background(ABC, Generic[_Queue]):
 
     def stop(self) -> None:
         """Ends the thread; returns when it has ended."""
-        self._stopping.set()
+        self._stopping = True
+        self._stop.set()
         self._wake.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
@@ -138,20 +159,47 @@ class Background(ABC, Generic[_Queue]):
         """Does what else is due."""
 
     def _run(self) -> None:
-        while not self._stopping.is_set():
-            # A list: other threads plan meanwhile.
-            soonest = min(list(self._due.values()), default=None)
-            self._wake.wait(
-                None if soonest is None else max(0.0, soonest - self._clock.monotonic())
-            )
-            self._wake.clear()
-            if self._stopping.is_set() or self._queue() is None:
-                return
-            try:
-                self.run_due()
-            except Closed:
-                return
-            except (OSError, ForebayError) as error:
-                # The next change meets the same trouble and raises it where it can be handled.
-                _logger.error("%s: background work failed: %s", self._name, error)
-                self._wake.wait(_PAUSE_SECONDS)
+        try:
+            while self._sleep():
+                try:
+                    self.run_due()
+                    self._trouble, self._pause_seconds = None, _PAUSE_SECONDS
+                except Closed:
+                    return
+                except Exception as error:
+                    # An error of the disk meets the next change as well, which raises it where it
+                    # can be handled. Of one that nobody has foreseen this is the only word.
+                    self._tell(error)
+                    self._pause()
+        except BaseException as error:
+            self._death = error
+            raise
+
+    def _sleep(self) -> bool:
+        """Sleeps until something is due; False if the thread has to end."""
+        # A list: other threads plan meanwhile.
+        soonest = min(list(self._due.values()), default=None)
+        self._wake.wait(None if soonest is None else max(0.0, soonest - self._clock.monotonic()))
+        self._wake.clear()
+        return not self._stopping and self._queue() is not None
+
+    def _tell(self, error: Exception) -> None:
+        """Logs what failed, unless it is what failed the last time."""
+        text = f"{type(error).__name__}: {error}"
+        if text == self._trouble:
+            return
+        self._trouble = text
+        expected = isinstance(error, OSError | ForebayError)
+        _logger.error(
+            "%s: background work failed: %s",
+            self._name,
+            error,
+            exc_info=None if expected else error,
+        )
+
+    def _pause(self) -> None:
+        """Waits before the next try, each time longer, unless the queue is closed meanwhile."""
+        self._stop.wait(self._pause_seconds)
+        self._pause_seconds = min(2 * self._pause_seconds, _PAUSE_SECONDS_MAX)
+        # What was due and failed is still to be done.
+        self.notice()

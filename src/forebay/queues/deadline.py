@@ -282,6 +282,7 @@ class DeadlineQueue(Looking, Handle):
             return {
                 "kind": "deadline",
                 "path": self.path,
+                "maintenance": self._maintenance.state,
                 "pending": state.pending,
                 "due": due,
                 "working": state.working,

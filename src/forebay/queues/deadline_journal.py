@@ -239,7 +239,7 @@ class Journal:
 
     def wait(self, end: int) -> None:
         """Returns when all below an end is durable."""
-        self.commit.wait(end, 0)
+        self.commit.wait(end)
 
     def sync(self) -> None:
         """Makes all that was written durable."""

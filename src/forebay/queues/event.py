@@ -143,6 +143,7 @@ class EventQueue(Handle):
             return {
                 "kind": "beats",
                 "path": self.path,
+                "maintenance": self._maintenance.state,
                 "version": self.version,
                 "segments": len(self._writer.segments.bases),
                 "bytes": self._writer.used_bytes,

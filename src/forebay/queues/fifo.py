@@ -209,6 +209,7 @@ class Fifo(Handle, QueueNames):
             return {
                 "kind": "fifo",
                 "path": self.path,
+                "maintenance": self._maintenance.state,
                 "size": self.size,
                 "begin": popper.number,
                 "end": self._writer.number,

@@ -205,7 +205,7 @@ class Reading:
         Without the lock.
         """
         if not self._writer.mapped:
-            self.commit.wait(self.popper.sequence, 0)
+            self.commit.wait(self.popper.sequence)
 
     def fail(self, error: BaseException) -> None:
         """Ends the handle: everything raises from now on."""

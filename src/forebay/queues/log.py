@@ -268,6 +268,7 @@ class Log(Handle):
             return {
                 "kind": "log",
                 "path": self.path,
+                "maintenance": self._maintenance.state,
                 "begin": self.begin,
                 "end": self._writer.end,
                 "durable": self.durable,
@@ -302,7 +303,15 @@ class Log(Handle):
 
     def _adopt_all(self) -> int:
         now_ms = self._clock.now_ms()
-        return adopt_all(self._directory, self._segments, self._writer, now_ms)
+        try:
+            return adopt_all(self._directory, self._segments, self._writer, now_ms)
+        except BaseException as error:
+            if not isinstance(error, OSError | ForebayError):
+                # An interrupt between the move of a segment and the note of it: the next append
+                # would take its name.
+                with self._writer.lock:
+                    self._writer.fail(error)
+            raise
 
     def _found_version(self) -> int:
         """The version of the newest segment, if it can be written."""

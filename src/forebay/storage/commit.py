@@ -10,18 +10,45 @@ A failed sync is final: the kernel may have dropped the dirty pages and a second
 success for bytes that the disk lacks. Everybody who waits, and everybody who comes later, gets it.
 A failed write is not: who waits for what was not written gets the error (`abandon`), and the queue
 goes on.
+
+An exception of a signal handler may come at every call. Whoever leads ends its lead all the same:
+each step of that can be done twice.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable
 
 from forebay.errors import ForebayError
+from forebay.storage.alarm import Alarm
 
 _ARRIVAL_SECONDS = 0.0005
-_ABANDONED_KEPT = 64
+
+
+class Epoch:
+    """The time between two failed writes.
+
+    Who was given an offset keeps the epoch of that moment, and with it all that come after: however
+    late it looks, it finds every failure that it has to know of. Nobody else keeps them.
+    """
+
+    __slots__ = ("error", "first", "next")
+
+    def __init__(self) -> None:
+        self.next: Epoch | None = None
+        # Of the write that ended it: all offsets above `first` that were given out got the error.
+        self.error: OSError | None = None
+        self.first = 0
+
+
+class _Lead:
+    """A thread that leads, and those whom it has to wake when it is done."""
+
+    __slots__ = ("waiting",)
+
+    def __init__(self) -> None:
+        self.waiting: list[threading.Lock] = []
 
 
 class GroupCommit:
@@ -32,33 +59,32 @@ class GroupCommit:
         self._sync = sync
         self._mutex = threading.Lock()
         self._waiting: list[threading.Lock] = []
-        self._leading = False
+        self._leader: _Lead | None = None
         self._group = 0
-        self._company = threading.Event()
+        self._company = Alarm()
         self._company_wanted = 0
         self._error: Exception | None = None
-        self._abandoned: deque[tuple[int, int, OSError]] = deque(maxlen=_ABANDONED_KEPT)
-        self.epoch = 0
+        self.epoch = Epoch()
         self.durable = durable
         self.syncs = 0
 
-    def wait(self, offset: int, epoch: int) -> None:
+    def wait(self, offset: int, epoch: Epoch | None = None) -> None:
         """Returns when all records below `offset` are durable.
 
         `epoch` is that of the moment when the offset was given out: after an `abandon` the same
-        offset may stand for another record.
+        offset may stand for another record. None: nothing is ever abandoned.
         """
         while True:
-            leading = False
+            lead: _Lead | None = None
             durable: int | None = None
             error: BaseException | None = None
             try:
                 with self._mutex:
                     if self._is_settled(offset, epoch):
                         return
-                    turn = self._join() if self._leading else None
+                    turn = self._join() if self._leader is not None else None
                     if turn is None:
-                        leading = self._leading = True
+                        lead = self._leader = _Lead()
                 if turn is not None:
                     # Woken when the group before is done: served by it, or part of the next.
                     turn.acquire()
@@ -69,8 +95,12 @@ class GroupCommit:
                 raise
             finally:
                 # Whatever happens, even an interrupt: nobody may be left waiting for a leader.
-                if leading:
-                    self._finish(durable, error)
+                if lead is not None:
+                    try:
+                        self._finish(lead, durable, error)
+                    except BaseException:
+                        self._finish(lead, durable, error)
+                        raise
 
     def advance(self, durable: int) -> None:
         """Takes note of records that are durable already."""
@@ -79,14 +109,16 @@ class GroupCommit:
 
     def abandon(self, error: OSError, first: int) -> None:
         """Gives the error to all who wait for offsets above `first` that were given out so far."""
+        epoch = Epoch()
         with self._mutex:
-            self.epoch += 1
-            self._abandoned.append((self.epoch, first, error))
+            last, self.epoch = self.epoch, epoch
+            last.first, last.error, last.next = first, error, epoch
 
-    def _is_settled(self, offset: int, epoch: int) -> bool:
-        for since, first, error in self._abandoned:
-            if since > epoch and offset > first:
-                raise error.with_traceback(None)
+    def _is_settled(self, offset: int, epoch: Epoch | None) -> bool:
+        while epoch is not None and epoch.error is not None:
+            if offset > epoch.first:
+                raise epoch.error.with_traceback(None)
+            epoch = epoch.next
         if self.durable >= offset:
             return True
         if self._error is not None:
@@ -109,7 +141,7 @@ class GroupCommit:
         try:
             return self._sync()
         except (OSError, ForebayError) as error:
-            if self.epoch == epoch:
+            if self.epoch is epoch:
                 self._error = error
                 raise
             # Only a write failed: those who wait for it find that out for themselves.
@@ -131,14 +163,19 @@ class GroupCommit:
             if self._company.wait(_ARRIVAL_SECONDS):
                 return
 
-    def _finish(self, durable: int | None, error: BaseException | None) -> None:
+    def _finish(self, lead: _Lead, durable: int | None, error: BaseException | None) -> None:
+        """Ends a lead and wakes all who wait; a second time does what is left of it."""
         with self._mutex:
-            waiting, self._waiting = self._waiting, []
-            self._group = len(waiting) + 1
-            self._leading = False
-            if error is None:
-                self.syncs += 1
-            if durable is not None:
-                self.durable = max(self.durable, durable)
-        for turn in waiting:
-            turn.release()
+            if self._leader is lead:
+                self._group = len(self._waiting) + 1
+                if durable is not None:
+                    self.durable = max(self.durable, durable)
+                if error is None:
+                    self.syncs += 1
+                # One step: who is not woken by this lead is woken by the next.
+                lead.waiting, self._waiting, self._leader = self._waiting, [], None
+        while lead.waiting:
+            turn = lead.waiting[-1]
+            if turn.locked():
+                turn.release()
+            lead.waiting.pop()

@@ -1,0 +1,95 @@
+"""One thread held in a call, another at work, then a power cut: for every pair of verbs.
+
+See `tests/threads/gates.py` for what a gate is.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.counting import Count
+from tests.support.cases import run_all, run_sample
+from tests.threads import known
+from tests.threads.gates import all_gates, double_gates, run_gate
+from tests.threads.known import GATES
+
+pytestmark = pytest.mark.crash
+
+# Held, other, fault; whether the other is held as well; and why it fails, if it does.
+Pair = tuple[str, str, str, str, str, bool, str]
+PAIRS: list[Pair] = [
+    ("fifo", "always", "put", "put_many", "none", False, known.TAPE),
+    ("fifo", "os", "sync", "put_many", "none", False, known.TAPE),
+    ("fifo", "always", "put_many", "adopt", "none", False, known.TAPE),
+    ("fifo", "always", "put_many", "info", "full", False, known.FULL),
+    ("fifo", "always", "adopt", "close", "none", False, known.CLOSING),
+    ("log", "always", "adopt", "close", "none", False, known.CLOSING),
+    ("log", "os", "take_many", "close", "none", False, known.CLOSING),
+    ("events", "os", "put", "put", "full", False, known.EVENTS),
+    ("events", "os", "take_many", "close", "none", False, known.CLOSING),
+    ("deadline", "os", "sync", "freeze", "none", True, known.UNSYNCED),
+    ("deadline", "os", "adopt", "put", "full", False, known.FULL),
+]
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        pytest.param(pair, id=" ".join(pair[:5]), marks=pytest.mark.xfail(reason=pair[6]))
+        if pair[6]
+        else pytest.param(pair, id=" ".join(pair[:5]))
+        for pair in PAIRS
+    ],
+)
+def test_a_pair_that_lost_something_once_loses_nothing_at_any_point(pair: Pair) -> None:
+    gates = [
+        gate
+        for gate in (double_gates(pair[0]) if pair[5] else all_gates(pair[0]))
+        if (gate.kind, gate.policy, gate.held, gate.other, gate.fault) == pair[:5]
+    ]
+
+    outcomes = run_sample(gates, run_gate, 150)
+
+    assert outcomes.problems == ""
+
+
+def test_no_pair_of_verbs_loses_what_was_promised(record_property: Count) -> None:
+    gates = all_gates()
+
+    outcomes = run_sample(gates, run_gate, 300, known=GATES)
+
+    outcomes.report("gates", record_property, len(gates))
+    assert outcomes.problems == ""
+
+
+def test_no_two_held_verbs_lose_what_was_promised(record_property: Count) -> None:
+    gates = double_gates()
+
+    outcomes = run_sample(gates, run_gate, 100, known=GATES)
+
+    outcomes.report("double gates", record_property, len(gates))
+    assert outcomes.problems == ""
+
+
+@pytest.mark.full
+@pytest.mark.slow
+def test_every_pair_of_verbs_at_every_point(record_property: Count) -> None:
+    gates = all_gates()
+
+    outcomes, done = run_all("gates", gates, run_gate, known=GATES)
+
+    outcomes.report("gates", record_property)
+    record_property("gates so far", f"{done:,} of {len(gates):,}")
+    assert outcomes.problems == ""
+
+
+@pytest.mark.full
+@pytest.mark.slow
+def test_every_two_held_verbs_at_every_point(record_property: Count) -> None:
+    gates = double_gates()
+
+    outcomes, done = run_all("double-gates", gates, run_gate, known=GATES)
+
+    outcomes.report("double gates", record_property)
+    record_property("double gates so far", f"{done:,} of {len(gates):,}")
+    assert outcomes.problems == ""
