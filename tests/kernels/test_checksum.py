@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import zlib
 
 import pytest
@@ -36,3 +37,11 @@ def test_the_kernels_sum_as_the_library_does(value: bytes, seed: int) -> None:
     fflg.encode([value], 0, 1, buffer, 0, seed, 1)
 
     assert int.from_bytes(buffer[4:8], "big") == zlib.crc32(b"\0\0\0\1" + value, seed)
+
+
+def test_without_the_lock_of_the_interpreter_no_kernel_counts_on_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
+
+    assert direct_address() == 0

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from forebay.cli.main import main
 from forebay.errors import Closed
 from forebay.queues.deadline import DeadlineQueue
 from forebay.queues.deadline_adoption import adopt
@@ -173,3 +175,13 @@ def test_a_call_of_the_disk_that_fails_leaves_the_batch_to_be_taken_once(call: i
     queue._closed = True
 
     assert adopt_and_browse(filesystem.kill(), clock) == [*numbered(7, 10), b"own"]
+
+
+def test_what_hands_a_batch_in_is_not_foreign_to_the_queue(tmp_path: Path) -> None:
+    open_queue(tmp_path / "q").close()
+    hand_in(tmp_path / "q", 1, records(numbered(2), 1_000, 2_000))
+    open_queue(tmp_path / "q").close()
+
+    result = CliRunner().invoke(main, ["fsck", str(tmp_path / "q")])
+
+    assert (result.exit_code, "foreign" in result.output) == (0, False)

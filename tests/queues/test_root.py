@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -113,3 +115,43 @@ def test_no_power_cut_loses_a_definition_that_was_acknowledged() -> None:
             promised = machine.acknowledgements[: state.acknowledged]
 
             assert set(promised) <= set(again.names)
+
+
+def test_a_child_of_a_fork_may_not_define_and_does_not_keep_the_lock(tmp_path: Path) -> None:
+    root = Root(tmp_path / "root")
+    root.define("mail")
+    queue = root.queue("mail")
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            refused = []
+            for verb in (lambda: root.define("bills"), lambda: root.queue("mail"), queue.dequeue):
+                try:
+                    verb()
+                except Closed:
+                    refused.append(verb)
+            os.write(writing, b"%d" % len(refused))
+            signal.pause()
+        finally:
+            os._exit(0)
+    os.close(writing)
+    try:
+        refused_in_child = os.read(reading, 1)
+        root.define("letters")
+        root.close()
+        # While the child lives.
+        with Root(tmp_path / "root") as again:
+            names = again.names
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(reading)
+
+    assert (names, refused_in_child) == (["letters", "mail"], b"3")
+
+
+@pytest.mark.parametrize("name", ["root-definitions", "reserve", "root-definitions.new"])
+def test_the_names_of_the_roots_own_files_are_refused(tmp_path: Path, name: str) -> None:
+    with Root(tmp_path / "root") as root, pytest.raises(InvalidOption, match=name):
+        root.define(name)

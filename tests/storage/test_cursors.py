@@ -8,6 +8,7 @@ import pytest
 
 from forebay.errors import InvalidOption, Locked
 from forebay.storage.cursors import Cursor, read_cursors
+from forebay.storage.slots import SlotFile
 from tests.crash.forgetful import ForgetfulFilesystem
 from tests.storage.helpers import open_directory
 
@@ -102,3 +103,50 @@ def test_an_advance_is_durable_on_return() -> None:
         found.setdefault(state.acknowledged, set()).add(places["spark"])
 
     assert found == {0: {5, 9}, 1: {9}}
+
+
+def test_who_waits_for_a_cursor_goes_on_where_the_other_left_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = open_directory(tmp_path)
+    first = Cursor.open(queue, "spark", start=10, incarnation=1)
+    lock = SlotFile.lock
+
+    def wait_for_the_first(slots: SlotFile) -> bool:
+        """Stands for a moment in which the first one moves on and closes."""
+        first.advance(1_000, 1)
+        first.close()
+        return lock(slots)
+
+    monkeypatch.setattr(SlotFile, "lock", wait_for_the_first)
+    second = Cursor.open(queue, "spark", start=0, incarnation=1)
+    monkeypatch.undo()
+    second.advance(20, 1)
+
+    assert (second.offset, dict(read_cursors(queue))) == (1_000, {"spark": 1_000})
+    second.close()
+
+
+def test_a_cursor_that_no_slot_verifies_of_is_made_again_and_leaves_nothing_open() -> None:
+    filesystem = ForgetfulFilesystem()
+    queue = filesystem.open_directory("/d", create=True)
+    Cursor.open(queue, "spark", start=5, incarnation=1).close()
+    filesystem.write_file("/d/cursors/spark", b"")
+
+    cursor = Cursor.open(queue, "spark", start=7, incarnation=1)
+    found = cursor.offset
+    cursor.close()
+    next(iter(read_cursors(queue)))
+
+    assert (found, filesystem.open_handles) == (7, ["/d"])
+
+
+def test_a_look_at_the_first_cursor_leaves_none_of_the_files_open() -> None:
+    filesystem = ForgetfulFilesystem()
+    queue = filesystem.open_directory("/d", create=True)
+    Cursor.open(queue, "spark", start=5, incarnation=1).close()
+
+    looking = read_cursors(queue)
+    first = next(looking)
+
+    assert (first, "/d/cursors/spark" in filesystem.open_handles) == (("spark", 5), False)

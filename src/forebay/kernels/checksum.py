@@ -7,6 +7,7 @@ it: `direct_address` finds it, checks it on a known value, and gives 0 where it 
 
 from __future__ import annotations
 
+import sys
 import zlib
 
 try:
@@ -35,6 +36,9 @@ crc32 = _library.crc32
 def direct_address() -> int:
     """Gives the address of the library's C function, or 0."""
     if not cython.compiled or LIBRARY != "zlib-ng":
+        return 0
+    # Without the interpreter's lock, who relies on it for being atomic must take a lock of its own.
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():
         return 0
     path: bytes = _library.__file__.encode()
     handle: cython.p_void = dlopen(path, RTLD_LAZY)

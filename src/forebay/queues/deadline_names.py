@@ -6,11 +6,11 @@ from forebay.errors import NotAQueue
 from forebay.formats.deadline import FileKind, file_name, parse_file_name
 from forebay.formats.deadline_manifest import FILE_BITS
 from forebay.formats.deadline_manifest import NAME as MANIFEST
-from forebay.storage import atomic, losses, quarantine, staging
+from forebay.storage import atomic, inbox, losses, quarantine, staging
 from forebay.storage.filesystem import Directory
 
-OWN_NAMES = {MANIFEST, atomic.RESERVE, losses.NAME, staging.NAME}
-OWN_DIRECTORIES = {quarantine.DIRECTORY}
+OWN_NAMES = {MANIFEST, atomic.RESERVE, inbox.LEDGER, losses.NAME, staging.NAME}
+OWN_DIRECTORIES = {quarantine.DIRECTORY, inbox.DIRECTORY}
 _OWN_KINDS = {FileKind.WAL, *FILE_BITS}
 
 

@@ -17,8 +17,8 @@ from forebay.clock import BootClock
 from forebay.errors import Closed, Damaged, InvalidOption, NotAQueue
 from forebay.frames import Damage
 from forebay.kernels.checksum import crc32
-from forebay.queues.closing import Closing
 from forebay.queues.deadline import DeadlineQueue
+from forebay.queues.handle import Handle
 from forebay.queues.options import DeadlineOptions, make_options
 from forebay.storage import atomic
 from forebay.storage.filesystem import DiskFilesystem, Filesystem
@@ -30,7 +30,7 @@ _OWN_NAMES = {DEFINITIONS, DEFINITIONS + atomic.TEMPORARY, atomic.RESERVE}
 _Definitions = dict[str, dict[str, Any]]
 
 
-class Root(Closing):
+class Root(Handle):
     """Deadline queues by name, which this process owns. Any thread may call it.
 
     Opens the directory or creates it. A queue is opened when it is asked for, and stays open until
@@ -50,7 +50,7 @@ class Root(Closing):
         self._group_readable = group_readable
         self._lock = threading.Lock()
         self._open: dict[str, DeadlineQueue] = {}
-        self._closed = False
+        self._error: Closed | None = None
         self._directory = self._filesystem.open_directory(
             os.fspath(path), create=True, group_readable=group_readable
         )
@@ -62,6 +62,7 @@ class Root(Closing):
         except BaseException:
             self._directory.close()
             raise
+        self._own()
 
     @property
     def names(self) -> list[str]:
@@ -75,6 +76,8 @@ class Root(Closing):
         """
         if _NAME.fullmatch(name) is None:
             raise InvalidOption(f"name = {name!r}: must be of A-Z a-z 0-9 _ -, at most 100")
+        if name in _OWN_NAMES:
+            raise InvalidOption(f"name = {name!r}: the root has a file of this name")
         make_options(DeadlineOptions, options)
         with self._lock:
             self._check()
@@ -111,12 +114,10 @@ class Root(Closing):
             if name in self._open:
                 self._open.pop(name).close()
 
-    def close(self) -> None:
-        """Closes all queues and gives the directory back; a second time does nothing."""
+    def _end(self) -> None:
+        """Closes all queues and gives the directory back."""
         with self._lock:
-            if self._closed:
-                return
-            self._closed = True
+            self._error = Closed(f"{self.path} is closed")
             with contextlib.ExitStack() as stack:
                 stack.callback(self._directory.close)
                 for queue in self._open.values():
@@ -125,9 +126,16 @@ class Root(Closing):
     def __repr__(self) -> str:
         return f"<Root {self.path} of {len(self._definitions)}>"
 
+    def _abandon(self, error: Closed) -> None:
+        """Ends it in the child of a fork; the queues end themselves."""
+        self._error = error
+        # A thread of the parent may hold it, which the child does not have.
+        self._lock = threading.Lock()
+        self._open = {}
+
     def _check(self) -> None:
-        if self._closed:
-            raise Closed(f"{self.path} is closed")
+        if self._error is not None:
+            raise self._error.with_traceback(None)
 
     def _refuse_foreign(self) -> None:
         """Refuses a directory that holds something, and no definitions."""

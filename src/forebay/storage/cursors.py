@@ -39,13 +39,19 @@ class Cursor:
         directory = queue.directory(DIRECTORY, create=True)
         try:
             queue.sync()
+            payload = _PAYLOAD.pack(start, incarnation)
             slots = SlotFile.open(directory, name, _MAGIC, _PAYLOAD.size, write=True)
-            if slots is None or slots.payload is None:
-                payload = _PAYLOAD.pack(start, incarnation)
-                slots = SlotFile.create(directory, name, _MAGIC, payload)
-            if not slots.lock():
+            if slots is None:
+                slots = SlotFile.make(directory, name, _MAGIC, _PAYLOAD.size)
+            try:
+                if not slots.lock():
+                    raise Locked(f"{directory.path}/{name}", None)
+                # Only now: who had it until a moment ago may have moved it on.
+                if slots.read() is None:
+                    slots.begin(directory, payload)
+            except BaseException:
                 slots.close()
-                raise Locked(f"{directory.path}/{name}", None)
+                raise
         finally:
             directory.close()
         return cls(slots, name)
@@ -74,7 +80,8 @@ def read_cursors(queue: Directory) -> Iterator[tuple[str, int]]:
             slots = SlotFile.open(directory, name, _MAGIC, _PAYLOAD.size, write=False)
             if slots is None:
                 continue
-            yield name, _PAYLOAD.unpack(slots.payload)[0] if slots.payload else 0
+            # Closed before it is given: who looks at the first only leaves nothing open.
             slots.close()
+            yield name, _PAYLOAD.unpack(slots.payload)[0] if slots.payload else 0
     finally:
         directory.close()

@@ -61,20 +61,29 @@ class SlotFile:
     @classmethod
     def create(cls, directory: Directory, name: str, magic: bytes, payload: bytes) -> SlotFile:
         """Creates one, or takes over one that a crash left; durable on return, name included."""
+        slots = cls.make(directory, name, magic, len(payload))
         try:
-            file = directory.create(name)
-        except FileExistsError:
-            file = directory.open(name, write=True)
-        slots = cls(file, magic, len(payload))
-        try:
-            slots.write(payload)
-            slots.write(payload)
-            slots.sync()
-            directory.sync()
+            slots.begin(directory, payload)
         except BaseException:
             slots.close()
             raise
         return slots
+
+    @classmethod
+    def make(cls, directory: Directory, name: str, magic: bytes, payload_bytes: int) -> SlotFile:
+        """Creates one without a payload, or opens one that is there; `begin` writes the first."""
+        try:
+            file = directory.create(name)
+        except FileExistsError:
+            file = directory.open(name, write=True)
+        return cls(file, magic, payload_bytes)
+
+    def begin(self, directory: Directory, payload: bytes) -> None:
+        """Writes a payload into both slots; durable on return, with the name."""
+        self.write(payload)
+        self.write(payload)
+        self.sync()
+        directory.sync()
 
     def read(self) -> bytes | None:
         """Gives the newest payload as it is in the file now; None if no slot verifies."""
