@@ -73,7 +73,7 @@ def test_info_shows_a_damaged_index_and_the_rest(tmp_path: Path) -> None:
     result = run("info", path, "--json")
 
     assert result.exit_code == 0
-    assert "does not match its checksum" in json_lines(result)[0]["consumers_damage"]
+    assert "do not match their checksum" in json_lines(result)[0]["consumers_damage"]
 
 
 def test_segments_come_in_order_with_their_counts(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from forebay.formats.fflg import Frames
-from forebay.queues import adoption, positions, recovery, trimming
+from forebay.queues import adoption, positions, recovery
 from forebay.queues.chunk import Chunk
 from forebay.queues.publishing import End, Publisher
 from forebay.queues.writer import LogWriter
@@ -59,18 +59,14 @@ def trim_over_cursors(patch: Patch) -> None:
     patch.setattr(positions.Positions, "lowest", lambda self: original(self) or 10**9)
 
 
-def unlinks_share_a_sync(patch: Patch) -> None:
-    original = trimming.Trimmer._remove_first
+def trimmed_before_it_is_on_record(patch: Patch) -> None:
+    original = Publisher.publish
 
-    def remove(self: trimming.Trimmer, writer: LogWriter, count: int) -> int:
-        directory = self._directory
-        with pytest.MonkeyPatch.context() as within:
-            within.setattr(ForgetfulDirectory, "sync", lambda self: None)
-            removed = original(self, writer, count)
-        directory.sync()
-        return removed
+    def late(self: Publisher, written: int, time_ms: int, **settings: Any) -> None:
+        settings["begin"] = None
+        original(self, written, time_ms, **settings)
 
-    patch.setattr(trimming.Trimmer, "_remove_first", remove)
+    patch.setattr(Publisher, "publish", late)
 
 
 def short_write_ignored(patch: Patch) -> None:
@@ -96,18 +92,18 @@ def staged_records_forgotten(patch: Patch) -> None:
 
 
 def found_records_served_without_a_copy(patch: Patch) -> None:
-    def keep(self: recovery._Recovery, piece: recovery._Piece) -> tuple[int, int]:
-        piece.index, piece.position = 1, piece.walk.stop
-        return piece.base, piece.walk.stop
+    def keep(self: recovery._Recovery, examined: recovery._Examined) -> None:
+        self._last = (examined.base, examined.stop, b"")
 
     patch.setattr(recovery._Recovery, "_rewrite", keep)
+    patch.setattr(recovery._Recovery, "_remove_old", lambda self: None)
 
 
 def offsets_given_out_twice_unseen(patch: Patch) -> None:
     original = recovery._Recovery._mark
 
-    def mark(self: recovery._Recovery, last: int, position: int) -> Tail:
-        return original(self, last, position)._replace(incarnation=1)
+    def mark(self: recovery._Recovery) -> Tail:
+        return original(self)._replace(incarnation=1)
 
     patch.setattr(recovery._Recovery, "_mark", mark)
 
@@ -218,7 +214,10 @@ BUGS: Bugs = {
     "a failed sync tried again": (try_a_failed_sync_again, power_cut_after_a_failed_sync(LOG)),
     "unlinked before the position": (trim_before_the_position_is_saved, cut_power(LOG, "trimming")),
     "cursors ignored": (trim_over_cursors, cut_power(LOG, "cursors")),
-    "unlinks share a sync": (unlinks_share_a_sync, cut_power(LOG, "trimming much")),
+    "trimmed before it is on record": (
+        trimmed_before_it_is_on_record,
+        cut_power(LOG, "trimming much"),
+    ),
     "short write ignored": (short_write_ignored, fail_calls(LOG, "rolling", None)),
     "failed write not cut back": (failed_write_not_cut_back, fail_calls(LOG, "rolling", errno.EIO)),
     "staging reused too early": (staging_space_reused_too_early, cut_power(LOG, "os draining")),

@@ -50,7 +50,7 @@ def test_the_example_of_the_index_is_what_the_codec_writes_and_reads() -> None:
     data = hex_bytes(only_block(PAGE, "hex fflg-index"))
 
     assert data == encode_index(CONSUMERS)
-    assert decode_index(data, "index") == CONSUMERS
+    assert decode_index(data, "index") == (CONSUMERS, None)
 
 
 def test_the_examples_are_read_as_a_directory(tmp_path: Path) -> None:

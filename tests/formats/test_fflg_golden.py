@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import struct
 from pathlib import Path
 
 import pytest
 
 import forebay
 from forebay import Log, Record
+from tests.cli.helpers import run
+from tests.crash.forgetful import ForgetfulFilesystem
+from tests.queues.helpers import kill
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden" / "fflg"
 # Directory, first offset, next offset, segments, consumers.
@@ -84,9 +89,88 @@ def test_a_log_opens_a_copy_and_goes_on(
     assert {who: [r.value for r in records] for who, records in found.items()} == {
         who: values[offset - first :] for who, offset in consumers.items()
     }
-    assert (queue / f"{end:010x}").read_bytes()[:6] == b"FFLG\0\2"
     with forebay.read(queue) as reader:
         assert list(reader.values()) == values
+    # In the version of the original program, under a name that it knows.
+    assert (queue / f"{end:016x}").read_bytes() == (
+        b"FFLG" + bytes(4) + end.to_bytes(8, "big") + b"\0\0\0\3new\0\0\0\2er\0\0\0\3est"
+    )
+    assert as_the_original_reads(queue) == (first, values)
+
+
+def as_the_original_reads(queue: Path) -> tuple[int, list[bytes]]:
+    """Reads a directory by the tables of the original program: names, header, entries."""
+    names = sorted(name for name in os.listdir(queue) if re.fullmatch("[0-9a-f]{16}", name))
+    values: list[bytes] = []
+    begin = int(names[0], 16)
+    for name in names:
+        data = (queue / name).read_bytes()
+        magic, version, base = struct.unpack_from(">4sIQ", data)
+        assert (magic, version, base) == (b"FFLG", 0, int(name, 16))
+        assert base == begin + len(values)
+        position = 16
+        while position < len(data):
+            (size,) = struct.unpack_from(">I", data, position)
+            values.append(data[position + 4 : position + 4 + size])
+            position += 4 + size
+        assert position == len(data)
+    return begin, values
+
+
+def go_on_as_the_original(queue: Path, values: list[bytes], places: dict[str, int]) -> None:
+    """Appends to the newest segment in place and replaces the index, as the original does."""
+    newest = max(name for name in os.listdir(queue) if re.fullmatch("[0-9a-f]{16}", name))
+    with (queue / newest).open("ab") as file:
+        for value in values:
+            file.write(struct.pack(">I", len(value)) + value)
+    entries = [(name.encode(), offset) for name, offset in places.items()]
+    (queue / "index").write_bytes(
+        b"".join(struct.pack(">IQ", len(name), offset) + name for name, offset in entries)
+    )
+
+
+@each_case
+def test_a_log_and_the_original_program_take_turns(
+    tmp_path: Path, name: str, first: int, end: int, bases: list[int], consumers: dict[str, int]
+) -> None:
+    queue = copy_of(name, tmp_path)
+    values = [message(number) for number in range(first, end)]
+    who = next(iter(consumers))
+
+    for turn in range(3):
+        with Log(queue, background=False) as log:
+            values.append(b"ours %d" % turn)
+            assert log.append(values[-1]) == first + len(values) - 1
+            consumer = log.consumer(who)
+            assert consumer.position == (consumers[who] if turn == 0 else first + len(values) - 1)
+            assert [record.value for record in consumer][-1] == values[-1]
+            consumer.commit()
+            assert log.info()["losses"] == 0
+        assert as_the_original_reads(queue) == (first, values)
+        go_on_as_the_original(queue, [b"theirs", b""], {who: first + len(values) + 2})
+        values += [b"theirs", b""]
+
+    with forebay.read(queue) as reader:
+        assert list(reader.values()) == values
+        assert reader.consumers() == {who: first + len(values)}
+    assert run("fsck", queue).exit_code == 0
+
+
+@pytest.mark.parametrize("sync", ["always", "interval", "os"])
+def test_a_killed_log_of_version_0_keeps_everything_acknowledged(sync: str) -> None:
+    filesystem = ForgetfulFilesystem()
+    log = Log("/q", filesystem=filesystem, version=0, sync=sync, segment_bytes=1_000)
+    values = [b"%d" % number * 30 for number in range(60)]
+    for value in values[:30]:
+        log.append(value)
+    log.append_many([*values[30:], b""])
+
+    machine = kill(log, filesystem)
+
+    with Log("/q", filesystem=machine, background=False) as again:
+        assert [record.value for record in again.consumer("c")] == [*values, b""]
+        assert again.append(b"next") == 61
+    assert {len(name) for name in machine.files() if "/q/0" in name} == {len("/q/") + 16}
 
 
 @each_case

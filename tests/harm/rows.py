@@ -67,12 +67,17 @@ def _of_data(kind: str, harm: str) -> Row:
     if kind == "events" and harm in ("sibling", "older"):
         # A frame of Beats tells neither its file nor its queue.
         return CANNOT
+    if kind == "log" and harm == "sibling":
+        # docs/decisions/0014: a segment does not tell its log.
+        return CANNOT
     return HIT if harm in PARTIAL and kind != "deadline" else FILE
 
 
 _OF_SIDE_FILES = {
     # Consumers begin where their places are known to be, or at the oldest record.
     ("log", "index"): AGAIN,
+    # An older check looks as if the index were another.
+    ("log", "index-check"): AGAIN,
     ("fifo", "head"): AGAIN,
     # Nothing in Beats' file checks it: a wrong place in it looks like any other.
     ("events", "state"): CANNOT,

@@ -303,12 +303,28 @@ def test_a_failed_open_gives_its_files_back(tmp_path: Path) -> None:
     assert open_files(path) == []
 
 
-def test_an_open_that_fails_late_gives_its_files_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize("late", ["Positions", "Trimmer", "LogWriter", "adopt_all", "Maintenance"])
+def test_an_open_that_fails_late_gives_its_files_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: str
+) -> None:
     path = three_segments(tmp_path)
-    (path / "ledger").write_bytes(b"garbage")
 
+    def failing(*_: object, **__: object) -> None:
+        raise OSError("too late")
+
+    monkeypatch.setattr(f"forebay.queues.log.{late}", failing)
     for _ in range(3):
-        with pytest.raises(Damaged):
+        with pytest.raises(OSError, match="too late"):
             Log(path)
 
     assert open_files(path) == []
+
+
+def test_a_ledger_that_does_not_verify_is_set_aside(tmp_path: Path) -> None:
+    path = three_segments(tmp_path)
+    (path / "ledger").write_bytes(b"garbage")
+
+    with Log(path) as log:
+        assert log.append(b"next") == 3 * PER_SEGMENT
+
+    assert (path / "quarantine" / "ledger").read_bytes() == b"garbage"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,8 @@ import pytest
 
 import forebay
 from forebay import Damaged, Log
+from forebay.cli import exits
+from tests.cli.helpers import run
 from tests.queues.helpers import (
     PER_SEGMENT,
     SEGMENT_BYTES,
@@ -242,21 +246,134 @@ def test_a_damaged_index_leaves_the_records_readable(tmp_path: Path) -> None:
             reader.consumers()
 
 
-@pytest.mark.parametrize("byte", [0, 3, 4, 11, 12])
-def test_a_damaged_index_stops_trimming_and_tells_the_remedy(tmp_path: Path, byte: int) -> None:
-    path = make_log(tmp_path)
-    with Log(path) as log:
+def replace_by(file: Path, make: Callable[[Path], object]) -> None:
+    file.unlink()
+    make(file)
+
+
+INDEX_HARMS: dict[str, Callable[[Path], object]] = {
+    "flipped size": lambda file: flip(file, 3),
+    "flipped offset": lambda file: flip(file, 11),
+    "flipped name": lambda file: flip(file, 12),
+    "cut": lambda file: file.write_bytes(file.read_bytes()[:-1]),
+    "zeros": lambda file: file.write_bytes(bytes(file.stat().st_size)),
+    "emptied": lambda file: file.write_bytes(b""),
+    "removed": lambda file: file.unlink(),
+    "junk": lambda file: file.write_bytes(file.read_bytes() + b"junk"),
+    "a directory": lambda file: replace_by(file, Path.mkdir),
+    "a link": lambda file: replace_by(file, lambda name: name.symlink_to("/etc/passwd")),
+    "a FIFO": lambda file: replace_by(file, os.mkfifo),
+}
+index_harms = pytest.mark.parametrize("harm", INDEX_HARMS)
+
+
+def make_log_with_consumers(path: Path) -> Path:
+    queue = make_log(path)
+    with Log(queue) as log:
         log.consumer("c", start=20)
-    flip(path / "index", byte)
+        log.consumer("d", start=9)
+    return queue
+
+
+@index_harms
+def test_a_damaged_index_is_raised_once_and_consumers_begin_at_the_oldest_record(
+    tmp_path: Path, harm: str
+) -> None:
+    path = make_log_with_consumers(tmp_path)
+    INDEX_HARMS[harm](path / "index")
 
     with Log(path) as log:
-        with pytest.raises(Damaged, match="remove the file to let its consumers start anew"):
-            log.trim()
         with pytest.raises(Damaged, match=f"{path}/index"):
-            log.consumer("d")
+            log.consumer("c", start="latest")
+        consumer = log.consumer("c", start="latest")
+        values = values_of(consumer.read())
+        consumer.commit()
 
-        assert log.begin == 0
+        assert values == numbered(COUNT)
         assert log.append(b"next") == COUNT
+        assert log.info()["losses"] == 1
+
+
+@index_harms
+def test_a_damaged_index_stops_trimming_until_somebody_has_seen_it(
+    tmp_path: Path, harm: str
+) -> None:
+    path = make_log_with_consumers(tmp_path)
+    INDEX_HARMS[harm](path / "index")
+    with Log(path) as log:
+        with pytest.raises(Damaged, match="forebay fsck --accept"):
+            log.trim()
+        with pytest.raises(Damaged):
+            log.consumer("c")
+        consumer = log.consumer("c")
+        consumer.read()
+        consumer.commit()
+        with pytest.raises(Damaged, match="forebay fsck --accept"):
+            log.trim()
+        assert log.begin == 0
+    with Log(path) as log, pytest.raises(Damaged, match="forebay fsck --accept"):
+        log.trim()
+
+    seen = forebay.accept_losses(path)
+
+    with Log(path) as log:
+        assert seen == 1
+        assert log.trim() == 2 * PER_SEGMENT
+        assert log.consumer("new", start="latest").position == COUNT
+        assert log.info()["losses"] == 0
+
+
+@index_harms
+def test_accepting_at_once_lets_consumers_start_as_new_ones(tmp_path: Path, harm: str) -> None:
+    path = make_log_with_consumers(tmp_path)
+    INDEX_HARMS[harm](path / "index")
+    code = run("fsck", path).exit_code
+    accepted = run("fsck", path, "--accept").exit_code
+
+    with Log(path) as log:
+        assert log.consumer("c", start="latest").position == COUNT
+        assert log.trim() == 2 * PER_SEGMENT
+
+    assert (code, accepted, run("fsck", path).exit_code) == (exits.DAMAGE, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("junk", "reason"),
+    [(b"\0\0\0\1" + bytes(8) + b"\xff", "not UTF-8"), (b"\0\0", "ends within an entry")],
+)
+def test_of_an_index_without_a_check_the_good_entries_count(
+    tmp_path: Path, junk: bytes, reason: str
+) -> None:
+    path = make_log_with_consumers(tmp_path)
+    (path / "index-check").unlink()
+    (path / "index").write_bytes((path / "index").read_bytes() + junk)
+
+    with Log(path) as log:
+        with pytest.raises(Damaged, match=reason):
+            log.consumer("c")
+
+        assert log.consumer("c").position == 20
+        assert log.consumer("d").position == 9
+        assert log.consumer("e", start="latest").position == 0
+
+
+@pytest.mark.parametrize("harm", ["flipped", "removed", "emptied", "a directory", "a link"])
+def test_a_lost_check_of_the_index_costs_nothing(tmp_path: Path, harm: str) -> None:
+    path = make_log_with_consumers(tmp_path)
+    file = path / "index-check"
+    if harm == "flipped":
+        flip(file, 14, 4096 + 14)
+    else:
+        INDEX_HARMS[harm](file)
+
+    with Log(path) as log:
+        consumer = log.consumer("c")
+        assert consumer.position == 20
+        consumer.read()
+        consumer.commit()
+    with Log(path) as log:
+        assert log.info()["consumers"] == {"c": COUNT, "d": 9}
+        assert log.info()["losses"] == 0
 
 
 def test_a_damaged_index_lets_the_background_work_go_on(tmp_path: Path) -> None:
@@ -272,10 +389,11 @@ def test_a_damaged_index_lets_the_background_work_go_on(tmp_path: Path) -> None:
         assert (log.begin, log.end) == (0, COUNT + 1)
 
 
-def test_removing_a_damaged_index_lets_consumers_start_anew(tmp_path: Path) -> None:
+def test_removing_a_damaged_index_and_its_check_lets_consumers_start_anew(tmp_path: Path) -> None:
     path = make_log(tmp_path)
     damage_index(path)
     (path / "index").unlink()
+    (path / "index-check").unlink()
 
     with Log(path) as log:
         consumer = log.consumer("c")

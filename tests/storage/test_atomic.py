@@ -10,7 +10,6 @@ import pytest
 from forebay.storage.atomic import (
     RESERVE,
     RESERVE_BYTES,
-    CheckedFile,
     keep_reserve,
     read_small,
     replace,
@@ -125,72 +124,3 @@ def test_an_incomplete_reserve_is_not_kept() -> None:
     keep_reserve(directory)
 
     assert directory.names() == []
-
-
-def test_a_checked_file_reads_back_as_sound(tmp_path: Path) -> None:
-    directory = open_directory(tmp_path)
-    file = CheckedFile(directory, "file")
-    empty = file.read()
-    for data in (b"one", b"two two", b""):
-        file.write(data)
-        assert CheckedFile(directory, "file").read() == (data, True)
-
-    assert empty == (b"", True)
-    file.close()
-    directory.close()
-
-
-def test_a_change_behind_its_back_is_detected(tmp_path: Path) -> None:
-    directory = open_directory(tmp_path)
-    file = CheckedFile(directory, "file")
-    file.write(b"content")
-    file.close()
-    for changed in (b"Content", b"conten", b"content "):
-        (tmp_path / "d" / "file").write_bytes(changed)
-
-        assert CheckedFile(directory, "file").read() == (changed, False)
-    directory.close()
-
-
-def test_a_file_without_a_check_is_taken_as_it_is(tmp_path: Path) -> None:
-    directory = open_directory(tmp_path)
-    (tmp_path / "d" / "file").write_bytes(b"from another program")
-    file = CheckedFile(directory, "file")
-    before = file.read()
-    file.write(b"ours")
-
-    assert before == (b"from another program", True)
-    assert CheckedFile(directory, "file").read() == (b"ours", True)
-    file.close()
-    directory.close()
-
-
-def test_a_removed_file_starts_anew_whatever_its_check_says(tmp_path: Path) -> None:
-    directory = open_directory(tmp_path)
-    file = CheckedFile(directory, "file")
-    file.write(b"content")
-    file.close()
-    (tmp_path / "d" / "file").unlink()
-
-    assert CheckedFile(directory, "file").read() == (b"", True)
-    directory.close()
-
-
-def test_a_power_cut_never_makes_a_checked_file_look_changed() -> None:
-    filesystem = ForgetfulFilesystem()
-    directory = filesystem.open_directory("/d", create=True)
-    file = CheckedFile(directory, "file")
-    contents = [b"", b"one", b"two" * 300, b"three"]
-    for content in contents[1:]:
-        file.write(content)
-    found = set()
-
-    for state in filesystem.crash_states(4):
-        machine = state.restore()
-        try:
-            after = machine.open_directory("/d")
-        except FileNotFoundError:
-            continue
-        found.add(CheckedFile(after, "file").read())
-
-    assert found == {(content, True) for content in contents}

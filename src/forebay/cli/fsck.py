@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -15,12 +16,14 @@ from forebay.cli.arguments import json_option, key_option, path_argument
 from forebay.cli.copying import write_damage
 from forebay.cli.inspection import (
     STATES,
+    after_the_records,
     describe,
     end_damage,
     foreign_names,
     is_loss,
     owner_of,
     segment_facts,
+    side_file_faults,
     state_of,
     temporary_names,
     total_lost,
@@ -31,7 +34,7 @@ from forebay.cli.output import Bar, plural, plural_or_unknown, size_text, write_
 from forebay.errors import Damaged
 from forebay.formats.fflg import LAYOUTS
 from forebay.frames import Damage
-from forebay.queues.positions import INDEX
+from forebay.queues.positions import INDEX, read_positions
 from forebay.storage import inbox
 from forebay.storage.quarantine import count_kept
 from forebay.storage.tail import NAME as TAIL
@@ -155,25 +158,31 @@ def check(reader: LogReader) -> Findings:
 
 
 def _check_records(reader: LogReader, findings: Findings) -> None:
+    ends: dict[str, int] = {}
     with Bar("fsck", len(reader)) as bar:
         for item in reader.scan():
             if isinstance(item, Damage):
                 findings.add(item)
+                ends[os.path.basename(item.path)] = item.position + item.length
                 continue
             findings.records += len(item.values)
+            taken = sum(map(len, item.values)) + len(item.values) * item.frame_bytes
+            ends[item.segment] = item.position + taken
             bar.update(item.offset + len(item.values) - reader.begin)
+    for found in after_the_records(reader, ends):
+        if isinstance(found, Damage):
+            findings.add(found)
+        else:
+            findings.notes.append(found)
 
 
 def _check_side_files(reader: LogReader, findings: Findings) -> None:
-    try:
-        places = reader.consumers()
-    except Damaged as error:
-        reason = f"{error.damage.reason}; no consumer can be saved, and nothing is trimmed"
-        findings.add(replace(error.damage, reason=reason, count=0))
-        places = {}
+    places, damage = read_positions(reader.directory)
+    if damage is not None:
+        findings.add(damage)
     for name, offset in places.items():
         if offset > reader.end:
-            findings.notes.append(f"{INDEX}: consumer {name!r} stands behind the end, at {offset}")
+            findings.notes.append(f"{INDEX}: consumer {name!r} is past the end, at {offset}")
         elif offset < reader.begin:
             missed = plural(reader.begin - offset, "record")
             findings.notes.append(f"{INDEX}: consumer {name!r} at {offset} has missed {missed}")
@@ -181,9 +190,10 @@ def _check_side_files(reader: LogReader, findings: Findings) -> None:
         inbox.read_ledger(reader.directory)
     except Damaged as error:
         findings.add(error.damage)
+    findings.notes += side_file_faults(reader)
     if reader.tail is None and TAIL in reader.directory.names():
         path = f"{reader.path}/{TAIL}"
-        findings.add(Damage(path, 0, 0, "neither of its two marks verifies", count=0))
+        findings.add(Damage(path, 0, 0, "it tells no end that is true", count=0))
 
 
 def summary(findings: Findings) -> dict[str, Any]:

@@ -5,21 +5,25 @@ Only reads, takes no lock, and works on a queue that is in use, was killed, or i
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from forebay import LogReader
-from forebay.errors import Damaged, ForebayError
+from forebay.errors import Damaged, ForebayError, NotAQueue
 from forebay.formats.fflg import VERSION_DEFAULT
 from forebay.frames import Damage
+from forebay.queues.positions import INDEX
 from forebay.queues.recovery import OWN_DIRECTORIES, OWN_NAMES
 from forebay.queues.scanner import OpenSegment
 from forebay.storage.atomic import TEMPORARY
+from forebay.storage.checked import CheckedFile
 from forebay.storage.filesystem import lock_owner
 from forebay.storage.segments import scan_segment
 from forebay.storage.tail import NAME as TAIL
+from forebay.storage.tail import TailFile
 
 # What state a queue is in, in a word, and what that means.
 STATES = {
@@ -124,6 +128,88 @@ def end_damage(reader: LogReader, owner: int | None) -> Damage | None:
     finally:
         segment.file.close()
     return None
+
+
+def after_the_records(reader: LogReader, ends: dict[str, int]) -> Iterator[Damage | str]:
+    """Says what is in finished segments after their last record: hidden entries, or rubbish.
+
+    `ends` tells where the last record of each segment ends. Entries that the next segment begins
+    with as well are copies that an interrupted recovery left; others are hidden by it.
+    """
+    for base, following in itertools.pairwise([*reader.segments.bases, None]):
+        name = reader.segments.names[base or 0]
+        if base is None or name not in ends or (following is None and not _is_closed(reader)):
+            continue
+        try:
+            segment = OpenSegment(reader.directory, name, base)
+        except (ForebayError, FileNotFoundError):
+            continue
+        try:
+            left = segment.file.size() - ends[name]
+            if left <= 0:
+                continue
+            hidden = _hidden(reader, segment, ends[name], following)
+            if hidden is None:
+                yield f"{name}: {left} bytes after its last record, which mean nothing"
+            elif isinstance(hidden, Damage):
+                yield hidden
+        finally:
+            segment.file.close()
+
+
+def _is_closed(reader: LogReader) -> bool:
+    return owner_of(reader.path) is None and reader.tail is not None and reader.tail.clean
+
+
+def _hidden(
+    reader: LogReader, segment: OpenSegment, position: int, following: int | None
+) -> Damage | bool | None:
+    """Looks at entries from the base of the next segment on; True: the same are there."""
+    if following is None:
+        return None
+    index = following - segment.base
+    count, end, same = 0, position, True
+    copies = itertools.chain.from_iterable(
+        item.values for item in reader.scan(following) if not isinstance(item, Damage)
+    )
+    for item in scan_segment(
+        segment.file, segment.path, segment.frames, position=position, index=index
+    ):
+        if isinstance(item, Damage):
+            break
+        count, end = count + len(item.values), item.end_position
+        same = same and all(value == next(copies, None) for value in item.values)
+    if not count or same:
+        return same if count else None
+    reason = f"{count} entries whose offsets the next segment has as well"
+    return Damage(segment.path, position, end - position, reason, False, following, count)
+
+
+def side_file_faults(reader: LogReader) -> list[str]:
+    """Says what is wrong in the side files of a log and costs no record."""
+    if owner_of(reader.path) is not None:
+        return []
+    notes = []
+    for name, faults in ((TAIL, _tail_faults), (f"{INDEX}-check", _check_faults)):
+        try:
+            notes += [f"{name}: {fault}" for fault in faults(reader)]
+        except (OSError, NotAQueue, Damaged) as error:
+            notes.append(f"{name}: {error}; the next open sets it aside")
+    return notes
+
+
+def _tail_faults(reader: LogReader) -> list[str]:
+    file = TailFile.open(reader.directory, write=False)
+    if file is None:
+        return []
+    try:
+        return file.faults() if reader.tail is not None else []
+    finally:
+        file.close()
+
+
+def _check_faults(reader: LogReader) -> list[str]:
+    return CheckedFile(reader.directory, INDEX).faults()
 
 
 def foreign_names(reader: LogReader) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 
-from forebay.errors import Damaged, InvalidOption
+from forebay.errors import InvalidOption
 from forebay.frames import Damage
 
 NAME_BYTES_MAX = 255
@@ -28,24 +28,27 @@ def encode_index(positions: Mapping[str, int]) -> bytes:
     return b"".join(parts)
 
 
-def decode_index(data: bytes, path: str) -> dict[str, int]:
-    """Reads the file; of a name that is there twice, the last counts."""
+def decode_index(data: bytes, path: str) -> tuple[dict[str, int], Damage | None]:
+    """Reads the file up to the first entry that is none; returns the places, and what is wrong.
+
+    Of a name that is there twice, the last counts.
+    """
     positions: dict[str, int] = {}
     position = 0
     while position < len(data):
         if len(data) - position < _ENTRY.size:
-            raise _damaged(data, position, path, "the file ends within an entry")
+            return positions, _damage(data, position, path, "the file ends within an entry")
         size, offset = _ENTRY.unpack_from(data, position)
         start = position + _ENTRY.size
         if size > len(data) - start:
-            raise _damaged(data, position, path, f"an id of {size} bytes does not fit")
+            return positions, _damage(data, position, path, f"an id of {size} bytes does not fit")
         try:
             name = data[start : start + size].decode()
         except UnicodeDecodeError:
-            raise _damaged(data, position, path, "an id is not UTF-8") from None
+            return positions, _damage(data, position, path, "an id is not UTF-8")
         positions[name] = offset
         position = start + size
-    return positions
+    return positions, None
 
 
 def check_name(name: object) -> str:
@@ -61,5 +64,5 @@ def check_name(name: object) -> str:
     return name
 
 
-def _damaged(data: bytes, position: int, path: str, reason: str) -> Damaged:
-    return Damaged(Damage(path, position, len(data) - position, reason))
+def _damage(data: bytes, position: int, path: str, reason: str) -> Damage:
+    return Damage(path, position, len(data) - position, reason, count=0)

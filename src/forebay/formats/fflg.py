@@ -1,6 +1,6 @@
 """The fflg segment format: headers, names and frames as bytes. Page: docs/formats/fflg.md.
 
-Owns the byte layouts of versions 0 (read), 1 and 2 (read and write). Promises that what `decode`
+Owns the byte layouts of versions 0, 1 and 2. Promises that what `decode`
 accepts re-encodes to the same bytes. Refuses an unknown magic, version or name with an error that
 names the file. No I/O, no clock: the frames' hot loops are in `forebay.kernels.fflg`.
 """
@@ -20,7 +20,7 @@ from forebay.kernels.sizes import fit
 
 MAGIC = b"FFLG"
 VERSION_DEFAULT = 2
-VERSIONS_WRITABLE = (1, 2)
+VERSIONS_WRITABLE = (0, 1, 2)
 OFFSET_MAX = 2**63 - 1
 MS_MAX = 2**32 - 1
 
@@ -137,9 +137,12 @@ def repair_header(data: bytes, base_offset: int) -> Header | None:
     return None
 
 
-def segment_name(base_offset: int) -> str:
-    """Gives the file name of the segment that starts at an offset."""
-    return f"{base_offset:010x}"
+def segment_name(base_offset: int, version: int = VERSION_DEFAULT) -> str:
+    """Returns the file name of the segment that starts at an offset.
+
+    The original program, whose version is 0, knows names of 16 digits only.
+    """
+    return f"{base_offset:016x}" if version == 0 else f"{base_offset:010x}"
 
 
 def parse_segment_name(name: str) -> int | None:

@@ -19,6 +19,7 @@ from forebay.errors import Damaged, ForebayError, NotAQueue
 from forebay.formats.fflg import HEADER_BYTES_MAX, Frames, Header, decode_header, segment_name
 from forebay.frames import Damage
 from forebay.kernels.fflg import verify
+from forebay.queues.publishing import End
 from forebay.queues.recovery import clear_adoption
 from forebay.queues.writer import LogWriter
 from forebay.storage import inbox, quarantine
@@ -291,7 +292,8 @@ def _adopt_locked(
         segments.sizes[start] = size
     count = base - writer.written
     if placed:
-        writer.adopted(placed[-1][0], base, placed[-1][1], time_ms)
+        last, size = placed[-1]
+        writer.adopted(End(base, last, size, headers[-1][0].salt), time_ms)
     clear_adoption(directory)
     return count
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -26,12 +27,13 @@ class Consumer:
         self._log = log
         self._scanner = scanner
         self._batches: Iterator[RecordBatch | Damage] = iter(())
-        self._records: list[Record] = []
+        self._records: deque[Record] = deque()
         self._trouble: Damage | None = None
         self._fetched = position
         self.name = name
         self.position = position
         self.committed = committed
+        self._sought = False
 
     @property
     def lag(self) -> int:
@@ -47,6 +49,7 @@ class Consumer:
         """
         if count < 1:
             raise InvalidOption(f"count = {count}: must be at least 1")
+        self._log.raise_losses()
         records = self._take(count)
         if not records and timeout is not None:
             if not self._log.wait_for(self.position, timeout):
@@ -57,9 +60,13 @@ class Consumer:
         return records
 
     def commit(self) -> None:
-        """Saves the place behind the last record read; durable on return."""
-        self._log.save_position(self.name, self.position)
-        self.committed = self.position
+        """Saves the place after the last record read; durable on return.
+
+        A place that another consumer of the same name has saved meanwhile never goes back, unless
+        this one was moved by `seek`.
+        """
+        self.committed = self._log.save_position(self.name, self.position, back=self._sought)
+        self._sought = False
 
     def seek(self, start: Start) -> None:
         """Moves to "earliest", "latest", an offset, or the first record not older than a time.
@@ -67,6 +74,7 @@ class Consumer:
         Nothing is saved before `commit`.
         """
         self.position = self._log.resolve(start)
+        self._sought = True
         self._forget_batches()
 
     def close(self) -> None:
@@ -83,7 +91,7 @@ class Consumer:
         while records := self.read(1):
             yield records[0]
             while self._records:
-                record = self._records.pop(0)
+                record = self._records.popleft()
                 self.position = record.offset + 1
                 yield record
 
@@ -91,6 +99,20 @@ class Consumer:
         return f"<Consumer {self.name!r} at {self.position} of {self._log.path}>"
 
     def _take(self, count: int) -> list[Record]:
+        while True:
+            taken = self._take_to_damage(count)
+            if taken or self._trouble is None:
+                return taken
+            damage, self._trouble = self._trouble, None
+            after = (damage.offset or 0) + (damage.count or 0)
+            if damage.count is None:
+                # How many are lost cannot be told: none of what there is now can be read.
+                after = self._log.readable()[0]
+            self.position = self._fetched = max(self.position, after)
+            if self._log.is_news(damage):
+                raise Damaged(damage)
+
+    def _take_to_damage(self, count: int) -> list[Record]:
         self._check_overtaken()
         taken: list[Record] = []
         while len(taken) < count and self._trouble is None:
@@ -103,19 +125,14 @@ class Consumer:
                 if not taken:
                     self._check_overtaken()
                 break
-            part = self._records[: count - len(taken)]
-            del self._records[: len(part)]
-            taken += part
-        if not taken and self._trouble is not None:
-            damage, self._trouble = self._trouble, None
-            behind = (damage.offset or 0) + (damage.count or 0)
-            if damage.count is None:
-                # How many are lost cannot be told: none of what there is now can be read.
-                behind = self._log.readable()[0]
-            self.position = max(self.position, behind)
-            self._fetched = self.position
-            raise Damaged(damage)
+            taken += self._from_memory(count - len(taken))
         return taken
+
+    def _from_memory(self, count: int) -> Iterable[Record]:
+        if count >= len(self._records):
+            records, self._records = self._records, deque()
+            return records
+        return [self._records.popleft() for _ in range(count)]
 
     def _check_overtaken(self) -> None:
         begin = self._log.begin
@@ -128,21 +145,21 @@ class Consumer:
         """Gets the next records; False if there are none, or damage comes first."""
         item = next(self._batches, None)
         if item is None:
-            end, durable = self._log.readable()
+            end, _ = self._log.readable()
             if end <= self._fetched:
                 return False
             self._scanner.look_at(self._log.segments())
-            self._batches = self._scanner.scan(self._fetched, end, durable)
+            self._batches = self._scanner.scan(self._fetched, end, end)
             item = next(self._batches, None)
         if isinstance(item, Damage):
             self._trouble = item
         elif item is not None:
-            self._records = item.since(self._fetched).records()
+            self._records = deque(item.since(self._fetched).records())
             self._fetched = item.offset + len(item.values)
         return bool(self._records)
 
     def _forget_batches(self) -> None:
-        self._records = []
+        self._records = deque()
         self._trouble = None
         self._batches = iter(())
         self._fetched = self.position

@@ -16,9 +16,10 @@ from datetime import datetime
 from typing import Any
 
 from forebay.clock import Clock, SystemClock
-from forebay.errors import Closed, ForebayError, InvalidOption
+from forebay.errors import Closed, Damaged, ForebayError, InvalidOption
 from forebay.formats.consumers import check_name
 from forebay.formats.fflg import VERSION_DEFAULT
+from forebay.frames import Damage
 from forebay.queues.adoption import adopt_all
 from forebay.queues.consumer import Consumer, Start
 from forebay.queues.handle import Handle
@@ -33,7 +34,9 @@ from forebay.storage.atomic import keep_reserve
 from forebay.storage.cursors import read_cursors
 from forebay.storage.filesystem import Buffer, DiskFilesystem, Filesystem
 from forebay.storage.inbox import read_ledger
+from forebay.storage.losses import Losses
 from forebay.storage.quarantine import count_kept
+from forebay.storage.readable import open_readable
 from forebay.storage.segments import SegmentList
 
 _logger = logging.getLogger(__name__)
@@ -62,18 +65,22 @@ class Log(Handle):
         self.path = self._directory.path
         self._adopting = threading.Lock()
         self._consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
-        with contextlib.ExitStack() as undo:
-            undo.callback(self._directory.close)
+        with contextlib.ExitStack() as opened:
+            opened.callback(self._directory.close)
             self._directory.lock()
-            tail_file, tail, self._segments = open_directory(self._filesystem, self._directory)
-            undo.callback(tail_file.close)
-            keep_reserve(self._directory)
-            self._positions = Positions(self._directory)
-            undo.callback(self._positions.close)
-            self._positions.limit_to(tail.written)
-            self._trimmer = Trimmer(
-                self._directory, self._segments, self._positions, self.options, tail.written
+            self._losses = Losses.load(self._directory)
+            tail_file, tail, self._segments = open_directory(
+                self._filesystem, self._directory, self._losses
             )
+            opened.callback(tail_file.close)
+            keep_reserve(self._directory)
+            version = self.options.version
+            version = self._found_version() if version is None else version
+            # The original program goes on with an index as well, and knows no check.
+            self._positions = Positions(self._directory, self._losses, checked=version != 0)
+            opened.callback(self._positions.close)
+            self._positions.limit_to(tail.written)
+            self._trimmer = Trimmer(self._directory, self._segments, self._positions, self.options)
             self._writer = LogWriter(
                 self._filesystem,
                 self._directory,
@@ -81,18 +88,22 @@ class Log(Handle):
                 tail_file,
                 tail,
                 options=self.options,
-                version=self.options.version or self._found_version(),
+                version=version,
                 clock=self._clock,
                 make_room=lambda size: self._trimmer.make_room(self._writer, size),
             )
-            undo.callback(self._writer.release_files)
+            opened.callback(self._writer.release_files)
             self.changes = self._writer.changes
             if self.options.max_bytes is not None:
                 self._measure_segments()
             self._adopt_all()
-            undo.pop_all()
-        self._maintenance = Maintenance(self, self._writer, self.options, self._clock)
+            with self._writer.lock:
+                self._trimmer.respect_limit(self._writer)
+            self._maintenance = Maintenance(self, self._writer, self.options, self._clock)
+            # From here on all of it is the handle's to close.
+            opened.pop_all()
         self._own()
+        self._trimmer.tell()
 
     def append(self, value: Buffer) -> int:
         """Appends a record and gives its offset.
@@ -103,7 +114,11 @@ class Log(Handle):
         offset = self._writer.put(value)
         if offset >= 0:
             return offset
-        offset = self._writer.append_staged(_as_bytes(value))
+        try:
+            offset = self._writer.append_staged(_as_bytes(value))
+        finally:
+            # With the lock given back: a handler of messages may append to this very log.
+            self._trimmer.tell()
         self._maintenance.notice()
         return offset
 
@@ -122,6 +137,8 @@ class Log(Handle):
         except TypeError:
             # Bytes-like values are rare: they cost a second try, not a look at each of them.
             offset = self._writer.append_many([_as_bytes(value) for value in batch])
+        finally:
+            self._trimmer.tell()
         self._maintenance.notice()
         return offset
 
@@ -134,7 +151,7 @@ class Log(Handle):
 
     @property
     def begin(self) -> int:
-        """The offset of the oldest record that is there."""
+        """The offset of the oldest record that must be there."""
         return self._trimmer.begin
 
     @property
@@ -154,16 +171,22 @@ class Log(Handle):
     def consumer(self, name: str, *, start: Start = "earliest") -> Consumer:
         """Opens a named consumer at its saved place, or at `start` if it is new.
 
-        A new one's place is saved at once, so that trimming respects it.
+        A new one's place is saved at once, so that trimming respects it. Places that are lost
+        because `index` is damaged raise `Damaged` once; a consumer then begins at the oldest
+        record, wherever a new one would start.
         """
         check_name(name)
         with self._writer.lock:
             self._writer.check()
+            damage = self._positions.next_damage()
             committed = self._positions.offsets.get(name)
+            unsure = self._positions.unsure is not None
+        if damage is not None:
+            raise Damaged(damage, "consumers begin at the oldest record now")
         if committed is None:
-            committed = self.resolve(start)
+            committed = self.resolve("earliest" if unsure else start)
             self.save_position(name, committed)
-        scanner = Scanner(self._directory, self.segments())
+        scanner = Scanner(self._directory, self.segments(), begin=lambda: self.begin)
         consumer = Consumer(self, name, scanner, committed, committed)
         self._consumers.add(consumer)
         return consumer
@@ -224,23 +247,60 @@ class Log(Handle):
                 self._writer.changes.wait(min(left, 0.05))
         return True
 
-    def save_position(self, name: str, offset: int) -> None:
-        """Saves a consumer's place; durable on return, and so are the records below it."""
+    def save_position(self, name: str, offset: int, *, back: bool = False) -> int:
+        """Saves a consumer's place; durable on return, and so are the records below it.
+
+        Returns the place that is saved: a higher one stays, unless it may go `back`.
+        """
         if self._writer.commit.durable < offset:
             self._writer.sync()
         with self._writer.lock:
             self._writer.check()
+            saved = self._positions.offsets.get(name, -1)
+            if saved > offset and not back:
+                return saved
             self._positions.save(name, offset)
             self._writer.changes.announce()
+        return offset
+
+    def is_news(self, damage: Damage) -> bool:
+        """Takes note of damage that a consumer met; says whether to raise it.
+
+        Not where nothing is missing, nor if somebody has marked it as seen.
+        """
+        if damage.count == 0:
+            return False
+        with self._writer.lock:
+            self._losses.note(damage)
+            # What cannot be written down now is met again.
+            with contextlib.suppress(OSError):
+                self._losses.save()
+            return not self._losses.accepted(damage)
+
+    def raise_losses(self) -> None:
+        """Raises a loss that recovery has put on record, each once."""
+        if not self._losses.waiting:
+            return
+        with self._writer.lock:
+            damage = self._losses.next_pending()
+        if damage is not None:
+            raise Damaged(damage)
 
     def trim(self) -> int:
-        """Removes whole segments that all consumers and cursors are past; gives how many records.
+        """Removes whole segments that all consumers and cursors are past; returns how many records.
 
-        Without a consumer nothing is removed. The newest segment always stays.
+        Without a consumer nothing is removed. The newest segment always stays. With
+        `when_full="drop_oldest"` what is above `max_bytes` goes as well, and counts.
         """
-        with self._writer.lock:
-            self._writer.check()
-            return self._trimmer.trim(self._writer)
+        try:
+            with self._writer.lock:
+                self._writer.check()
+                try:
+                    return self._trimmer.trim(self._writer)
+                finally:
+                    self._trimmer.respect_limit(self._writer)
+        finally:
+            self._trimmer.tell()
 
     def adopt(self) -> int:
         """Takes in what other processes left in `inbox/`; gives how many records."""
@@ -281,6 +341,7 @@ class Log(Handle):
                 "dropped_records": self._trimmer.dropped_records,
                 "quarantined_files": kept_files,
                 "quarantined_bytes": kept_bytes,
+                "losses": self._losses.unaccepted,
                 "incarnation": self._writer.publisher.tail.incarnation,
             }
 
@@ -315,23 +376,26 @@ class Log(Handle):
 
     def _found_version(self) -> int:
         """The version of the newest segment, if it can be written."""
-        if not self._segments.bases:
-            return VERSION_DEFAULT
-        base = self._segments.bases[-1]
-        try:
-            segment = OpenSegment(self._directory, self._segments.names[base], base)
-        except ForebayError:
-            return VERSION_DEFAULT
-        segment.file.close()
-        return segment.frames.header.version or VERSION_DEFAULT
+        for base in reversed(self._segments.bases):
+            try:
+                segment = OpenSegment(self._directory, self._segments.names[base], base)
+            except (ForebayError, FileNotFoundError):
+                continue
+            segment.file.close()
+            return segment.frames.header.version
+        return VERSION_DEFAULT
 
     def _measure_segments(self) -> None:
         newest = self._segments.bases[-1] if self._writer.writing else None
         for base, name in self._segments.names.items():
             if base not in self._segments.sizes and base != newest:
-                file = self._directory.open(name)
-                self._segments.sizes[base] = file.size()
-                file.close()
+                size = 0
+                # What cannot be opened, or is gone, is damage that a reader tells.
+                with contextlib.suppress(ForebayError, FileNotFoundError):
+                    file = open_readable(self._directory, name)
+                    size = file.size()
+                    file.close()
+                self._segments.sizes[base] = size
 
 
 def _as_bytes(value: object) -> bytes:

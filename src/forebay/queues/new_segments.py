@@ -27,9 +27,12 @@ class NewSegments:
         self._allocate_bytes = segment_bytes if self._checked else 0
         self._leftover: str | None = None
 
-    def create(self, base: int, now_ms: int) -> tuple[SegmentWriter, Frames]:
-        """Makes the segment that starts at `base`; the caller syncs the directory."""
-        name = segment_name(base)
+    def create(self, base: int, now_ms: int, size_max: int) -> tuple[SegmentWriter, Frames]:
+        """Makes the segment that starts at `base`; the caller syncs the directory.
+
+        No space is set aside beyond `size_max`.
+        """
+        name = segment_name(base, self._version)
         if self._leftover == name:
             with contextlib.suppress(FileNotFoundError):
                 self._directory.unlink(name)
@@ -37,7 +40,11 @@ class NewSegments:
         header = Header(self._version, base, salt, now_ms - 1 if self._checked else 0)
         self._leftover = name
         writer = SegmentWriter(
-            self._directory, name, header.encode(), allocate_bytes=self._allocate_bytes
+            self._directory,
+            name,
+            header.encode(),
+            allocate_bytes=self._allocate_bytes,
+            size_max=size_max,
         )
         self._leftover = None
         return writer, Frames(header)

@@ -42,9 +42,10 @@ class Publisher:
         durable: End | None = None,
         clean: bool = False,
         begin: int | None = None,
+        staged: bool | None = None,
         sync: bool = False,
     ) -> None:
-        """Writes a new mark; without `durable` or `begin` the old one stays."""
+        """Writes a new mark; without `durable`, `begin` or `staged` the old one stays."""
         old = self.tail
         if durable is None:
             durable = End(old.durable, old.segment, old.position, old.salt)
@@ -61,6 +62,7 @@ class Publisher:
             old.starts,
             old.begin if begin is None else begin,
             durable.salt,
+            old.staged if staged is None else staged,
         )
         self.synced = False
         try:

@@ -11,22 +11,29 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from forebay.errors import Damaged, InvalidOption, NotAQueue
-from forebay.formats.consumers import decode_index
 from forebay.formats.fflg import Frames, decode_header
 from forebay.frames import Damage
 from forebay.kernels.records import Record
 from forebay.queues.consumer import Start
 from forebay.queues.directory_reader import DirectoryReader
-from forebay.queues.positions import INDEX
-from forebay.queues.recovery import find_end
+from forebay.queues.positions import read_positions
+from forebay.queues.recovery import (
+    STAGED_DAMAGE,
+    look,
+    staged_batches,
+    staged_fits,
+    staging_damage,
+)
 from forebay.queues.scanner import RecordBatch, Scanner, Taking, list_segments
-from forebay.storage.atomic import CheckedFile
 from forebay.storage.cursors import read_cursors
+from forebay.storage.filesystem import is_owned
 from forebay.storage.segments import SegmentList
 from forebay.storage.staging import NAME as STAGING
 from forebay.storage.staging import Staged, read_staged
 from forebay.storage.tail import NAME as TAIL
 from forebay.storage.tail import Tail
+
+_LOOKS_MAX = 100
 
 
 class LogReader(DirectoryReader):
@@ -34,18 +41,72 @@ class LogReader(DirectoryReader):
 
     def refresh(self) -> None:
         """Looks again at what is there."""
-        # The staging buffer before the files: what leaves it meanwhile is in the files then.
-        staged = read_staged(self._directory)
-        self.tail: Tail | None = self._read_tail(TAIL)
-        self.segments: SegmentList = list_segments(self._directory)
-        if self.tail is None and not self.segments.bases:
+        staged, tail = self._look()
+        if tail is None and not self.segments.bases and TAIL not in self._directory.names():
             raise NotAQueue(f"{self.path} is not a log: it has neither segments nor a tail")
-        self.written = find_end(self._filesystem, self._directory, self.tail)
-        self.durable = self.tail.durable if self.tail is not None else self.written
-        self._staged = None if staged is None else self._staged_batch(staged)
-        self.end = self.written + (len(self._staged.values) if self._staged else 0)
+        view = look(
+            self._filesystem,
+            self._directory,
+            self.segments,
+            tail,
+            staged=staged,
+            behind=tail is not None and not tail.clean and is_owned(self.path) is False,
+        )
+        self.tail: Tail | None = view.tail
+        self.written = view.end
+        self.durable = view.tail.durable if view.tail is not None else view.end
+        self._sure = view.sure
+        self._beyond = [*view.damage, *self._staging_damage(view.tail, staged)]
+        self._staged: list[RecordBatch] = []
+        clean = view.tail is not None and view.tail.clean
+        if staged is not None and not clean and staged_fits(self._directory, staged):
+            self._staged = list(self._staged_batches(staged))
+        self.end = self.written
+        for batch in self._staged:
+            self.end = batch.offset + len(batch.values)
         # A segment behind a gap does not count: recovery will set it aside.
         self.begin = min([*self.segments.bases[:1], self.written])
+        if view.begin is not None:
+            self.begin = self.segments.begin = min(view.begin, self.written)
+
+    def _look(self) -> tuple[Staged | None, Tail | None]:
+        """Takes one look at the staging buffer, the mark and the list of segments.
+
+        An owner that trims says so in the mark first, and one that begins to write takes the clean
+        mark away first: a list between two marks that agree is true.
+        """
+        staged, tail = None, None
+        for _ in range(_LOOKS_MAX):
+            # The staging buffer before the files: what leaves it meanwhile is in the files then.
+            staged = self._read_staged()
+            tail = self._read_tail(TAIL)
+            self.segments: SegmentList = list_segments(self._directory)
+            again = self._read_tail(TAIL)
+            if tail is None or again is None:
+                break
+            if (tail.begin, tail.clean, tail.queue_id) == (
+                again.begin,
+                again.clean,
+                again.queue_id,
+            ):
+                break
+        return staged, tail
+
+    def _staging_damage(self, tail: Tail | None, staged: Staged | None) -> list[Damage]:
+        """Says what the staging buffer has lost, if nobody has changed it meanwhile."""
+        if tail is None:
+            return []
+        boot_id = self._filesystem.boot_id()
+        damage = staging_damage(self._directory, tail, staged, boot_id)
+        if damage is None or self._read_staged() != staged or self._read_tail(TAIL) != tail:
+            return []
+        return [damage]
+
+    def _read_staged(self) -> Staged | None:
+        try:
+            return read_staged(self._directory)
+        except Damaged:
+            return None
 
     def __len__(self) -> int:
         return self.end - self.begin
@@ -56,13 +117,27 @@ class LogReader(DirectoryReader):
         """Gives batches of records and, in its place, each damage."""
         first = self.resolve(start)
         stop = self.end if end is None else min(end, self.end)
-        scanner = Scanner(self._directory, self.segments, frames)
+        scanner = Scanner(self._directory, self.segments, frames, self._begin_now)
         try:
-            yield from scanner.scan(first, min(stop, self.written), self.durable)
+            yield from scanner.scan(first, min(stop, self.written), self._sure)
         finally:
             scanner.close()
-        if self._staged is not None and first < stop and stop > self.written:
-            yield self._staged.since(first).until(stop)
+        if stop >= self.end:
+            yield from self._beyond
+        sure = max(first, self.written)
+        for batch in self._staged:
+            if first < stop and sure < batch.offset:
+                yield Damage(
+                    f"{self.path}/{STAGING}",
+                    *(batch.position, 0, STAGED_DAMAGE, False, sure, batch.offset - sure),
+                )
+            sure = batch.offset + len(batch.values)
+            if first < min(stop, sure) and batch.offset < stop:
+                yield batch.since(first).until(stop)
+
+    def _begin_now(self) -> int | None:
+        tail = self._read_tail(TAIL)
+        return None if tail is None else tail.begin
 
     def batches(
         self, start: Start = "earliest", end: int | None = None, frames: Taking = Frames
@@ -108,12 +183,11 @@ class LogReader(DirectoryReader):
         )
 
     def consumers(self) -> dict[str, int]:
-        """Gives the saved places of the owner's consumers."""
-        data, sound = CheckedFile(self._directory, INDEX).read()
-        path = f"{self.path}/{INDEX}"
-        if not sound:
-            raise Damaged(Damage(path, 0, len(data), "does not match its checksum"))
-        return decode_index(data, path)
+        """Returns the saved places of the owner's consumers; raises `Damaged` if they are lost."""
+        places, damage = read_positions(self._directory)
+        if damage is not None:
+            raise Damaged(damage)
+        return places
 
     def cursors(self) -> dict[str, int]:
         """Gives the saved places of readers in other processes."""
@@ -125,23 +199,37 @@ class LogReader(DirectoryReader):
     def _offset_at(self, time_ms: int) -> int:
         scanner = Scanner(self._directory, self.segments)
         try:
-            found = scanner.offset_at(time_ms, self.written, self.durable)
+            found = scanner.offset_at(time_ms, self.written, self._sure)
         finally:
             scanner.close()
-        if found < self.written or self._staged is None or self._staged.times is None:
+        if found < self.written:
             return found
-        staged = self._staged
-        older = sum(1 for ms in self._staged.times if staged.epoch_ms + ms < time_ms)
-        return staged.offset + older
+        for batch in self._staged:
+            older = sum(1 for ms in batch.times or () if batch.epoch_ms + ms < time_ms)
+            if older < len(batch.values):
+                return batch.offset + older
+        return self.end
 
-    def _staged_batch(self, staged: Staged) -> RecordBatch | None:
-        """The staged records that are not in the files; None behind a gap."""
-        header = decode_header(staged.header, f"{self.path}/{STAGING}")
-        times: list[int] = []
-        values, _ = Frames(header).scan(staged.frames, 0, staged.index, 2**62, times)
-        first = header.base_offset + staged.index
-        if first > self.written or first + len(values) <= self.written:
-            return None
-        frame_bytes = header.layout.frame_bytes
-        batch = RecordBatch(first, values, times, header.epoch_ms, STAGING, 0, frame_bytes)
-        return batch.since(self.written)
+    def _staged_batches(self, staged: Staged) -> Iterator[RecordBatch]:
+        """The staged records that are not in the files."""
+        path = f"{self.path}/{STAGING}"
+        header = decode_header(staged.header, path)
+        trusted = self.tail is None or self.tail.boot_id == self._filesystem.boot_id()
+        end = self.written
+        for batch in staged_batches(staged, path):
+            first = header.base_offset + batch.index
+            if first + len(batch.values) <= end:
+                continue
+            if first > end and not trusted:
+                # After a power cut, what is behind a gap was not durable.
+                return
+            yield RecordBatch(
+                first,
+                batch.values,
+                batch.times,
+                header.epoch_ms,
+                STAGING,
+                batch.position,
+                header.layout.frame_bytes,
+            ).since(end)
+            end = first + len(batch.values)

@@ -21,11 +21,13 @@ from forebay.errors import (
 )
 from forebay.formats.fflg import (
     HEADER_BYTES_MAX,
+    OFFSET_MAX,
     Frames,
     Header,
     decode_header,
     parse_segment_name,
     repair_header,
+    segment_name,
 )
 from forebay.frames import Damage
 from forebay.kernels.records import Record, make_records
@@ -34,6 +36,10 @@ from forebay.storage.filesystem import Directory
 from forebay.storage.readable import open_readable
 from forebay.storage.segments import SegmentList, check_base, scan_segment
 
+# What opening a segment raises that cannot be read; `damage_of` makes damage of it.
+UNREADABLE = (Damaged, NotAQueue, UnsupportedVersion)
+# The reason of a damage that is a whole file.
+MISSING = "the segment is missing"
 # How the records of a segment are taken: as objects, or as columns (`columns.py`).
 Taking = Callable[[Header], Frames]
 
@@ -121,11 +127,17 @@ class Scanner:
     """Walks over the records of a directory."""
 
     def __init__(
-        self, directory: Directory, segments: SegmentList, frames: Taking = Frames
+        self,
+        directory: Directory,
+        segments: SegmentList,
+        frames: Taking = Frames,
+        begin: Callable[[], int | None] = lambda: None,
     ) -> None:
+        """`begin` tells from where on records must be there by now; None: nobody knows."""
         self._directory = directory
         self._segments = segments
         self._frames = frames
+        self._begin_now = begin
         self._open: OpenSegment | None = None
         self._place = (-1, 0, 0)
 
@@ -138,9 +150,12 @@ class Scanner:
 
         Records below `durable` must be there; what does not verify above it is a torn end.
         """
+        end = min(end, OFFSET_MAX + 1)
         base = self._segments.containing(start)
-        if base is None and any(first < end for first in self._segments.bases[:1]):
-            raise Overtaken(self._directory.path, self._segments.bases[0] - start)
+        if base is None:
+            first = next(iter(self._segments.bases), None)
+            yield from self._before(first, start, end, durable)
+            base = first
         while base is not None and base < end:
             following = self._segments.after(base)
             stop = end if following is None else min(following, end)
@@ -182,14 +197,42 @@ class Scanner:
             self._open.file.close()
             self._open = None
 
+    def _before(
+        self, first: int | None, start: int, end: int, durable: int
+    ) -> Iterator[RecordBatch | Damage]:
+        """Tells what is wrong if there is no segment at `start`, but perhaps one after it."""
+        begin = self._segments.begin
+        if begin is None or start < begin:
+            left = first if begin is None else begin
+            if left is not None and start < left < end:
+                raise Overtaken(self._directory.path, left - start)
+            start = max(start, begin or 0)
+        stop = min(end, durable if first is None else first)
+        if begin is not None and start < stop:
+            path = f"{self._directory.path}/{self._name_of(begin)}"
+            yield Damage(path, 0, 0, MISSING, False, start, stop - start)
+
+    def _tell_missing(self, damage: Damage) -> Damage:
+        """Names the segment that may be missing, where one ends before the next begins."""
+        if damage.torn or damage.length or damage.offset is None:
+            return damage
+        missing = self._name_of(damage.offset)
+        return replace(damage, reason=f"{damage.reason}: it was cut, or {missing} is missing")
+
+    def _name_of(self, base: int) -> str:
+        """Returns the name that the segment of a base must have had."""
+        digits = max(map(len, self._segments.names.values()), default=0)
+        return f"{base:0{digits}x}" if digits > 10 else segment_name(base)
+
     def _scan_one(
         self, base: int, start: int, stop: int, sure: int
     ) -> Iterator[RecordBatch | Damage]:
         segment = self._segment(base)
         if isinstance(segment, Damage):
-            lost = max(0, sure - base)
+            first = max(base, start)
+            lost = max(0, sure - first)
             # A header that is cut off is an unfinished end only where no record is missed.
-            yield replace(segment, offset=base, count=lost, torn=segment.torn and not lost)
+            yield replace(segment, offset=first, count=lost, torn=segment.torn and not lost)
             return
         if segment.damage is not None and start <= base:
             yield segment.damage
@@ -206,7 +249,7 @@ class Scanner:
             if isinstance(item, Damage):
                 lost = base + (item.offset or 0)
                 if lost + (item.count or 1) > start:
-                    yield replace(item, offset=lost)
+                    yield self._tell_missing(replace(item, offset=lost))
                 continue
             index = item.index + len(item.values)
             self._place = (base, item.end_position, index)
@@ -241,18 +284,17 @@ class Scanner:
         try:
             name = self._segments.names[base]
             self._open = OpenSegment(self._directory, name, base, self._frames)
-        except Damaged as error:
-            return error.damage
-        except (NotAQueue, UnsupportedVersion) as error:
-            # Its first bytes are not a header: that costs this segment, not those behind it.
-            path = f"{self._directory.path}/{self._segments.names[base]}"
-            return Damage(path, 0, HEADER_BYTES_MAX, str(error).removeprefix(f"{path}: "))
+        except UNREADABLE as error:
+            # That costs this segment, not those behind it.
+            return damage_of(error, f"{self._directory.path}/{self._segments.names[base]}")
         except FileNotFoundError:
-            left = list_segments(self._directory).bases
-            if left and left[0] > base:
-                raise Overtaken(self._directory.path, left[0] - base) from None
+            begin = self._begin_now()
+            if begin is None:
+                begin = next(iter(list_segments(self._directory).bases), base)
+            if base < begin:
+                raise Overtaken(self._directory.path, begin - base) from None
             path = f"{self._directory.path}/{self._segments.names[base]}"
-            return Damage(path, 0, 0, "the segment is missing")
+            return Damage(path, 0, 0, MISSING)
         return self._open
 
     def _first_time_ms(self, base: int) -> int:
@@ -265,6 +307,15 @@ class Scanner:
             version = segment.frames.header.version
             raise InvalidOption(f"{segment.path} is of version {version}, which has no times")
         return segment.frames.header.epoch_ms + 1
+
+
+def damage_of(error: Exception, path: str) -> Damage:
+    """Returns what keeps a segment from being read, as damage."""
+    if isinstance(error, Damaged):
+        return error.damage
+    if isinstance(error, FileNotFoundError):
+        return Damage(path, 0, 0, MISSING)
+    return Damage(path, 0, HEADER_BYTES_MAX, str(error).removeprefix(f"{path}: "))
 
 
 def list_segments(directory: Directory) -> SegmentList:

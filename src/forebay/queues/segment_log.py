@@ -47,7 +47,7 @@ class SegmentLog:
         self.lock = threading.Lock()
         self.changes = Changes(self.lock)
         self.written = tail.written
-        self._place = End(tail.written, tail.segment, tail.position)
+        self._place = End(tail.written, tail.segment, tail.position, tail.salt)
         self._last_ms = tail.time_ms
         self.commit = GroupCommit(self._sync_files, tail.durable)
         self._writer: SegmentWriter | None = None
@@ -63,7 +63,7 @@ class SegmentLog:
 
     @property
     def used_bytes(self) -> int:
-        """What all segments take, without preallocated space."""
+        """What all segments take, without preallocated space that the next records go to."""
         return sum(self._segments.sizes.values()) + (self._writer.end if self._writer else 0)
 
     def check(self) -> None:
@@ -91,21 +91,25 @@ class SegmentLog:
         self.sealed.append(self._writer)
         self._writer = self._frames = None
 
-    def sync_now(self) -> None:
-        """Makes everything in the files durable with the lock held: nothing comes after it."""
+    def sync_now(self, *, begin: int | None = None) -> None:
+        """Makes everything in the files durable with the lock held: nothing comes after it.
+
+        `begin` goes on record with it.
+        """
         try:
             for segment in [*self.sealed, *([self._writer] if self._writer else [])]:
                 segment.sync()
         except OSError as error:
             self.fail(error)
             raise
-        self.publish(durable=self._place, sync=True)
+        self.publish(durable=self._place, sync=True, begin=begin)
         self.commit.advance(self._place.offset)
 
-    def adopted(self, base: int, end: int, position: int, time_ms: int) -> None:
-        """Takes note of durable segments that were put behind the end. Lock held."""
+    def adopted(self, place: End, time_ms: int) -> None:
+        """Takes note of durable segments that were put after the end. Lock held."""
+        end = place.offset
         self.written = end
-        self._place = End(end, base, position)
+        self._place = place
         self._last_ms = max(self._last_ms, time_ms)
         self.publish(durable=self._place, sync=True)
         self.commit.advance(end)
@@ -155,7 +159,11 @@ class SegmentLog:
         if self.publisher.tail.clean:
             # Before anything is acknowledged: a clean mark would hide it after a power cut.
             self.publish(sync=True)
-        self._writer, self._frames = self._new_segments.create(self.written, now_ms)
+        size_max = self._options.segment_bytes
+        if self._options.max_bytes is not None:
+            # Space that is set aside counts: the disk never holds more than the limit.
+            size_max = min(size_max, self._options.max_bytes - self.used_bytes)
+        self._writer, self._frames = self._new_segments.create(self.written, now_ms, size_max)
         self._segments.add(self.written, self._writer.name)
         try:
             # After a power cut, what is acknowledged from here on must have a name.
@@ -175,7 +183,9 @@ class SegmentLog:
             if writer.broken:
                 self.fail(error)
             raise
-        self._place = End(self._place.offset + count, self._segments.bases[-1], writer.end)
+        assert self._frames is not None
+        offset, salt = self._place.offset + count, self._frames.header.salt
+        self._place = End(offset, self._segments.bases[-1], writer.end, salt)
 
     def _sync_files(self) -> int:
         """Syncs all that is written; led by one thread at a time, without the lock."""
@@ -203,11 +213,25 @@ class SegmentLog:
         return end.offset
 
     def publish(
-        self, *, durable: End | None = None, clean: bool = False, sync: bool = False
+        self,
+        *,
+        durable: End | None = None,
+        clean: bool = False,
+        begin: int | None = None,
+        staged: bool | None = None,
+        sync: bool = False,
     ) -> None:
-        """Tells where the end is. Lock held."""
+        """Tells where the end is, and where the beginning if that has changed. Lock held."""
         written = self.written
         if self._always:
             # Nothing is readable before it is durable.
             written = durable.offset if durable is not None else self.publisher.tail.durable
-        self.publisher.publish(written, self._last_ms, durable=durable, clean=clean, sync=sync)
+        self.publisher.publish(
+            written,
+            self._last_ms,
+            durable=durable,
+            clean=clean,
+            begin=begin,
+            staged=staged,
+            sync=sync,
+        )

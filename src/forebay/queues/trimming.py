@@ -29,20 +29,19 @@ class Trimmer:
         segments: SegmentList,
         positions: Positions,
         options: LogOptions,
-        end: int,
     ) -> None:
-        """`end` is the offset of the first record if there is no segment."""
         self._directory = directory
         self._segments = segments
         self._positions = positions
         self._options = options
-        self._first_empty = end
+        self._untold: list[int] = []
         self.dropped_records = 0
 
     @property
     def begin(self) -> int:
-        """The offset of the oldest record that is there."""
-        return next(iter(self._segments.bases), self._first_empty)
+        """The offset of the oldest record that must be there."""
+        assert self._segments.begin is not None
+        return self._segments.begin
 
     def trim(self, writer: LogWriter) -> int:
         """Removes the segments that all consumers and cursors are past; gives how many records."""
@@ -75,6 +74,26 @@ class Trimmer:
             writer.changes.wait(1.0)
             writer.check()
 
+    def respect_limit(self, writer: LogWriter) -> None:
+        """Drops what is above the limit, if the user said so: it may have been set anew."""
+        limit = self._options.max_bytes
+        if limit is None or self._options.when_full != "drop_oldest":
+            return
+        while writer.used_bytes > limit and (
+            self._trim_if_sound(writer) or self._drop_oldest(writer)
+        ):
+            pass
+
+    def tell(self) -> None:
+        """Logs what was dropped; called without the lock, which a handler of messages may want."""
+        while self._untold:
+            try:
+                count = self._untold.pop(0)
+            except IndexError:
+                return
+            path = self._directory.path
+            _logger.warning("%s is full: the %d oldest records were dropped", path, count)
+
     def _trim_if_sound(self, writer: LogWriter) -> int:
         try:
             return self.trim(writer)
@@ -82,13 +101,13 @@ class Trimmer:
             # Whether somebody still reads is not known: nothing is trimmed, the rest goes on.
             return 0
 
-    def _drop_oldest(self, writer: LogWriter) -> None:
+    def _drop_oldest(self, writer: LogWriter) -> int:
         if len(self._segments.bases) < 2:
             writer.roll()
         count = self._remove_first(writer, 1)
         self.dropped_records += count
-        path = self._directory.path
-        _logger.warning("%s is full: the %d oldest records were dropped", path, count)
+        self._untold.append(count)
+        return count
 
     def _remove_first(self, writer: LogWriter, count: int) -> int:
         if count == 0:
@@ -96,18 +115,18 @@ class Trimmer:
         bases = self._segments.bases
         following = bases[count] if count < len(bases) else writer.written
         removed = following - bases[0]
+        # On record before the first unlink: a first segment that is missing above it is damage,
+        # and one that comes back below it after a power cut is not taken for the beginning.
         if writer.commit.durable < following:
             # Segments that come back after a power cut must be whole.
-            writer.sync_now()
+            writer.sync_now(begin=following)
         else:
-            writer.publish(sync=True)
-        self._first_empty = following
+            writer.publish(sync=True, begin=following)
+        self._segments.begin = following
         for name in [self._segments.names[base] for base in bases[:count]]:
             with contextlib.suppress(FileNotFoundError):
                 self._directory.unlink(name)
             self._segments.drop_first(1)
-            # A power cut may take the unlinks in any order: one that is left before a gap would
-            # look like damage.
-            self._directory.sync()
+        self._directory.sync()
         keep_reserve(self._directory)
         return removed

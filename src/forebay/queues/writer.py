@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from forebay.clock import Clock
-from forebay.errors import Closed
-from forebay.formats.fflg import MS_MAX
+from forebay.errors import Closed, Full
+from forebay.formats.fflg import MS_MAX, OFFSET_MAX
 from forebay.queues.capacity import check_values
 from forebay.queues.chunk import Chunk
 from forebay.queues.options import LogOptions
@@ -25,6 +25,8 @@ from forebay.storage.tail import Tail, TailFile
 
 _UNSYNCED_SEGMENTS_MAX = 4
 _BUFFER_BYTES = 1 << 20
+# More records than a process can append.
+_FAR = 2**48
 
 
 class LogWriter(SegmentLog):
@@ -50,7 +52,9 @@ class LogWriter(SegmentLog):
         super().__init__(filesystem, directory, segments, tail_file, tail, options, version)
         self._clock = clock
         self._make_room = make_room
-        self._bounded = options.max_bytes is not None
+        # Near the last offset every append is looked at; elsewhere none can reach it.
+        self._ending = tail.written > OFFSET_MAX - _FAR
+        self._bounded = options.max_bytes is not None or self._ending
         self._mapped = options.mapped and directory.maps
         self._buffer = memoryview(bytearray())
         self._pending = Pending()
@@ -97,6 +101,9 @@ class LogWriter(SegmentLog):
             self._make_room(size + segments * self._layout.header_bytes)
             self.drain()
             first = self.written
+            if first + len(values) > OFFSET_MAX + 1:
+                left = OFFSET_MAX + 1 - first
+                raise Full(f"offsets end at {OFFSET_MAX}: {left} are left; nothing was written")
             done = 0
             while done < len(values):
                 done += self._append_some(values, done)
@@ -110,28 +117,37 @@ class LogWriter(SegmentLog):
             self._help_sync()
         return first
 
-    @unbroken
     def _append_durable(self, value: object) -> int:
         """Appends one record and waits for its sync; -1 if it takes more than that."""
+        added = self._add_pending(value)
+        if added is None:
+            return -1
+        offset, epoch = added
+        # Nothing is half changed here: an interrupt leaves the record to the next sync.
+        self.commit.wait(offset + 1, epoch)
+        return offset
+
+    @unbroken
+    def _add_pending(self, value: object) -> tuple[int, int] | None:
+        """Encodes one record for the next commit; returns its offset and epoch."""
         with self.lock:
             writer, frames = self._writer, self._frames
             if type(value) is not bytes or writer is None or frames is None or self._bounded:
-                return -1
+                return None
             self.check()
             now_ms = max(self._clock.now_ms(), self._last_ms, frames.header.epoch_ms + 1)
             ms = now_ms - frames.header.epoch_ms
             if (ms > MS_MAX and self._layout.checked) or (
                 not value and self._layout.zero_size_ends
             ):
-                return -1
+                return None
             offset, epoch = self.written, self.commit.epoch
             room = self._options.segment_bytes - writer.end
             if not self._pending.add(frames, value, offset - frames.header.base_offset, ms, room):
-                return -1
+                return None
             self.written = offset + 1
             self._last_ms = now_ms
-        self.commit.wait(offset + 1, epoch)
-        return offset
+            return offset, epoch
 
     def sync(self) -> None:
         """Makes all that was appended durable."""
@@ -154,8 +170,8 @@ class LogWriter(SegmentLog):
                 self._write(frames, count)
             self.written += count
             self._last_ms = chunk.last_ms
-            self.publish()
             self.changes.announce()
+        self.publish(staged=False)
         chunk.done()
 
     @unbroken
@@ -230,7 +246,7 @@ class LogWriter(SegmentLog):
     def _begin_chunk(self, value: bytes, *, anew: bool) -> bool:
         """Opens the staging buffer for a record; False if it does not fit there. Lock held."""
         size = check_values([value], self._layout, self._options.segment_bytes)
-        if size > self._options.staging_bytes - HEADER_BYTES:
+        if size > self._options.staging_bytes - HEADER_BYTES or self._ending:
             return False
         if self._chunk is not None and self._chunk.has_room(size) and not anew:
             return True
@@ -249,6 +265,8 @@ class LogWriter(SegmentLog):
         )
         index = self.written - frames.header.base_offset
         self._chunk.begin(frames, index, room, self._last_ms)
+        # Before the first is acknowledged: a buffer that is missing then is damage.
+        self.publish(staged=True)
         self.put = self._chunk.put
         return True
 
@@ -257,6 +275,7 @@ class LogWriter(SegmentLog):
         if len(self.sealed) > _UNSYNCED_SEGMENTS_MAX:
             self.commit.wait(self.written, self.commit.epoch)
 
+    @unbroken
     def write_pending(self) -> None:
         """Writes what durable appends left in the buffer; on an error all of them get it."""
         if not self._pending.count:

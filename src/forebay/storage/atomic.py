@@ -4,41 +4,38 @@
 after a crash the name has the old bytes or the new ones. A `reserve` file keeps some space back:
 when the disk is full it is given up, so that a consumer's position can still be saved and trimming
 can make room.
-
-`CheckedFile` guards a file whose format has no checksum by a two-slot file `NAME-check` that holds
-the CRC of the present content and of the next one; rebuildable by a write.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import struct
 from collections.abc import Callable
 from typing import TypeVar
 
-from forebay.kernels.checksum import crc32
+from forebay.errors import NotAQueue
 from forebay.storage.filesystem import Directory, write_all
-from forebay.storage.slots import SlotFile
 
 RESERVE = "reserve"
 TEMPORARY = ".new"
 RESERVE_BYTES = 64 * 1024
-_MAGIC = b"FBCK"
 _Result = TypeVar("_Result")
-# crc32 of the present content 4 | of the next one 4
-_CHECK = struct.Struct(">II")
 
 
 def replace(directory: Directory, name: str, data: bytes) -> None:
     """Replaces a file whole; durable on return."""
-    _with_reserve(directory, lambda: _replace(directory, name, data))
+    with_reserve(directory, lambda: _replace(directory, name, data))
 
 
 def keep_reserve(directory: Directory) -> None:
     """Sets space aside, if there is any and it is not there yet."""
-    with contextlib.suppress(FileNotFoundError):
+    try:
         directory.open(RESERVE).close()
+        return
+    except FileNotFoundError:
+        pass
+    except (OSError, NotAQueue):
+        # Something else stands in its place; a queue does without.
         return
     file = directory.create(RESERVE)
     try:
@@ -62,56 +59,6 @@ def read_small(directory: Directory, name: str) -> bytes | None:
         file.close()
 
 
-class CheckedFile:
-    """A file that is replaced whole and checked by a second one. Called with the lock held."""
-
-    def __init__(self, directory: Directory, name: str) -> None:
-        self._directory = directory
-        self._name = name
-        self._check: SlotFile | None = None
-
-    def read(self) -> tuple[bytes, bool]:
-        """Gives the content (empty if there is no file) and whether it is what was written.
-
-        Without a check file, as other programs leave it, the content is taken as it is.
-        """
-        data = read_small(self._directory, self._name) or b""
-        check = self._open_check(write=False)
-        if check is None:
-            return data, True
-        payload = check.payload
-        check.close()
-        # A file that somebody removed is no file, whatever the check says: it starts anew. A check
-        # without a good slot was just being made, for a file that had none.
-        return data, not data or payload is None or crc32(data) in _CHECK.unpack(payload)
-
-    def write(self, data: bytes) -> None:
-        """Replaces the content; durable on return, and whole whenever the power goes."""
-        if self._check is None:
-            self._check = self._open_check(write=True)
-        present = read_small(self._directory, self._name) or b""
-        payload = _CHECK.pack(crc32(present), crc32(data))
-        if self._check is None:
-            name = f"{self._name}-check"
-            self._check = _with_reserve(
-                self._directory, lambda: SlotFile.create(self._directory, name, _MAGIC, payload)
-            )
-        else:
-            self._check.write(payload)
-            self._check.sync()
-        replace(self._directory, self._name, data)
-
-    def close(self) -> None:
-        """Closes the check file."""
-        if self._check is not None:
-            self._check.close()
-            self._check = None
-
-    def _open_check(self, *, write: bool) -> SlotFile | None:
-        name = f"{self._name}-check"
-        return SlotFile.open(self._directory, name, _MAGIC, _CHECK.size, write=write)
-
-
 def _replace(directory: Directory, name: str, data: bytes) -> None:
     temporary = name + TEMPORARY
     with contextlib.suppress(FileNotFoundError):
@@ -130,7 +77,7 @@ def _replace(directory: Directory, name: str, data: bytes) -> None:
     directory.sync()
 
 
-def _with_reserve(directory: Directory, action: Callable[[], _Result]) -> _Result:
+def with_reserve(directory: Directory, action: Callable[[], _Result]) -> _Result:
     """Does something that needs a little space; on a full disk the reserve makes it."""
     try:
         return action()
@@ -143,6 +90,6 @@ def _with_reserve(directory: Directory, action: Callable[[], _Result]) -> _Resul
 def _give_up_reserve(directory: Directory) -> bool:
     try:
         directory.unlink(RESERVE)
-    except FileNotFoundError:
+    except (FileNotFoundError, IsADirectoryError):
         return False
     return True

@@ -10,7 +10,7 @@ import re
 import struct
 from collections.abc import Iterator
 
-from forebay.errors import InvalidOption, Locked
+from forebay.errors import InvalidOption, Locked, NotAQueue
 from forebay.storage.filesystem import Directory
 from forebay.storage.slots import SlotFile
 
@@ -75,9 +75,17 @@ def read_cursors(queue: Directory) -> Iterator[tuple[str, int]]:
         directory = queue.directory(DIRECTORY)
     except FileNotFoundError:
         return
+    except OSError:
+        # Something else stands in its place: nobody knows who reads.
+        yield DIRECTORY, 0
+        return
     try:
         for name in sorted(directory.names()):
-            slots = SlotFile.open(directory, name, _MAGIC, _PAYLOAD.size, write=False)
+            try:
+                slots = SlotFile.open(directory, name, _MAGIC, _PAYLOAD.size, write=False)
+            except (OSError, NotAQueue):
+                yield name, 0
+                continue
             if slots is None:
                 continue
             # Closed before it is given: who looks at the first only leaves nothing open.

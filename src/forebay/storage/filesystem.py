@@ -477,6 +477,16 @@ def read_private(path: str, size_max: int) -> bytes:
         os.close(descriptor)
 
 
+def is_owned(path: str) -> bool | None:
+    """Says whether a process holds the lock of a directory; None if the system does not tell."""
+    if not os.access("/proc/locks", os.R_OK):
+        return None
+    try:
+        return lock_owner(os.stat(path)) is not None
+    except OSError:
+        return None
+
+
 def lock_owner(status: os.stat_result) -> int | None:
     """Finds the process that holds the lock; the kernel lists it by device and inode."""
     wanted = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"

@@ -18,7 +18,7 @@ import logging
 import re
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TypeVar
 
 from forebay.errors import Damaged, InvalidOption
@@ -159,9 +159,13 @@ def _read_manifest(inbox: Directory, name: str) -> Manifest | None:
 
 
 def read_ledger(queue: Directory) -> Ledger:
-    """Returns the ledger; an empty one if there is none. Raises `Damaged`."""
-    data = read_whole(queue, LEDGER)
-    return Ledger() if data is None else _decode(data, _ledger, f"{queue.path}/{LEDGER}")
+    """Returns the ledger, an empty one if there is none; raises `Damaged` if it cannot be read."""
+    try:
+        data = read_whole(queue, LEDGER)
+        return Ledger() if data is None else _decode(data, _ledger, f"{queue.path}/{LEDGER}")
+    except Damaged as error:
+        # It costs no record: at worst a batch comes twice.
+        raise Damaged(replace(error.damage, count=0)) from None
 
 
 def own_ledger(queue: Directory) -> Ledger:

@@ -66,6 +66,20 @@ class Losses:
         """How many losses nobody has marked as seen."""
         return sum(not loss.accepted for loss in self._losses.values())
 
+    def accepted(self, damage: Damage) -> bool:
+        """Says whether somebody has seen this damage already."""
+        loss = self._losses.get(_key(damage))
+        return loss is not None and loss.accepted
+
+    def of_file(self, name: str) -> Damage | None:
+        """Returns a loss of one file that nobody has seen; None if there is none."""
+        found = (
+            loss.damage
+            for (file, *_), loss in self._losses.items()
+            if file == name and not loss.accepted
+        )
+        return next(found, None)
+
     def note(self, damage: Damage, *, gone: bool = False) -> bool:
         """Remembers damage; says whether to raise it now.
 

@@ -163,6 +163,19 @@ def read_whole(directory: Directory, name: str, size_max: int = 1 << 30) -> byte
         file.close()
 
 
+def is_readable(directory: Directory, name: str) -> bool:
+    """Says whether every byte of a file can be read; `FileNotFoundError` if there is none."""
+    try:
+        file = open_readable(directory, name)
+    except Damaged:
+        return False
+    try:
+        file.pread(file.size(), 0)
+        return not file.holes
+    finally:
+        file.close()
+
+
 def why_unreadable(error: OSError) -> str:
     """Returns the reason of a damage that an error of the disk tells of."""
     return f"cannot be read: {os.strerror(error.errno or 0)}"

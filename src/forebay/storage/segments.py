@@ -25,6 +25,8 @@ _ALLOCATE_BYTES = 8 << 20
 # megabytes may stand for gigabytes, if its format compresses. Frames of up to half are found
 # wherever they lie.
 _WINDOW_BYTES = 128 << 20
+# No file has room for so many.
+_INDEX_MAX = 2**62
 # The size of a frame stands in its first bytes, in every format.
 _SIZE_BYTES = 4
 
@@ -66,10 +68,20 @@ class SegmentWriter:
     """
 
     def __init__(
-        self, directory: Directory, name: str, header: bytes, *, allocate_bytes: int
+        self,
+        directory: Directory,
+        name: str,
+        header: bytes,
+        *,
+        allocate_bytes: int,
+        size_max: int = 2**62,
     ) -> None:
-        """Creates the file with its header; the caller syncs the directory."""
+        """Creates the file with its header; the caller syncs the directory.
+
+        Space is allocated by `allocate_bytes` at a time, never beyond `size_max`.
+        """
         self._file = directory.create(name)
+        self._size_max = size_max
         self._allocate_bytes = min(allocate_bytes, _ALLOCATE_BYTES)
         self._allocated = 0
         self.name = name
@@ -120,15 +132,16 @@ class SegmentWriter:
         if self._allocate_bytes == 0 or self.end + size <= self._allocated:
             return
         start = max(self._allocated, self.end)
+        stop = max(min(start + self._allocate_bytes, self._size_max), self.end + size)
         try:
-            self._file.allocate(start, max(self._allocate_bytes, self.end + size - start))
+            self._file.allocate(start, stop - start)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EOPNOTSUPP):
                 raise
             # The little that is left may still do for the record: its own write decides.
             self._cut_back()
         else:
-            self._allocated = start + max(self._allocate_bytes, self.end + size - start)
+            self._allocated = stop
 
     def _cut_back(self) -> None:
         try:
@@ -145,6 +158,8 @@ class SegmentList:
         self.bases = sorted(named)
         self.names = dict(named)
         self.sizes: dict[int, int] = {}
+        # From where on records must be there; None: that is not on record.
+        self.begin: int | None = None
 
     def add(self, base: int, name: str) -> None:
         """Adds one behind the last."""
@@ -153,7 +168,9 @@ class SegmentList:
 
     def copy(self) -> SegmentList:
         """Gives a snapshot, for a reader that walks over it while segments come and go."""
-        return SegmentList(self.names)
+        snapshot = SegmentList(self.names)
+        snapshot.begin = self.begin
+        return snapshot
 
     def drop_last(self) -> None:
         """Forgets the last one."""
@@ -186,7 +203,7 @@ def scan_segment(
     position: int,
     index: int = 0,
     expected: int = 0,
-    limit: int = 2**62,
+    limit: int = _INDEX_MAX,
     chunk_bytes: int = CHUNK_BYTES,
 ) -> Iterator[Batch | Damage]:
     """Walks over a segment from a frame on, round all damage.
@@ -197,6 +214,9 @@ def scan_segment(
     """
     file = content if isinstance(content, Readable) else Readable(content)
     size = file.size()
+    limit = min(limit, _INDEX_MAX)
+    # A file may have been cut below where it was read to.
+    position = min(position, size)
     while index < limit:
         batch = _next_batch(file, codec, size, position, index, limit, chunk_bytes)
         if batch is not None:
@@ -264,7 +284,7 @@ def _judge(
         elif index >= expected:
             continue
         claimed = _claimed_size(file, codec, data, position) if start == 0 else None
-        found = _next_good(codec, data, rest, index, expected, limit, claimed)
+        found = _next_good(codec, data, rest, index, expected, limit, claimed, first=start == 0)
         if found is not None:
             passed, next_index, reason = start + found[0], found[1], found[2]
             reason = _why(file, position, passed) or reason
@@ -322,18 +342,22 @@ def _next_good(
     expected: int,
     limit: int,
     claimed: int | None,
+    *,
+    first: bool,
 ) -> tuple[int, int, str] | None:
     """Finds the good frame behind a bad one: how far on, its index, and what is wrong here.
 
-    `claimed` is what the bad one says that it takes, if it is at the start of the data.
+    `first` says that the bad one is at the start of the data, `claimed` what it says it takes.
     """
     if claimed is not None and claimed <= len(data):
         # A damaged blob leaves the size whole: the next frame is where it says.
         behind, _ = codec.scan(data, claimed, index + 1, 1, None)
         if behind or (claimed == rest and index + 1 == expected):
             return claimed, index + 1, "checksum does not match"
-    # The frame at 0 does not verify for its index, and leaves no room for another.
     found = codec.find(data, 0, index, limit)
+    if first and found is not None and found[0] == 0:
+        # It verifies only with zeros for what cannot be read.
+        found = codec.find(data, 1, index + 1, limit)
     return None if found is None else (*found, "no frame verifies here")
 
 

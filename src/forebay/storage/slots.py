@@ -34,6 +34,8 @@ class SlotFile:
         self._file = file
         self._magic = magic
         self._layouts = [(magic, payload_bytes), *older]
+        # Whether both slots verified at the last look: else the newest one may be lost.
+        self.whole = False
         try:
             self.sequence, self.payload = self._newest()
         except BaseException:
@@ -97,6 +99,18 @@ class SlotFile:
         write_all(self._file, head + _CRC.pack(crc32(head)), sequence % 2 * _STRIDE)
         self.sequence, self.payload = sequence, payload
 
+    def faults(self) -> list[str]:
+        """Says what in the file is no good slot: of a file that nobody writes to now."""
+        data = Readable(self._file).pread(self._file.size(), 0)
+        longest = _HEAD.size + _CRC.size + max(size for _, size in self._layouts)
+        found = []
+        for start in (0, _STRIDE):
+            if not any(_decode(data[start : start + _STRIDE], *each) for each in self._layouts):
+                found.append(f"the slot at byte {start} does not verify")
+        if any(data[longest:_STRIDE]) or len(data) > _STRIDE + longest:
+            found.append("there are bytes outside of its slots")
+        return found
+
     def sync(self) -> None:
         """Makes what was written durable."""
         self._file.sync()
@@ -118,6 +132,7 @@ class SlotFile:
             for layout in self._layouts
         ]
         good = [slot for slot in slots if slot is not None]
+        self.whole = len(good) == 2
         return max(good) if good else (0, None)
 
 

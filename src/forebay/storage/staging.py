@@ -26,6 +26,7 @@ from dataclasses import dataclass
 
 from forebay.kernels.checksum import crc32
 from forebay.storage.filesystem import Directory, Mapping, unmap, write_all
+from forebay.storage.readable import open_readable
 
 NAME = "staging"
 HEADER_BYTES = 96
@@ -84,10 +85,10 @@ def read_staged(directory: Directory) -> Staged | None:
     """Reads the chunk that is in the buffer now; None if there is none.
 
     Frames that a living owner is just writing do not verify and end the chunk: they are not
-    acknowledged yet.
+    acknowledged yet. Zeros stand for what cannot be read. Raises `Damaged` if it cannot be opened.
     """
     try:
-        file = directory.open(NAME)
+        file = open_readable(directory, NAME)
     except FileNotFoundError:
         return None
     try:

@@ -12,7 +12,7 @@ so an old one is still true, only low. Two checked slots (`slots.py`); payload, 
 | segment | 8 | base offset of the segment that the durable end is in |
 | position | 8 | where in it |
 | time | 8 | ms of the last record, so that times never fall |
-| flags | 4 | 1: closed cleanly, written = durable |
+| flags | 4 | 1: closed cleanly, written = durable; 2: records after `written` wait in `staging` |
 | incarnation | 4 | counts the times that offsets may have been lost and given out again |
 | starts | 8 × 8 | the offsets at which the last 8 incarnations began, newest first |
 | begin | 8 | offset of the oldest record that must be there; all ones: not on record |
@@ -40,6 +40,7 @@ _PAYLOAD_OLD = struct.Struct(">16s16s5QII8Q")
 _PAYLOAD = struct.Struct(">16s16s5QII8QQ8s")
 assert (_PAYLOAD_OLD.size, _PAYLOAD.size) == (144, 160)
 _CLEAN = 1
+_STAGED = 2
 _NOT_ON_RECORD = 2**64 - 1
 _NO_SALT = bytes(8)
 _OLDER = ((_MAGIC_OLD, _PAYLOAD_OLD.size),)
@@ -60,6 +61,7 @@ class Tail(NamedTuple):
     starts: tuple[int, ...] = (0,) * 8
     begin: int | None = None
     salt: bytes = b""
+    staged: bool = False
 
     def encode(self) -> bytes:
         """Gives the payload of a slot."""
@@ -71,7 +73,7 @@ class Tail(NamedTuple):
             self.segment,
             self.position,
             self.time_ms,
-            _CLEAN if self.clean else 0,
+            (_CLEAN if self.clean else 0) | (_STAGED if self.staged else 0),
             self.incarnation,
             *self.starts,
             _NOT_ON_RECORD if self.begin is None else self.begin,
@@ -89,7 +91,8 @@ class Tail(NamedTuple):
         marks = (written, durable, segment, position, time_ms, bool(flags & _CLEAN))
         begin = None if begin == _NOT_ON_RECORD else begin
         salt = b"" if salt == _NO_SALT else salt
-        return cls(queue_id, boot_id, *marks, count, tuple(starts), begin, salt)
+        staged = bool(flags & _STAGED)
+        return cls(queue_id, boot_id, *marks, count, tuple(starts), begin, salt, staged)
 
     def lost_since(self, incarnation: int, offset: int) -> bool:
         """Says whether a reader that stood at `offset` in an older incarnation missed records."""
@@ -139,6 +142,15 @@ class TailFile:
         self._slots.write(tail.encode())
         if sync:
             self._slots.sync()
+
+    @property
+    def whole(self) -> bool:
+        """Whether both marks verified at the last `read`: else the newest one may be lost."""
+        return self._slots.whole
+
+    def faults(self) -> list[str]:
+        """Says what in the file is no good mark: of a queue that nobody writes to now."""
+        return self._slots.faults()
 
     def sync(self) -> None:
         """Makes the last mark durable."""
