@@ -18,6 +18,7 @@ from forebay.queues.options import LogOptions
 from forebay.queues.pending import Pending
 from forebay.queues.segment_log import SegmentLog
 from forebay.queues.unbroken import unbroken
+from forebay.storage.commit import Epoch
 from forebay.storage.filesystem import Directory, Filesystem
 from forebay.storage.segments import SegmentList
 from forebay.storage.staging import HEADER_BYTES
@@ -128,7 +129,7 @@ class LogWriter(SegmentLog):
         return offset
 
     @unbroken
-    def _add_pending(self, value: object) -> tuple[int, int] | None:
+    def _add_pending(self, value: object) -> tuple[int, Epoch] | None:
         """Encodes one record for the next commit; returns its offset and epoch."""
         with self.lock:
             writer, frames = self._writer, self._frames
