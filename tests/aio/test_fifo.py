@@ -247,10 +247,12 @@ def test_peek_goes_over_the_entries_and_lets_them_stay(tmp_path: Path) -> None:
             assert entry is not None
             assert following is not None
             behind = await fifo.peek(after=last)
-            sizes = [len(fifo), fifo.capacity, fifo.capacity_for(68)]
-            return [entry.id == first, entry.ttl_seconds, following.value, behind, *sizes]
+            sizes = [len(fifo), fifo.capacity, fifo.capacity_bytes, fifo.capacity_for(68)]
+            seen = [entry.value async for entry in fifo]
+            return [entry.id == first, entry.ttl_seconds, following.value, behind, *sizes, seen]
 
-    assert asyncio.run(run()) == [True, 3_600, b"2", None, 3, 1_000, 10]
+    all_of_it = [b"1", b"2", b"3"]
+    assert asyncio.run(run()) == [True, 3_600, b"2", None, 3, None, 1_000, 10, all_of_it]
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import errno
 
 from forebay.kernels.entry import METADATA_BYTES
 from forebay.kernels.pusher import Pusher
-from forebay.queues import fifo_adoption, fifo_recovery, fifo_scanner
+from forebay.queues import fifo_adoption, fifo_recovery, fifo_scanner, fifo_staged
 from forebay.queues.fifo_adoption import _Copy
 from forebay.queues.fifo_bounds import Bounds, TapeEnd
 from forebay.queues.fifo_head import HeadFile, Lent
@@ -17,7 +17,6 @@ from forebay.queues.fifo_writer import FifoWriter
 from forebay.storage import filesystem, tape
 from forebay.storage.commit import GroupCommit
 from forebay.storage.staging import HEADER_BYTES
-from forebay.storage.tail import Tail, TailFile
 from forebay.storage.tape import TapeWriter
 from tests.crash.handles import ForgetfulDirectory
 from tests.crash.hunts import Bugs, Patch, cut_power, fail_calls
@@ -26,7 +25,7 @@ from tests.crash.log_bugs import batch_adopted_without_a_ledger
 
 
 def no_sync(patch: Patch) -> None:
-    patch.setattr(TapeWriter, "unsynced", property(lambda self: {}))
+    patch.setattr(TapeWriter, "begin_sync", lambda self: [])
 
 
 def no_directory_sync(patch: Patch) -> None:
@@ -43,6 +42,7 @@ def pop_returns_before_the_sync(patch: Patch) -> None:
 
 def files_go_before_the_head_is_durable(patch: Patch) -> None:
     patch.setattr(HeadFile, "commit", lambda self, head: None)
+    patch.setattr(HeadFile, "settle", lambda self: None)
 
 
 def files_go_that_the_mark_is_in(patch: Patch) -> None:
@@ -62,7 +62,7 @@ def lent_entries_not_noted(patch: Patch) -> None:
 
 
 def staged_entries_forgotten(patch: Patch) -> None:
-    patch.setattr(fifo_recovery, "read_staged", lambda directory: None)
+    patch.setattr(fifo_staged, "read_staged", lambda directory: None)
 
 
 def staged_entries_left_standing(patch: Patch) -> None:
@@ -85,7 +85,12 @@ def head_does_not_follow_the_copy(patch: Patch) -> None:
 
 def old_bytes_taken_for_a_copy(patch: Patch) -> None:
     def begin(self: Recovery) -> Place:
-        scanner = FifoScanner(self._directory, self._file_bytes, Bounds(self._directory))
+        scanner = FifoScanner(
+            self._directory,
+            self._file_bytes,
+            self.head.version,
+            Bounds(self._directory, self.head.version),
+        )
         for number in self.files:
             place = self.mark._replace(position=number * self._file_bytes)
             if place.position > self.mark.position and scanner.window(place, 2**62) is not None:
@@ -115,15 +120,6 @@ def short_write_ignored(patch: Patch) -> None:
     patch.setattr(tape, "write_all", write_some)
 
 
-def clean_mark_left_standing(patch: Patch) -> None:
-    original = TailFile.write
-
-    def write(self: TailFile, tail: Tail, *, sync: bool = False) -> None:
-        original(self, tail, sync=sync and tail.clean)
-
-    patch.setattr(TailFile, "write", write)
-
-
 def pushes_after_an_undecided_adoption(patch: Patch) -> None:
     patch.setattr(fifo_adoption, "may_be_decided", lambda directory: False)
 
@@ -145,11 +141,12 @@ def data_hash_not_looked_at(patch: Patch) -> None:
         number: int,
         last_id: int,
         limit: int,
+        version: bytes,
         ids: list[int] | None = None,
         ttls: list[int] | None = None,
     ) -> tuple[list[bytes], int, int]:
         values: list[bytes] = []
-        while limit > len(values) and data[position + 4 : position + 12] == b"FBENTRY1":
+        while limit > len(values) and data[position + 4 : position + 12] == version:
             size = int.from_bytes(data[position + 12 : position + 16], "little")
             last_id = int.from_bytes(data[position + 20 : position + 28], "little")
             if size > len(data) - position - METADATA_BYTES:
@@ -193,6 +190,5 @@ BUGS: Bugs = {
     "adopted files not synced": (adopted_files_not_synced, cut_power(FIFO, "adoption")),
     "ids start anew": (ids_start_anew, cut_power(FIFO, "singles")),
     "short write ignored": (short_write_ignored, fail_calls(FIFO, "rolling", None)),
-    "clean mark left standing": (clean_mark_left_standing, cut_power(FIFO, "closing")),
     "data hash not looked at": (data_hash_not_looked_at, cut_power(FIFO, "rolling", "os draining")),
 }

@@ -40,10 +40,14 @@ def read_tape(directory: Path) -> Iterator[tuple[int, int, bytes]]:
     if not tape.files:
         return
     position = min(tape.files) * tape.file_bytes
+    version = None
     while True:
         head = tape.take(position, 32)
         if head is not None and number_of(head[:4]) == binascii.crc32(head[4:]):
-            assert head[4:12] == b"FBENTRY1"
+            # One for the whole queue.
+            version = version or head[4:12]
+            assert head[4:12] == version
+            assert version[:4] == b"FBE2"
             data = tape.take(position + 32, number_of(head[12:16]))
             assert data is not None
             assert number_of(head[28:32]) == binascii.crc32(data)

@@ -17,20 +17,20 @@ from forebay.formats.entry import (
     decode_entry,
     encode_entry,
     file_name,
-    make_id,
     parse_file_name,
 )
+from tests.formats.entries import VERSION, make_id
 
 ENTRY = Entry(70_000, make_id(1_700_000_000_000, 70_000), 60, b"some data")
 
 
 def test_the_metadata_is_what_the_seed_says() -> None:
-    data = encode_entry(ENTRY)
+    data = encode_entry(ENTRY, VERSION)
 
     found, version, size, ttl, entry_id, data_hash = struct.unpack_from("<I8sIIQI", data)
     assert len(data) == 32 + 9
     assert (found, data_hash) == (zlib.crc32(data[4:32]), zlib.crc32(b"some data"))
-    assert (version, size, ttl, entry_id) == (b"FBENTRY1", 9, 60, ENTRY.id)
+    assert (version, size, ttl, entry_id) == (VERSION, 9, 60, ENTRY.id)
 
 
 def test_an_id_tells_the_time_and_the_low_bits_of_the_number() -> None:
@@ -53,44 +53,46 @@ def test_an_entry_comes_back_as_it_was(
 ) -> None:
     entry = Entry(offset, make_id(time_ms, offset), ttl, value)
 
-    data = before + encode_entry(entry) + b"more"
+    data = before + encode_entry(entry, VERSION) + b"more"
 
-    assert decode_entry(data, len(before), offset, "t") == (entry, len(data) - 4)
+    assert decode_entry(data, len(before), offset, "t", VERSION) == (entry, len(data) - 4)
 
 
 def test_an_entry_that_is_cut_at_any_byte_is_damaged() -> None:
-    data = encode_entry(ENTRY)
+    data = encode_entry(ENTRY, VERSION)
 
     for size in range(len(data)):
         with pytest.raises(Damaged, match=r"cut off|does not match"):
-            decode_entry(data[:size], 0, ENTRY.offset, "t")
+            decode_entry(data[:size], 0, ENTRY.offset, "t", VERSION)
 
 
 def test_any_flipped_bit_is_seen() -> None:
-    data = encode_entry(ENTRY)
+    data = encode_entry(ENTRY, VERSION)
 
     for bit in range(8 * len(data)):
         flipped = bytearray(data)
         flipped[bit // 8] ^= 1 << bit % 8
         with pytest.raises(Damaged):
-            decode_entry(bytes(flipped), 0, ENTRY.offset, "t")
+            decode_entry(bytes(flipped), 0, ENTRY.offset, "t", VERSION)
 
 
 def test_an_entry_of_another_number_or_version_is_refused_by_name() -> None:
-    data = encode_entry(ENTRY)
+    data = encode_entry(ENTRY, VERSION)
     other = b"FBENTRY9" + data[12:32]
 
     with pytest.raises(Damaged, match="it is not entry 70001"):
-        decode_entry(data, 0, ENTRY.offset + 1, "t")
-    with pytest.raises(Damaged, match="unknown version b'FBENTRY9'"):
-        decode_entry(struct.pack("<I", zlib.crc32(other)) + other, 0, ENTRY.offset, "t")
+        decode_entry(data, 0, ENTRY.offset + 1, "t", VERSION)
+    with pytest.raises(Damaged, match="of version b'FBENTRY9', which this program does not read"):
+        decode_entry(struct.pack("<I", zlib.crc32(other)) + other, 0, ENTRY.offset, "t", VERSION)
 
 
 def test_a_size_that_lies_allocates_nothing() -> None:
-    checked = struct.pack("<8sIIQI", b"FBENTRY1", SIZE_MAX, 0, ENTRY.id, 0)
+    checked = struct.pack("<8sIIQI", VERSION, SIZE_MAX, 0, ENTRY.id, 0)
 
     with pytest.raises(Damaged, match="cut off"):
-        decode_entry(struct.pack("<I", zlib.crc32(checked)) + checked, 0, ENTRY.offset, "t")
+        decode_entry(
+            struct.pack("<I", zlib.crc32(checked)) + checked, 0, ENTRY.offset, "t", VERSION
+        )
 
 
 @pytest.mark.parametrize(

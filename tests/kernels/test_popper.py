@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import threading
 
-from forebay.formats.entry import Entry, encode_entry, make_id
+from forebay.formats.entry import Entry, encode_entry
 from forebay.kernels.entry import scan
 from forebay.kernels.popper import Popper
 from forebay.kernels.pusher import Pusher
 from forebay.queues.fifo_head import Head
+from tests.formats.entries import VERSION, make_id
 
 NOW_MS = 1_700_000_000_000
+ALL = 2**62
 
 
 class Now:
@@ -26,8 +28,8 @@ class Now:
 def make(now: Now, *, size: int = 4_000) -> tuple[bytearray, Pusher, bytearray, Popper]:
     lock = threading.Lock()
     memory, slots = bytearray(size), bytearray(8_192)
-    pusher = Pusher(memory, lock, now, 0)
-    return memory, pusher, slots, Popper(slots, 1_000, 0, lock, now, 0)
+    pusher = Pusher(memory, lock, now, 0, VERSION)
+    return memory, pusher, slots, Popper(slots, 1_000, 0, lock, now, 0, VERSION)
 
 
 def newest(slots: bytearray) -> Head:
@@ -37,12 +39,13 @@ def newest(slots: bytearray) -> Head:
 
 def test_a_push_is_the_exact_bytes_of_an_entry() -> None:
     memory, pusher, _, _ = make(Now())
-    pusher.begin(100, 4_000, 7)
+    pusher.begin(100, 4_000, 7, ALL)
 
     ids = [pusher.push(b"one", 60), pusher.push(b"", 0)]
 
     assert ids == [make_id(NOW_MS, 7), make_id(NOW_MS, 8)]
-    expected = encode_entry(Entry(7, ids[0], 60, b"one")) + encode_entry(Entry(8, ids[1], 0, b""))
+    entries = [Entry(7, ids[0], 60, b"one"), Entry(8, ids[1], 0, b"")]
+    expected = b"".join(encode_entry(entry, VERSION) for entry in entries)
     assert memory[100 : pusher.position] == expected
 
 
@@ -50,7 +53,7 @@ def test_a_push_without_room_or_of_something_else_gives_nothing() -> None:
     _, pusher, _, _ = make(Now())
 
     before = pusher.push(b"x", 0)
-    pusher.begin(0, 40, 0)
+    pusher.begin(0, 40, 0, ALL)
 
     assert before == -1
     assert pusher.push(b"nine long", 0) == -1
@@ -63,7 +66,7 @@ def test_a_push_without_room_or_of_something_else_gives_nothing() -> None:
 def test_pops_follow_the_pushes_and_note_each_in_a_slot() -> None:
     now = Now()
     memory, pusher, slots, popper = make(now)
-    pusher.begin(96, 4_000, 0)
+    pusher.begin(96, 4_000, 0, ALL)
     popper.place(5_000, 0, 0)
     popper.open(memory, 5_000 - 96, pusher)
     pusher.push(b"one", 0)
@@ -76,13 +79,14 @@ def test_pops_follow_the_pushes_and_note_each_in_a_slot() -> None:
     assert (first, nothing, rest) == (b"one", None, [b"two", b"three"])
     head = newest(slots)
     assert (head.position, head.number, head.last_id) == (5_000 + 3 * 32 + 11, 3, last)
-    assert (head.file_bytes, head.sequence) == (1_000, 2)
+    assert (head.file_bytes, head.sequence, head.version) == (1_000, 2, VERSION)
+    assert popper.state() == (2, head.position, 3, last, 0, 0, 0)
 
 
 def test_expired_entries_are_passed_over_and_counted() -> None:
     now = Now()
     memory, pusher, slots, popper = make(now)
-    pusher.begin(0, 4_000, 0)
+    pusher.begin(0, 4_000, 0, ALL)
     popper.open(memory, 0, pusher)
     for ttl in (1, 2, 0, 1):
         pusher.push(b"%d" % ttl, ttl)
@@ -98,7 +102,7 @@ def test_expired_entries_are_passed_over_and_counted() -> None:
 
 def test_what_is_held_or_closed_gives_nothing_and_keeps_its_place() -> None:
     memory, pusher, _, popper = make(Now())
-    pusher.begin(0, 4_000, 0)
+    pusher.begin(0, 4_000, 0, ALL)
     popper.open(memory, 0, pusher)
     pusher.push(b"x", 0)
 
@@ -112,7 +116,7 @@ def test_what_is_held_or_closed_gives_nothing_and_keeps_its_place() -> None:
 
 def test_what_is_lent_out_is_noted_with_the_place() -> None:
     memory, pusher, slots, popper = make(Now())
-    pusher.begin(0, 4_000, 0)
+    pusher.begin(0, 4_000, 0, ALL)
     popper.open(memory, 0, pusher)
     entry_id = pusher.push(b"lent", 5)
 
@@ -127,13 +131,29 @@ def test_what_is_lent_out_is_noted_with_the_place() -> None:
 
 def test_a_window_of_bytes_ends_where_an_entry_is_cut_off_or_bad() -> None:
     memory, pusher, _, popper = make(Now())
-    pusher.begin(0, 4_000, 0)
+    pusher.begin(0, 4_000, 0, ALL)
     for value in (b"one", b"two", b"three"):
         pusher.push(value, 0)
     data = bytes(memory[: pusher.position])
-    assert len(scan(data, 0, 0, 0, 9)[0]) == 3
+    assert len(scan(data, 0, 0, 0, 9, VERSION)[0]) == 3
 
     popper.open(data[:-1], 0, None)
 
     assert popper.pop_many(9) == [b"one", b"two"]
     assert (popper.position, popper.number) == (70, 2)
+
+
+def test_a_push_notes_how_many_there_are_and_ends_at_the_number_to_stop_at() -> None:
+    memory, pusher, _, _ = make(Now())
+    pusher.begin(96, 4_000, 7, 9)
+    notes = [bytes(memory[88:96])]
+
+    pushed = []
+    for value in (b"one", b"two", b"three"):
+        pushed.append(pusher.push(value, 0) > 0)
+        notes.append(bytes(memory[88:96]))
+
+    assert pushed == [True, True, False]
+    counts = [int.from_bytes(note[:4], "little") for note in notes]
+    complements = [0xFFFFFFFF - int.from_bytes(note[4:], "little") for note in notes]
+    assert counts == complements == [0, 1, 2, 2]

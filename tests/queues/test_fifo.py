@@ -168,20 +168,31 @@ def test_takes_by_many_threads_lose_and_double_nothing(tmp_path: Path) -> None:
         assert (len(fifo), fifo.info()["taken"]) == (0, 0)
 
 
-def test_too_many_entries_lent_out_are_refused(tmp_path: Path) -> None:
+def test_a_take_waits_while_too_many_entries_are_lent_out(tmp_path: Path) -> None:
     with open_fifo(tmp_path / "q", sync="os") as fifo:
         fifo.push_many(numbered(LENT_MAX + 1, 1))
-        taken = [fifo.take() for _ in range(LENT_MAX + 1)]
-        for one in taken[:-1]:
+        taken = [fifo.take() for _ in range(LENT_MAX)]
+        for one in taken:
             one.__enter__()
+        found: list[bytes] = []
 
-        with pytest.raises(Full, match="128 entries are taken"):
-            taken[-1].__enter__()
+        def take() -> None:
+            with fifo.take() as entry:
+                found.append(entry.value)
 
-        assert len(fifo) == 1
-        for one in taken[:-1]:
+        with pytest.raises(Empty), fifo.take(timeout=0.01):
+            pass
+        waiting = threading.Thread(target=take)
+        waiting.start()
+        assert wait_until(lambda: fifo.changes.watchers > 0)
+        before = list(found)
+        taken[5].__exit__(None, None, None)
+        waiting.join(60)
+
+        assert (before, found) == ([], [b"00000128"])
+        for one in [*taken[:5], *taken[6:]]:
             one.__exit__(None, None, None)
-        assert fifo.pop() == b"00000128"
+        assert len(fifo) == 0
 
 
 def test_a_fifo_stands_where_a_queue_stood(tmp_path: Path) -> None:
@@ -243,7 +254,7 @@ def test_an_empty_queue_takes_as_many_entries_as_its_capacity_says(
                 fifo.push(b"%068d" % 1)
             fifo.pop_many(1_000)
 
-        assert (fifo.capacity, capacity) == (5_000, 50)
+        assert (fifo.capacity_bytes, fifo.capacity, capacity) == (5_000, None, 50)
 
 
 @pytest.mark.parametrize("sync", SYNCS)

@@ -39,8 +39,9 @@ def queue(tmp_path: Path) -> Path:
 def scan(path: Path, place: Place = BEGIN, **options: Any) -> list[Any]:
     """Gives the rows of each batch, as they are when it comes, and damage."""
     with FifoReader(path) as reader:
-        bounds = Bounds(reader.directory)
-        scanner = ColumnScanner(reader.directory, FILE_BYTES, bounds, **options)
+        version = reader.head.version
+        bounds = Bounds(reader.directory, version)
+        scanner = ColumnScanner(reader.directory, FILE_BYTES, version, bounds, **options)
         items = [
             item if isinstance(item, Damage) else rows_of(item) for item in scanner.scan(place, ALL)
         ]
@@ -82,7 +83,9 @@ def test_a_batch_is_of_entries_that_begin_in_one_file(queue: Path) -> None:
 
 def test_numbers_and_times_choose_rows(queue: Path) -> None:
     with FifoReader(queue) as reader:
-        scanner = ColumnScanner(reader.directory, FILE_BYTES, Bounds(reader.directory))
+        version = reader.head.version
+        bounds = Bounds(reader.directory, version)
+        scanner = ColumnScanner(reader.directory, FILE_BYTES, version, bounds)
         batch = next(scanner.scan(BEGIN, ALL))
         assert isinstance(batch, ColumnBatch)
         first_ms = 1_800_000_000_000
@@ -117,8 +120,9 @@ def test_payloads_that_nobody_wants_are_verified_all_the_same(queue: Path) -> No
     tape.write_bytes(data)
 
     with FifoReader(queue) as reader:
-        bounds = Bounds(reader.directory)
-        scanner = ColumnScanner(reader.directory, FILE_BYTES, bounds, values=False)
+        version = reader.head.version
+        bounds = Bounds(reader.directory, version)
+        scanner = ColumnScanner(reader.directory, FILE_BYTES, version, bounds, values=False)
         found = [isinstance(item, Damage) for item in scanner.scan(BEGIN, ALL)]
         scanner.close()
 
@@ -139,7 +143,9 @@ def test_entries_that_are_staged_make_columns_too(
     Fifo(tmp_path / "fifo", file_bytes=FILE_BYTES).close()
 
     with FifoReader(tmp_path / "fifo") as reader:
-        scanner = ColumnScanner(reader.directory, FILE_BYTES, Bounds(reader.directory))
+        version = reader.head.version
+        bounds = Bounds(reader.directory, version)
+        scanner = ColumnScanner(reader.directory, FILE_BYTES, version, bounds)
         rows = [row for some in scanner.scan_staged(batch) for row in rows_of(some)]
         scanner.close()
 

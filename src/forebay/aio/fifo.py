@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterable
+import itertools
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import TypeVar
@@ -20,6 +21,9 @@ from forebay.storage.filesystem import Buffer
 
 _Lent = tuple[AbstractContextManager[Entry], Entry]
 _Result = TypeVar("_Result")
+# How long a take without a timeout waits before it looks again whether there is anything to take.
+_LENT_SECONDS = 1.0
+_AT_ONCE = 100
 
 
 class Fifo(LoopQueue[fifo.Fifo]):
@@ -28,7 +32,7 @@ class Fifo(LoopQueue[fifo.Fifo]):
     async def push(
         self, value: Buffer, *, ttl_seconds: int | None = None, timeout: float | None = None
     ) -> int:
-        """Pushes an entry and gives its id, as durably as the sync policy says.
+        """Pushes an entry and returns its id, as durably as the sync policy says.
 
         A full queue waits for room, at most `timeout` seconds if that is given, or does what
         `when_full` says. Cancelled while it waits, nothing was written; later it may have been.
@@ -43,7 +47,7 @@ class Fifo(LoopQueue[fifo.Fifo]):
         ttl_seconds: int | None = None,
         timeout: float | None = None,
     ) -> int | None:
-        """Pushes entries with one commit and gives the id of the last; None if there are none."""
+        """Pushes entries with one commit and returns the id of the last; None if there are none."""
         batch = list(values)
         push = partial(self.queue.push_many, batch, ttl_seconds=ttl_seconds, timeout=0)
         return await self._room.add(push, timeout, ever_fits=lambda: self._ever_fits(batch))
@@ -66,10 +70,13 @@ class Fifo(LoopQueue[fifo.Fifo]):
         """Lends the oldest entry out: it is removed on success, and back at the front otherwise.
 
         Otherwise means an exception, a cancellation or a crash. Raises `Empty` if there is none, or
-        none came within `timeout` seconds.
+        none came within `timeout` seconds. While 128 are lent out it waits until one of them is
+        back, at most `timeout` seconds if that is given; then it raises `Empty` as well.
         """
         raise_owed()
         found = await self._entries.wait(self._lend, timeout)
+        while found is None and timeout is None and self.queue.all_lent:
+            found = await self._entries.wait(self._lend, _LENT_SECONDS)
         if found is None:
             raise self._nothing(timeout or 0)
         lending, entry = found
@@ -81,8 +88,18 @@ class Fifo(LoopQueue[fifo.Fifo]):
         await self._work(lending.__exit__, None, None, None)
 
     async def peek(self, *, after: int | None = None) -> Entry | None:
-        """Gives the oldest entry, or the oldest behind an id; it stays. None if there is none."""
+        """Returns the oldest entry, or the oldest after an id; it stays. None if there is none."""
         return await self._work(self.queue.peek, after=after)
+
+    async def __aiter__(self) -> AsyncIterator[Entry]:
+        """Goes over all entries that have not expired, oldest first; none is removed."""
+        entries = iter(self.queue)
+        while True:
+            some = await self._work(_next_of, entries)
+            for entry in some:
+                yield entry
+            if not some:
+                return
 
     async def put(self, value: Buffer) -> None:
         """Pushes an entry, as an `asyncio.Queue` takes one."""
@@ -104,8 +121,13 @@ class Fifo(LoopQueue[fifo.Fifo]):
 
     @property
     def capacity(self) -> int | None:
-        """How many bytes of entries it can hold, 32 for each included; None: no bound."""
+        """How many entries it can hold (`max_entries`); None: no bound but that of bytes."""
         return self.queue.capacity
+
+    @property
+    def capacity_bytes(self) -> int | None:
+        """How many bytes of entries it can hold, 32 for each included; None: no bound."""
+        return self.queue.capacity_bytes
 
     def capacity_for(self, entry_bytes: int) -> int | None:
         """How many entries of a size an empty queue can hold; None: no bound."""
@@ -130,15 +152,18 @@ class Fifo(LoopQueue[fifo.Fifo]):
         """Takes over a fifo that is open."""
         super().serve(queue)
         self._entries = Line(self._news)
-        self._room = Room(self.path, queue.options, self._news, self._add)
+        most = queue.options.max_entries
+        self._room = Room(self.path, queue.options, self._news, self._add, max_entries=most)
 
     def _make(self) -> fifo.Fifo:
         return fifo.Fifo(self.path, **self._options)
 
     def _ever_fits(self, values: list[Buffer]) -> bool:
-        limit = self.queue.options.max_bytes
+        options = self.queue.options
+        if options.max_entries is not None and len(values) > options.max_entries:
+            return False
         size = sum(memoryview(value).nbytes + METADATA_BYTES for value in values)
-        return limit is None or size <= limit
+        return options.max_bytes is None or size <= options.max_bytes
 
     async def _pop(
         self, pop: Callable[[], _Result | None], timeout: float | None
@@ -185,9 +210,14 @@ class Fifo(LoopQueue[fifo.Fifo]):
         return Empty(f"{self.path}: no entry in {seconds} s")
 
 
+def _next_of(entries: Iterator[Entry]) -> list[Entry]:
+    """Returns the next few entries: a turn on a thread for each would cost more than they do."""
+    return list(itertools.islice(entries, _AT_ONCE))
+
+
 def _enter(queue: fifo.Fifo) -> _Lent | None:
     """Lends an entry out on one thread, so that another can take it back."""
-    lending = queue.take()
+    lending = queue.take(timeout=0)
     try:
         return lending, lending.__enter__()
     except Empty:

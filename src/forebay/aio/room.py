@@ -36,10 +36,21 @@ class Room:
     """
 
     def __init__(
-        self, path: str, options: _Options, news: News, add: _Add, *, rest_factor: int = 0
+        self,
+        path: str,
+        options: _Options,
+        news: News,
+        add: _Add,
+        *,
+        max_entries: int | None = None,
+        rest_factor: int = 0,
     ) -> None:
         self._path = path
         self._options = options
+        bounds = {"max_bytes": options.max_bytes, "max_entries": max_entries}
+        self._limits = " and ".join(
+            f"{name} = {bound}" for name, bound in bounds.items() if bound is not None
+        )
         self._line = Line(news)
         self._add = add
         self._rest_factor = rest_factor
@@ -57,8 +68,7 @@ class Room:
 
         What never fits is refused at once, and so is everything under `when_full="reject"`.
         """
-        limit = self._options.max_bytes
-        if limit is None or self._options.when_full == "reject":
+        if not self._limits or self._options.when_full == "reject":
             return await self._add(call)
         clock = asyncio.get_running_loop().time
 
@@ -83,7 +93,6 @@ class Room:
         added = await self._line.wait(attempt, seconds)
         if added is None:
             raise Full(
-                f"{self._path} has no room of max_bytes = {limit} in {timeout} s; "
-                "nothing was written"
+                f"{self._path} has no room of {self._limits} in {timeout} s; nothing was written"
             )
         return added[0]

@@ -6,7 +6,14 @@ import os
 
 from forebay import FifoReader
 from forebay.cli import exits
-from forebay.cli.fifo_inspection import STATES, end_damage, is_being_made, state_of, tape_files
+from forebay.cli.fifo_inspection import (
+    STATES,
+    end_damage,
+    is_being_made,
+    size_of,
+    state_of,
+    tape_files,
+)
 from forebay.cli.fsck import Findings, summary, write_findings, write_text
 from forebay.cli.inspection import owner_of
 from forebay.cli.kinds import NAMES
@@ -14,7 +21,7 @@ from forebay.cli.output import Bar, plural, size_text
 from forebay.clock import SystemClock
 from forebay.formats.entry import parse_file_name
 from forebay.frames import Damage
-from forebay.queues.fifo_head import read_head
+from forebay.queues.fifo_head import HEAD_BYTES
 from forebay.queues.fifo_names import (
     COPY,
     HEAD,
@@ -24,6 +31,9 @@ from forebay.queues.fifo_names import (
     is_temporary,
 )
 from forebay.storage.quarantine import count_kept
+
+# Two slots in two pages.
+TAIL_BYTES_MAX = 8192
 
 
 def check_fifo(path: str, accept: bool, as_json: bool) -> int:
@@ -53,7 +63,7 @@ def _check(reader: FifoReader) -> tuple[Findings, int]:
     damage = end_damage(reader, owner)
     if damage is not None:
         findings.add(damage)
-    _check_side_files(reader, findings)
+    _check_side_files(reader, findings, owner)
     _check_names(reader, findings)
     kept_files, kept_bytes = count_kept(reader.directory)
     if kept_files:
@@ -91,27 +101,40 @@ def _check_sizes(reader: FifoReader, findings: Findings, owner: int | None) -> N
     for file in tape_files(reader):
         if file.trouble is None or file.number < needed or file.number in hit:
             continue
+        if file.size > file_bytes:
+            # Nothing is missing, and nobody reads it.
+            findings.notes.append(_junk(file.name, file.size - file_bytes))
+            continue
         torn = is_being_made(reader, file)
         if torn and owner is not None:
             continue
         path = f"{reader.path}/{file.name}"
-        position = min(file.size, file_bytes)
-        length = abs(file.size - file_bytes)
-        findings.add(Damage(path, position, length, file.trouble, torn, count=0))
+        findings.add(Damage(path, file.size, file_bytes - file.size, file.trouble, torn, count=0))
 
 
-def _check_side_files(reader: FifoReader, findings: Findings) -> None:
-    if read_head(reader.directory) is None:
-        reason = "no mark in it verifies, or it is gone: what was popped may come again"
-        findings.add(Damage(f"{reader.path}/{HEAD}", 0, 0, reason, count=0))
+def _check_side_files(reader: FifoReader, findings: Findings, owner: int | None) -> None:
+    if owner is None:
+        for damage in reader.trouble:
+            findings.add(damage)
+        if not reader.head_is_stored and not reader.trouble:
+            text = "no good mark of this queue is in it; the next open makes it again"
+            findings.notes.append(f"{HEAD}: {text}")
     if reader.tail is None:
         reason = "no mark in it verifies, or it is gone: the newest entries may be missing"
         findings.add(Damage(f"{reader.path}/{TAIL}", 0, 0, reason, count=0))
     elif reader.tail.durable < reader.begin:
         lost = plural(reader.begin - reader.tail.durable, "popped entry")
-        findings.notes.append(f"{lost} are not on the disk; the next open goes on behind them")
+        findings.notes.append(f"{lost} are not on the disk; the next open goes on after them")
     if reader.lent:
         findings.notes.append(f"{len(reader.lent)} of the entries are taken and not finished with")
+    for name, most in ((HEAD, HEAD_BYTES), (TAIL, TAIL_BYTES_MAX)):
+        size = size_of(reader, name)
+        if size > most:
+            findings.notes.append(_junk(name, size - most))
+
+
+def _junk(name: str, size: int) -> str:
+    return f"{name} has {plural(size, 'byte')} after its end that nobody reads"
 
 
 def _check_names(reader: FifoReader, findings: Findings) -> None:

@@ -74,6 +74,7 @@ def _copy(reader: FifoReader, target: str, interrupts: Interrupts) -> _Copied:
         Fifo(target, clock=clock, file_bytes=size, sync="os", background=False) as fifo,
         Bar("recover", len(reader)) as bar,
     ):
+        report.damage += reader.trouble
         for item in reader.scan():
             interrupts.check()
             if isinstance(item, Damage):
@@ -93,6 +94,6 @@ def _copy(reader: FifoReader, target: str, interrupts: Interrupts) -> _Copied:
 
 
 def _runs(entries: list[Entry]) -> Iterator[tuple[int, int, list[bytes]]]:
-    """Gives the entries of one time and one time to live together, in their order."""
+    """Yields the entries of one time and one time to live together, in their order."""
     for (time_ms, ttl), run in groupby(entries, lambda entry: (entry.time_ms, entry.ttl_seconds)):
         yield time_ms, ttl, [entry.value for entry in run]

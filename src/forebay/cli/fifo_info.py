@@ -85,7 +85,7 @@ def _facts(reader: FifoReader) -> dict[str, Any]:
         "bytes": reader.tape_bytes,
         "files": len(files),
         "file_bytes": reader.head.file_bytes,
-        "disk_bytes": sum(file.size for file in files),
+        "disk_bytes": sum(file.disk_bytes for file in files),
         "expired": reader.head.expired,
         "dropped": reader.head.dropped,
         "damaged": reader.head.damaged,

@@ -1,4 +1,4 @@
-"""What can be told of a fifo from outside: state, files, what is behind its end.
+"""What can be told of a fifo from outside: state, files, what is after its end.
 
 Only reads, takes no lock, and works on a queue that is in use, was killed, or is damaged.
 """
@@ -14,6 +14,7 @@ from forebay.frames import Damage
 from forebay.queues.fifo_bounds import Bounds
 from forebay.queues.fifo_head import read_head
 from forebay.queues.fifo_names import list_files
+from forebay.storage.tape import open_or_reason
 
 # What state a fifo is in, in a word, and what that means.
 STATES = {
@@ -36,6 +37,8 @@ class TapeFile:
     name: str
     size: int
     size_expected: int
+    # What it takes of the disk.
+    disk_bytes: int
     known: bool
     first_position: int | None
     first_number: int | None
@@ -61,13 +64,13 @@ def state_of(reader: FifoReader, owner: int | None) -> str:
 
 def tape_files(reader: FifoReader) -> list[TapeFile]:
     """Describes the files of the tape, in order."""
-    bounds = Bounds(reader.directory)
+    bounds = Bounds(reader.directory, reader.head.version)
     expected = reader.head.file_bytes
     files = []
     for number in list_files(reader.directory):
         name = file_name(number)
         try:
-            size = os.path.getsize(os.path.join(reader.path, name))
+            status = os.stat(os.path.join(reader.path, name), follow_symlinks=False)
         except FileNotFoundError:
             # Its owner has just removed it.
             continue
@@ -77,14 +80,23 @@ def tape_files(reader: FifoReader) -> list[TapeFile]:
             TapeFile(
                 number,
                 name,
-                size,
+                status.st_size,
                 expected,
+                status.st_blocks * 512,
                 row is not None,
                 None if first is None else first.position,
                 None if first is None else first.number,
             )
         )
     return files
+
+
+def size_of(reader: FifoReader, name: str) -> int:
+    """Returns the size of a side file; 0 if there is none."""
+    try:
+        return os.stat(os.path.join(reader.path, name), follow_symlinks=False).st_size
+    except FileNotFoundError:
+        return 0
 
 
 def is_being_made(reader: FifoReader, file: TapeFile) -> bool:
@@ -96,7 +108,7 @@ def is_being_made(reader: FifoReader, file: TapeFile) -> bool:
 
 
 def end_damage(reader: FifoReader, owner: int | None) -> Damage | None:
-    """Says what is behind the last entry, if there is anything: an unfinished write, mostly.
+    """Says what is after the last entry, if there is anything: an unfinished write, mostly.
 
     Of a queue that is in use nothing can be said: its owner may be writing there now.
     """
@@ -116,11 +128,13 @@ def end_damage(reader: FifoReader, owner: int | None) -> Damage | None:
         end = number * file_bytes + start + len(rest)
     if first is None:
         return None
-    return Damage(*first, end - begin, "behind the last entry", True, reader.end, 0)
+    return Damage(*first, end - begin, "after the last entry", True, reader.end, 0)
 
 
 def _rest(reader: FifoReader, number: int, start: int) -> bytes:
-    file = reader.directory.open(file_name(number))
+    file = open_or_reason(reader.directory, file_name(number))
+    if isinstance(file, str):
+        return b""
     try:
         return file.pread(reader.head.file_bytes - start, start).rstrip(b"\0")
     finally:

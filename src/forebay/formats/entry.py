@@ -14,13 +14,17 @@ from datetime import UTC, datetime
 from forebay.errors import Damaged, InvalidOption
 from forebay.frames import Damage
 from forebay.kernels.checksum import crc32
-from forebay.kernels.entry import METADATA_BYTES, VERSION
+from forebay.kernels.entry import METADATA_BYTES
 
+# What entries have that are not of a version of their own queue, in directories of version 0.1.
+OLD_VERSION = b"FBENTRY1"
+_VERSION = b"FBE2"
+VERSION_BYTES = 8
 SIZE_MAX = 2**32 - 1
 TTL_SECONDS_MAX = 2**32 - 1
 # | field         | bytes | meaning                                       |
 # | metadata hash | 4     | CRC-32 of the 28 bytes that follow            |
-# | version       | 8     | `FBENTRY1`                                    |
+# | version       | 8     | `FBE2` and 4 random bytes of the queue        |
 # | size          | 4     | bytes of data                                 |
 # | ttl           | 4     | seconds from the push; 0: for ever            |
 # | id            | 8     | ms of the push << 16 | number & 0xFFFF        |
@@ -60,20 +64,52 @@ class Entry:
         return self.expires_ms is not None and self.expires_ms <= now_ms
 
 
-def make_id(time_ms: int, offset: int) -> int:
-    """Gives the id of the entry with a number, pushed at a time."""
-    return time_ms << 16 | offset & 0xFFFF
+def version_of(queue_id: bytes) -> bytes:
+    """Returns the version that the entries of a queue have: `FBE2` and 4 bytes of its id."""
+    return _VERSION + queue_id[:4]
+
+
+def is_version_of(version: bytes, queue_id: bytes) -> bool:
+    """Says whether entries of a version may be those of a queue; of old ones nobody can tell."""
+    return version in (OLD_VERSION, version_of(queue_id))
+
+
+def is_known(version: bytes) -> bool:
+    """Says whether this program reads entries of a version, of whatever queue."""
+    return version == OLD_VERSION or version.startswith(_VERSION)
+
+
+def version_at(data: bytes, position: int) -> bytes | None:
+    """Returns the version of the metadata at a position; None if none verifies there."""
+    metadata = data[position : position + METADATA_BYTES]
+    if len(metadata) < METADATA_BYTES or not metadata[4:8].isalnum():
+        return None
+    if int.from_bytes(metadata[:4], "little") != crc32(metadata[4:]):
+        return None
+    return bytes(metadata[4 : 4 + VERSION_BYTES])
+
+
+def find_version(data: bytes) -> bytes | None:
+    """Returns the version of the first metadata in some bytes that this program reads."""
+    found = []
+    for prefix in (_VERSION, OLD_VERSION):
+        position = data.find(prefix, 4)
+        while position >= 0 and version_at(data, position - 4) is None:
+            position = data.find(prefix, position + 1)
+        if position >= 0:
+            found.append(position)
+    return data[min(found) : min(found) + VERSION_BYTES] if found else None
 
 
 def as_bytes(value: object) -> bytes:
-    """Gives the data of an entry; refuses what is not bytes."""
+    """Returns the data of an entry; refuses what is not bytes."""
     if not isinstance(value, bytes | bytearray | memoryview):
         raise TypeError(f"an entry is bytes, not {type(value).__name__}")
     return bytes(value)
 
 
 def check_ttl(ttl: object) -> int:
-    """Gives a time to live; refuses what is none."""
+    """Returns a time to live; refuses what is none."""
     if isinstance(ttl, int) and not isinstance(ttl, bool) and 0 <= ttl <= TTL_SECONDS_MAX:
         return ttl
     raise InvalidOption(
@@ -81,24 +117,26 @@ def check_ttl(ttl: object) -> int:
     )
 
 
-def encode_entry(entry: Entry) -> bytes:
-    """Gives the bytes of an entry."""
+def encode_entry(entry: Entry, version: bytes) -> bytes:
+    """Returns the bytes of an entry."""
     checked = _METADATA.pack(
-        0, VERSION, len(entry.value), entry.ttl_seconds, entry.id, crc32(entry.value)
+        0, version, len(entry.value), entry.ttl_seconds, entry.id, crc32(entry.value)
     )[4:]
     return crc32(checked).to_bytes(4, "little") + checked + entry.value
 
 
-def decode_entry(data: bytes, position: int, offset: int, path: str) -> tuple[Entry, int]:
-    """Reads the entry at a position; gives it and where the next one begins."""
+def decode_entry(
+    data: bytes, position: int, offset: int, path: str, expected: bytes
+) -> tuple[Entry, int]:
+    """Reads the entry at a position; returns it and where the next one begins."""
     metadata = data[position : position + METADATA_BYTES]
     if len(metadata) < METADATA_BYTES:
         raise _damaged(path, position, len(metadata), "the metadata is cut off")
     found, version, size, ttl, entry_id, data_hash = _METADATA.unpack(metadata)
     if found != crc32(metadata[4:]):
         raise _damaged(path, position, METADATA_BYTES, "the metadata hash does not match")
-    if version != VERSION:
-        raise _damaged(path, position, METADATA_BYTES, f"unknown version {version!r}")
+    if version != expected:
+        raise _damaged(path, position, METADATA_BYTES, describe_version(version))
     if (entry_id ^ offset) & 0xFFFF:
         raise _damaged(path, position, METADATA_BYTES, f"it is not entry {offset}")
     start = position + METADATA_BYTES
@@ -110,13 +148,20 @@ def decode_entry(data: bytes, position: int, offset: int, path: str) -> tuple[En
     return Entry(offset, entry_id, ttl, value), start + size
 
 
+def describe_version(version: bytes) -> str:
+    """Says why an entry of another version than the queue's is not read."""
+    if is_known(version):
+        return f"an entry of another queue, of version {version!r}"
+    return f"an entry of version {version!r}, which this program does not read"
+
+
 def file_name(number: int) -> str:
-    """Gives the name of a file of the tape."""
+    """Returns the name of a file of the tape."""
     return f"{number:010x}.tape"
 
 
 def parse_file_name(name: str) -> int | None:
-    """Gives the number of a file of the tape; None if the name is not one."""
+    """Returns the number of a file of the tape; None if the name is not one."""
     if not _FILE_NAME.fullmatch(name):
         return None
     return int(name.removesuffix(".tape"), 16)

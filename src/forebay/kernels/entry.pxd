@@ -8,6 +8,7 @@ cdef void put_entry(
     Py_ssize_t size,
     unsigned long long ttl,
     unsigned long long entry_id,
+    bytes version,
 )
 cdef Py_ssize_t entry_size(
     const unsigned char[::1] data,
@@ -15,5 +16,6 @@ cdef Py_ssize_t entry_size(
     Py_ssize_t end,
     unsigned long long number,
     unsigned long long last_id,
+    bytes version,
 )
 cdef long long next_ms(unsigned long long number, long long now_ms, long long last_ms)

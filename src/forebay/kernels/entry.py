@@ -5,6 +5,9 @@ An entry is 32 bytes of metadata, little-endian, and its data:
     u32 hash of the 28 bytes that follow | 8 bytes version | u32 size | u32 ttl | u64 id
     | u32 hash of the data
 
+The version is `FBE2` and four random bytes of the queue, so that nothing a user puts into an entry
+passes for one of this queue; the caller says which. Old queues have `FBENTRY1`.
+
 An id is `ms << 16 | number & 0xFFFF`: the time of the push, and the low bits of the entry's number
 in its queue. So an entry tells where it belongs, and how many are missing before it. The page is
 docs/formats/entry.md. What other compiled kernels call without a Python call in between stands in
@@ -37,9 +40,7 @@ if cython.compiled:
 else:
     from forebay.kernels.little import get32, sum_bytes, take_bytes
 
-VERSION = b"FBENTRY1"
 METADATA_BYTES = 32
-_VERSION = cython.declare(bytes, VERSION)
 _META = cython.declare(cython.Py_ssize_t, 32)
 _NUMBER_MASK = cython.declare(cython.ulonglong, 0xFFFF)
 # What `entry_size` gives for bytes that are no whole, good entry.
@@ -51,14 +52,14 @@ _CHECKED = struct.Struct("<8sIIQI")
 @cython.cfunc
 @cython.inline
 def get_ttl(data: cython.const[cython.uchar][::1], position: cython.Py_ssize_t) -> cython.ulonglong:
-    """Gives the time to live of the entry at a position, in seconds; 0 is for ever."""
+    """Returns the time to live of the entry at a position, in seconds; 0 is for ever."""
     return get32(data, position + 16)
 
 
 @cython.cfunc
 @cython.inline
 def get_id(data: cython.const[cython.uchar][::1], position: cython.Py_ssize_t) -> cython.ulonglong:
-    """Gives the id of the entry at a position."""
+    """Returns the id of the entry at a position."""
     return get32(data, position + 20) | (get32(data, position + 24) << 32)
 
 
@@ -71,16 +72,17 @@ def put_entry(
     size: cython.Py_ssize_t,
     ttl: cython.ulonglong,
     entry_id: cython.ulonglong,
+    version: bytes,
 ) -> cython.void:
     """Writes the entry of one value; its metadata hash last: before it is in, nothing verifies."""
     if not cython.compiled:
-        checked = _CHECKED.pack(VERSION, size, ttl, entry_id, crc32(value))
+        checked = _CHECKED.pack(version, size, ttl, entry_id, crc32(value))
         out[position + 4 : position + _META] = checked
         out[position + _META : position + _META + size] = value
         out[position : position + 4] = crc32(checked).to_bytes(4, "little")
         return
     put_bytes(out, position + _META, value, size)
-    put_bytes(out, position + 4, _VERSION, 8)
+    put_bytes(out, position + 4, version, 8)
     put32(out, position + 12, cython.cast(cython.ulonglong, size))
     put32(out, position + 16, ttl)
     put32(out, position + 20, entry_id & 0xFFFFFFFF)
@@ -91,12 +93,14 @@ def put_entry(
 
 @cython.cfunc
 @cython.inline
-def _is_metadata(data: cython.const[cython.uchar][::1], position: cython.Py_ssize_t) -> cython.bint:
-    """Says whether the 32 bytes at a position are metadata that verifies."""
+def _is_metadata(
+    data: cython.const[cython.uchar][::1], position: cython.Py_ssize_t, version: bytes
+) -> cython.bint:
+    """Says whether the 32 bytes at a position are metadata of this queue that verifies."""
     if cython.compiled:
-        if memcmp(cython.address(data[position + 4]), cython.cast(cython.p_char, _VERSION), 8) != 0:
+        if memcmp(cython.address(data[position + 4]), cython.cast(cython.p_char, version), 8) != 0:
             return False
-    elif data[position + 4 : position + 12] != VERSION:
+    elif data[position + 4 : position + 12] != version:
         return False
     return get32(data, position) == sum_bytes(data, position + 4, 28, 0)
 
@@ -109,15 +113,16 @@ def entry_size(
     end: cython.Py_ssize_t,
     number: cython.ulonglong,
     last_id: cython.ulonglong,
+    version: bytes,
 ) -> cython.Py_ssize_t:
-    """Gives the size of the data of the good entry at a position; negative if there is none.
+    """Returns the size of the data of the good entry at a position; negative if there is none.
 
-    It must be the entry of this number, with an id above `last_id`. -1: it goes on behind `end`;
+    It must be the entry of this number, with an id above `last_id`. -1: it goes on after `end`;
     -2: it is not good.
     """
     if end - position < _META:
         return _CUT_OFF
-    if not _is_metadata(data, position):
+    if not _is_metadata(data, position, version):
         return _BAD
     entry_id: cython.ulonglong = get_id(data, position)
     if (entry_id ^ number) & _NUMBER_MASK != 0 or entry_id <= last_id:
@@ -135,7 +140,7 @@ def entry_size(
 def next_ms(
     number: cython.ulonglong, now_ms: cython.longlong, last_ms: cython.longlong
 ) -> cython.longlong:
-    """Gives the time of the next entry; a later one where the low bits of its number start anew."""
+    """Returns the time of the next entry; a later one where the low bits of its number restart."""
     if number & _NUMBER_MASK == 0 and number > 0:
         last_ms += 1
     return now_ms if now_ms > last_ms else last_ms
@@ -150,8 +155,9 @@ def encode(
     now_ms: cython.longlong,
     last_ms: cython.longlong,
     ttl: cython.ulonglong,
+    version: bytes,
 ) -> tuple:
-    """Writes the entries of `count` values to the start of `buffer`; gives size and last time."""
+    """Writes the entries of `count` values to the start of `buffer`; returns size and last time."""
     out: cython.uchar[::1] = memoryview(buffer)
     position: cython.Py_ssize_t = 0
     size: cython.Py_ssize_t
@@ -168,6 +174,7 @@ def encode(
             size,
             ttl,
             (cython.cast(cython.ulonglong, last_ms) << 16) | (number & _NUMBER_MASK),
+            version,
         )
         number += 1
         position += _META + size
@@ -180,10 +187,11 @@ def scan(
     number: cython.ulonglong,
     last_id: cython.ulonglong,
     limit: cython.Py_ssize_t,
+    version: bytes,
     ids: list | None = None,
     ttls: list | None = None,
 ) -> tuple:
-    """Verifies entries from `position` on; gives their values, where it stopped, and the last id.
+    """Verifies entries from `position` on; returns their values, where it stopped, the last id.
 
     The first must be of this number and have an id above `last_id`, and so on. Stops at `limit`
     entries, at one that the buffer cuts off, or at the first that is not good. The lists get the
@@ -194,7 +202,7 @@ def scan(
     values: list = []
     size: cython.Py_ssize_t
     while limit > 0:
-        size = entry_size(data, position, end, number, last_id)
+        size = entry_size(data, position, end, number, last_id, version)
         if size < 0:
             break
         values.append(take_bytes(data, position + _META, size))
@@ -209,16 +217,16 @@ def scan(
     return values, position, last_id
 
 
-def claimed_size(buffer: object, position: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """Gives what the entry at a position claims to take, metadata included; -1 if none is there."""
+def claimed_size(buffer: object, position: cython.Py_ssize_t, version: bytes) -> cython.Py_ssize_t:
+    """Returns what the entry at a position claims to take, metadata included; -1: none is there."""
     data: cython.const[cython.uchar][::1] = memoryview(buffer)
-    if len(data) - position < _META or not _is_metadata(data, position):
+    if len(data) - position < _META or not _is_metadata(data, position, version):
         return -1
     return _META + cython.cast(cython.Py_ssize_t, get32(data, position + 12))
 
 
 def boundary(buffer: object, at: cython.Py_ssize_t) -> tuple:
-    """Gives the first end of an entry at or behind `at`, and how many entries are before it.
+    """Returns the first end of an entry at or after `at`, and how many entries are before it.
 
     The buffer is whole, good entries from its start on.
     """
@@ -237,9 +245,10 @@ def find(
     number: cython.ulonglong,
     last_id: cython.ulonglong,
     most: cython.ulonglong,
+    version: bytes,
     before: cython.Py_ssize_t = 0,
 ) -> tuple:
-    """Searches for the next good entry; gives (position, its number) or -1.
+    """Searches for the next good entry; returns (position, its number) or -1.
 
     `number` is the one that is due `before` bytes ahead of `position`. The number found must be
     one that the bytes passed over leave room for, at most `most` above it, and its id above
@@ -251,16 +260,16 @@ def find(
     ahead: cython.ulonglong
     passed: cython.ulonglong
     while True:
-        position = buffer.find(VERSION, position + 4) - 4
+        position = buffer.find(version, position + 4) - 4
         if position < 0 or end - position < _META:
             return -1, 0
-        if _is_metadata(data, position):
+        if _is_metadata(data, position, version):
             ahead = (get_id(data, position) - number) & _NUMBER_MASK
             passed = cython.cast(cython.ulonglong, (position - start) // _META)
             if (
                 ahead <= passed
                 and ahead <= most
-                and entry_size(data, position, end, number + ahead, last_id) >= 0
+                and entry_size(data, position, end, number + ahead, last_id, version) >= 0
             ):
                 return position, number + ahead
         position += 1

@@ -1,7 +1,6 @@
 from typing import Final
 
 Buffer = bytes | bytearray | memoryview
-VERSION: Final = b"FBENTRY1"
 METADATA_BYTES: Final = 32
 
 def encode(
@@ -13,6 +12,7 @@ def encode(
     now_ms: int,
     last_ms: int,
     ttl: int,
+    version: bytes,
 ) -> tuple[int, int]: ...
 def scan(
     buffer: Buffer,
@@ -20,11 +20,18 @@ def scan(
     number: int,
     last_id: int,
     limit: int,
+    version: bytes,
     ids: list[int] | None = None,
     ttls: list[int] | None = None,
 ) -> tuple[list[bytes], int, int]: ...
-def claimed_size(buffer: Buffer, position: int) -> int: ...
+def claimed_size(buffer: Buffer, position: int, version: bytes) -> int: ...
 def boundary(buffer: Buffer, at: int) -> tuple[int, int]: ...
 def find(
-    buffer: bytes, position: int, number: int, last_id: int, most: int, before: int = 0
+    buffer: bytes,
+    position: int,
+    number: int,
+    last_id: int,
+    most: int,
+    version: bytes,
+    before: int = 0,
 ) -> tuple[int, int]: ...

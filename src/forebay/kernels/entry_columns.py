@@ -60,11 +60,12 @@ class EntryColumns(Rows):
         last_id: cython.ulonglong,
         limit: cython.Py_ssize_t,
         stop: cython.Py_ssize_t,
+        version: bytes,
     ) -> tuple:
-        """Adds good entries from the start of `buffer`; gives (count, where it ended, last id).
+        """Adds good entries from the start of `buffer`; returns (count, where it ended, last id).
 
         The first must be of this number and have an id above `last_id`, and so on. Takes none that
-        begins at `stop` or behind, `limit` at most, and ends at one that is cut off or not good, or
+        begins at `stop` or after, `limit` at most, and ends at one that is cut off or not good, or
         where there is no more room.
         """
         data: cython.const[cython.uchar][::1] = memoryview(buffer)
@@ -77,7 +78,7 @@ class EntryColumns(Rows):
         if limit > self._rows_max - row:
             limit = self._rows_max - row
         while row - first < limit and position < stop:
-            size = entry_size(data, position, end, number, last_id)
+            size = entry_size(data, position, end, number, last_id, version)
             if size < 0 or size > self._room - used:
                 break
             if self._values:

@@ -9,5 +9,5 @@ class EntryColumns(Rows):
     @property
     def ttls(self) -> bytearray: ...
     def take(
-        self, buffer: Buffer, number: int, last_id: int, limit: int, stop: int
+        self, buffer: Buffer, number: int, last_id: int, limit: int, stop: int, version: bytes
     ) -> tuple[int, int, int]: ...

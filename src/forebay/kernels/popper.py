@@ -28,17 +28,17 @@ else:
     from forebay.kernels.entry import entry_size, get_id, get_ttl
     from forebay.kernels.little import take_bytes
 
-HEAD_MAGIC = b"FBHD"
+HEAD_MAGIC = b"FBH2"
 # magic 4 | sequence 8 | file bytes, position, number, id, expired, dropped, damaged, 8 each
-# | count of what is lent out 4 | 24 for each of these | crc 4
-_HEAD = struct.Struct(">4s8QI")
-HEAD_FIXED_BYTES = 72
+# | count of what is lent out 4 | version of the entries 8 | 24 for each that is lent out | crc 4
+_HEAD = struct.Struct(">4s8QI8s")
+HEAD_FIXED_BYTES = 80
 LENT_BYTES = 24
-_FIXED = cython.declare(cython.Py_ssize_t, 72)
+_FIXED = cython.declare(cython.Py_ssize_t, 80)
 _LENT = cython.declare(cython.Py_ssize_t, 24)
 _STRIDE = cython.declare(cython.Py_ssize_t, 4096)
 _META = cython.declare(cython.Py_ssize_t, 32)
-# What `entry_size` gives for an entry that goes on behind the end.
+# What `entry_size` returns for an entry that goes on after the end.
 _CUT_OFF = cython.declare(cython.Py_ssize_t, -1)
 
 
@@ -78,6 +78,7 @@ class Popper:
     held = cython.declare(cython.bint, visibility="public")
     lent = cython.declare(bytes, visibility="public")
     _file_bytes: cython.ulonglong
+    _version: bytes
     _base: cython.longlong
     _at: cython.Py_ssize_t
     _end: cython.Py_ssize_t
@@ -101,8 +102,15 @@ class Popper:
         lock: object,
         now_ms: object,
         ahead_ms: cython.longlong,
+        version: bytes,
     ) -> None:
-        """Keeps a view of the two slots; `sequence` is that of the newest."""
+        """Keeps a view of the two slots; `sequence` is that of the newest.
+
+        `version` is the 8 bytes that entries of this queue have.
+        """
+        if len(version) != 8:
+            raise ValueError("a version is 8 bytes")
+        self._version = version
         self._slots = memoryview(slots)
         self._file_bytes = file_bytes
         self.sequence = sequence
@@ -124,6 +132,21 @@ class Popper:
     def position(self) -> int:
         """Where on the tape the next entry is."""
         return self._base + self._at
+
+    def state(self) -> tuple:
+        """Returns the head at one moment, as a slot has it.
+
+        Sequence, position, number, last id, and how many expired, were dropped, were damaged. One
+        by one they could be from before and after a pop of another thread.
+        """
+        sequence: cython.ulonglong = self.sequence
+        position: cython.longlong = self._base + self._at
+        number: cython.ulonglong = self.number
+        last_id: cython.ulonglong = self.last_id
+        expired: cython.ulonglong = self.expired
+        dropped: cython.ulonglong = self.dropped
+        damaged: cython.ulonglong = self.damaged
+        return sequence, position, number, last_id, expired, dropped, damaged
 
     def place(
         self, position: cython.longlong, number: cython.ulonglong, last_id: cython.ulonglong
@@ -193,7 +216,7 @@ class Popper:
         return True
 
     def next_entry(self):
-        """Steps over the next entry that has not expired; gives its value, id, ttl and position.
+        """Steps over the next entry that has not expired; returns value, id, ttl and position.
 
         None if the window has none. Nothing is noted before `save`; called with the lock held.
         """
@@ -261,7 +284,9 @@ class Popper:
     @cython.cfunc
     @cython.inline
     def _entry_size(self) -> cython.Py_ssize_t:
-        return entry_size(self._window, self._at, self._end, self.number, self.last_id)
+        return entry_size(
+            self._window, self._at, self._end, self.number, self.last_id, self._version
+        )
 
     @cython.cfunc
     @cython.inline
@@ -287,7 +312,7 @@ class Popper:
             self._save_plainly(start)
             return
         to: cython.p_uchar = cython.address(self._slots[start])
-        _put32(to, 0x46424844)
+        _put32(to, 0x46424832)
         _put64(to + 4, self.sequence)
         _put64(to + 12, self._file_bytes)
         _put64(to + 20, cython.cast(cython.ulonglong, self._base + self._at))
@@ -297,6 +322,7 @@ class Popper:
         _put64(to + 52, self.dropped)
         _put64(to + 60, self.damaged)
         _put32(to + 68, cython.cast(cython.ulonglong, size // _LENT))
+        memcpy(to + 72, cython.cast(cython.p_char, self._version), 8)
         if size > 0:
             memcpy(to + _FIXED, cython.cast(cython.p_char, self.lent), size)
         size += _FIXED
@@ -315,6 +341,7 @@ class Popper:
             self.dropped,
             self.damaged,
             len(self.lent) // LENT_BYTES,
+            self._version,
         )
         data += self.lent
         data += crc32(data).to_bytes(4, "big")

@@ -6,8 +6,8 @@ from typing import Final
 from forebay.kernels.pusher import Pusher
 
 Mapping = mmap | bytearray
-HEAD_MAGIC: Final = b"FBHD"
-HEAD_FIXED_BYTES: Final = 72
+HEAD_MAGIC: Final = b"FBH2"
+HEAD_FIXED_BYTES: Final = 80
 LENT_BYTES: Final = 24
 
 class Popper:
@@ -32,7 +32,9 @@ class Popper:
         lock: Lock | RLock,
         now_ms: Callable[[], int] | None,
         ahead_ms: int,
+        version: bytes,
     ) -> None: ...
+    def state(self) -> tuple[int, int, int, int, int, int, int]: ...
     def place(self, position: int, number: int, last_id: int) -> None: ...
     def open(
         self, window: bytes | memoryview | Mapping, base: int, pusher: Pusher | None

@@ -17,7 +17,7 @@ from forebay.formats.entry import SIZE_MAX, Entry, as_bytes, check_ttl, file_nam
 from forebay.kernels.entry import METADATA_BYTES
 from forebay.kernels.sizes import measure
 from forebay.queues.fifo_adoption import Adoption
-from forebay.queues.fifo_head import HeadFile
+from forebay.queues.fifo_head import HeadFile, Lent
 from forebay.queues.fifo_maintenance import FifoMaintenance
 from forebay.queues.fifo_reading import Reading
 from forebay.queues.fifo_recovery import Opened, open_fifo_directory
@@ -71,7 +71,7 @@ class Fifo(Handle, QueueNames):
     def push(
         self, value: Buffer, *, ttl_seconds: int | None = None, timeout: float | None = None
     ) -> int:
-        """Pushes an entry and gives its id, which is above all before it.
+        """Pushes an entry and returns its id, which is above all before it.
 
         Under `sync="always"` it is durable on return; under the other policies it survives the
         process, and a power cut after the next sync. A full queue waits for room, at most `timeout`
@@ -92,7 +92,7 @@ class Fifo(Handle, QueueNames):
         ttl_seconds: int | None = None,
         timeout: float | None = None,
     ) -> int | None:
-        """Pushes entries with one commit and gives the id of the last; None if there are none.
+        """Pushes entries with one commit and returns the id of the last; None if there are none.
 
         If it raises, nothing of it is acknowledged.
         """
@@ -103,7 +103,10 @@ class Fifo(Handle, QueueNames):
             return None
         total, largest, _ = measure(batch)
         self._check_size(largest)
-        entry_id = self._writer.push_many(batch, total, ttl, timeout)
+        try:
+            entry_id = self._writer.push_many(batch, total, ttl, timeout)
+        finally:
+            self._reading.tell()
         self._maintenance.notice()
         return entry_id
 
@@ -112,7 +115,7 @@ class Fifo(Handle, QueueNames):
 
         It is gone for good on return, as durably as the sync policy says: who must not lose it to a
         crash uses `take`. With a timeout (seconds) it waits, and raises `Empty` if none came.
-        Entries that are damaged raise `Damaged`, once; the next call goes on behind them.
+        Entries that are damaged raise `Damaged`, once; the next call goes on after them.
         """
         value = self._reading.popper.pop()
         if value is None:
@@ -140,9 +143,10 @@ class Fifo(Handle, QueueNames):
         """Lends the oldest entry out: it is removed on success, and back at the front otherwise.
 
         After an exception or a crash it is the next one again. Raises `Empty` if there is none, or
-        none came within `timeout` seconds.
+        none came within `timeout` seconds. While 128 are lent out it waits until one of them is
+        back, at most `timeout` seconds if that is given; then it raises `Empty` as well.
         """
-        found = self._wait(self._lend, 0 if timeout is None else timeout)
+        found = self._wait_to_lend(timeout)
         assert found is not None
         entry, lent = found
         try:
@@ -158,13 +162,23 @@ class Fifo(Handle, QueueNames):
         self._reading.settle()
 
     def peek(self, *, after: int | None = None) -> Entry | None:
-        """Gives the oldest entry that has not expired, or the oldest behind an id; it stays.
+        """Returns the oldest entry that has not expired, or the oldest after an id; it stays.
 
-        None if there is none. `peek(after=entry.id)` again and again goes over the whole queue.
+        None if there is none. `peek(after=entry.id)` again and again goes over the whole queue, as
+        does `for entry in fifo`. Damage raises `Damaged` once; the next call goes on after it.
         """
         with self._writer.lock:
             self._writer.check()
             return self._reading.peek(after)
+
+    def __iter__(self) -> Iterator[Entry]:
+        """Goes over all entries that have not expired, oldest first; none is removed.
+
+        What is pushed or taken meanwhile may be among them or not. Damage raises `Damaged` once;
+        the iterator goes on after it.
+        """
+        self._check()
+        return self._reading.look()
 
     @property
     def size(self) -> int:
@@ -176,7 +190,17 @@ class Fifo(Handle, QueueNames):
         return max(0, there) + len(self._reading.returned)
 
     @property
+    def all_lent(self) -> bool:
+        """Whether there are entries, and as many are lent out by `take` as can be."""
+        return not self._reading.may_lend and self.size > 0
+
+    @property
     def capacity(self) -> int | None:
+        """How many entries it can hold (`max_entries`); None: no bound but that of bytes."""
+        return self.options.max_entries
+
+    @property
+    def capacity_bytes(self) -> int | None:
         """How many bytes of entries it can hold, 32 for each included; None: no bound."""
         return self.options.max_bytes
 
@@ -184,24 +208,30 @@ class Fifo(Handle, QueueNames):
         """How many entries of a size an empty queue can hold; None: no bound."""
         if entry_bytes < 0:
             raise InvalidOption(f"entry_bytes = {entry_bytes}: must be at least 0")
-        limit = self.options.max_bytes
-        return None if limit is None else limit // (entry_bytes + METADATA_BYTES)
+        limits = [] if self.capacity is None else [self.capacity]
+        if self.capacity_bytes is not None:
+            limits.append(self.capacity_bytes // (entry_bytes + METADATA_BYTES))
+        return min(limits, default=None)
 
     def sync(self) -> None:
         """Makes all that was pushed durable, and all that was popped gone for good."""
         self._writer.sync()
         self._reading.sync_head()
+        self._reading.save_losses()
 
     def adopt(self) -> int:
-        """Takes in what other processes left in `inbox/`; gives how many entries."""
-        return self._adoption.run()
+        """Takes in what other processes left in `inbox/`; returns how many entries."""
+        try:
+            return self._adoption.run()
+        finally:
+            self._reading.tell()
 
     def maintain(self) -> None:
         """Does what is due. The background thread calls it."""
         self._maintenance.run_due()
 
     def info(self) -> dict[str, Any]:
-        """Gives facts on the queue, for people and for scripts."""
+        """Returns facts on the queue, for people and for scripts."""
         with self._writer.lock:
             self._writer.check()
             kept_files, kept_bytes = count_kept(self._directory)
@@ -217,11 +247,13 @@ class Fifo(Handle, QueueNames):
                 "taken": self._reading.lent_out,
                 "bytes": self._writer.position - self._reading.first_position,
                 "capacity": self.capacity,
+                "capacity_bytes": self.capacity_bytes,
                 "files": len(self._writer.tape.numbers),
                 "file_bytes": self.file_bytes,
                 "expired": popper.expired,
                 "dropped": popper.dropped,
                 "damaged": popper.damaged,
+                "losses": self._reading.losses.unaccepted,
                 "syncs": self._writer.commit.syncs + self._reading.commit.syncs,
                 "quarantined_files": kept_files,
                 "quarantined_bytes": kept_bytes,
@@ -230,6 +262,8 @@ class Fifo(Handle, QueueNames):
 
     def full(self) -> bool:
         """Whether not even an empty entry has room."""
+        if self.capacity is not None and self._reading.count >= self.capacity:
+            return True
         limit = self.options.max_bytes
         used = self._writer.position - self._reading.first_position
         return limit is not None and used + METADATA_BYTES > limit
@@ -242,12 +276,16 @@ class Fifo(Handle, QueueNames):
 
     def _end(self) -> None:
         self._maintenance.stop()
-        try:
-            with contextlib.suppress(Closed):
-                self._reading.sync_head()
-            self._writer.close()
-        finally:
-            self._release()
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._directory.close)
+            self._release(stack)
+            stack.callback(self._reading.tell, at_once=True)
+            self._writer.close(before_clean=self._before_clean)
+
+    def _before_clean(self) -> int:
+        self._reading.settle_head()
+        self._reading.save_losses()
+        return self._reading.oldest
 
     def _abandon(self, error: Closed) -> None:
         self._writer.disown(error)
@@ -269,6 +307,7 @@ class Fifo(Handle, QueueNames):
             opened.tail,
             opened.end,
             file_bytes=self.file_bytes,
+            version=opened.head.version,
             options=self.options,
             clock=self._clock,
         )
@@ -276,8 +315,14 @@ class Fifo(Handle, QueueNames):
         lock, mapped = self._writer.lock, self._writer.mapped
         self._unmapped = not mapped
         head = HeadFile(self._directory, opened.head, lock, self._clock, mapped=mapped)
-        shared = (opened.bounds, self.file_bytes, self.options, self._clock)
-        self._reading = Reading(self._directory, self._writer, head, *shared)
+        shared = (
+            opened.bounds,
+            self.file_bytes,
+            opened.head.version,
+            self.options,
+            self._clock,
+        )
+        self._reading = Reading(self._directory, self._writer, head, opened.losses, *shared)
         undo.callback(self._reading.close)
         self._adoption = Adoption(self._directory, self._writer, *shared)
         self._bounds = opened.bounds
@@ -286,7 +331,10 @@ class Fifo(Handle, QueueNames):
     def _push_slowly(self, value: Buffer, ttl: int, timeout: float | None) -> int:
         data = as_bytes(value)
         self._check_size(len(data))
-        entry_id = self._writer.push(data, ttl, timeout)
+        try:
+            entry_id = self._writer.push(data, ttl, timeout)
+        finally:
+            self._reading.tell()
         self._maintenance.notice()
         return entry_id
 
@@ -314,7 +362,20 @@ class Fifo(Handle, QueueNames):
             return values + (more() or [])
         return self._wait(more, timeout) or []
 
-    def _lend(self) -> Any:
+    def _wait_to_lend(self, timeout: float | None) -> tuple[Entry, Lent] | None:
+        """Lends an entry out; waits while too many are, without a timeout as long as it takes."""
+        while True:
+            try:
+                return self._wait(self._lend, 0 if timeout is None else timeout)
+            except Empty:
+                if timeout is not None:
+                    raise
+                with self._writer.lock:
+                    if not self.all_lent:
+                        raise
+                    self._writer.changes.wait(_WAIT_SECONDS)
+
+    def _lend(self) -> tuple[Entry, Lent] | None:
         with self._writer.lock:
             self._writer.check()
             return self._reading.lend()
@@ -355,7 +416,8 @@ class Fifo(Handle, QueueNames):
         with self._writer.lock:
             self._writer.check()
 
-    def _release(self) -> None:
-        self._reading.close()
-        self._bounds.close()
-        self._directory.close()
+    def _release(self, stack: contextlib.ExitStack) -> None:
+        """Has all files closed at the end of `stack`, whatever one of them says to that."""
+        stack.callback(self._bounds.close)
+        stack.callback(self._reading.close)
+        stack.callback(self._writer.release_files)

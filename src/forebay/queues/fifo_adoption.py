@@ -2,8 +2,8 @@
 
 Their records become entries with numbers and ids of this queue, in files of the tape that are made
 aside in the inbox and synced. One synced line in the ledger decides; then the files get their
-names, then the mark moves behind them. What a crash interrupts behind the decision, the next open
-finishes; before it, the batch is taken again. `end` in the ledger is the number behind the new
+names, then the mark moves past them. What a crash interrupts after the decision, the next open
+finishes; before it, the batch is taken again. `end` in the ledger is the number after the new
 entries, and the ms of the last.
 
 The queue waits meanwhile: numbers are given in the order of entries on the tape. A batch that finds
@@ -23,12 +23,13 @@ from forebay.kernels.entry import METADATA_BYTES, encode
 from forebay.kernels.sizes import measure
 from forebay.queues.adoption import may_be_decided, take_batches, values_of
 from forebay.queues.fifo_bounds import Boundary, Bounds, TapeEnd, boundaries_in
+from forebay.queues.fifo_names import TAIL
 from forebay.queues.fifo_writer import FifoWriter
 from forebay.queues.options import FifoOptions
 from forebay.queues.recovery import clear_adoption, finish_adoption
 from forebay.storage import inbox
 from forebay.storage.filesystem import Directory, File, write_all
-from forebay.storage.tail import Tail, TailFile
+from forebay.storage.tail import TailFile
 
 _logger = logging.getLogger(__name__)
 
@@ -42,6 +43,7 @@ class Adoption:
         writer: FifoWriter,
         bounds: Bounds,
         file_bytes: int,
+        version: bytes,
         options: FifoOptions,
         clock: SteadyClock,
     ) -> None:
@@ -49,6 +51,7 @@ class Adoption:
         self._writer = writer
         self._bounds = bounds
         self._file_bytes = file_bytes
+        self._version = version
         self._options = options
         self._clock = clock
         self._mutex = threading.Lock()
@@ -66,16 +69,18 @@ class Adoption:
         ledger: inbox.Ledger,
     ) -> int | None:
         size = sum(part.size + part.count * METADATA_BYTES for part in manifest.parts)
-        with self._writer.lock:
-            self._writer.check()
-            try:
-                self._writer.make_room(min(size, self._options.max_bytes or size), 0)
-            except Full as error:
-                _logger.info("inbox: a batch of %d bytes waits for room: %s", size, error)
-                return None
-            # All below is durable then, and the mark says so and that the queue is open.
-            self._writer.sync_now()
-            return self._adopt_locked(work, manifest, headers, ledger)
+        count = sum(part.count for part in manifest.parts)
+        least = min(size, self._options.max_bytes or size)
+        try:
+            with self._writer.lock:
+                self._writer.check()
+                self._writer.make_room(least, min(count, self._options.max_entries or count), 0)
+                # All below is durable then, and the mark says so and that the queue is open.
+                self._writer.sync_now()
+                return self._adopt_locked(work, manifest, headers, ledger)
+        except Full as error:
+            _logger.info("inbox: a batch of %d bytes waits for room: %s", size, error)
+            return None
 
     def _adopt_locked(
         self,
@@ -116,6 +121,7 @@ class Adoption:
             copy.now_ms,
             end.last_ms,
             self._options.ttl_seconds,
+            self._version,
         )
         last_id = max(0, (end.last_ms << 16) - 1)
         view = memoryview(data)
@@ -154,35 +160,41 @@ class Adoption:
             raise
 
 
-def finish(directory: Directory, tail_file: TailFile | None, tail: Tail | None) -> Tail | None:
-    """Finishes an adoption that a crash interrupted; gives the mark as it is then.
+def finish(directory: Directory) -> bool:
+    """Finishes an adoption that a crash interrupted, and moves the mark; says if there was one.
 
     The caller owns the queue and has not looked at its files yet.
     """
     if not finish_adoption(directory):
-        return tail
+        return False
     ledger = inbox.own_ledger(directory)
     names = set(directory.names())
     if not ledger.end or any(move.segment not in names for move in ledger.moves):
         # A ledger of another queue or another time: the end that it tells is not ours.
         _logger.error("%s/%s: its adoption is not of this queue", directory.path, inbox.LEDGER)
         clear_adoption(directory)
-        return tail
+        return False
     number, last_ms = ledger.end
     last_file = parse_file_name(ledger.moves[-1].segment) or 0
-    # Without a mark the entries themselves tell where the end is.
-    if tail_file is not None and tail is not None and tail.durable < number:
-        tail = tail._replace(
-            written=number,
-            durable=number,
-            segment=last_file + 1,
-            position=0,
-            time_ms=last_ms,
-            clean=False,
-        )
-        tail_file.write(tail, sync=True)
+    tail_file = TailFile.open(directory, write=True, name=TAIL)
+    if tail_file is not None:
+        try:
+            tail = tail_file.read()
+            # Without a mark the entries themselves tell where the end is.
+            if tail is not None and tail.durable < number:
+                moved = tail._replace(
+                    written=number,
+                    durable=number,
+                    segment=last_file + 1,
+                    position=0,
+                    time_ms=last_ms,
+                    clean=False,
+                )
+                tail_file.write(moved, sync=True)
+        finally:
+            tail_file.close()
     clear_adoption(directory)
-    return tail
+    return True
 
 
 class _Copy:

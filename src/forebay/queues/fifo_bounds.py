@@ -10,7 +10,9 @@ is there twice, the last one counts:
 | position | 4 | where in it the first entry begins; the size of a file: nowhere |
 | number | 8 | of that entry |
 | id | 8 | its id is above this |
-| crc32 | 4 | of all before |
+| crc32 | 4 | of all before, from the CRC-32 of the version of the queue's entries on |
+
+In a queue of the old version the CRC begins at 0.
 """
 
 from __future__ import annotations
@@ -21,11 +23,13 @@ from bisect import bisect_right, insort
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from forebay.errors import Damaged
+from forebay.formats.entry import OLD_VERSION
 from forebay.kernels.checksum import crc32
 from forebay.kernels.entry import boundary
 from forebay.queues.fifo_names import BOUNDS
-from forebay.storage.atomic import read_small
 from forebay.storage.filesystem import Directory, File, write_all
+from forebay.storage.readable import read_whole
 
 _ROW = struct.Struct(">QIQQ")
 _CRC = struct.Struct(">I")
@@ -35,7 +39,7 @@ assert _ROW_BYTES == 32
 
 
 class TapeEnd(NamedTuple):
-    """An end of the tape: the number behind it, where it is, and the last entry's time."""
+    """An end of the tape: the number after it, where it is, and the last entry's time."""
 
     number: int
     position: int
@@ -54,31 +58,32 @@ class Boundary(NamedTuple):
 class Bounds:
     """The boundaries that are known. Called with the queue's lock held."""
 
-    def __init__(self, directory: Directory) -> None:
-        """Reads them; changes nothing."""
+    def __init__(self, directory: Directory, version: bytes) -> None:
+        """Reads them; changes nothing. `version` is what the entries of the queue have."""
         self._directory = directory
+        self._seed = 0 if version == OLD_VERSION else crc32(version)
         self._rows: dict[int, Boundary] = {}
         self._file: File | None = None
         self._written = 0
-        data = read_small(directory, BOUNDS) or b""
+        data = _read(directory)
         for start in range(0, len(data) - _ROW_BYTES + 1, _ROW_BYTES):
             *row, crc = _CHECKED_ROW.unpack_from(data, start)
-            if crc == crc32(data[start : start + _ROW.size]):
+            if crc == crc32(data[start : start + _ROW.size], self._seed):
                 self._rows[row[0]] = Boundary(*row)
         self._files = sorted(self._rows)
         self._is_plain = len(data) == len(self._rows) * _ROW_BYTES
 
     def after(self, file: int) -> Boundary | None:
-        """Gives the boundary in the first file behind one that has any."""
+        """Returns the boundary in the first file behind one that has any."""
         number = bisect_right(self._files, file)
         return self._rows[self._files[number]] if number < len(self._files) else None
 
     def get(self, file: int) -> Boundary | None:
-        """Gives the boundary in a file, if it is known."""
+        """Returns the boundary in a file, if it is known."""
         return self._rows.get(file)
 
     def missing(self, files: list[int]) -> list[int]:
-        """Gives the files of which none is known."""
+        """Returns the files of which none is known."""
         return [file for file in files if file not in self._rows]
 
     def note(self, boundary: Boundary) -> None:
@@ -123,7 +128,7 @@ class Bounds:
 
     def _append(self, boundary: Boundary) -> None:
         file = self._file or self._open()
-        write_all(file, _encode(boundary), self._written * _ROW_BYTES)
+        write_all(file, self._encode(boundary), self._written * _ROW_BYTES)
         self._written += 1
 
     def _rewrite(self) -> None:
@@ -131,8 +136,12 @@ class Bounds:
         # A crash in between leaves fewer rows, which is allowed.
         file.truncate(0)
         self._written = 0
-        write_all(file, b"".join(_encode(self._rows[number]) for number in self._files), 0)
+        write_all(file, b"".join(self._encode(self._rows[number]) for number in self._files), 0)
         self._written = len(self._files)
+
+    def _encode(self, row_of: Boundary) -> bytes:
+        row = _ROW.pack(*row_of)
+        return row + _CRC.pack(crc32(row, self._seed))
 
     def _open(self) -> File:
         try:
@@ -146,7 +155,7 @@ class Bounds:
 def boundaries_in(
     data: memoryview, start: TapeEnd, last_id: int, file_bytes: int
 ) -> Iterator[Boundary]:
-    """Gives those of the files that whole entries, written at `start`, reach anew.
+    """Returns those of the files that whole entries, written at `start`, reach anew.
 
     The id of the first is above `last_id`.
     """
@@ -158,6 +167,9 @@ def boundaries_in(
         yield Boundary(file, min(at - begin, file_bytes), start.number + count, last_id)
 
 
-def _encode(row_of: Boundary) -> bytes:
-    row = _ROW.pack(*row_of)
-    return row + _CRC.pack(crc32(row))
+def _read(directory: Directory) -> bytes:
+    """Returns what is in the file; nothing if it cannot be read."""
+    try:
+        return read_whole(directory, BOUNDS) or b""
+    except Damaged:
+        return b""

@@ -103,10 +103,17 @@ class ColumnScanner:
     """
 
     def __init__(
-        self, directory: Directory, file_bytes: int, bounds: Bounds, *, values: bool = True
+        self,
+        directory: Directory,
+        file_bytes: int,
+        version: bytes,
+        bounds: Bounds,
+        *,
+        values: bool = True,
     ) -> None:
-        self._scanner = FifoScanner(directory, file_bytes, bounds)
+        self._scanner = FifoScanner(directory, file_bytes, version, bounds)
         self._file_bytes = file_bytes
+        self._version = version
         self._values = values
         self._columns: EntryColumns | None = None
         self._size = 0
@@ -117,7 +124,8 @@ class ColumnScanner:
 
     def scan_staged(self, batch: EntryBatch) -> Iterator[ColumnBatch]:
         """Gives the columns of entries that are not on the tape yet."""
-        data = memoryview(b"".join(map(encode_entry, batch.entries())))
+        entries = (encode_entry(entry, self._version) for entry in batch.entries())
+        data = memoryview(b"".join(entries))
         place = Place(0, batch.start.number, 0)
         while place.number < batch.end.number:
             taken = self._gather(data[place.position :], place, len(data), len(data))
@@ -135,7 +143,9 @@ class ColumnScanner:
     def _gather(self, data: bytes | memoryview, place: Place, limit: int, stop: int) -> ColumnBatch:
         columns = self._room(len(data))
         file, position = divmod(place.position, self._file_bytes)
-        count, size, last_id = columns.take(data, place.number, place.last_id, limit, stop)
+        count, size, last_id = columns.take(
+            data, place.number, place.last_id, limit, stop, self._version
+        )
         if not count:
             raise RecordTooLarge(
                 f"entry {place.number} in {file_name(file)} is too large for a column: at most "

@@ -67,4 +67,6 @@ class FifoMaintenance(Background["Fifo"]):
     def _run_others(self, queue: Fifo, now: float) -> None:
         if self._comes_due_again(_LOOK, now, _LOOK_SECONDS):
             queue.adopt()
+            self._reading.tell()
+            self._reading.save_losses()
             keep_reserve(queue._directory)

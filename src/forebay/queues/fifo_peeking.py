@@ -2,48 +2,79 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
+
 from forebay.clock import SteadyClock
 from forebay.formats.entry import Entry
-from forebay.queues.fifo_scanner import FifoScanner, Place, take_batch
+from forebay.frames import Damage
+from forebay.queues.fifo_scanner import FifoScanner, Place
 from forebay.queues.fifo_writer import FifoWriter
 
 _ENTRIES = 256
 
 
 class Peeking:
-    """Where the last look was, and what was read ahead. Called with the queue's lock held."""
+    """Where the last look was, and what was read ahead. Called with the queue's lock held.
 
-    def __init__(self, scanner: FifoScanner, writer: FifoWriter, clock: SteadyClock) -> None:
+    `meet` is told of each damage on the way, and raises it if somebody should know.
+    """
+
+    def __init__(
+        self,
+        scanner: FifoScanner,
+        writer: FifoWriter,
+        clock: SteadyClock,
+        meet: Callable[[Damage], None],
+    ) -> None:
         self._scanner = scanner
         self._writer = writer
         self._clock = clock
-        self._ahead: list[Entry] = []
+        self._meet = meet
+        self._ahead: deque[Entry] = deque()
         self._place = Place(0, 0, 0)
         self._after: int | None = None
 
-    def next(self, head: Place, after: int | None) -> Entry | None:
-        """Gives the first entry from the head on that has not expired, or the first behind an id.
+    def first(self, head: Place) -> Entry | None:
+        """Returns the first entry from the head on that has not expired; it is kept for the next.
 
-        It is found at once if the id is that of the last look. Damage is passed over in silence:
-        the pop that meets it tells.
+        Entries that have expired are never looked at again.
         """
-        if after is None or after != self._after:
-            self._ahead, self._place = [], head
+        if self._place.number < head.number:
+            self._ahead.clear()
+            self._place = head
         now_ms = self._clock.now_ms()
-        while self._ahead or self._read_on(head):
+        while self._ahead or self._read_on():
             while self._ahead:
-                entry = self._ahead.pop(0)
-                gone = entry.offset < head.number or entry.has_expired(now_ms)
-                if not gone and (after is None or entry.id > after):
-                    self._after = entry.id
+                entry = self._ahead[0]
+                if entry.offset >= head.number and not entry.has_expired(now_ms):
                     return entry
-        self._after = None
+                self._ahead.popleft()
         return None
 
-    def _read_on(self, head: Place) -> bool:
-        """Reads more entries; False if there are none."""
+    def next(self, head: Place, after: int) -> Entry | None:
+        """Returns the first entry from the head on after an id that has not expired.
+
+        It is found at once if the id is that of the last look.
+        """
+        if after != self._after:
+            self._ahead.clear()
+            self._place = head
+        self._after = None
         if self._place.number < head.number:
             self._place = head
+        now_ms = self._clock.now_ms()
+        while self._ahead or self._read_on():
+            while self._ahead:
+                entry = self._ahead.popleft()
+                gone = entry.offset < head.number or entry.has_expired(now_ms)
+                if not gone and entry.id > after:
+                    self._after = entry.id
+                    return entry
+        return None
+
+    def _read_on(self) -> bool:
+        """Reads more entries; False if there are none."""
         if self._place.number >= self._writer.readable.number and not self._writer.always:
             self._writer.drain()
         place, readable = self._place, self._writer.readable
@@ -51,9 +82,13 @@ class Peeking:
             return False
         data = self._scanner.window(place, readable.position)
         if data is None:
+            self._scanner.refuse_unknown(place)
             end = Place(readable.position, readable.number, 0)
-            self._place = self._scanner.judge(place, end)[1]
+            damage, self._place = self._scanner.judge(place, end)
+            if damage is not None:
+                self._meet(damage)
         else:
-            batch = take_batch(data, place, min(_ENTRIES, readable.number - place.number))
-            self._ahead, self._place = batch.entries(), batch.end
+            batch = self._scanner.take(data, place, min(_ENTRIES, readable.number - place.number))
+            self._ahead.extend(batch.entries())
+            self._place = batch.end
         return True

@@ -17,10 +17,14 @@ from forebay.kernels.entry import METADATA_BYTES
 from forebay.queues.directory_reader import DirectoryReader
 from forebay.queues.fifo_bounds import Bounds
 from forebay.queues.fifo_head import Head, Lent, read_head
-from forebay.queues.fifo_names import TAIL
-from forebay.queues.fifo_recovery import Recovery, find_head, look_at
-from forebay.queues.fifo_scanner import EntryBatch, FifoScanner, Place, take_batch
+from forebay.queues.fifo_marks import find_marks
+from forebay.queues.fifo_recovery import Recovery, look_at
+from forebay.queues.fifo_scanner import EntryBatch, FifoScanner, Place
+from forebay.storage.filesystem import DiskFilesystem, is_owned
 from forebay.storage.tail import Tail
+
+# An owner that pops while we look: each time it has popped on, so this ends.
+_LOOKS_MAX = 100
 
 
 class FifoReader(DirectoryReader):
@@ -28,25 +32,42 @@ class FifoReader(DirectoryReader):
 
     def refresh(self) -> None:
         """Looks again at what is there."""
-        self.tail: Tail | None = self._read_tail(TAIL)
-        head = find_head(self._directory, self.tail)
-        if head is None:
-            raise NotAQueue(f"{self.path} is not a fifo: it has neither files nor a head")
-        self.head: Head = head
-        self._found: Recovery = look_at(self._filesystem, self._directory, head, self.tail)
+        for _ in range(_LOOKS_MAX):
+            self._look()
+            head = read_head(self._directory)
+            if not self._found.damage or head is None or head.number <= self.head.number:
+                break
+            # The owner has popped meanwhile, and files may be gone that we were looking at.
         end = self._found.found.number
-        self.lent: list[Lent] = sorted(row for row in head.lent if row.number < end)
-        self.begin = head.number
-        self.end = max(head.number, self._found.found.number)
-        # Behind the last entry that is in the files.
+        self.lent: list[Lent] = sorted(row for row in self.head.lent if row.number < end)
+        self.begin = self.head.number
+        self.end = max(self.head.number, end)
+        # After the last entry that is in the files.
         self.stored: Place = self._found.stored
+
+    def _look(self) -> None:
+        marks = find_marks(self._filesystem, self._directory)
+        if marks.head is None:
+            raise NotAQueue(f"{self.path} is not a fifo: it has neither files nor a head")
+        self.tail: Tail | None = marks.tail
+        self.head: Head = marks.head
+        self.head_is_stored = marks.head_is_stored
+        # What is wrong with the head: nothing is missing, but something may come again.
+        self.trouble = marks.trouble
+        on_disk = isinstance(self._filesystem, DiskFilesystem)
+        owned = not on_disk or is_owned(self.path) is not False
+        self._found: Recovery = look_at(
+            self._filesystem, self._directory, self.head, self.tail, owned=owned
+        )
 
     @property
     def tape_bytes(self) -> int:
         """How many bytes of the tape the entries take, 32 for each included."""
         first = min([self.head.position, *(row.position for row in self.lent)])
         staged = sum(
-            len(value) + METADATA_BYTES for batch in self._found.staged for value in batch.values
+            len(value) + METADATA_BYTES
+            for batch in self._found.staged.batches
+            for value in batch.values
         )
         return max(0, self.stored.position + staged - first)
 
@@ -54,8 +75,10 @@ class FifoReader(DirectoryReader):
         return len(self.lent) + self.end - self.begin
 
     def scan(self) -> Iterator[EntryBatch | Damage]:
-        """Gives batches of entries and, in its place, each damage."""
-        scanner = FifoScanner(self._directory, self.head.file_bytes, Bounds(self._directory))
+        """Yields batches of entries and, in its place, each damage."""
+        version = self.head.version
+        bounds = Bounds(self._directory, version)
+        scanner = FifoScanner(self._directory, self.head.file_bytes, version, bounds)
         try:
             for lent in self.lent:
                 item = self._read_lent(scanner, lent)
@@ -64,21 +87,25 @@ class FifoReader(DirectoryReader):
             yield from self._scan_files(scanner)
         finally:
             scanner.close()
-        for batch in self._found.staged:
-            if batch.end.number > self.head.number:
-                yield _since(batch, self.head.number)
+        staged: list[EntryBatch | Damage] = [*self._found.staged.batches]
+        staged += self._found.staged.damage
+        for item in sorted(staged, key=_first_number):
+            if isinstance(item, Damage):
+                yield item
+            elif item.end.number > self.head.number:
+                yield _since(item, self.head.number)
 
     def batches(self) -> Iterator[EntryBatch]:
-        """Gives batches of entries; damage raises, or is counted and passed over."""
+        """Yields batches of entries; damage raises, or is counted and passed over."""
         return self._sound(self.scan())
 
     def records(self) -> Iterator[Entry]:
-        """Gives entries one by one."""
+        """Yields entries one by one."""
         for batch in self.batches():
             yield from batch.entries()
 
     def values(self) -> Iterator[bytes]:
-        """Gives only the payloads, which is faster."""
+        """Yields only the payloads, which is faster."""
         for batch in self.batches():
             yield from batch.values
 
@@ -89,29 +116,31 @@ class FifoReader(DirectoryReader):
         return f"<FifoReader {self.path} {self.begin}..{self.end}>"
 
     def _scan_files(self, scanner: FifoScanner) -> Iterator[EntryBatch | Damage]:
-        """Gives what is below the durable mark, and what recovery would find above it."""
+        """Yields what is below the durable mark, and what recovery would find above it."""
         found = self._found
-        yield from self._scan_below(scanner, self.head.place, found.mark)
-        for item in scanner.scan(found.begin, found.stored):
-            if isinstance(item, Damage):
-                yield item
-            elif item.end.number > self.head.number:
-                yield _since(item, self.head.number)
+        yield from self._scan_between(scanner, self.head.place, found.mark)
+        begin = found.begin
+        if self.head.number > begin.number and self.head.position > begin.position:
+            begin = self.head.place
+        yield from self._scan_between(scanner, begin, found.stored)
 
-    def _scan_below(
+    def _scan_between(
         self, scanner: FifoScanner, place: Place, end: Place
     ) -> Iterator[EntryBatch | Damage]:
+        """Yields what is between two places, of which the owner may pop some meanwhile."""
         while place.number < end.number:
             for item in scanner.scan(place, end):
                 if isinstance(item, EntryBatch):
-                    yield item
+                    if item.end.number > self.head.number:
+                        yield _since(item, self.head.number)
                     place = item.end
                     continue
                 head = read_head(self._directory)
-                if head is not None and head.number > place.number:
+                if head is not None and head.number > place.number and head != self.head:
                     # Popped meanwhile, and its file is gone: no damage.
                     place = head.place
                     break
+                place = place._replace(number=(item.offset or 0) + (item.count or 0))
                 yield item
             else:
                 return
@@ -125,28 +154,33 @@ class FifoReader(DirectoryReader):
         found = self._found
         if lent.number >= found.mark.number:
             for item in scanner.scan(found.begin, found.stored):
-                if isinstance(item, EntryBatch) and lent.number < item.end.number:
+                if isinstance(item, Damage):
+                    continue
+                if item.start.number <= lent.number < item.end.number:
                     return _only(item, lent.number)
         data = scanner.window(lent.place, found.mark.position)
         if data is not None:
-            return take_batch(data, lent.place, 1)
-        staged = [batch for batch in self._found.staged if batch.start.number <= lent.number]
-        for batch in staged:
-            if lent.number < batch.end.number:
+            return scanner.take(data, lent.place, 1)
+        for batch in found.staged.batches:
+            if batch.start.number <= lent.number < batch.end.number:
                 return _only(batch, lent.number)
         end = Place(lent.position, lent.number + 1, lent.id)
         return next(item for item in scanner.scan(lent.place, end) if isinstance(item, Damage))
 
 
+def _first_number(item: EntryBatch | Damage) -> int:
+    return item.start.number if isinstance(item, EntryBatch) else item.offset or 0
+
+
 def _since(batch: EntryBatch, number: int) -> EntryBatch:
-    """Gives the part of a batch from a number on."""
+    """Returns the part of a batch from a number on."""
     skip = max(0, number - batch.start.number)
     start = batch.start._replace(number=batch.start.number + skip)
     return EntryBatch(start, batch.end, batch.values[skip:], batch.ids[skip:], batch.ttls[skip:])
 
 
 def _only(batch: EntryBatch, number: int) -> EntryBatch:
-    """Gives one entry of a batch."""
+    """Returns one entry of a batch."""
     at = number - batch.start.number
     start = batch.start._replace(number=number)
     end = batch.end._replace(number=number + 1)

@@ -11,25 +11,28 @@ from __future__ import annotations
 import bisect
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from forebay.clock import SteadyClock
 from forebay.errors import Damaged, Full
 from forebay.formats.entry import Entry
+from forebay.frames import Damage
 from forebay.queues.fifo_bounds import Bounds
 from forebay.queues.fifo_head import Head, HeadFile, Lent
 from forebay.queues.fifo_peeking import Peeking
-from forebay.queues.fifo_scanner import WINDOW_BYTES, FifoScanner, Place, take_batch
-from forebay.queues.fifo_writer import FifoWriter
+from forebay.queues.fifo_scanner import WINDOW_BYTES, FifoScanner, Place
+from forebay.queues.fifo_writer import NO_BOUND, FifoWriter, Room
 from forebay.queues.options import FifoOptions
 from forebay.queues.unbroken import unbroken
 from forebay.storage.atomic import keep_reserve
 from forebay.storage.commit import GroupCommit
 from forebay.storage.filesystem import Directory
+from forebay.storage.losses import Losses
 from forebay.storage.staging import HEADER_BYTES
 
 _logger = logging.getLogger(__name__)
 _WAIT_SECONDS = 0.05
+_TELL_SECONDS = 1.0
 
 
 class Reading:
@@ -40,12 +43,15 @@ class Reading:
         directory: Directory,
         writer: FifoWriter,
         head: HeadFile,
+        losses: Losses,
         bounds: Bounds,
         file_bytes: int,
+        version: bytes,
         options: FifoOptions,
         clock: SteadyClock,
     ) -> None:
         self._directory = directory
+        self.losses = losses
         self._writer = writer
         self._head = head
         self.popper = head.popper
@@ -53,7 +59,7 @@ class Reading:
         self._file_bytes = file_bytes
         self._options = options
         self._clock = clock
-        self._scanner = FifoScanner(directory, file_bytes, bounds)
+        self._scanner = FifoScanner(directory, file_bytes, version, bounds)
         # Lent out before a crash, or given back: the next to go, in the order of their numbers.
         self.returned: list[Lent] = sorted(head.lent.values(), key=lambda lent: lent.number)
         self.popper.held = bool(self.returned)
@@ -61,15 +67,22 @@ class Reading:
             self._sync_head if writer.always else self._store_head, self.popper.sequence
         )
         self._trouble: Damaged | None = None
-        self._peeking = Peeking(self._scanner, writer, clock)
-        writer.before_drain = self.popper.close
+        self._front = self._new_look()
+        self._behind = self._new_look()
+        # Whether the window of the popper is on the staging buffer, and not on the tape.
+        self._in_memory = False
+        # What was dropped and not yet told, and when something was told last.
+        self._untold = 0
+        self._told_at: float | None = None
+        writer.before_drain = self._leave_memory
         writer.on_failure = self._hold
         writer.make_room = self.make_room
 
     @property
     def place(self) -> Place:
         """Before the next entry that nobody has taken."""
-        return Place(self.popper.position, self.popper.number, self.popper.last_id)
+        _, position, number, last_id, *_ = self.popper.state()
+        return Place(position, number, last_id)
 
     @property
     def first_position(self) -> int:
@@ -78,20 +91,36 @@ class Reading:
         return min(self.popper.position, *lent) if self._head.lent else self.popper.position
 
     @property
+    def oldest(self) -> int:
+        """The number of the oldest entry that has not left for good."""
+        return min([self.popper.number, *self._head.lent])
+
+    @property
     def lent_out(self) -> int:
         """How many entries are lent out now."""
         return len(self._head.lent) - len(self.returned)
+
+    @property
+    def count(self) -> int:
+        """How many entries there are for `max_entries`, those that are lent out included."""
+        return max(0, self._writer.number - self.popper.number) + len(self._head.lent)
+
+    @property
+    def may_lend(self) -> bool:
+        """Whether one more entry can be lent out; those that were given back can be always."""
+        return bool(self.returned) or self._head.may_lend
 
     @unbroken
     def pop(self) -> bytes | None:
         """Takes the next entry; None if there is none. Raises Damaged once for each damage."""
         self._raise_trouble()
         while self.returned:
-            entry = self._read(self.returned[0])
+            entry = self._read_returned()
+            if entry is None:
+                continue
             self._head.finish(self.returned[0].number)
             self._drop_returned()
-            if entry is not None:
-                return entry.value
+            return entry.value
         found = self._next_entry()
         if found is None:
             return None
@@ -100,7 +129,7 @@ class Reading:
 
     @unbroken
     def pop_many(self, count: int, *, begun: bool) -> list[bytes]:
-        """Takes up to `count` entries; trouble behind the first is left for the next call.
+        """Takes up to `count` entries; trouble after the first is left for the next call.
 
         `begun` says that the caller has some already.
         """
@@ -130,23 +159,18 @@ class Reading:
         self._raise_trouble()
         while self.returned:
             lent = self.returned[0]
-            entry = self._read(lent)
-            if entry is None:
-                self._head.finish(lent.number)
-            self._drop_returned()
+            entry = self._read_returned()
             if entry is not None:
+                self._drop_returned()
                 return entry, lent
+        if not self._head.may_lend:
+            return None
         # Nobody may pop meanwhile: that would note this entry as gone before it is lent out.
         self.popper.held = True
         try:
             found = self._next_entry()
-            if found is None:
-                return None
-            try:
+            if found is not None:
                 self._head.lend(found[1])
-            except Full:
-                self.popper.place(*found[1].place)
-                raise
             return found
         finally:
             self.popper.held = bool(self.returned)
@@ -167,37 +191,71 @@ class Reading:
             self._writer.changes.announce()
 
     def peek(self, after: int | None) -> Entry | None:
-        """Gives the next entry that has not expired, or the next behind an id; it stays."""
+        """Returns the next entry that has not expired, or the next after an id; it stays."""
+        self._raise_trouble()
+        return self._look(self._front, self._behind, after)
+
+    def look(self) -> Iterator[Entry]:
+        """Begins a look over the whole queue; takes the lock for each entry."""
+        return _Look(self, self._new_look())
+
+    def look_on(self, peeking: Peeking, after: int | None) -> Entry | None:
+        """Returns the next entry of a look that has come as far as an id."""
+        with self._writer.lock:
+            self._writer.check()
+            self._raise_trouble()
+            return self._look(peeking, peeking, after)
+
+    def _look(self, front: Peeking, behind: Peeking, after: int | None) -> Entry | None:
         for lent in self.returned:
             entry = self._read(lent) if after is None or lent.id > after else None
             if entry is not None:
                 return entry
-        return self._peeking.next(self.place, after)
+        if after is None:
+            return front.first(self.place)
+        return behind.next(self.place, after)
 
-    def make_room(self, size: int, timeout: float | None) -> int:
-        """Waits, refuses or drops until `size` bytes may be written; gives how many may be."""
-        limit = self._options.max_bytes
-        if limit is None:
-            return 2**62
-        path = self._directory.path
-        if size > limit:
-            raise Full(f"{size} bytes are more than max_bytes = {limit}; nothing was written")
+    def _new_look(self) -> Peeking:
+        return Peeking(self._scanner, self._writer, self._clock, self._meet)
+
+    def make_room(self, size: int, count: int, timeout: float | None) -> Room:
+        """Waits, refuses or drops until so much may be written; returns how much may be."""
+        most = Room(self._options.max_bytes or NO_BOUND, self._options.max_entries or NO_BOUND)
+        if most == Room():
+            return most
+        if size > most.size:
+            raise Full(f"{size} bytes are more than max_bytes = {most.size}; nothing was written")
+        if count > most.entries:
+            raise Full(
+                f"{count} entries are more than max_entries = {most.entries}; nothing was written"
+            )
         deadline = None if timeout is None else self._clock.monotonic() + timeout
         while True:
-            used = self._writer.position - self.first_position
-            if size <= limit - used:
-                return limit - used
+            used = Room(self._writer.position - self.first_position, self.count)
+            left = Room(most.size - used.size, most.entries - used.entries)
+            if size <= left.size and count <= left.entries:
+                return left
             if self._skip_expired():
                 continue
-            if self._options.when_full == "drop_oldest" and self._drop_oldest():
+            if self._options.when_full == "drop_oldest" and (
+                self._drop_entries(count - left.entries)
+                if count > left.entries
+                else self._drop_oldest()
+            ):
                 continue
             wait = _WAIT_SECONDS
             if deadline is not None:
                 wait = min(wait, deadline - self._clock.monotonic())
             if self._options.when_full == "reject" or wait <= 0:
-                raise Full(f"{path} holds {used} bytes of max_bytes = {limit}; nothing was written")
+                raise Full(f"{self._full_text(used, size > left.size)}; nothing was written")
             self._writer.changes.wait(wait)
             self._writer.check()
+
+    def _full_text(self, used: Room, by_size: bool) -> str:
+        path = self._directory.path
+        if by_size:
+            return f"{path} holds {used.size} bytes of max_bytes = {self._options.max_bytes}"
+        return f"{path} holds {used.entries} entries of max_entries = {self._options.max_entries}"
 
     def settle(self) -> None:
         """Writes what was taken, where that is no mapped store; durable under "always".
@@ -215,10 +273,42 @@ class Reading:
         """Makes durable what was taken so far. Without the lock."""
         self._sync_head()
 
+    def settle_head(self) -> None:
+        """Makes durable what was taken, in every place that holds it. Nobody pops any more."""
+        try:
+            self._head.commit(self._head.state())
+            self._head.settle()
+        except OSError as error:
+            with self._writer.lock:
+                self._fail(error)
+            raise
+
+    def save_losses(self) -> None:
+        """Writes down the damage that was met. Without the lock."""
+        with self._writer.lock:
+            self.losses.save()
+
+    def tell(self, *, at_once: bool = False) -> None:
+        """Logs how many entries were dropped, at most once a second. Without the lock.
+
+        A handler may push to this very queue.
+        """
+        if not self._untold:
+            return
+        with self._writer.lock:
+            now = self._clock.monotonic()
+            if self._told_at is not None and now - self._told_at < _TELL_SECONDS and not at_once:
+                return
+            count, self._untold, self._told_at = self._untold, 0, now
+        if count:
+            path = self._directory.path
+            _logger.warning("%s is full: the %d oldest entries were dropped", path, count)
+
     def close(self) -> None:
         """Closes its files."""
-        self._head.close()
-        self._scanner.close()
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._scanner.close)
+            self._head.close()
 
     def _next_entry(self) -> tuple[Entry, Lent] | None:
         """Steps over the next entry that has not expired; `save` notes it."""
@@ -238,8 +328,10 @@ class Reading:
 
     def _advance(self) -> bool:
         """Opens the next window; False if there is nothing more now."""
-        place = self.place
+        # First: while a window is open, other threads pop without the lock.
         self.popper.close()
+        self._in_memory = False
+        place = self.place
         self._release()
         if place.number >= self._writer.readable.number:
             return self._look_into_memory(place)
@@ -250,13 +342,25 @@ class Reading:
         if data is not None:
             self.popper.open(data, place.position, None)
             return True
+        self._scanner.refuse_unknown(place)
         damage, place = self._scanner.judge(place, end)
         self.popper.place(*place)
         if damage is not None:
             self.popper.damaged += damage.count or 0
             self.popper.save()
-            raise Damaged(damage)
+            self._meet(damage)
         return True
+
+    def _meet(self, damage: Damage) -> None:
+        """Takes note of damage, and raises it if nobody was told yet."""
+        if self.losses.note(damage):
+            raise Damaged(damage)
+
+    def _leave_memory(self) -> None:
+        """Ends a look into the staging buffer, whose bytes are about to change."""
+        if self._in_memory:
+            self._in_memory = False
+            self.popper.close()
 
     def _look_into_memory(self, place: Place) -> bool:
         """Opens the staging buffer as a window, if it has entries that are not in the files."""
@@ -265,6 +369,7 @@ class Reading:
             return False
         if place.position < writer.stored.position:
             self.popper.place(writer.stored.position, place.number, place.last_id)
+        self._in_memory = True
         self.popper.open(writer.memory, writer.stored.position - HEADER_BYTES, writer.pusher)
         return True
 
@@ -272,6 +377,7 @@ class Reading:
         readable = self._writer.readable
         return Place(readable.position, readable.number, 0)
 
+    @unbroken
     def _skip_expired(self) -> bool:
         """Lets the entries next in turn leave that have expired; says whether there were any."""
         while not self.returned and self._trouble is None:
@@ -292,29 +398,86 @@ class Reading:
         return False
 
     def _raise_trouble(self, *, unless: bool = False) -> None:
-        """Raises what a call before could not, because it had something to give."""
-        if self._trouble is not None and not unless:
+        """Raises what a call before could not, because it had something to give.
+
+        And what was lost before the queue was opened, once each.
+        """
+        if unless:
+            return
+        if self._trouble is not None:
             trouble, self._trouble = self._trouble, None
             raise trouble.with_traceback(None)
+        if self.losses.waiting:
+            damage = self.losses.next_pending()
+            if damage is not None:
+                raise Damaged(damage)
 
     def _drop_returned(self) -> None:
         del self.returned[0]
         self.popper.held = bool(self.returned)
 
-    def _read(self, lent: Lent) -> Entry | None:
+    def _read_returned(self) -> Entry | None:
+        """Reads the first entry that was given back; one that is gone leaves, and raises once."""
+        lent = self.returned[0]
+        entry = self._read(lent, leaving=True)
+        if entry is None:
+            self._head.finish(lent.number)
+            self._drop_returned()
+            self._raise_trouble()
+        return entry
+
+    def _read(self, lent: Lent, *, leaving: bool = False) -> Entry | None:
         """Reads an entry that was lent out; None if it has expired or cannot be read."""
         if lent.position >= self._writer.stored.position:
             self._writer.drain()
-        data = self._scanner.window(lent.place, self._writer.stored.position)
+        stored = self._writer.stored
+        data = self._scanner.window(lent.place, stored.position)
         if data is None:
-            self.popper.damaged += 1
-            self.popper.save()
+            end = Place(stored.position, lent.number + 1, lent.id)
+            damage, _ = self._scanner.judge(lent.place, end)
+            if damage is not None and leaving:
+                self.popper.damaged += 1
+                self.popper.save()
+                if self.losses.note(damage):
+                    self._trouble = Damaged(damage)
             return None
-        (entry,) = take_batch(data, lent.place, 1).entries()
+        (entry,) = self._scanner.take(data, lent.place, 1).entries()
         return None if entry.has_expired(self._clock.now_ms()) else entry
 
+    @unbroken
+    def _drop_entries(self, count: int) -> bool:
+        """Drops the oldest entries, so many if there are; False if there are none to drop."""
+        if self.returned or self._trouble is not None:
+            return False
+        dropped = 0
+        self.popper.held = True
+        try:
+            while dropped < count and self.popper.number < self._writer.readable.number:
+                if self._next_entry() is None:
+                    break
+                dropped += 1
+        except Damaged as error:
+            self._trouble = error
+            return True
+        finally:
+            self.popper.held = bool(self.returned)
+            if dropped:
+                self.popper.dropped += dropped
+                self._untold += dropped
+                self.popper.save()
+        return dropped > 0
+
+    @unbroken
     def _drop_oldest(self) -> bool:
         """Drops the entries that begin in the oldest file; False if there are none to drop."""
+        # What other threads pop meanwhile would count as dropped.
+        self.popper.held = True
+        try:
+            return self._drop_file()
+        finally:
+            self.popper.held = bool(self.returned)
+
+    def _drop_file(self) -> bool:
         self._writer.drain()
         stored = self._writer.stored
         place = self.place
@@ -335,9 +498,8 @@ class Reading:
         self.popper.place(*target)
         self.popper.dropped += count
         self.popper.save()
+        self._untold += count
         self._release()
-        path = self._directory.path
-        _logger.warning("%s is full: the %d oldest entries were dropped", path, count)
         return True
 
     def _release(self) -> None:
@@ -391,3 +553,20 @@ class Reading:
         self._writer.fail(error)
         with contextlib.suppress(OSError):
             self._head.go_back()
+
+
+class _Look(Iterator[Entry]):
+    """One look over a queue, from its front to its end. One thread at a time may use it."""
+
+    def __init__(self, reading: Reading, peeking: Peeking) -> None:
+        self._reading = reading
+        self._peeking = peeking
+        self._after: int | None = None
+
+    def __next__(self) -> Entry:
+        # An id of 0 is never given out.
+        entry = self._reading.look_on(self._peeking, 0 if self._after is None else self._after)
+        if entry is None:
+            raise StopIteration
+        self._after = entry.id
+        return entry

@@ -4,43 +4,53 @@ Promises that on return everything below the end is durable, that the staging bu
 that nothing acknowledged under the policy's promise is missing. Entries above the durable mark are
 copied into fresh files and synced, because after a failed sync the cache may show bytes that the
 disk lacks; a torn end is cut, and its bytes go to `quarantine/`. It may crash at any point and run
-again: `fifo-copy` says where the copy is that counts instead of what is behind the mark. Source of
+again: `fifo-copy` says where the copy is that counts instead of what is after the mark. Source of
 truth until the mark moves, big-endian: `position of the mark 8 | its number 8 | position of the
 copy 8 | crc32 4`.
 
-Above the durable mark the first bad entry ends the queue: what a power cut takes is a suffix. Below
-the mark bad entries are damage; they stay where they are and readers go round them.
+Below the durable mark bad entries are damage; they stay where they are and readers go round them.
+Above it, if the machine has run on since, the same holds of all that was in the files: a copy has
+zeros in the place of what did not verify, so that the entries after it keep their numbers and the
+damage is told when its turn comes. After a power cut the first bad entry ends the queue: what that
+takes is a suffix.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import struct
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 from forebay.clock import SteadyClock
 from forebay.errors import InvalidOption, NotAQueue
-from forebay.formats.entry import encode_entry, file_name
+from forebay.formats.entry import OLD_VERSION, encode_entry, file_name, version_of
 from forebay.frames import Damage
 from forebay.kernels.checksum import crc32
-from forebay.kernels.entry import METADATA_BYTES, find
+from forebay.kernels.entry import METADATA_BYTES
 from forebay.queues.fifo_adoption import finish
 from forebay.queues.fifo_bounds import Boundary, Bounds, TapeEnd
-from forebay.queues.fifo_head import Head, read_head, write_head
-from forebay.queues.fifo_names import COPY, TAIL, is_temporary, list_files, refuse_foreign
-from forebay.queues.fifo_scanner import EntryBatch, FifoScanner, Place, take_batch
-from forebay.queues.fifo_writer import STAGED_HEADER
+from forebay.queues.fifo_head import Head, Lent, write_head
+from forebay.queues.fifo_marks import Marks, find_marks, read_tail, set_side_files_aside
+from forebay.queues.fifo_names import COPY, HEAD, TAIL, is_temporary, list_files, refuse_foreign
+from forebay.queues.fifo_scanner import EntryBatch, FifoScanner, Place
+from forebay.queues.fifo_staged import STAGED, StagedEntries, lost_buffer, read_entries
 from forebay.queues.options import FifoOptions
 from forebay.storage import atomic, quarantine
-from forebay.storage.filesystem import Directory, Filesystem, write_all
+from forebay.storage.filesystem import Directory, File, Filesystem, write_all
+from forebay.storage.losses import Losses
+from forebay.storage.readable import Readable, open_again, unopenable
 from forebay.storage.staging import NAME as STAGING_NAME
-from forebay.storage.staging import blank_staged, read_staged
+from forebay.storage.staging import blank_staged
 from forebay.storage.tail import Tail, TailFile
+from forebay.storage.tape import TapeReader, open_or_reason, remove_file
 
 _logger = logging.getLogger(__name__)
 # For walks that go as far as there is anything.
 _ALL = 2**62
+_CHUNK_BYTES = 1 << 20
 _COPY = struct.Struct(">QQQ")
 _CRC = struct.Struct(">I")
 
@@ -55,6 +65,7 @@ class Opened:
     end: TapeEnd
     bounds: Bounds
     files: list[int]
+    losses: Losses
 
 
 def open_fifo_directory(
@@ -66,41 +77,56 @@ def open_fifo_directory(
     for name in names:
         if is_temporary(name):
             directory.unlink(name)
-    tail_file = TailFile.open(directory, write=True, name=TAIL)
+    losses = Losses.load(directory)
+    tail_file: TailFile | None = None
     try:
-        tail = finish(directory, tail_file, None if tail_file is None else tail_file.read())
-        head = find_head(directory, tail)
-        if head is None:
-            head = Head(options.new_file_bytes)
+        marks = find_marks(filesystem, directory, options.new_file_bytes)
+        head = marks.head or Head(options.new_file_bytes, version_of(marks.queue_id))
         _check_size(directory.path, head.file_bytes, options)
-        if read_head(directory) is None:
+        for damage in marks.trouble:
+            # The files that tell it are about to be written again.
+            losses.note(damage, gone=True)
+        losses.save()
+        moved = set_side_files_aside(directory, names)
+        if marks.head is None or not marks.head_is_stored or HEAD in moved:
             head = write_head(directory, head)
-        if tail_file is None or tail is None:
-            tail = _found_tail(filesystem, directory, head)
-            if tail_file is not None:
-                tail_file.close()
-            tail_file = TailFile.create(directory, tail, name=TAIL)
+        if TAIL in moved and marks.tail is not None:
+            TailFile.create(directory, marks.tail, name=TAIL).close()
+        if finish(directory):
+            marks = marks._replace(tail=read_tail(directory))
+        tail = marks.tail or found_tail(filesystem, directory, head, marks.queue_id)
+        tail_file = _open_tail(directory, marks, tail)
         recovery = Recovery(filesystem, directory, head, tail)
         end = recovery.run(clock.now_ms())
-        # Before the mark moves: to an end that is at a lost head, staged entries behind a gap fit.
-        blank_staged(directory)
+        for damage in recovery.staged.damage:
+            if damage.count is None:
+                losses.note(damage, gone=True)
+        losses.save()
+        # Before the mark moves: to an end that is at a lost head, staged entries after a gap fit.
+        if not set_side_files_aside(directory, [STAGING_NAME], whole=True):
+            blank_staged(directory)
         if recovery.tail is not tail:
             tail_file.write(recovery.tail, sync=True)
         with contextlib.suppress(FileNotFoundError):
             directory.unlink(COPY)
         files = recovery.files if recovery.tail is tail else list_files(directory)
-        bounds = Bounds(directory)
+        bounds = Bounds(directory, recovery.head.version)
         try:
             bounds.keep_only(files)
             _find_boundaries(directory, bounds, files, recovery.head, end)
         except BaseException:
             bounds.close()
             raise
-        return Opened(tail_file, recovery.tail, recovery.head, end, bounds, files)
+        return Opened(tail_file, recovery.tail, recovery.head, end, bounds, files, losses)
     except BaseException:
         if tail_file is not None:
             tail_file.close()
         raise
+
+
+def _open_tail(directory: Directory, marks: Marks, tail: Tail) -> TailFile:
+    found = None if marks.tail is None else TailFile.open(directory, write=True, name=TAIL)
+    return found or TailFile.create(directory, tail, name=TAIL)
 
 
 def _check_size(path: str, file_bytes: int, options: FifoOptions) -> None:
@@ -117,54 +143,28 @@ def _check_size(path: str, file_bytes: int, options: FifoOptions) -> None:
 
 
 def look_at(
-    filesystem: Filesystem, directory: Directory, head: Head, tail: Tail | None
+    filesystem: Filesystem,
+    directory: Directory,
+    head: Head,
+    tail: Tail | None,
+    *,
+    owned: bool = True,
 ) -> Recovery:
-    """Finds what is in a directory, of a living owner or a dead one, and changes nothing."""
+    """Finds what is in a directory, of a living owner or a dead one, and changes nothing.
+
+    Of a living one, only what it has published; what a dead one wrote, recovery takes as well.
+    """
     if tail is None:
-        tail = _found_tail(filesystem, directory, head)
+        tail = found_tail(filesystem, directory, head, head.version[4:].ljust(16, b"\0"))
     recovery = Recovery(filesystem, directory, head, tail)
-    same_boot = tail.boot_id == filesystem.boot_id()
-    recovery.survey(tail.written if same_boot else _ALL)
+    recovery.survey(beyond=not (owned and recovery.same_boot))
     return recovery
 
 
-def find_head(directory: Directory, tail: Tail | None) -> Head | None:
-    """Gives the head; of a queue whose head is lost, the oldest entry. None: there is no queue."""
-    head = read_head(directory)
-    if head is not None:
-        return head
-    files = list_files(directory)
-    if not files:
-        return None
-    sizes = [_file_size(directory, number) for number in files]
-    # The commonest size: one of them may be the one that was damaged.
-    file_bytes = max(set(sizes), key=sizes.count)
-    _logger.warning("%s: the head is lost; all entries that are there come again", directory.path)
-    start = files[0] * file_bytes
-    first = Bounds(directory).get(files[0])
-    if first is not None:
-        return Head(file_bytes, start + first.position, first.number, first.last_id)
-    data = atomic.read_small(directory, file_name(files[0])) or b""
-    # Any number will do: with so many bytes passed over, each is one that they leave room for.
-    position, low = find(data, 0, 0, 0, 0xFFFF, 0x10000 * 32)
-    if position < 0:
-        raise NotAQueue(f"{directory.path}: neither the head nor the first file can be read")
-    newest = low if tail is None else tail.durable
-    return Head(file_bytes, start + position, newest - (newest - low) % 0x10000)
-
-
-def _file_size(directory: Directory, number: int) -> int:
-    file = directory.open(file_name(number))
-    try:
-        return file.size()
-    finally:
-        file.close()
-
-
-def _found_tail(filesystem: Filesystem, directory: Directory, head: Head) -> Tail:
-    """Makes the mark of a new queue, or of one whose mark is lost: behind the last good entry."""
+def found_tail(filesystem: Filesystem, directory: Directory, head: Head, queue_id: bytes) -> Tail:
+    """Makes the mark of a new queue, or of one whose mark is lost: after the last good entry."""
     end = head.place
-    scanner = FifoScanner(directory, head.file_bytes, Bounds(directory))
+    scanner = FifoScanner(directory, head.file_bytes, head.version, Bounds(directory, head.version))
     files = list_files(directory)
     limit = Place(((files[-1] if files else -1) + 1) * head.file_bytes, _ALL, 0)
     try:
@@ -174,7 +174,7 @@ def _found_tail(filesystem: Filesystem, directory: Directory, head: Head) -> Tai
     finally:
         scanner.close()
     file, position = divmod(end.position, head.file_bytes)
-    tail = Tail(filesystem.random_bytes(16), filesystem.boot_id(), end.number, end.number)
+    tail = Tail(queue_id, filesystem.boot_id(), end.number, end.number)
     return tail._replace(segment=file, position=position, time_ms=end.last_id >> 16)
 
 
@@ -191,7 +191,7 @@ def _find_boundaries(
     if known and known[-1].number > place.number:
         row = known[-1]
         place = Place(row.file * head.file_bytes + row.position, row.number, row.last_id)
-    scanner = FifoScanner(directory, head.file_bytes, bounds)
+    scanner = FifoScanner(directory, head.file_bytes, head.version, bounds)
     try:
         for item in scanner.scan(place, Place(end.position, end.number, 0)):
             if isinstance(item, EntryBatch):
@@ -210,6 +210,23 @@ def _note_batch(bounds: Bounds, batch: EntryBatch, file_bytes: int, unknown: lis
         last_id = entry.id
 
 
+@dataclass(slots=True)
+class _Run:
+    """Entries that lie one after the other in the files, and where their copy is."""
+
+    start: Place
+    end: Place
+    copy: int = 0
+
+
+@dataclass(slots=True)
+class _Found:
+    """What is above the durable mark, in the files."""
+
+    runs: list[_Run] = field(default_factory=list)
+    damage: list[Damage] = field(default_factory=list)
+
+
 class Recovery:
     """One look at a directory, and what brings it into order."""
 
@@ -224,51 +241,99 @@ class Recovery:
         self.files = list_files(directory)
         position = tail.segment * head.file_bytes + tail.position
         self.mark = Place(position, tail.durable, max(0, (tail.time_ms << 16) - 1))
-        self._batches: list[EntryBatch] = []
-        self._behind_a_gap: tuple[int, bytes] | None = None
+        self.same_boot = tail.boot_id == filesystem.boot_id()
+        self._tape = _Found()
+        # Of the entries that the head names: how far from the begin of their run.
+        self._offsets: dict[int, int] = {}
         # Where the entries above the mark begin, their end in the files, those that are only
         # staged, and the end of all.
         self.begin = self.mark
         self.stored = self.mark
-        self.staged: list[EntryBatch] = []
+        self.staged = StagedEntries()
         self.found = self.mark
 
-    def survey(self, written: int = _ALL) -> None:
+    @property
+    def damage(self) -> list[Damage]:
+        """What does not verify above the mark, though it was in the files."""
+        return self._tape.damage
+
+    def survey(self, *, beyond: bool = True) -> None:
         """Finds the entries above the durable mark, in the files and the staging buffer.
 
-        Those in the files count up to the number `written`.
+        `beyond`: those in the files that the mark does not know of count too.
         """
-        if self.tail.clean:
-            return
         # The staging buffer before the files: what leaves it meanwhile is in the files then.
-        staged = read_staged(self._directory)
-        scanner = FifoScanner(self._directory, self._file_bytes, Bounds(self._directory))
+        version = self.head.version
+        staged = None
+        if not self.tail.clean:
+            staged = read_entries(self._directory, version, same_boot=self.same_boot)
+        bounds = Bounds(self._directory, version)
+        scanner = FifoScanner(self._directory, self._file_bytes, version, bounds)
         try:
             self.begin = self._begin()
+            self.found = self.stored = self.begin
             limit = ((self.files[-1] if self.files else -1) + 1) * self._file_bytes
-            for item in scanner.scan(self.begin, Place(limit, written, 0)):
-                if isinstance(item, Damage):
-                    break
-                self._batches.append(item)
-                self.found = self.stored = item.end
+            if self.same_boot and self.tail.written > self.begin.number:
+                for item in scanner.scan(self.begin, Place(limit, self.tail.written, 0)):
+                    self._add(item)
+                self.stored = self.stored._replace(number=self.tail.written)
+            if beyond and self._goes_on(scanner, limit):
+                for item in scanner.scan(self.stored, Place(limit, _ALL, 0)):
+                    if isinstance(item, Damage):
+                        scanner.refuse_unknown(self.stored)
+                        break
+                    self._add(item)
         finally:
             scanner.close()
-        if staged is not None and len(staged.header) == STAGED_HEADER.size:
-            _, last_id = STAGED_HEADER.unpack(staged.header)
-            self._survey_staged(staged.frames, Place(0, staged.index, last_id))
+        self.found = self.stored
+        if staged is not None:
+            self.staged = staged.after(self.stored)
+            self.found = self.staged.end or self.stored
+        elif self.same_boot and self.tail.salt == STAGED and not self.tail.clean:
+            self.staged.damage.append(lost_buffer(self._directory))
+
+    def _goes_on(self, scanner: FifoScanner, limit: int) -> bool:
+        """Says whether there may be entries that the mark does not know of.
+
+        After a clean close there are none, unless the mark is an old one.
+        """
+        if not self.tail.clean or (self.files and self.files[-1] > self.tail.segment):
+            return True
+        return scanner.window(self.stored, limit, METADATA_BYTES) is not None
+
+    def _add(self, item: EntryBatch | Damage) -> None:
+        if isinstance(item, Damage):
+            self._tape.damage.append(item)
+            return
+        runs = self._tape.runs
+        if runs and runs[-1].end == item.start:
+            runs[-1].end = item.end
+        else:
+            runs.append(_Run(item.start, item.end))
+        # By their numbers: a head may still name the old place of what was copied already.
+        for number in {self.head.number, *(row.number for row in self.head.lent)}:
+            if item.start.number <= number < item.end.number:
+                before = item.values[: number - item.start.number]
+                size = sum(METADATA_BYTES + len(value) for value in before)
+                self._offsets[number] = item.start.position + size - runs[-1].start.position
+        self.stored = item.end
 
     def run(self, now_ms: int) -> TapeEnd:
-        """Brings the directory into order; gives where the next entry goes."""
+        """Brings the directory into order; returns where the next entry goes."""
         self.survey()
         lost = self.head.number - self.found.number
-        if self.tail.clean and lost <= 0:
+        if self._is_in_order(lost):
             return self._end(self.mark.position, now_ms)
         fresh = max([*self.files, self.tail.segment, self.head.position // self._file_bytes]) + 1
         count = self._copy(fresh)
         end = self._end((fresh + count) * self._file_bytes, now_ms)
         if lost >= 0:
             # Nothing is before it: it need not stand where something was.
-            self.head = self.head._replace(position=end.position)
+            version = self.head.version
+            if version == OLD_VERSION and not self.head.lent:
+                # Nor need what comes be written as it was.
+                version = version_of(self.tail.queue_id)
+            self.head = self.head._replace(position=end.position, version=version)
             self.head = write_head(self._directory, self.head)
         if lost > 0:
             path = self._directory.path
@@ -278,8 +343,36 @@ class Recovery:
         self._mark_end(end)
         return end
 
+    def _is_in_order(self, lost: int) -> bool:
+        """Says whether a queue that was closed can go on where it is."""
+        if not self.tail.clean or lost > 0 or self._tape.runs:
+            return False
+        if self.head.position > self.mark.position:
+            return False
+        if self.head.version == OLD_VERSION and lost == 0 and not self.head.lent:
+            return False
+        if self.mark.position % self._file_bytes == 0:
+            return True
+        try:
+            file = self._directory.open(file_name(self.tail.segment), write=True)
+        except (OSError, NotAQueue):
+            # Whatever it is, what comes goes into another file.
+            return False
+        try:
+            return file.size() == self._file_bytes and self._can_read_on(Readable(file))
+        finally:
+            file.close()
+
+    def _can_read_on(self, file: Readable) -> bool:
+        """Says whether what will be written after the mark can be read again."""
+        position = self.tail.position
+        while position < self._file_bytes and not file.holes:
+            file.pread(_CHUNK_BYTES, position)
+            position += _CHUNK_BYTES
+        return not file.holes
+
     def _begin(self) -> Place:
-        """Gives where the entries above the mark begin: in a copy of them, if there is one."""
+        """Returns where the entries above the mark begin: in a copy of them, if there is one."""
         row = atomic.read_small(self._directory, COPY) or b""
         if len(row) != _COPY.size + _CRC.size or _CRC.unpack(row[-4:])[0] != crc32(row[:-4]):
             return self.mark
@@ -288,86 +381,110 @@ class Recovery:
             return self.mark
         return self.mark._replace(position=copy)
 
-    def _survey_staged(self, frames: bytes, first: Place) -> None:
-        """Adds the staged entries that are not in the files yet; what is behind a gap is kept."""
-        batch = take_batch(frames, first, _ALL)
-        known = self.found.number - first.number
-        if known < 0 and batch.values:
-            self._behind_a_gap = (first.number, frames[: batch.end.position])
-        if known < 0 or known >= len(batch.values) or batch.ids[known] <= self.found.last_id:
-            return
-        rows = (batch.values[known:], batch.ids[known:], batch.ttls[known:])
-        end = self.found._replace(number=batch.end.number, last_id=batch.ids[-1])
-        self.staged.append(EntryBatch(self.found, end, *rows))
-        self.found = end
-
     def _copy(self, fresh: int) -> int:
-        """Writes the entries above the mark into fresh files, durably; gives how many files."""
-        places: dict[int, int] = {}
-        data = bytearray()
-        for batch in [*self._batches, *self.staged]:
-            for entry in batch.entries():
-                places[entry.offset] = fresh * self._file_bytes + len(data)
-                data += encode_entry(entry)
-        starts = range(0, len(data), self._file_bytes)
-        for index, start in enumerate(starts):
-            file = self._directory.create(file_name(fresh + index) + atomic.TEMPORARY)
+        """Writes the entries above the mark into fresh files, durably; returns how many files."""
+        copy = _Copy(self._directory, fresh, self._file_bytes)
+        try:
+            number = self.begin.number
+            tape = TapeReader(self._directory, self._file_bytes, file_name)
             try:
-                write_all(file, data[start : start + self._file_bytes], 0)
-                # Not allocated: nothing more is written to it, and it need not take the space.
-                file.truncate(self._file_bytes)
-                file.sync()
+                for run in self._tape.runs:
+                    copy.leave_out(run.start.number - number)
+                    run.copy = copy.position
+                    for data in _read_chunks(tape, run.start.position, run.end.position):
+                        copy.write(data)
+                    number = run.end.number
             finally:
-                file.close()
-        for index in range(len(starts)):
-            name = file_name(fresh + index)
-            self._directory.rename(name + atomic.TEMPORARY, name)
-        self._directory.sync()
-        if starts:
+                tape.close()
+            places = self._copy_staged(copy, number)
+            count = copy.finish()
+        except BaseException:
+            copy.discard()
+            raise
+        if count:
             row = _COPY.pack(self.mark.position, self.mark.number, fresh * self._file_bytes)
             atomic.replace(self._directory, COPY, row + _CRC.pack(crc32(row)))
         self._point_to(places)
-        return len(starts)
+        return count
+
+    def _copy_staged(self, copy: _Copy, number: int) -> dict[int, int]:
+        """Adds the staged entries, and room for what is lost at the end; returns their places."""
+        places: dict[int, int] = {}
+        for batch in self.staged.batches:
+            copy.leave_out(batch.start.number - number)
+            for entry in batch.entries():
+                places[entry.offset] = copy.position
+                copy.write(encode_entry(entry, self.head.version))
+            number = batch.end.number
+        copy.leave_out(self.found.number - number)
+        return places
 
     def _point_to(self, places: dict[int, int]) -> None:
         """Lets the head, and what is lent out, name the copies; what did not survive is no more."""
         lent = tuple(
-            row._replace(position=places.get(row.number, row.position))
+            row._replace(position=self._place_of(row, places))
             for row in self.head.lent
             if row.number < self.found.number
         )
-        position = places.get(self.head.number, self.head.position)
+        position = self._place_of(self.head, places)
         self.head = self.head._replace(position=position, lent=lent)
         # Even if it is the same: it may be in the cache and not on the disk, and is served.
         self.head = write_head(self._directory, self.head)
 
+    def _place_of(self, row: Head | Lent, places: dict[int, int]) -> int:
+        """Returns where the copy of an entry is; the old place if it was not copied."""
+        if row.number in places:
+            return places[row.number]
+        for run in reversed(self._tape.runs):
+            if run.start.number <= row.number < run.end.number:
+                return run.copy + self._offsets[row.number]
+            if run.end.number <= row.number < self.found.number:
+                # It did not verify: its place is in what was left out after these.
+                left_out = (row.number - run.end.number) * METADATA_BYTES
+                return run.copy + run.end.position - run.start.position + left_out
+        return row.position
+
     def _keep_torn_bytes(self) -> None:
-        """Keeps what is behind the last good entry in the old files, if there is anything."""
-        if self._behind_a_gap is not None:
-            number, data = self._behind_a_gap
+        """Keeps what is above the mark in the old files and is in no copy, if there is anything."""
+        for number, data in self.staged.unused:
             quarantine.keep_bytes(self._directory, f"{STAGING_NAME}-{number}", data)
-        torn = self._batches[-1].end.position if self._batches else self.mark.position
+        copied = [(run.start.position, run.end.position) for run in self._tape.runs]
         for number in self.files:
-            start = max(0, torn - number * self._file_bytes)
-            if start >= self._file_bytes:
+            first = number * self._file_bytes
+            file = open_or_reason(self._directory, file_name(number))
+            if isinstance(file, str):
                 continue
-            file = self._directory.open(file_name(number))
             try:
-                rest = file.pread(self._file_bytes - start, start).rstrip(b"\0")
+                start = max(first, self.mark.position)
+                end = first + self._file_bytes
+                for begin, stop in _uncovered(start, end, copied):
+                    rest = file.pread(stop - begin, begin - first).rstrip(b"\0")
+                    if rest:
+                        name = f"{file_name(number)}-{begin - first}"
+                        quarantine.keep_bytes(self._directory, name, rest)
             finally:
                 file.close()
-            if rest:
-                quarantine.keep_bytes(self._directory, f"{file_name(number)}-{start}", rest)
 
     def _cut(self) -> None:
-        """Removes what is behind the mark: it was copied, or is torn."""
+        """Removes what is after the mark: it was copied, or is torn.
+
+        A file that cannot be opened is left alone: nobody reads what is in it.
+        """
         for number in reversed(self.files):
             if number > self.tail.segment:
-                self._directory.unlink(file_name(number))
-        if self.tail.segment in self.files:
-            file = self._directory.open(file_name(self.tail.segment), write=True)
+                remove_file(self._directory, file_name(number))
+        try:
+            file = open_again(self._directory, file_name(self.tail.segment), write=True)
+        except FileNotFoundError:
+            pass
+        except (OSError, NotAQueue) as error:
+            # Raises what is no damage.
+            unopenable(file_name(self.tail.segment), error)
+        else:
             try:
-                if file.pread(self._file_bytes, self.tail.position).strip(b"\0"):
+                content = Readable(file)
+                rest = content.pread(self._file_bytes, self.tail.position)
+                if content.holes or rest.strip(b"\0"):
                     file.truncate(self.tail.position)
                     file.truncate(self._file_bytes)
                     file.sync()
@@ -376,14 +493,13 @@ class Recovery:
         self._directory.sync()
 
     def _end(self, position: int, now_ms: int) -> TapeEnd:
-        """Gives the end that the queue goes on from; behind a head beyond it, at the head's."""
+        """Returns the end that the queue goes on from; after a head beyond it, at the head's."""
         last_ms = max(self.found.last_id >> 16, self.tail.time_ms, self.head.last_id >> 16, now_ms)
         return TapeEnd(max(self.found.number, self.head.number), position, last_ms)
 
     def _mark_end(self, end: TapeEnd) -> None:
-        same_boot = self.tail.boot_id == self.filesystem.boot_id()
         incarnation, starts = self.tail.incarnation, self.tail.starts
-        if not (same_boot and self.found.number >= self.tail.written):
+        if not (self.same_boot and self.found.number >= self.tail.written):
             # Numbers above the end may have been handed out before: readers must learn of it.
             incarnation, starts = incarnation + 1, (end.number, *starts[:-1])
         file, position = divmod(end.position, self._file_bytes)
@@ -395,6 +511,98 @@ class Recovery:
             position=position,
             time_ms=end.last_ms,
             clean=False,
+            salt=b"",
             incarnation=incarnation,
             starts=starts,
         )
+
+
+class _Copy:
+    """Fresh files of the tape, written one after the other under names that do not count yet."""
+
+    def __init__(self, directory: Directory, first: int, file_bytes: int) -> None:
+        self._directory = directory
+        self._first = first
+        self._file_bytes = file_bytes
+        self._file: File | None = None
+        self._names: list[str] = []
+        self.position = first * file_bytes
+
+    def write(self, data: bytes) -> None:
+        """Adds bytes at the end."""
+        with memoryview(data) as view:
+            at = 0
+            while at < len(view):
+                file, start = self._place()
+                some = min(len(view) - at, self._file_bytes - start)
+                write_all(file, bytes(view[at : at + some]), start)
+                at += some
+                self.position += some
+
+    def leave_out(self, count: int) -> None:
+        """Leaves zeros for entries that cannot be read: as many as the least that they took.
+
+        So the next good one is found after them, and its number tells how many they were.
+        """
+        left = max(0, count) * METADATA_BYTES
+        while left:
+            _, start = self._place()
+            some = min(left, self._file_bytes - start)
+            left -= some
+            self.position += some
+
+    def finish(self) -> int:
+        """Makes all of it durable, and gives the files their names; returns how many."""
+        self._seal()
+        for name in self._names:
+            self._directory.rename(name + atomic.TEMPORARY, name)
+        self._directory.sync()
+        return len(self._names)
+
+    def discard(self) -> None:
+        """Closes what is open; the next open removes what is there."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _place(self) -> tuple[File, int]:
+        number, start = divmod(self.position, self._file_bytes)
+        if number - self._first == len(self._names):
+            self._seal()
+            name = file_name(number)
+            self._file = self._directory.create(name + atomic.TEMPORARY)
+            self._names.append(name)
+        assert self._file is not None
+        return self._file, start
+
+    def _seal(self) -> None:
+        if self._file is None:
+            return
+        file, self._file = self._file, None
+        try:
+            # Not allocated: nothing more is written to it, and it need not take the space.
+            file.truncate(self._file_bytes)
+            file.sync()
+        finally:
+            file.close()
+
+
+def _read_chunks(tape: TapeReader, start: int, end: int) -> Iterator[bytes]:
+    while start < end:
+        data = tape.read(min(_CHUNK_BYTES, end - start), start)
+        if not data:
+            raise OSError(errno.EIO, "what was read a moment ago is gone")
+        yield data
+        start += len(data)
+
+
+def _uncovered(start: int, end: int, covered: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Yields the parts between two positions that are in none of some ranges, in order."""
+    for begin, stop in covered:
+        if stop <= start or begin >= end:
+            continue
+        if begin > start:
+            yield start, begin
+        start = stop
+    if start < end:
+        yield start, end

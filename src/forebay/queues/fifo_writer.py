@@ -11,9 +11,10 @@ sync, ends the handle: what was not acknowledged is never tried again on that fi
 
 from __future__ import annotations
 
-import struct
+import contextlib
 import threading
 from collections.abc import Callable
+from typing import NamedTuple
 
 from forebay.clock import SteadyClock
 from forebay.errors import Closed, ForebayError
@@ -21,6 +22,7 @@ from forebay.kernels.entry import METADATA_BYTES, encode
 from forebay.kernels.pusher import Pusher
 from forebay.queues.changes import Changes
 from forebay.queues.fifo_bounds import Bounds, TapeEnd
+from forebay.queues.fifo_staged import STAGED, STAGED_HEADER
 from forebay.queues.options import FifoOptions
 from forebay.queues.publishing import End, Publisher
 from forebay.queues.unbroken import unbroken
@@ -32,8 +34,14 @@ from forebay.storage.tape import TapeWriter
 
 _PENDING_BYTES = 1 << 20
 _UNSYNCED_FILES_MAX = 4
-# In the header of a staged chunk: where on the tape it goes, and what its first id is above.
-STAGED_HEADER = struct.Struct(">QQ")
+NO_BOUND = 2**62
+
+
+class Room(NamedTuple):
+    """How much may be written: bytes, metadata included, and entries."""
+
+    size: int = NO_BOUND
+    entries: int = NO_BOUND
 
 
 class FifoWriter:
@@ -50,19 +58,22 @@ class FifoWriter:
         end: TapeEnd,
         *,
         file_bytes: int,
+        version: bytes,
         options: FifoOptions,
         clock: SteadyClock,
     ) -> None:
-        """All below `end` is durable, and the next entry is written there."""
+        """All below `end` is durable, and the next entry is written there, of this version."""
         self._directory = directory
         self.tape = tape
         self._bounds = bounds
         self._file_bytes = file_bytes
+        self._version = version
         self._options = options
         self._clock = clock
         self.always = options.sync == "always"
         # Whether single pushes and pops are stores into mapped files.
         self.mapped = not self.always and options.mapped and directory.maps
+        self._bounded = options.max_bytes is not None or options.max_entries is not None
         self.lock = threading.Lock()
         self.changes = Changes(self.lock)
         self.publisher = Publisher(tail_file, tail, filesystem.boot_id(), self.fail)
@@ -75,11 +86,14 @@ class FifoWriter:
         self._scratch = bytearray()
         self._start = 0
         self._room_end = 0
+        self._stop = 0
+        # Whether the mark says that the staging buffer is in use.
+        self._staged = False
         self.waiting = False
         # Set by the queue: what ends a look into the memory, what ends all pops, what makes room.
         self.before_drain: Callable[[], None] = lambda: None
         self.on_failure: Callable[[], None] = lambda: None
-        self.make_room: Callable[[int, float | None], int] = lambda _size, _timeout: 2**62
+        self.make_room: Callable[[int, int, float | None], Room] = lambda *_: Room()
         self.put: Callable[[object, int], int] = self._push_durable if self.always else _no_room
         self._error: ForebayError | None = None
         self._failed = False
@@ -114,7 +128,7 @@ class FifoWriter:
             raise self._error.with_traceback(None)
 
     def push(self, value: bytes, ttl: int, timeout: float | None) -> int:
-        """Pushes one entry and gives its id; durable under "always"."""
+        """Pushes one entry and returns its id; durable under "always"."""
         anew = False
         while True:
             with self.lock:
@@ -131,12 +145,12 @@ class FifoWriter:
         return self.push_many([value], len(value), ttl, timeout)
 
     def push_many(self, values: list[bytes], total: int, ttl: int, timeout: float | None) -> int:
-        """Pushes entries, of `total` bytes, with one commit; gives the id of the last."""
+        """Pushes entries, of `total` bytes, with one commit; returns the id of the last."""
         size = total + len(values) * METADATA_BYTES
         with self.lock:
             self.check()
             self.drain()
-            self.make_room(size, timeout)
+            self.make_room(size, len(values), timeout)
             self.drain()
             entry_id = self._write_values(values, size, ttl)
             end, epoch = self.stored.number, self.commit.epoch
@@ -149,21 +163,32 @@ class FifoWriter:
             self._help_sync()
         return entry_id
 
-    @unbroken
     def _push_durable(self, value: object, ttl: int) -> int:
         """Pushes one entry and waits for its sync; -1 if it takes more than that."""
-        with self.lock:
-            if self.pusher is None or type(value) is not bytes:
-                return -1
-            self.check()
-            if not self.waiting and self._options.max_bytes is None:
-                self._begin(self.pusher, _PENDING_BYTES)
-            entry_id = self.pusher.put(value, ttl)
-            if entry_id < 0:
-                return -1
-            end, epoch = self.pusher.number, self.commit.epoch
+        placed = self._put_durable(value, ttl)
+        if placed is None:
+            return -1
+        entry_id, end, epoch = placed
+        # An interrupt in this wait leaves nothing half done.
         self.commit.wait(end, epoch)
         return entry_id
+
+    @unbroken
+    def _put_durable(self, value: object, ttl: int) -> tuple[int, int, int] | None:
+        """Puts one entry into the buffer of the next commit; None if it takes more than that.
+
+        Returns its id, and what to wait for.
+        """
+        with self.lock:
+            if self.pusher is None or type(value) is not bytes:
+                return None
+            self.check()
+            if not self.waiting and not self._bounded:
+                self._begin(self.pusher, Room(_PENDING_BYTES))
+            entry_id = self.pusher.put(value, ttl)
+            if entry_id < 0:
+                return None
+            return entry_id, self.pusher.number, self.commit.epoch
 
     def sync(self) -> None:
         """Makes all that was pushed durable."""
@@ -176,14 +201,12 @@ class FifoWriter:
     def sync_now(self) -> None:
         """Makes everything durable with the lock held: nothing comes after it."""
         self.drain()
-        files = self.tape.unsynced
         try:
-            for file in files.values():
-                file.sync()
+            self.tape.sync()
         except OSError as error:
             self.fail(error)
             raise
-        self._take_durable(self.stored, list(files), sync=True)
+        self._take_durable(self.stored, sync=True)
         self.commit.advance(self.stored.number)
 
     @unbroken
@@ -212,20 +235,27 @@ class FifoWriter:
             self._publish()
             self.changes.announce()
 
-    def close(self) -> None:
-        """Makes everything durable and marks the queue as cleanly closed."""
+    def close(self, before_clean: Callable[[], int]) -> None:
+        """Makes everything durable and marks the queue as cleanly closed.
+
+        `before_clean` runs when all entries are durable, and nobody pushes or pops any more; it
+        returns the number of the oldest entry that must be there.
+        """
         closed = Closed(f"{self._directory.path} is closed")
         try:
             if self._error is None:
                 with self.lock:
                     self.put = _no_room
                     self.drain()
-                    # From here on nobody pushes: the clean mark would hide what came later.
+                    # From here on nobody pushes or pops: the clean mark would hide what came later.
                     self._error = closed
+                    self.on_failure()
                     end, epoch = self.stored.number, self.commit.epoch
                 self.commit.wait(end, epoch)
+                begin = before_clean()
                 with self.lock:
-                    self._publish(clean=True, sync=True)
+                    self._staged = False
+                    self._publish(clean=True, sync=True, begin=begin)
         finally:
             with self.lock:
                 self.fail(closed)
@@ -253,19 +283,19 @@ class FifoWriter:
         self.put = _no_room
 
     def release_files(self) -> None:
-        """Closes all files."""
-        self.before_drain()
-        if self.pusher is not None:
-            self.pusher.release_buffer()
-            self.pusher = None
-        if self._staging is not None:
-            self._staging.close()
-            self._staging = None
-        self.waiting = False
-        self.tape.close()
-        self.publisher.close()
+        """Closes all files, whatever one of them says to that."""
+        with contextlib.ExitStack() as stack:
+            stack.callback(self.publisher.close)
+            stack.callback(self.tape.close)
+            if self._staging is not None:
+                stack.callback(self._staging.close)
+                self._staging = None
+            self.waiting = False
+            self.before_drain()
+            if self.pusher is not None:
+                self.pusher.release_buffer()
+                self.pusher = None
 
-    @unbroken
     def _begin_chunk(self, size: int, timeout: float | None, *, anew: bool) -> bool:
         """Opens the memory for an entry; False if it does not fit there. Lock held."""
         size += METADATA_BYTES
@@ -274,27 +304,37 @@ class FifoWriter:
             return False
         if self.waiting and self.pusher is not None and not anew:
             left = self._room_end - self.pusher.position
-            if size <= left:
+            if size <= left and self.pusher.number < self._stop:
                 return True
         self.drain()
-        available = self.make_room(size, timeout)
+        # It may wait: an interrupt there leaves nothing half done.
+        room = self.make_room(size, 1, timeout)
         self.drain()
+        self._open_chunk(Room(min(most, room.size), room.entries))
+        return True
+
+    @unbroken
+    def _open_chunk(self, room: Room) -> None:
         self._open_memory()
         assert self.pusher is not None
         self._mark_unclean()
         if self._staging is not None:
+            if not self._staged:
+                # From here on a buffer that is gone is a loss.
+                self._staged = True
+                self._publish()
             header = STAGED_HEADER.pack(self.stored.position, self._floor_id())
             self._staging.begin(header, self.stored.number)
-        self._begin(self.pusher, min(most, available))
+        self._begin(self.pusher, room)
         if not self.always:
             self.put = self.pusher.push
-        return True
 
-    def _begin(self, pusher: Pusher, room: int) -> None:
+    def _begin(self, pusher: Pusher, room: Room) -> None:
         self._start = 0 if self.always else HEADER_BYTES
-        self._room_end = self._start + room
+        self._room_end = self._start + room.size
+        self._stop = self.stored.number + room.entries
         pusher.last_ms = self.stored.last_ms
-        pusher.begin(self._start, self._room_end, self.stored.number)
+        pusher.begin(self._start, self._room_end, self.stored.number, self._stop)
         self.waiting = True
 
     def _open_memory(self) -> None:
@@ -306,7 +346,7 @@ class FifoWriter:
             self._staging = Staging(self._directory, self._options.staging_bytes)
             self.memory = self._staging.buffer
         now_ms = None if self._clock.is_system else self._clock.now_ms
-        self.pusher = Pusher(self.memory, self.lock, now_ms, self._clock.ahead_ms)
+        self.pusher = Pusher(self.memory, self.lock, now_ms, self._clock.ahead_ms, self._version)
 
     def _floor_id(self) -> int:
         """What the next entry's id is above."""
@@ -319,8 +359,9 @@ class FifoWriter:
             self._scratch = bytearray(max(size, _PENDING_BYTES))
         buffer = memoryview(self._scratch)[:size]
         end = self.stored
+        now_ms = self._clock.now_ms()
         _, last_ms = encode(
-            values, 0, len(values), buffer, end.number, self._clock.now_ms(), end.last_ms, ttl
+            values, 0, len(values), buffer, end.number, now_ms, end.last_ms, ttl, self._version
         )
         self._write(buffer, len(values), last_ms)
         return last_ms << 16 | (self.stored.number - 1) & 0xFFFF
@@ -343,13 +384,16 @@ class FifoWriter:
             # Before anything is acknowledged: a clean mark would hide it after a crash.
             self._publish(sync=True)
 
-    def _publish(self, *, clean: bool = False, sync: bool = False) -> None:
+    def _publish(
+        self, *, clean: bool = False, sync: bool = False, begin: int | None = None
+    ) -> None:
         """Tells where the end is. Lock held."""
         file, position = divmod(self.durable.position, self._file_bytes)
         self.publisher.publish(
             self.readable.number,
             self.durable.last_ms,
-            durable=End(self.durable.number, file, position),
+            durable=End(self.durable.number, file, position, STAGED if self._staged else b""),
+            begin=begin,
             clean=clean,
             sync=sync,
         )
@@ -363,8 +407,7 @@ class FifoWriter:
         if self._failed:
             self.check()
 
-    def _take_durable(self, end: TapeEnd, files: list[int], *, sync: bool) -> None:
-        self.tape.synced(files)
+    def _take_durable(self, end: TapeEnd, *, sync: bool) -> None:
         if end.number >= self.durable.number:
             self.durable = end
             self._publish(sync=sync)
@@ -372,22 +415,29 @@ class FifoWriter:
 
     def _sync_files(self) -> int:
         """Syncs all that is written; led by one thread at a time, without the lock."""
-        with self.lock:
-            self._check_whole()
-            if self.always:
-                self.drain()
-            end = self.stored
-            files = self.tape.unsynced
+        done = False
         try:
-            for file in files.values():
-                file.sync()
-        except OSError as error:
-            self.fail(error)
-            raise
+            with self.lock:
+                self._check_whole()
+                if self.always:
+                    self.drain()
+                end = self.stored
+                files = self.tape.begin_sync()
+            try:
+                for file in files:
+                    file.sync()
+            except OSError as error:
+                self.fail(error)
+                raise
+            done = True
+        finally:
+            with self.lock:
+                self.tape.end_sync(done=done)
         with self.lock:
             self._check_whole()
             # With each full file the mark itself is synced: recovery never reads more than that.
-            self._take_durable(end, list(files), sync=len(files) > 1)
+            full = end.position // self._file_bytes > self.durable.position // self._file_bytes
+            self._take_durable(end, sync=full)
         return end.number
 
 

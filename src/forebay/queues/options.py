@@ -14,7 +14,7 @@ from forebay.formats.fflg import VERSIONS_WRITABLE
 SYNC_POLICIES = ("always", "interval", "os")
 _SECONDS_MAX = 10.0**9
 FILE_BYTES_MIN = 64
-_FILE_BYTES_DEFAULT = 32 << 20
+FILE_BYTES_DEFAULT = 32 << 20
 WHEN_FULL = ("block", "reject", "drop_oldest")
 # What `version` of an event queue may be, and the layout that it means.
 EVENT_VERSIONS: dict[str | int, str] = {
@@ -182,11 +182,13 @@ class FifoOptions(Checks):
     were pushed since, and bring back what was popped since. "os": synced when a file is full and
     at `close`. Both survive `kill -9`.
 
-    `file_bytes`: size of a file of the tape, taken from the disk at once; an entry may span files.
+    `file_bytes`: size of a file of the tape, taken from the disk in steps; an entry may span files.
     None: what is there, else 32 MiB, or half of `max_bytes` if that is less. `max_bytes`: the most
     that the entries may take, 32 bytes each included (None: no bound); at least two files. The disk
-    holds up to two files more. `when_full`: "block" waits until pops make room, "reject" raises
-    `Full`, "drop_oldest" drops the entries of whole files, counted.
+    holds up to two files more. `max_entries`: the most entries there may be, those that are lent
+    out included (None: no bound). `when_full`, of either: "block" waits until pops make room,
+    "reject" raises `Full`, "drop_oldest" drops the entries of whole files for bytes, and as many as
+    it takes for entries, counted.
 
     `ttl_seconds`: how long an entry lives if its push does not say; 0: for ever. `background`:
     False starts no thread; call `maintain()` from time to time instead. `group_readable`: modes
@@ -200,6 +202,7 @@ class FifoOptions(Checks):
     sync_interval_ms: int = 100
     file_bytes: int | None = None
     max_bytes: int | None = None
+    max_entries: int | None = None
     when_full: str = "block"
     ttl_seconds: int = 0
     background: bool = True
@@ -218,6 +221,8 @@ class FifoOptions(Checks):
             self._between("file_bytes", FILE_BYTES_MIN, 2**31 - 1)
         if self.max_bytes is not None:
             self._between("max_bytes", 2 * (self.file_bytes or FILE_BYTES_MIN), 2**62)
+        if self.max_entries is not None:
+            self._between("max_entries", 1, 2**62)
         self._one_of_two("background")
         self._one_of_two("group_readable")
         self._one_of_two("mapped")
@@ -225,7 +230,7 @@ class FifoOptions(Checks):
     @property
     def new_file_bytes(self) -> int:
         """The size of the files of a queue that is made anew."""
-        return self.file_bytes or min(_FILE_BYTES_DEFAULT, (self.max_bytes or 2**62) // 2)
+        return self.file_bytes or min(FILE_BYTES_DEFAULT, (self.max_bytes or 2**62) // 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,12 +16,13 @@ from forebay.formats.entry import file_name
 from forebay.kernels.entry import METADATA_BYTES, claimed_size
 from forebay.queues.fifo_bounds import Bounds
 from forebay.queues.fifo_head import Head, Lent
-from forebay.queues.fifo_names import TAIL, list_files
-from forebay.queues.fifo_recovery import Recovery, find_head, look_at
+from forebay.queues.fifo_marks import find_marks
+from forebay.queues.fifo_names import list_files
+from forebay.queues.fifo_recovery import Recovery, look_at
 from forebay.queues.fifo_scanner import Place
 from forebay.spark.planning import Range
 from forebay.storage.filesystem import DiskFilesystem
-from forebay.storage.tail import Tail, TailFile
+from forebay.storage.tail import Tail
 from forebay.storage.tape import TapeReader
 
 KIND = "fifo"
@@ -35,8 +36,9 @@ class FifoView:
         self.directory = self._filesystem.open_directory(path)
         self.path = self.directory.path
         try:
-            self.tail: Tail | None = self._read_tail()
-            head = find_head(self.directory, self.tail)
+            marks = find_marks(self._filesystem, self.directory)
+            self.tail: Tail | None = marks.tail
+            head = marks.head
             if head is None:
                 raise NotAQueue(f"{self.path} is not a fifo: it has neither files nor a head")
             self.head: Head = head
@@ -75,7 +77,7 @@ class FifoView:
 
     def boundaries(self) -> list[Place]:
         """Gives the first entries of files, as far as they are known, in their order."""
-        bounds = Bounds(self.directory)
+        bounds = Bounds(self.directory, self.head.version)
         rows = [bounds.get(number) for number in list_files(self.directory)]
         return [
             Place(row.file * self.file_bytes + row.position, row.number, row.last_id)
@@ -127,7 +129,7 @@ class FifoView:
                 if row.number >= self.mark.number:
                     yield Range(KIND, self.path, row.number, row.number + 1)
                     continue
-                size = claimed_size(tape.read(METADATA_BYTES, row.position), 0)
+                size = claimed_size(tape.read(METADATA_BYTES, row.position), 0, self.head.version)
                 limit = Place(row.position + max(1, size), row.number + 1, 0)
                 yield self._range(row.place, limit, row.number, row.number + 1)
         finally:
@@ -147,15 +149,6 @@ class FifoView:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
-
-    def _read_tail(self) -> Tail | None:
-        file = TailFile.open(self.directory, write=False, name=TAIL)
-        if file is None:
-            return None
-        try:
-            return file.read()
-        finally:
-            file.close()
 
     def _range(self, place: Place, limit: Place, start: int, end: int) -> Range:
         return Range(

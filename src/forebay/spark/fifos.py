@@ -200,7 +200,9 @@ def _first_since(reader: FifoView, time_ms: int) -> int:
     for boundary in reader.boundaries():
         if boundary.number > place.number and boundary.last_id >> 16 < time_ms:
             place = boundary
-    scanner = FifoScanner(reader.directory, reader.file_bytes, Bounds(reader.directory))
+    version = reader.head.version
+    bounds = Bounds(reader.directory, version)
+    scanner = FifoScanner(reader.directory, reader.file_bytes, version, bounds)
     try:
         for item in scanner.scan(place, reader.mark):
             if isinstance(item, EntryBatch) and item.ids[-1] >> 16 >= time_ms:
@@ -218,7 +220,8 @@ class _Entries:
         self._scanner = ColumnScanner(
             self._view.directory,
             self._view.file_bytes,
-            Bounds(self._view.directory),
+            self._view.head.version,
+            Bounds(self._view.directory, self._view.head.version),
             values=values,
         )
 
@@ -267,8 +270,9 @@ class _Entries:
         """Gives what is above the durable mark: in the files, and not in them yet."""
         found = self._view.found
         yield from self._scanner.scan(found.begin, found.stored)
-        for batch in found.staged:
+        for batch in found.staged.batches:
             yield from self._scanner.scan_staged(batch)
+        yield from found.staged.damage
 
     def _was_popped(self, damage: Damage) -> bool:
         """Says whether what is missing has left the queue, and its file with it."""

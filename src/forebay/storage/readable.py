@@ -122,7 +122,7 @@ def open_readable(directory: Directory, name: str) -> ReadableFile:
     """
     path = f"{directory.path}/{name}"
     try:
-        return ReadableFile(directory.open(name), path)
+        return ReadableFile(open_again(directory, name), path)
     except FileNotFoundError:
         raise
     except (OSError, NotAQueue) as error:
@@ -137,6 +137,16 @@ def unopenable(path: str, error: OSError | NotAQueue) -> Damage:
     if error.errno not in _UNOPENABLE:
         raise error
     return Damage(path, 0, 0, why_unreadable(error))
+
+
+def open_again(directory: Directory, name: str, *, write: bool = False) -> File:
+    """Opens a file; what the disk refuses once is tried again before anybody believes it."""
+    try:
+        return directory.open(name, write=write)
+    except OSError as error:
+        if error.errno not in _UNREADABLE:
+            raise
+        return directory.open(name, write=write)
 
 
 def read_whole(directory: Directory, name: str, size_max: int = 1 << 30) -> bytes | None:

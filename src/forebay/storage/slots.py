@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from forebay.kernels.checksum import crc32
 from forebay.storage.filesystem import Directory, File, write_all
-from forebay.storage.readable import Readable
+from forebay.storage.readable import Readable, open_again
 
 # Magics and payload sizes of earlier versions of a file.
 Older = Sequence[tuple[bytes, int]]
@@ -55,7 +55,7 @@ class SlotFile:
     ) -> SlotFile | None:
         """Opens a slot file; None if there is none."""
         try:
-            file = directory.open(name, write=write)
+            file = open_again(directory, name, write=write)
         except FileNotFoundError:
             return None
         return cls(file, magic, payload_bytes, older)

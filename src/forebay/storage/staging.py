@@ -14,6 +14,8 @@ Chunk header, big-endian, 96 bytes, checked; the frames follow it:
 | size | 2 | of the segment's header |
 | header | 64 | the segment's header, so that the frames verify even if the segment is lost |
 | crc32 | 4 | of all before |
+| | 6 | |
+| note | 8 | the queue's own, not checked |
 
 Frames of an older chunk that lie behind the newest frame carry other indexes or another salt and
 do not verify. An owner blanks the header, and syncs that, before it serves.
@@ -30,10 +32,11 @@ from forebay.storage.readable import open_readable
 
 NAME = "staging"
 HEADER_BYTES = 96
+NOTE_BYTES = 8
 _MAGIC = b"FBST"
 _HEADER = struct.Struct(">4sQH64s")
 _CRC = struct.Struct(">I")
-assert _HEADER.size + _CRC.size <= HEADER_BYTES
+assert _HEADER.size + _CRC.size + NOTE_BYTES <= HEADER_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,8 @@ class Staged:
     header: bytes
     index: int
     frames: bytes
+    # What stands before the frames: the queue's own.
+    note: bytes = b""
 
 
 class Staging:
@@ -101,7 +106,9 @@ def read_staged(directory: Directory) -> Staged | None:
     if _CRC.unpack_from(data, _HEADER.size)[0] != crc32(head):
         return None
     _, index, size, header = _HEADER.unpack(head)
-    return Staged(header[:size], index, data[HEADER_BYTES:])
+    return Staged(
+        header[:size], index, data[HEADER_BYTES:], data[HEADER_BYTES - NOTE_BYTES : HEADER_BYTES]
+    )
 
 
 def blank_staged(directory: Directory) -> None:
