@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from forebay.formats import deadline
 from forebay.formats.deadline import Item, Key, Stats
 from forebay.formats.deadline_run_encoder import RunEncoder
-from forebay.formats.deadline_wal import HEADER_BYTES, Batches, Header
+from forebay.formats.deadline_wal import Batches, Header
 
 SIZE = 278
 BATCH = 1000
@@ -85,7 +85,7 @@ def wal_size(items: list[Item]) -> int:
     batches = Batches(Header(1, SALT))
     chunks = range(0, len(items), BATCH)
     values = ([item.value for item in items[at : at + BATCH]] for at in chunks)
-    return HEADER_BYTES + sum(map(batches.fresh_size, values))
+    return batches.header.size + sum(map(batches.fresh_size, values))
 
 
 def run_size(encoder: RunEncoder | deadline.RunEncoder, items: Iterable[Item]) -> int:

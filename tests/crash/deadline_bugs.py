@@ -8,15 +8,19 @@ from dataclasses import replace
 from typing import Any
 
 from forebay.formats.deadline import FileKind, Item, Key, KeyTuple, file_name
+from forebay.formats.deadline_blocks import Identity
 from forebay.formats.deadline_manifest import Manifest, SetRow
-from forebay.formats.deadline_wal import Header, Record
+from forebay.formats.deadline_runs import Run
+from forebay.formats.deadline_wal import Header, Origin, Record
 from forebay.frames import Damage
 from forebay.kernels.deadline_memory import MARK, TOMBSTONE, Memory
 from forebay.kernels.deadline_view import RunView
 from forebay.queues import (
     deadline_journal,
     deadline_logs,
+    deadline_picture,
     deadline_recovery,
+    deadline_runs,
     deadline_upkeep,
     deadline_writing,
 )
@@ -31,10 +35,14 @@ from forebay.queues.deadline_verbs import Verbs
 from forebay.queues.deadline_writing import SetWriter, _RunWriter
 from forebay.storage import filesystem
 from forebay.storage.commit import GroupCommit
+from forebay.storage.losses import Losses
 from forebay.storage.staging import Staged
+from tests.crash import deadline_kind
+from tests.crash.forgetful import ForgetfulFilesystem
 from tests.crash.handles import ForgetfulDirectory
 from tests.crash.hunts import Bugs, Patch, cut_power, fail_calls
 from tests.crash.kinds import DEADLINE
+from tests.crash.workload import PATH, Broken
 
 
 def no_directory_sync(patch: Patch) -> None:
@@ -134,7 +142,12 @@ def log_of_a_recovery_not_synced(patch: Patch) -> None:
 
     original = deadline_recovery.Recovery._write_log
 
-    def write_log(self: deadline_recovery.Recovery) -> WalFile:
+    def write_log(
+        self: deadline_recovery.Recovery,
+        copied: list[FoundLog],
+        kept: list[FoundLog],
+        next_id: int,
+    ) -> WalFile:
         create = create_wal
         with Patch.context() as inner:
 
@@ -144,7 +157,7 @@ def log_of_a_recovery_not_synced(patch: Patch) -> None:
                 return wal
 
             inner.setattr(deadline_recovery, "create_wal", lazy)
-            wal = original(self)
+            wal = original(self, copied, kept, next_id)
         wal.file = wal.file.file  # type: ignore[attr-defined]  # the stand-in's own
         return wal
 
@@ -178,7 +191,12 @@ def next_log_before_this_one_is_durable(patch: Patch) -> None:
 
 
 def next_log_says_nothing_of_this_one(patch: Patch) -> None:
-    patch.setattr(WalFile, "write_after", lambda self, before: 0)
+    original = WalFile.write_origin
+
+    def write_origin(self: WalFile, origin: Origin) -> int:
+        return original(self, replace(origin, durable=True))
+
+    patch.setattr(WalFile, "write_origin", write_origin)
 
 
 def next_log_trusted_without_this_one(patch: Patch) -> None:
@@ -224,7 +242,7 @@ def failed_write_not_cut_back(patch: Patch) -> None:
         self.check()
         position = self.wal.position
         try:
-            self._stored += self.wal.write_batch(data, self.next_batch)
+            self._stored += self.wal.write_batch(data)
         except OSError:
             self.wal.position = position + 1
             raise
@@ -263,13 +281,15 @@ def partial_merge_drops_tombstones(patch: Patch) -> None:
 
 
 def staged_batches_not_read(patch: Patch) -> None:
-    patch.setattr(deadline_recovery, "read_staged", lambda directory: None)
+    patch.setattr(deadline_picture, "read_staged", lambda directory: None)
 
 
 def staged_batches_behind_a_hole(patch: Patch) -> None:
     original = deadline_logs.with_staged
 
-    def with_staged(data: bytes, header: Header, staged: Staged | None) -> bytes:
+    def with_staged(
+        data: bytes, header: Header, staged: Staged | None, *, holes: bool = False
+    ) -> bytes:
         whole = original(b"", header, staged).lstrip(b"\0")
         return data.rstrip(b"\0") + whole
 
@@ -305,7 +325,111 @@ def rows_of_a_merge_not_named(patch: Patch) -> None:
     patch.setattr(ManifestFile, "change", change)
 
 
+def mark_before_the_sync(patch: Patch) -> None:
+    original = Journal._sync
+
+    def sync(self: Journal) -> int:
+        with self.lock:
+            self.drain()
+            self._publish_mark(self._end_of(self.wal))
+        return original(self)
+
+    patch.setattr(Journal, "_sync", sync)
+
+
+def mark_not_written_at_close(patch: Patch) -> None:
+    patch.setattr(Journal, "close_mark", lambda self: None)
+    patch.setattr(Journal, "_publish_mark", lambda self, durable=None: None)
+
+
+def run_taken_for_another(patch: Patch) -> None:
+    original = deadline_runs.open_run
+
+    def open_run(
+        file: filesystem.File,
+        path: str,
+        expected: int | None = None,
+        identity: Identity | None = None,
+    ) -> Run:
+        return original(file, path, expected)
+
+    patch.setattr(deadline_runs, "open_run", open_run)
+
+
+def loss_recorded_after_the_manifest(patch: Patch) -> None:
+    patch.setattr(Losses, "save", lambda self: None)
+
+
+def _filled(machine: ForgetfulFilesystem) -> None:
+    queue = deadline_kind.open_queue(machine, {})
+    for _ in range(2):
+        queue.enqueue_many([b"one", b"two", b"three"])
+        queue.freeze()
+    queue.enqueue(b"last")
+    queue.close()
+
+
+def _lost(machine: ForgetfulFilesystem) -> int:
+    """Opens the queue, and returns how many items it says are lost."""
+    queue = deadline_kind.open_queue(machine, {})
+    queue._closed = True
+    return sum(damage.count or 0 for damage in queue.damage) + int(queue.info()["losses"])
+
+
+def flip_the_last_batch() -> int:
+    """Looks whether a bad byte in the log of a closed queue is told."""
+    machine = ForgetfulFilesystem(3)
+    _filled(machine)
+    directory = machine.open_directory(PATH)
+    (name,) = (name for name in directory.names() if name.endswith(FileKind.WAL))
+    file = directory.open(name, write=True)
+    position = file.size() - 1
+    file.pwrite(bytes([file.pread(1, position)[0] ^ 1]), position)
+    if not _lost(machine.kill()):
+        raise Broken("a bad batch of a closed queue is not told")
+    return 1
+
+
+def swap_two_runs() -> int:
+    """Looks whether runs that have changed places are told."""
+    machine = ForgetfulFilesystem(3)
+    _filled(machine)
+    directory = machine.open_directory(PATH)
+    one, other = sorted(name for name in directory.names() if name.endswith(".p.run"))
+    directory.rename(one, "aside")
+    directory.rename(other, one)
+    directory.rename("aside", other)
+    if not _lost(machine.kill()):
+        raise Broken("runs that have changed places are not told")
+    return 1
+
+
+def lose_a_run_and_cut_the_power() -> int:
+    """Looks whether the loss of a run is told, whenever the power goes in the next open."""
+    machine = ForgetfulFilesystem(3)
+    _filled(machine)
+    directory = machine.open_directory(PATH)
+    directory.unlink(min(name for name in directory.names() if name.endswith(".p.run")))
+    directory.sync()
+    since = machine.operations
+    machine = machine.kill()
+    _lost(machine)
+    states = 0
+    for state in machine.crash_states(2, since=since, limit=20):
+        states += 1
+        if not _lost(state.restore()):
+            raise Broken(f"{state.description} of point {state.point}: the loss is forgotten")
+    return states
+
+
 BUGS: Bugs = {
+    "mark before the sync": (mark_before_the_sync, cut_power(DEADLINE, "singles", "os batches")),
+    "mark not written at close": (mark_not_written_at_close, flip_the_last_batch),
+    "run taken for another": (run_taken_for_another, swap_two_runs),
+    "loss recorded after the manifest": (
+        loss_recorded_after_the_manifest,
+        lose_a_run_and_cut_the_power,
+    ),
     "no directory sync": (no_directory_sync, cut_power(DEADLINE, "freezing")),
     "acknowledged before the sync": (acknowledge_before_sync, cut_power(DEADLINE, "singles")),
     "runs not synced": (runs_not_synced, cut_power(DEADLINE, "freezing")),

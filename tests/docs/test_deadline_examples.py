@@ -4,8 +4,23 @@ from __future__ import annotations
 
 from forebay.formats import deadline, deadline_run_encoder, deadline_runs
 from forebay.formats.deadline import Entry, FileKind, Item, Key, Stats, Tombstone, scan_run
-from forebay.formats.deadline_manifest import Manifest, SetRow, decode_manifest
-from forebay.formats.deadline_wal import Batches, Dequeued, Header, Record, scan_wal
+from forebay.formats.deadline_manifest import (
+    LogRow,
+    Manifest,
+    SetCounts,
+    SetRow,
+    decode_manifest,
+)
+from forebay.formats.deadline_mark import End, Mark
+from forebay.formats.deadline_wal import (
+    Batches,
+    Dequeued,
+    Header,
+    Origin,
+    Record,
+    scan_all,
+    scan_wal,
+)
 from tests.docs.pages import hex_bytes, only_block
 from tests.formats.deadline_independent import read_run_1, read_run_2, read_wal
 from tests.formats.deadline_rows import row_of
@@ -13,6 +28,7 @@ from tests.formats.deadline_rows import row_of
 PAGE = "docs/formats/deadline.md"
 TIME_MS = 1_700_000_000_000
 SALT = bytes(range(1, 9))
+QUEUE_ID = b"0123456789abcdef"
 HELLO = Item(Key(TIME_MS, 1), b"hello", Stats(TIME_MS - 1000))
 
 
@@ -53,10 +69,28 @@ def test_the_version_2_run_is_what_the_codec_writes_and_reads() -> None:
     assert read_run_2(data) == [row_of(entry) for entry in entries]
 
 
+def test_the_start_of_a_log_is_what_the_codec_writes_and_reads() -> None:
+    data = hex_bytes(only_block(PAGE, "hex wal 2"))
+    header = Header(1, SALT, QUEUE_ID)
+
+    assert header.encode() + Batches(header).encode_origin(Origin(first_id=1)) == data
+    assert list(scan_all(data, "example")) == [Origin(first_id=1)]
+
+
 def test_the_manifest_is_what_the_codec_writes_and_reads() -> None:
     data = hex_bytes(only_block(PAGE, "hex manifest"))
-    row = SetRow(1, frozenset({FileKind.PENDING_RUN}), Key(TIME_MS, 2))
-    manifest = Manifest(b"0123456789abcdef", 65_537, TIME_MS, 2, (row,))
+    row = SetRow(1, frozenset({FileKind.PENDING_RUN}), Key(TIME_MS, 2), SetCounts(3, 1))
+    log = LogRow(2, SALT, first_id=4, copied=1)
+    manifest = Manifest(QUEUE_ID, 65_537, TIME_MS, 2, (row,), 7, (log,))
 
     assert manifest.encode() == data
     assert decode_manifest(data, "example") == manifest
+
+
+def test_the_mark_is_what_the_codec_writes_and_reads() -> None:
+    data = hex_bytes(only_block(PAGE, "hex mark"))
+    end = End(2, 139, 2, 5, 4)
+    mark = Mark(QUEUE_ID, b"b" * 16, 7, SALT, end, end, clean=True)
+
+    assert mark.encode() == data
+    assert Mark.decode(data) == mark

@@ -56,7 +56,7 @@ def test_every_flipped_bit_is_seen() -> None:
 
 def test_a_later_version_is_refused_by_name() -> None:
     body = bytearray(EXAMPLE.encode()[:-4])
-    body[4] = 2
+    body[4] = 3
 
-    with pytest.raises(UnsupportedVersion, match="version 2"):
+    with pytest.raises(UnsupportedVersion, match="version 3"):
         decode_manifest(bytes(body) + crc32(bytes(body)).to_bytes(4, "little"), "m")

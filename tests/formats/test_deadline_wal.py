@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from forebay.errors import Damaged, NotAQueue, RecordTooLarge, UnsupportedVersion
 from forebay.formats.deadline import Item, Key, Stats, Tombstone
 from forebay.formats.deadline_wal import (
-    HEADER_BYTES,
     After,
     Batches,
     Dequeued,
@@ -31,6 +30,7 @@ from tests.formats.deadline_independent import Row, read_wal
 from tests.formats.deadline_rows import row_of
 
 HEADER = Header(7, b"saltsalt")
+HEADER_BYTES = HEADER.size
 BATCHES = Batches(HEADER)
 RECORDS: list[list[Record]] = [
     [Item(Key(NOW_MS, 1), b"one", Stats(NOW_MS - 1)), Tombstone(Key(NOW_MS, 1))],

@@ -17,11 +17,13 @@ from tests.queues.helpers import flip, numbered
 def test_a_torn_end_of_the_log_is_cut_and_kept_aside(tmp_path: Path) -> None:
     with open_queue(tmp_path / "q") as queue:
         queue.enqueue_many(numbered(3))
+        killed = Path(shutil.copytree(tmp_path / "q", tmp_path / "killed"))
         queue.enqueue(b"torn" * 100)
-    (wal,) = files_of(tmp_path / "q", ".wal")
-    wal.write_bytes(wal.read_bytes()[:-1])
+        log = files_of(tmp_path / "q", ".wal")[0].read_bytes()
+    (wal,) = files_of(killed, ".wal")
+    wal.write_bytes(log[:-1])
 
-    with open_queue(tmp_path / "q") as queue:
+    with open_queue(killed) as queue:
         assert values_of(queue.dequeue_many(9)) == numbered(3)
         assert queue.damage == []
         assert queue.info()["quarantined_files"] == 1
@@ -35,6 +37,9 @@ def test_damage_before_good_batches_costs_its_batch_alone(tmp_path: Path) -> Non
     flip(wal, wal.read_bytes().index(b"00000001"))
 
     with open_queue(tmp_path / "q") as queue:
+        with pytest.raises(Damaged) as caught:
+            queue.dequeue()
+        assert caught.value.damage.count == 1
         assert values_of(queue.dequeue_many(9)) == [numbered(3)[0], numbered(3)[2]]
         assert queue.info()["damaged"] == 1
         assert queue.info()["quarantined_files"] == 1
@@ -51,7 +56,7 @@ def test_a_bad_bit_in_the_header_of_the_log_costs_nothing(tmp_path: Path) -> Non
         assert values_of(queue.dequeue_many(9)) == numbered(3)
 
 
-def test_a_log_whose_header_is_lost_is_kept_aside_and_counted(tmp_path: Path) -> None:
+def test_a_log_whose_header_is_lost_costs_nothing(tmp_path: Path) -> None:
     with open_queue(tmp_path / "q") as queue:
         queue.enqueue_many(numbered(3))
         queue.freeze()
@@ -60,9 +65,8 @@ def test_a_log_whose_header_is_lost_is_kept_aside_and_counted(tmp_path: Path) ->
     flip(wal, 2, 17, 25)
 
     with open_queue(tmp_path / "q") as queue:
-        assert values_of(queue.dequeue_many(9)) == numbered(3)
-        assert queue.info()["damaged"] == 1
-        assert queue.info()["quarantined_files"] == 1
+        assert values_of(queue.dequeue_many(9)) == [*numbered(3), *numbered(3)]
+        assert queue.damage == []
 
 
 def test_a_bad_block_of_a_run_is_told_once_and_costs_its_items_alone(tmp_path: Path) -> None:
@@ -107,6 +111,9 @@ def test_a_run_that_is_gone_costs_its_items_alone(tmp_path: Path) -> None:
     with open_queue(tmp_path / "q") as queue:
         assert queue.pending == 5
         assert queue.info()["damaged"] == 1
+        with pytest.raises(Damaged) as caught:
+            queue.dequeue()
+        assert caught.value.damage.count == 5
         assert values_of(queue.dequeue_many(20)) == numbered(5, first=5)
 
 

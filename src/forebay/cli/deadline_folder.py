@@ -9,38 +9,31 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import itemgetter
 from types import TracebackType
 
-from forebay.errors import Damaged, ForebayError, NotAQueue
-from forebay.formats.deadline import NO_KEY, FileKind, Item, Key, Tombstone, file_name
-from forebay.formats.deadline_manifest import NAME, Manifest, decode_manifest
-from forebay.formats.deadline_rebuild import rebuild_run
-from forebay.formats.deadline_runs import Run
-from forebay.formats.deadline_wal import (
-    HEADER_BYTES,
-    Dequeued,
-    Record,
-    decode_header,
-    decode_record,
+from forebay.errors import Damaged
+from forebay.formats.deadline import (
+    NO_KEY,
+    FileKind,
+    Item,
+    Key,
+    KeyTuple,
+    Tombstone,
+    file_name,
 )
+from forebay.formats.deadline_manifest import Manifest
+from forebay.formats.deadline_runs import Run
+from forebay.formats.deadline_wal import Dequeued, Record, decode_record
 from forebay.frames import Damage
-from forebay.queues.deadline_logs import read_logs
-from forebay.queues.deadline_names import list_files, wal_name
-from forebay.storage.atomic import TEMPORARY, read_small
-from forebay.storage.filesystem import DiskFilesystem, File
+from forebay.queues.deadline_picture import Picture, look
+from forebay.queues.deadline_runs import BadBlocks
+from forebay.queues.deadline_state import State
+from forebay.storage.filesystem import DiskFilesystem
 from forebay.storage.quarantine import count_kept
-from forebay.storage.staging import Staged, read_staged
 
-# An owner that freezes or merges changes the files under a reader: then it looks again.
-_LOOKS_MAX = 100
-# What a bad block costs, where it does not cost items.
-_COSTS = {
-    FileKind.TOMBSTONE_RUN: "items that were taken away may come again",
-    FileKind.DEQUEUED_RUN: "how often items were given out may be too low",
-}
 _FIRST = itemgetter(0)
 _Keyed = tuple[tuple[int, int], Record]
 
@@ -54,26 +47,17 @@ class FolderRun:
     low_water: Key
     size: int = 0
     run: Run | None = None
-    file: File | None = None
-    damage: list[Damage] = field(default_factory=list)
 
-    def keyed(self, *, whole: bool, found: list[Damage]) -> Iterator[_Keyed]:
+    def keyed(self, *, whole: bool, found: BadBlocks) -> Iterator[_Keyed]:
         """Yields what counts of it, by key; bad blocks go to a list. `whole`: reads all of it."""
         if self.run is None:
             return
         low = self.low_water if self.kind is FileKind.PENDING_RUN else NO_KEY
         for entry in self.run.scan(None if whole else low):
             if isinstance(entry, Damage):
-                found.append(self.cost(entry))
+                found.append((self.kind, entry))
             elif entry.key >= low:
                 yield (entry.key.deadline_ms, entry.key.id), self._record(entry)
-
-    def cost(self, damage: Damage) -> Damage:
-        """Gives damage with what it means for the items of the queue."""
-        if self.kind not in _COSTS:
-            return replace(damage, offset=None)
-        reason = f"{damage.reason}; {_COSTS[self.kind]}"
-        return replace(damage, reason=reason, offset=None, count=0)
 
     def check_ids(self) -> list[Damage]:
         """Gives what is wrong with the index by id, which only a look at it tells."""
@@ -96,7 +80,7 @@ class Folder:
     """The files of a queue at one moment. One thread at a time may use it.
 
     `damage` is what was found when it was opened: all but the bad blocks of runs. `torn` are ends
-    that a crash left, `mended` heads of logs that are bad and could be read all the same.
+    that a crash left, `mended` is what is bad and costs nothing.
     """
 
     def __init__(self, path: str) -> None:
@@ -109,7 +93,11 @@ class Folder:
         self.damage: list[Damage] = []
         self.torn: list[Damage] = []
         self.mended: list[Damage] = []
+        self.picture: Picture | None = None
+        self._state: State | None = None
         self._records: list[Record] = []
+        # Copies of items that only came back because their tombstones are lost.
+        self._hidden: set[KeyTuple] = set()
         try:
             self._look()
         except BaseException:
@@ -142,17 +130,25 @@ class Folder:
 
         Each has the count of how often it was given out. `whole` also reads what is gone for sure.
         """
-        found: list[Damage] = []
+        found: BadBlocks = []
         keyed = (((record.key.deadline_ms, record.key.id), record) for record in self._records)
         logs = sorted(keyed, key=_FIRST)
         streams = [run.keyed(whole=whole, found=found) for run in self.runs]
         for _, same in groupby(heapq.merge(logs, *streams, key=_FIRST), _FIRST):
             item = _alive(record for _, record in same)
             while found:
-                yield found.pop(0)
-            if item is not None:
+                yield self._cost(*found.pop(0))
+            if item is not None and (item.key.deadline_ms, item.key.id) not in self._hidden:
                 yield item
-        yield from found
+        while found:
+            yield self._cost(*found.pop(0))
+
+    def _cost(self, kind: FileKind, damage: Damage) -> Damage:
+        """Returns the damage of a block with what it costs."""
+        assert self.picture is not None
+        if self._state is None:
+            self._state = State(self.picture.segment, self.picture.sets, 0)
+        return self._state.lost_in(kind, damage)
 
     def close(self) -> None:
         """Closes the files; a second time does nothing."""
@@ -171,109 +167,36 @@ class Folder:
         self.close()
 
     def _look(self) -> None:
-        for _ in range(_LOOKS_MAX):
-            # What leaves the staging buffer after this is in the logs that are listed later.
-            staged = read_staged(self._directory)
-            before = read_small(self._directory, NAME)
-            self._close_runs()
-            self.damage, self.torn, self.mended = [], [], []
-            self.names = self._directory.names()
-            self._read_manifest(before)
-            try:
-                self._open_runs()
-                self._read_logs(staged)
-            except FileNotFoundError:
+        picture = self.picture = look(self._directory, DiskFilesystem().boot_id())
+        self.names = picture.names
+        self.manifest = None if picture.guessed else picture.manifest
+        self.damage = list(picture.damage)
+        self.torn, self.mended = picture.torn, picture.mended
+        if picture.manifest_damage is not None:
+            self.mended.append(picture.manifest_damage)
+        state = State(picture.segment, picture.sets, 0)
+        if state.lacks_tombstones():
+            state.recount()
+        self._hidden = {*picture.revived, *state.revived}
+        for each in picture.sets:
+            low = Key(*each.low_water)
+            for kind, file in each.files.items():
+                name = file_name(each.number, kind)
+                self.runs.append(FolderRun(name, kind, low, file.size, file.run))
+            self.runs += [FolderRun(lost.name, lost.kind, low) for lost in each.lost]
+        self.runs.sort(key=lambda run: run.name)
+        for log in picture.logs:
+            if log.header is not None:
+                self.logs[log.name] = len(log.data)
+            if log.gone:
                 continue
-            if read_small(self._directory, NAME) == before:
-                self.damage += [damage for run in self.runs for damage in run.damage]
-                return
-        raise NotAQueue(f"{self.path}: its files change faster than they can be read")
-
-    def _read_manifest(self, data: bytes | None) -> None:
-        path = f"{self.path}/{NAME}"
-        self.manifest = None
-        try:
-            if data is None:
-                raise Damaged(Damage(path, 0, 0, "it is gone"))
-            self.manifest = decode_manifest(data, path)
-        except Damaged as error:
-            reason = f"{error.damage.reason}; all files that are there count"
-            self.damage.append(replace(error.damage, reason=reason, count=0))
-
-    def _open_runs(self) -> None:
-        if self.manifest is not None:
-            rows = [(row, kind) for row in self.manifest.sets for kind in sorted(row.kinds)]
-            wanted = [(file_name(row.number, kind), kind, row.low_water) for row, kind in rows]
-        else:
-            files = [found for found in list_files(self.names) if found[1] is not FileKind.WAL]
-            wanted = [(file_name(number, kind), kind, NO_KEY) for number, kind in files]
-        for name, kind, low_water in wanted:
-            run = FolderRun(name, kind, low_water)
-            self.runs.append(run)
-            try:
-                self._open_run(run)
-            except FileNotFoundError:
-                # If the owner has just merged it away, the manifest is another one by now.
-                run.damage = [run.cost(Damage(f"{self.path}/{name}", 0, 0, "the file is missing"))]
-
-    def _open_run(self, run: FolderRun) -> None:
-        file = run.file = self._directory.open(run.name)
-        path = f"{self.path}/{run.name}"
-        run.size = file.size()
-
-        def read(position: int, size: int) -> bytes:
-            return file.pread(size, position)
-
-        try:
-            try:
-                run.run = Run.open(read, run.size, path)
-            except (Damaged, NotAQueue):
-                run.run = rebuild_run(read, run.size, path)
-        except Damaged as error:
-            # Its log went only when it was durable: what it held is lost.
-            run.damage = [run.cost(replace(error.damage, torn=False))]
-        except ForebayError as error:
-            run.damage = [run.cost(Damage(path, 0, run.size, str(error)))]
-        else:
-            run.damage = [run.cost(replace(damage, torn=False)) for damage in run.run.damage]
-
-    def _read_logs(self, staged: Staged | None) -> None:
-        oldest = 0 if self.manifest is None else self.manifest.oldest_wal
-        files = list_files(self.names)
-        numbers = [number for number, kind in files if kind is FileKind.WAL and number >= oldest]
-        names = [wal_name(number) for number in numbers]
-        unnamed = wal_name(oldest) + TEMPORARY
-        if oldest not in numbers and unnamed in self.names:
-            # A recovery was about to give it its name.
-            names.insert(0, unnamed)
-        self._records = []
-        for _, part in read_logs(self._directory, names, staged):
-            if isinstance(part, Damage):
-                (self.torn if part.torn else self.damage).append(part)
-            else:
-                self._records += map(decode_record, part)
-        self.logs = {name: self._check_head(name) for name in names}
-
-    def _check_head(self, name: str) -> int:
-        """Takes note of a log whose head was mended; gives the size of the log."""
-        path = f"{self.path}/{name}"
-        file = self._directory.open(name)
-        try:
-            try:
-                decode_header(file.pread(HEADER_BYTES, 0), path)
-            except (Damaged, NotAQueue):
-                if all((item.path, item.position) != (path, 0) for item in self.damage + self.torn):
-                    reason = "the header does not verify; its name tells what belongs there"
-                    self.mended.append(Damage(path, 0, HEADER_BYTES, reason, count=0))
-            return file.size()
-        finally:
-            file.close()
+            for part in log.read():
+                if isinstance(part, list):
+                    self._records += map(decode_record, part)
 
     def _close_runs(self) -> None:
-        for run in self.runs:
-            if run.file is not None:
-                run.file.close()
-        self.runs = []
+        if self.picture is not None:
+            self.picture.close()
 
 
 def _alive(records: Iterable[Record]) -> Item | None:

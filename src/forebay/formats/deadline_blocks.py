@@ -25,8 +25,7 @@ from forebay.kernels.deadline_ids import pack_ids
 
 MAGIC = b"FBDR"
 MARK = b"FBDB"
-END_MAGIC = b"FBDE"
-VERSION = 2
+END_MAGICS = {2: b"FBDE", 3: b"FBDF"}
 COMPRESSIONS = ("none", "lz4")
 BLOCK_ENTRIES_MAX = 2**16
 BODY_BYTES_MAX = 2**31 - 1
@@ -39,12 +38,16 @@ _RATIO_MAX = 255
 
 # | field       | bytes | meaning                                      |
 # | magic       | 4     | `FBDR`                                       |
-# | version     | 2     | 2                                            |
+# | version     | 2     | 2 or 3                                       |
 # | compression | 1     | 0 none, 1 LZ4                                |
 # | flags       | 1     | 0                                            |
 # | salt        | 8     | random; every check in the file has it       |
+# | identity    | 28    | see below; only in version 3                 |
 # | check       | 4     | CRC-32 of all before                         |
-_HEADER = struct.Struct("<4sHBB8sI")
+_HEADERS = {2: struct.Struct("<4sHBB8sI"), 3: struct.Struct("<4sHBB8s28sI")}
+# | number 8 | queue id 16 | kind 1: the letter in the file's name | 0 3 |
+_IDENTITY = struct.Struct("<Q16s1s3x")
+assert _IDENTITY.size == 28
 # | mark        | 4     | `FBDB`, which salvage searches for           |
 # | number      | 4     | of the block in its file, from 0             |
 # | count       | 4     | entries                                      |
@@ -57,29 +60,60 @@ _INDEX = struct.Struct("<6sQQI")
 # | id base 8 | id width 1 | block width 1, then the bits of the ids, then those of the blocks |
 _ID_INDEX = struct.Struct("<QBB")
 # | pending, tombstones, buried 24 | first key 14 | last key 14 | smallest and largest id 16
-# | blocks 4 | position of index and id index 16 | their checks 8 | salt 8 | `FBDE` 4 | check 4
-_FOOTER = struct.Struct("<QQQ6sQ6sQQQIQQII8s4sI")
-HEADER_BYTES, BLOCK_HEAD_BYTES, INDEX_BYTES, FOOTER_BYTES = (
-    _HEADER.size,
-    _HEAD.size,
-    _INDEX.size,
-    _FOOTER.size,
-)
-assert (HEADER_BYTES, BLOCK_HEAD_BYTES, INDEX_BYTES, FOOTER_BYTES) == (20, 24, 26, 112)
+# | blocks 4 | position of index and id index 16 | their checks 8 | salt 8
+# | identity 28, only in version 3 | `FBDE`, in version 3 `FBDF` 4 | check 4
+_FOOTERS = {
+    2: struct.Struct("<QQQ6sQ6sQQQIQQII8s4sI"),
+    3: struct.Struct("<QQQ6sQ6sQQQIQQII8s28s4sI"),
+}
+BLOCK_HEAD_BYTES, INDEX_BYTES = _HEAD.size, _INDEX.size
+HEADER_BYTES = {version: layout.size for version, layout in _HEADERS.items()}
+FOOTER_BYTES = {version: layout.size for version, layout in _FOOTERS.items()}
+HEADER_BYTES_MAX, FOOTER_BYTES_MAX = HEADER_BYTES[3], FOOTER_BYTES[3]
+assert (HEADER_BYTES, FOOTER_BYTES) == ({2: 20, 3: 48}, {2: 112, 3: 140})
+assert (BLOCK_HEAD_BYTES, INDEX_BYTES) == (24, 26)
 assert _ID_INDEX.size == 10
 
 
 @dataclass(frozen=True, slots=True)
+class Identity:
+    """Which run of which queue a file is; `kind` is the letter in its name."""
+
+    number: int
+    queue_id: bytes
+    kind: str
+
+    def encode(self) -> bytes:
+        """Returns its bytes."""
+        return _IDENTITY.pack(self.number, self.queue_id, self.kind.encode())
+
+    @classmethod
+    def decode(cls, data: bytes) -> Identity:
+        """Reads what `encode` made."""
+        number, queue_id, kind = _IDENTITY.unpack(data)
+        return cls(number, queue_id, kind.decode("latin-1"))
+
+
+@dataclass(frozen=True, slots=True)
 class Header:
-    """What the start of a run says."""
+    """What the start of a run says; `identity` is None in version 2."""
 
     salt: bytes
     compression: str = "none"
+    identity: Identity | None = None
+
+    @property
+    def size(self) -> int:
+        """How many bytes it takes: the first block begins there."""
+        return HEADER_BYTES[2 if self.identity is None else 3]
 
     def encode(self) -> bytes:
-        """Gives the bytes of the header."""
-        fields = (MAGIC, VERSION, COMPRESSIONS.index(self.compression), 0, self.salt)
-        return _HEADER.pack(*fields, crc32(_HEADER.pack(*fields, 0)[:-4]))
+        """Returns the bytes of the header."""
+        version = 2 if self.identity is None else 3
+        rest = () if self.identity is None else (self.identity.encode(),)
+        fields = (MAGIC, version, COMPRESSIONS.index(self.compression), 0, self.salt, *rest)
+        layout = _HEADERS[version]
+        return layout.pack(*fields, crc32(layout.pack(*fields, 0)[:-4]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,11 +193,27 @@ class Footer:
     min_id: int = 0
     max_id: int = 0
     block_count: int = 0
-    index_position: int = HEADER_BYTES
+    index_position: int = HEADER_BYTES[2]
     id_index_position: int = 0
     index_check: int = 0
     id_index_check: int = 0
     salt: bytes = bytes(8)
+    identity: Identity | None = None
+
+    @property
+    def version(self) -> int:
+        """The version of the run."""
+        return 2 if self.identity is None else 3
+
+    @property
+    def size(self) -> int:
+        """How many bytes it takes."""
+        return FOOTER_BYTES[self.version]
+
+    @property
+    def header_size(self) -> int:
+        """How many bytes the header of the run takes."""
+        return HEADER_BYTES[self.version]
 
     @property
     def count(self) -> int:
@@ -183,47 +233,60 @@ class Footer:
             *(_six(self.last_key.deadline_ms), self.last_key.id),
             *(self.min_id, self.max_id, self.block_count),
             *(self.index_position, self.id_index_position),
-            *(self.index_check, self.id_index_check, self.salt, END_MAGIC),
+            *(self.index_check, self.id_index_check, self.salt),
+            *(() if self.identity is None else (self.identity.encode(),)),
+            END_MAGICS[self.version],
         )
-        return _FOOTER.pack(*fields, crc32(_FOOTER.pack(*fields, 0)[:-4]))
+        layout = _FOOTERS[self.version]
+        return layout.pack(*fields, crc32(layout.pack(*fields, 0)[:-4]))
 
 
 def decode_header(data: bytes, path: str) -> Header:
     """Reads the start of a run."""
     if data[:4] != MAGIC[: len(data)]:
         raise NotAQueue(f"{path}: not a run: begins with {data[:4]!r}, not with {MAGIC!r}")
-    if len(data) < HEADER_BYTES:
+    version = int.from_bytes(data[4:6], "little")
+    size = HEADER_BYTES.get(version, HEADER_BYTES[2])
+    if len(data) < size:
         raise Damaged(Damage(path, 0, len(data), "the file ends within its header", torn=True))
-    _, version, compression, flags, salt, stored = _HEADER.unpack_from(data)
-    found = crc32(data[: HEADER_BYTES - 4])
+    found, stored = crc32(data[: size - 4]), int.from_bytes(data[size - 4 : size], "little")
     if found != stored:
         reason = f"header checksum {stored:#010x} expected, {found:#010x} found"
-        raise Damaged(Damage(path, 0, HEADER_BYTES, reason))
-    if version != VERSION or flags or compression >= len(COMPRESSIONS):
+        raise Damaged(Damage(path, 0, size, reason))
+    compression, flags = data[6], data[7]
+    if version not in HEADER_BYTES or flags or compression >= len(COMPRESSIONS):
         what = f"version {version}, compression {compression}, flags {flags:#x}"
-        raise UnsupportedVersion(f"{path}: a run of {what}; this program reads version 2")
-    return Header(salt, COMPRESSIONS[compression])
+        raise UnsupportedVersion(f"{path}: a run of {what}; this program reads versions 2 and 3")
+    identity = Identity.decode(data[16:44]) if version == 3 else None
+    return Header(data[8:16], COMPRESSIONS[compression], identity)
 
 
 def decode_footer(data: bytes, size: int, path: str) -> Footer:
-    """Reads the last bytes of a run of `size` bytes."""
-    position = max(size - FOOTER_BYTES, 0)
-    if len(data) != FOOTER_BYTES or data[-8:-4] != END_MAGIC:
-        raise Damaged(Damage(path, position, len(data), "no footer at the end", torn=True))
-    *counts, first, first_id, last, last_id = (fields := _FOOTER.unpack(data))[:7]
+    """Reads the last bytes of a run of `size` bytes: `FOOTER_BYTES_MAX`, or what there is."""
+    versions = {magic: version for version, magic in END_MAGICS.items()}
+    version = versions.get(data[-8:-4])
+    if version is None or len(data) < FOOTER_BYTES[version]:
+        length = min(len(data), FOOTER_BYTES[2])
+        raise Damaged(Damage(path, size - length, length, "no footer at the end", torn=True))
+    data = data[-FOOTER_BYTES[version] :]
+    position = size - len(data)
+    *counts, first, first_id, last, last_id = (fields := _FOOTERS[version].unpack(data))[:7]
     found, stored = crc32(data[:-4]), fields[-1]
     if found != stored:
         reason = f"footer checksum {stored:#010x} expected, {found:#010x} found"
-        raise Damaged(Damage(path, position, FOOTER_BYTES, reason))
+        raise Damaged(Damage(path, position, len(data), reason))
     keys = (
         Key(int.from_bytes(first, "little"), first_id),
         Key(int.from_bytes(last, "little"), last_id),
     )
-    footer = Footer(counts[0], counts[1], counts[2], *keys, *fields[7:-2])
+    rest = list(fields[7:-2])
+    if version == 3:
+        rest[-1] = Identity.decode(rest[-1])
+    footer = Footer(counts[0], counts[1], counts[2], *keys, *rest)
     # The index ends where the footer begins, or the id index, which then goes on to there.
     if footer.index_end != (footer.id_index_position or position) or footer.index_end > position:
         reason = f"an index that ends at {footer.index_end}, and the footer is at {position}"
-        raise Damaged(Damage(path, position, FOOTER_BYTES, reason))
+        raise Damaged(Damage(path, position, footer.size, reason))
     return footer
 
 

@@ -16,22 +16,29 @@ from forebay.kernels.checksum import crc32
 
 NAME = "deadline-manifest"
 MAGIC = b"FBDM"
-VERSION = 1
 
 # | field        | bytes | meaning                                            |
 # | magic        | 4     | `FBDM`                                             |
-# | version      | 2     | 1                                                  |
+# | version      | 2     | 1 or 2                                             |
 # | reserved     | 2     | 0                                                  |
 # | queue id     | 16    | random                                             |
 # | next id      | 8     | no id from here on was ever given out              |
 # | floor        | 8     | the highest deadline that was given out            |
 # | oldest log   | 8     | logs with lower numbers are in the runs            |
 # | sets         | 4     | rows that follow, the oldest first                 |
+# | generation   | 8     | how often it was replaced; from version 2 on       |
+# | logs         | 4     | rows after those of the sets; from version 2 on    |
 _HEAD = struct.Struct("<4sHH16sQQQI")
+_MORE = struct.Struct("<QI")
 # | number 8 | files 1: 1 items, 2 tombstones, 4 dequeued | low-water deadline 8, id 8 |
 _ROW = struct.Struct("<QBQQ")
+# | pending 8 | buried 8 | tombstones 8 | dequeued 8: entries of the files, from version 2 on |
+_COUNTS = struct.Struct("<QQQQ")
+# | number 8 | salt 8 | end 8 | first id 8 | end id 8 | copied items 8 |
+_LOG = struct.Struct("<Q8sQQQQ")
 _CRC = struct.Struct("<I")
-assert (_HEAD.size, _ROW.size, _CRC.size) == (52, 25, 4)
+assert (_HEAD.size, _MORE.size, _ROW.size, _COUNTS.size, _LOG.size) == (52, 12, 25, 32, 48)
+_UNKNOWN = 2**64 - 1
 # The files of a set, and the bit that says that there is one.
 FILE_BITS = {
     FileKind.PENDING_RUN: 1,
@@ -41,15 +48,44 @@ FILE_BITS = {
 
 
 @dataclass(frozen=True, slots=True)
+class SetCounts:
+    """How many entries the files of a set have."""
+
+    pending: int = 0
+    buried: int = 0
+    tombstones: int = 0
+    dequeued: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class SetRow:
     """A set of runs: what one log was frozen into, or what a merge left.
 
-    All items below `low_water` are gone, and their tombstones are durable.
+    All items below `low_water` are gone, and their tombstones are durable. `counts` is None if
+    that is not known: version 1 does not tell.
     """
 
     number: int
     kinds: frozenset[FileKind]
     low_water: Key = NO_KEY
+    counts: SetCounts | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LogRow:
+    """A log that must be there.
+
+    `end` is where it ends, 0 for one that was still written to. The ids from `first_id` up to
+    `end_id` were given out in it, and it begins with `copied` items of others. The salt lets its
+    batches be read without its header.
+    """
+
+    number: int
+    salt: bytes
+    end: int = 0
+    first_id: int = 0
+    end_id: int = 0
+    copied: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +97,28 @@ class Manifest:
     floor_ms: int = 0
     oldest_wal: int = 0
     sets: tuple[SetRow, ...] = ()
+    generation: int = 0
+    logs: tuple[LogRow, ...] = ()
 
     def encode(self) -> bytes:
-        """Gives the bytes of the manifest."""
+        """Returns the bytes of the manifest."""
         numbers = (self.next_id, self.floor_ms, self.oldest_wal, len(self.sets))
-        parts = [_HEAD.pack(MAGIC, VERSION, 0, self.queue_id, *numbers)]
+        parts = [
+            _HEAD.pack(MAGIC, 2, 0, self.queue_id, *numbers),
+            _MORE.pack(self.generation, len(self.logs)),
+        ]
         for row in self.sets:
             bits = sum(FILE_BITS[kind] for kind in row.kinds)
             parts.append(_ROW.pack(row.number, bits, row.low_water.deadline_ms, row.low_water.id))
+            counts = row.counts
+            if counts is None:
+                parts.append(_COUNTS.pack(*[_UNKNOWN] * 4))
+            else:
+                numbers = (counts.pending, counts.buried, counts.tombstones, counts.dequeued)
+                parts.append(_COUNTS.pack(*numbers))
+        for log in self.logs:
+            numbers = (log.end, log.first_id, log.end_id, log.copied)
+            parts.append(_LOG.pack(log.number, log.salt, *numbers))
         data = b"".join(parts)
         return data + _CRC.pack(crc32(data))
 
@@ -83,17 +133,31 @@ def decode_manifest(data: bytes, path: str) -> Manifest:
     if reason is not None:
         raise Damaged(Damage(path, 0, len(data), reason))
     _, version, reserved, queue_id, *numbers, count = _HEAD.unpack_from(data)
-    if version != VERSION or reserved:
-        raise UnsupportedVersion(f"{path}: manifest version {version}; this program reads 1")
-    if len(data) != _HEAD.size + count * _ROW.size + _CRC.size:
+    if version not in (1, 2) or reserved:
+        raise UnsupportedVersion(f"{path}: manifest version {version}; this program reads 1 and 2")
+    position, row_bytes, generation, log_count = _HEAD.size, _ROW.size, 0, 0
+    if version == 2 and len(data) >= _HEAD.size + _MORE.size + _CRC.size:
+        generation, log_count = _MORE.unpack_from(data, position)
+        position += _MORE.size
+        row_bytes += _COUNTS.size
+    logs_at = position + count * row_bytes
+    if len(data) != logs_at + log_count * _LOG.size + _CRC.size:
         raise Damaged(Damage(path, 0, len(data), f"{count} sets do not fill {len(data)} bytes"))
-    rows = _ROW.iter_unpack(data[_HEAD.size : -_CRC.size])
     sets = tuple(
-        SetRow(number, _kinds_of(bits), Key(deadline_ms, id))
-        for number, bits, deadline_ms, id in rows
+        _decode_row(data[at : at + row_bytes]) for at in range(position, logs_at, row_bytes)
     )
+    logs = tuple(LogRow(*row) for row in _LOG.iter_unpack(data[logs_at : -_CRC.size]))
     next_id, floor_ms, oldest_wal = numbers
-    return Manifest(queue_id, next_id, floor_ms, oldest_wal, sets)
+    return Manifest(queue_id, next_id, floor_ms, oldest_wal, sets, generation, logs)
+
+
+def _decode_row(data: bytes) -> SetRow:
+    number, bits, deadline_ms, id = _ROW.unpack_from(data)
+    counts = None
+    if len(data) > _ROW.size:
+        numbers = _COUNTS.unpack_from(data, _ROW.size)
+        counts = None if _UNKNOWN in numbers else SetCounts(*numbers)
+    return SetRow(number, _kinds_of(bits), Key(deadline_ms, id), counts)
 
 
 def _kinds_of(bits: int) -> frozenset[FileKind]:

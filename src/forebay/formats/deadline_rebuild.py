@@ -13,28 +13,36 @@ from forebay.errors import Damaged, NotAQueue
 from forebay.formats.deadline import NO_KEY, Key
 from forebay.formats.deadline_blocks import (
     BLOCK_HEAD_BYTES,
-    HEADER_BYTES,
+    HEADER_BYTES_MAX,
     MARK,
     Footer,
     Head,
+    Header,
     Places,
     decode_block,
     decode_head,
     decode_header,
     encode_index,
 )
-from forebay.formats.deadline_runs import Read, Run, read_footer, read_index
+from forebay.formats.deadline_runs import Read, Run, Trouble, read_footer, read_index
 from forebay.frames import Damage
 from forebay.kernels.deadline_block import Block
 
 _CHUNK_BYTES = 1 << 20
 
 
-def rebuild_run(read: Read, size: int, path: str) -> Run:
+def rebuild_run(
+    read: Read,
+    size: int,
+    path: str,
+    *,
+    expected: int | None = None,
+    trouble: Trouble | None = None,
+) -> Run:
     """Opens a run of `size` bytes by its blocks; its `damage` says what is lost.
 
     Header and footer both hold the salt that the checks need. Raises Damaged, or NotAQueue, where
-    neither can be read.
+    neither can be read. `expected` is how many entries it should have, if somebody knows.
     """
     damage: list[Damage] = []
     footer: Footer | None = None
@@ -45,21 +53,29 @@ def rebuild_run(read: Read, size: int, path: str) -> Run:
         # It only says where the blocks are: what they have lost, the walk over them tells.
         damage.append(replace(error.damage, count=0))
     try:
-        salt = decode_header(read(0, min(size, HEADER_BYTES)), path).salt
+        header = decode_header(read(0, min(size, HEADER_BYTES_MAX)), path)
     except (Damaged, NotAQueue) as error:
         if footer is None:
             raise
-        salt = footer.salt
-        damage.append(Damage(path, 0, min(size, HEADER_BYTES), str(error), count=0))
-    walk = _Walk(read, footer.index_position if footer is not None else size, path, salt)
+        header = Header(footer.salt, identity=footer.identity)
+        reason = error.damage.reason if isinstance(error, Damaged) else str(error)
+        damage.append(Damage(path, 0, min(size, header.size), reason, count=0))
+    walk = _Walk(read, footer.index_position if footer is not None else size, path, header)
     walk.run(footer_is_known=footer is not None)
     if footer is None:
         # The id index is not searched for: what it says is in the blocks.
         footer = walk.footer()
     else:
         footer = replace(footer, id_index_position=0)
-        walk.count_missing(footer.count)
-    return Run(read, size, path, footer, walk.places, damage + walk.damage)
+        expected = footer.count
+    if expected is not None:
+        walk.count_missing(expected)
+    if trouble is not None:
+        walk.damage = [
+            replace(each, reason=trouble(each.position, each.length) or each.reason)
+            for each in walk.damage
+        ]
+    return Run(read, size, path, footer, walk.places, damage + walk.damage, trouble)
 
 
 @dataclass(slots=True)
@@ -74,14 +90,14 @@ class _Found:
 class _Walk:
     """Goes over the blocks of a run, from its header to `end`."""
 
-    def __init__(self, read: Read, end: int, path: str, salt: bytes) -> None:
+    def __init__(self, read: Read, end: int, path: str, header: Header) -> None:
         self.places = Places()
         self.damage: list[Damage] = []
         self._read = read
         self._end = end
         self._path = path
-        self._salt = salt
-        self._position = HEADER_BYTES
+        self._header = header
+        self._position = header.size
         self._counts = [0, 0, 0]
         self._id_bounds: tuple[int, int] | None = None
         self._last = NO_KEY
@@ -115,14 +131,21 @@ class _Walk:
             max_id=max_id,
             block_count=len(self.places),
             index_position=self._position,
-            salt=self._salt,
+            salt=self._header.salt,
+            identity=self._header.identity,
         )
 
     def count_missing(self, expected: int) -> None:
         """Tells how many entries are missing, where there is one gap that they were in."""
-        missing = expected - sum(self.places.counts)
-        if len(self.damage) == 1 and missing > 0:
+        missing = max(expected - sum(self.places.counts), 0)
+        if not missing:
+            # What lies there is no block: the end of a run that was cut before its index.
+            self.damage = [replace(each, count=0) for each in self.damage]
+        elif len(self.damage) == 1:
             self.damage[0] = replace(self.damage[0], count=missing)
+        elif not self.damage:
+            reason = "the run ends before its last block"
+            self.damage.append(Damage(self._path, self._end, 0, reason, count=missing))
 
     def _fits(self, found: _Found) -> bool:
         return found.head.number > (self.places[-1].number if self.places else -1)
@@ -153,7 +176,9 @@ class _Walk:
         head = decode_head(self._read(position, min(BLOCK_HEAD_BYTES, room)), room)
         if isinstance(head, str):
             return head
-        block = decode_block(self._read(position, BLOCK_HEAD_BYTES + head.size), head, self._salt)
+        block = decode_block(
+            self._read(position, BLOCK_HEAD_BYTES + head.size), head, self._header.salt
+        )
         return block if isinstance(block, str) else _Found(position, head, block)
 
     def _search(self, position: int) -> _Found | None:

@@ -15,9 +15,9 @@ from forebay.formats.deadline import NO_KEY, Entry, Key, Tombstone, check_entry
 from forebay.formats.deadline_blocks import (
     BLOCK_BYTES_MAX,
     COMPRESSIONS,
-    HEADER_BYTES,
     Footer,
     Header,
+    Identity,
     Places,
     encode_block,
     encode_id_index,
@@ -45,7 +45,8 @@ class RunEncoder:
 
     `block_bytes` is about what a block takes before compression: smaller ones cost more beside the
     entries, larger ones more at each lookup. A value that is larger has a block of its own.
-    `id_index` adds about four bytes an entry, and makes `find_id` read one block. Who has entries
+    `id_index` adds about four bytes an entry, and makes `find_id` read one block. With `identity`
+    it is of version 3, and tells which run of which queue it is. Who has entries
     that are no objects puts them into `builder` and calls `end_block` when the next does not fit.
     """
 
@@ -56,6 +57,7 @@ class RunEncoder:
         compression: str = "none",
         block_bytes: int = BLOCK_BYTES,
         id_index: bool = False,
+        identity: Identity | None = None,
     ) -> None:
         if len(salt) != 8:
             raise ValueError(f"salt {salt!r}: it has 8 bytes")
@@ -63,13 +65,13 @@ class RunEncoder:
             raise InvalidOption(f"compression {compression!r}: one of {COMPRESSIONS}")
         if not 1 <= block_bytes <= BLOCK_BYTES_MAX:
             raise InvalidOption(f"block_bytes {block_bytes}: 1 to {BLOCK_BYTES_MAX}")
-        self._header = Header(salt, compression)
+        self._header = Header(salt, compression, identity)
         self._block_bytes = block_bytes
         self.builder = BlockBuilder(block_bytes)
         self._done: list[bytes | memoryview] = [self._header.encode()]
         # What many blocks are made in at once; used again when they were taken.
         self._stream: BlockStream | None = None
-        self._position = HEADER_BYTES
+        self._position = self._header.size
         self._taken = 0
         self._places = Places()
         self._ids: array[int] | None = array("Q") if id_index else None
@@ -120,6 +122,7 @@ class RunEncoder:
             index_check=crc32(index, seed),
             id_index_check=crc32(id_index, seed) if id_index else 0,
             salt=self._header.salt,
+            identity=self._header.identity,
         )
         # A view is not joined with the rest: the ids of a large run take much memory.
         self._done += [index, memoryview(id_index), footer.encode()]
@@ -131,7 +134,7 @@ class RunEncoder:
         What is left over goes into `builder`, or does not fit into it: then `end_block` is due.
         """
         # The header waits to be taken, too.
-        is_taken = self.waiting <= HEADER_BYTES and not self.builder.count
+        is_taken = self.waiting <= self._header.size and not self.builder.count
         stream = self.stream if is_taken and len(rows) - at >= _STREAM_ROWS_MIN else None
         if stream is not None:
             at = fill_from_memory(stream, memory, rows, at)
@@ -180,6 +183,12 @@ class RunEncoder:
     def waiting(self) -> int:
         """How many bytes `take` would give."""
         return self._position - self._taken
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """How many pending items, tombstones and buried items are in blocks that have ended."""
+        pending, tombstones, buried = self._counts
+        return pending, tombstones, buried
 
     @property
     def is_empty(self) -> bool:

@@ -17,8 +17,8 @@ from forebay.errors import Damaged
 from forebay.formats.deadline import Entry, Item, Key, Stats, Tombstone
 from forebay.formats.deadline_blocks import (
     BLOCK_HEAD_BYTES,
-    FOOTER_BYTES,
-    HEADER_BYTES,
+    FOOTER_BYTES_MAX,
+    HEADER_BYTES_MAX,
     INDEX_BYTES,
     Footer,
     IdIndex,
@@ -34,6 +34,8 @@ from forebay.kernels import deadline_block as kernel
 from forebay.kernels.checksum import crc32
 
 Read = Callable[[int, int], bytes]
+# Says why some bytes, by position and size, could not be read; None if they could.
+Trouble = Callable[[int, int], str | None]
 
 
 class Run:
@@ -50,12 +52,14 @@ class Run:
         footer: Footer,
         places: Places,
         damage: list[Damage],
+        trouble: Trouble | None = None,
     ) -> None:
         self.path = path
         self.footer = footer
         self.places = places
         self.damage = damage
         self._read = read
+        self._trouble = trouble
         self._size = size
         self._ends = places.positions[1:]
         self._ends.append(footer.index_position)
@@ -65,15 +69,17 @@ class Run:
         self._kept: tuple[int, kernel.Block] | None = None
 
     @staticmethod
-    def open(read: Read, size: int, path: str) -> Run:
+    def open(read: Read, size: int, path: str, trouble: Trouble | None = None) -> Run:
         """Opens a run of `size` bytes by its header, footer and index; raises Damaged.
 
         `rebuild_run` opens one whose header, footer or index is lost.
         """
-        decode_header(read(0, min(size, HEADER_BYTES)), path)
+        header = decode_header(read(0, min(size, HEADER_BYTES_MAX)), path)
         footer = read_footer(read, size, path)
+        if header.identity != footer.identity:
+            raise Damaged(Damage(path, 0, size, "header and footer are of two runs"))
         places = read_index(read, footer, path)
-        return Run(read, size, path, footer, places, [])
+        return Run(read, size, path, footer, places, [], trouble)
 
     def scan(self, start: Key | None = None) -> Iterator[Entry | Damage]:
         """Yields the entries in order, from a key on; a bad block as one Damage."""
@@ -134,7 +140,7 @@ class Run:
         if position == 0:
             return range(len(self.places))
         if self._id_index is None:
-            data = self._read(position, self._size - FOOTER_BYTES - position)
+            data = self._read(position, self._size - self.footer.size - position)
             reason = "the check of the id index does not match"
             if crc32(data, crc32(self.footer.salt)) == self.footer.id_index_check:
                 try:
@@ -143,7 +149,7 @@ class Run:
                     reason = str(error)
             if self._id_index is None:
                 # It only saves time: what it says is in the blocks.
-                self.damage.append(Damage(self.path, position, len(data), reason))
+                self.damage.append(Damage(self.path, position, len(data), reason, count=0))
                 self.footer = replace(self.footer, id_index_position=0)
                 return range(len(self.places))
         return [row for row in self._id_index.blocks(id) if row < len(self.places)]
@@ -201,13 +207,15 @@ class Run:
             block = decode_block(data, head, self.footer.salt)
         if isinstance(block, str):
             offset = self._offsets[row]
+            if self._trouble is not None:
+                block = self._trouble(place.position, size) or block
             return Damage(self.path, place.position, size, block, False, offset, place.count)
         return block
 
 
 def read_footer(read: Read, size: int, path: str) -> Footer:
     """Reads the footer of a run; raises Damaged."""
-    position = max(size - FOOTER_BYTES, 0)
+    position = max(size - FOOTER_BYTES_MAX, 0)
     return decode_footer(read(position, size - position), size, path)
 
 
@@ -237,7 +245,7 @@ def decode_row(row: kernel.Row) -> Entry:
 def _misfit(footer: Footer, places: Places) -> str | None:
     """Says what of an index cannot be; None if nothing."""
     positions = places.positions
-    if len(positions) and positions[0] != HEADER_BYTES:
+    if len(positions) and positions[0] != footer.header_size:
         return f"the first block at {positions[0]}"
     if any(
         end - start < BLOCK_HEAD_BYTES

@@ -29,7 +29,6 @@ from forebay.kernels import deadline_wal as kernel
 from forebay.kernels.checksum import crc32
 
 MAGIC = b"FBDW"
-VERSION = 1
 BURIED = 2
 BATCH_BYTES_MAX = 2**32 - 1
 # The records of so many batches are held at once when a log is read.
@@ -37,14 +36,16 @@ _BATCHES_AT_ONCE = 64
 
 # | field    | bytes | meaning                                  |
 # | magic    | 4     | `FBDW`                                   |
-# | version  | 2     | 1                                        |
+# | version  | 2     | 1 or 2                                   |
 # | reserved | 2     | 0                                        |
 # | number   | 8     | the one in the file's name               |
 # | salt     | 8     | random; every check in the file has it   |
+# | queue id | 16    | of the queue; only in version 2          |
 # | check    | 4     | CRC-32 of all before                     |
-_HEADER = struct.Struct("<4sHHQ8sI")
-assert _HEADER.size == 28
-HEADER_BYTES = _HEADER.size
+_HEADERS = {1: struct.Struct("<4sHHQ8sI"), 2: struct.Struct("<4sHHQ8s16sI")}
+assert {version: layout.size for version, layout in _HEADERS.items()} == {1: 28, 2: 44}
+# What every version has in common: magic, version, reserved, number.
+_KNOWN_BYTES = 16
 # kind 1 | deadline 6 | id 8 | enqueue 6 | requeue 6 | dequeue_count 4 | attributes 1 | reason 2
 # | value 4; the times have 48 bits, which struct has no letter for.
 _ITEM = struct.Struct("<B6sQ6s6sIBHI")
@@ -57,8 +58,14 @@ _DURABLE_KIND = kernel.PASSED_OVER
 # kind 1 | length 4 | number 8 | position 8
 _AFTER = struct.Struct("<BIQQ")
 _AFTER_KIND = kernel.PASSED_OVER + 1
-# What a batch with nothing but one takes.
-DURABLE_BATCH_BYTES = kernel.BATCH_BYTES + _DURABLE.size
+# kind 1 | length 4 | flags 1 | log before 8 | its end 8 | first id 8 | copied items 8
+_ORIGIN = struct.Struct("<BIBQQQQ")
+_ORIGIN_KIND = kernel.PASSED_OVER + 2
+_BEFORE_NOT_DURABLE = 1
+# kind 1 | length 4
+_COPIED = struct.Struct("<BI")
+_COPIED_KIND = kernel.PASSED_OVER + 3
+COPIED = _COPIED.pack(_COPIED_KIND, 0)
 assert (_ITEM.size, _TOMBSTONE.size, _DEQUEUED.size) == (
     kernel.ITEM_BYTES,
     kernel.TOMBSTONE_BYTES,
@@ -97,16 +104,43 @@ class After:
     position: int
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Says, first in a log, what it goes on from, so that what is missing can be counted.
+
+    `before` is the number of the log before, 0 if there is none, and `end` where that had ended;
+    `durable` says whether it was durable by then. Ids from `first_id` on are given out in this log,
+    and it begins with `copied` items that an open brought along from others.
+    """
+
+    before: int = 0
+    end: int = 0
+    durable: bool = True
+    first_id: int = 0
+    copied: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """Says that the items of its batch were brought along from another log."""
+
+
 Record = Item | Tombstone | Dequeued
-Note = Durable | After
+Note = Durable | After | Origin | Copied
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What the start of a log says."""
+    """What the start of a log says; `queue_id` is None in version 1."""
 
     number: int
     salt: bytes
+    queue_id: bytes | None = None
+
+    @property
+    def size(self) -> int:
+        """How many bytes it takes: the first batch begins there."""
+        return _HEADERS[1 if self.queue_id is None else 2].size
 
     @property
     def seed(self) -> int:
@@ -114,44 +148,59 @@ class Header:
         return crc32(self.salt)
 
     def encode(self) -> bytes:
-        """Gives the bytes of the header."""
-        fields = (MAGIC, VERSION, 0, self.number, self.salt)
-        return _HEADER.pack(*fields, crc32(_HEADER.pack(*fields, 0)[:-4]))
+        """Returns the bytes of the header."""
+        rest = () if self.queue_id is None else (self.queue_id,)
+        version = 1 if self.queue_id is None else 2
+        fields = (MAGIC, version, 0, self.number, self.salt, *rest)
+        layout = _HEADERS[version]
+        return layout.pack(*fields, crc32(layout.pack(*fields, 0)[:-4]))
+
+
+HEADER_BYTES_MAX = _HEADERS[2].size
 
 
 def decode_header(data: bytes, path: str) -> Header:
     """Reads the start of a log."""
     if data[:4] != MAGIC[: len(data)]:
         raise NotAQueue(f"{path}: not a log: begins with {data[:4]!r}, not with {MAGIC!r}")
-    if len(data) < HEADER_BYTES:
+    version = int.from_bytes(data[4:6], "little")
+    sizes = [_HEADERS[version].size] if version in _HEADERS else [28, 44]
+    if len(data) < sizes[0]:
         raise Damaged(Damage(path, 0, len(data), "the file ends within its header", torn=True))
-    _, version, reserved, number, salt, stored = _HEADER.unpack_from(data)
-    found = crc32(data[: HEADER_BYTES - 4])
-    if found != stored:
-        reason = f"header checksum {stored:#010x} expected, {found:#010x} found"
-        raise Damaged(Damage(path, 0, HEADER_BYTES, reason))
-    if version != VERSION or reserved:
-        raise UnsupportedVersion(f"{path}: log version {version}.{reserved}; this program reads 1")
-    return Header(number, salt)
+    checks = [(crc32(data[: size - 4]), data[size - 4 : size]) for size in sizes]
+    if all(found.to_bytes(4, "little") != stored for found, stored in checks):
+        found, stored = checks[0]
+        expected = int.from_bytes(stored, "little")
+        reason = f"header checksum {expected:#010x} expected, {found:#010x} found"
+        raise Damaged(Damage(path, 0, sizes[0], reason))
+    reserved = int.from_bytes(data[6:8], "little")
+    if version not in _HEADERS or reserved:
+        raise UnsupportedVersion(
+            f"{path}: log version {version}.{reserved}; this program reads 1 and 2"
+        )
+    _, _, _, number, salt, *rest, _ = _HEADERS[version].unpack_from(data)
+    return Header(number, salt, *rest)
 
 
 def repair_header(data: bytes, number: int) -> Header | None:
     """Finds the one bit that was flipped in a header, if that is what happened.
 
-    Without it a single bad bit in 28 bytes would cost every record of the log. The file's name
-    tells the number.
+    Without it a single bad bit would cost every record of the log. The file's name tells the
+    number.
     """
-    known = _HEADER.pack(MAGIC, VERSION, 0, number, b"", 0)[:16]
-    if len(data) < HEADER_BYTES:
-        return None
-    guess = known + data[len(known) : HEADER_BYTES]
-    # Bit -1 stands for none: what was flipped is among the fields that are known.
-    for bit in range(-1, (HEADER_BYTES - len(known)) * 8):
-        fixed = bytearray(guess)
-        if bit >= 0:
-            fixed[len(known) + bit // 8] ^= 1 << bit % 8
-        if crc32(fixed[:-4]) == int.from_bytes(fixed[-4:], "little"):
-            return decode_header(bytes(fixed), "")
+    for version, layout in _HEADERS.items():
+        fields = (MAGIC, version, 0, number, b"", *([b""] * (version - 1)), 0)
+        known = layout.pack(*fields)[:_KNOWN_BYTES]
+        if len(data) < layout.size:
+            continue
+        guess = known + data[len(known) : layout.size]
+        # Bit -1 stands for none: what was flipped is among the fields that are known.
+        for bit in range(-1, (layout.size - len(known)) * 8):
+            fixed = bytearray(guess)
+            if bit >= 0:
+                fixed[len(known) + bit // 8] ^= 1 << bit % 8
+            if crc32(fixed[:-4]) == int.from_bytes(fixed[-4:], "little"):
+                return decode_header(bytes(fixed), "")
     return None
 
 
@@ -220,12 +269,21 @@ class Batches:
         return self._encode_body(body, number)
 
     def encode_durable(self, position: int, number: int) -> bytes:
-        """Gives the bytes of a batch that says up to where the log is durable."""
+        """Returns the bytes of a batch that says up to where the log is durable.
+
+        Version 0.1 wrote them; now the mark says it.
+        """
         return self._encode_body(_DURABLE.pack(_DURABLE_KIND, 8, position), number)
 
     def encode_after(self, after: After) -> bytes:
-        """Gives the bytes of the first batch of a log that goes on from another one."""
+        """Returns the first batch of a log that goes on from another one, as version 0.1 did."""
         return self._encode_body(_AFTER.pack(_AFTER_KIND, 16, after.number, after.position), 0)
+
+    def encode_origin(self, origin: Origin) -> bytes:
+        """Returns the bytes of the first batch of a log."""
+        flags = 0 if origin.durable else _BEFORE_NOT_DURABLE
+        fields = (flags, origin.before, origin.end, origin.first_id, origin.copied)
+        return self._encode_body(_ORIGIN.pack(_ORIGIN_KIND, _ORIGIN.size - 5, *fields), 0)
 
     def _encode_body(self, body: bytes, number: int) -> bytes:
         buffer = bytearray(kernel.BATCH_BYTES) + body
@@ -285,22 +343,23 @@ def scan_all(
 
 
 def scan_rows(
-    data: bytes, path: str, header: Header | None = None
+    data: bytes, path: str, header: Header | None = None, at_once: int = _BATCHES_AT_ONCE
 ) -> Iterator[tuple[list[kernel.Record] | Note | Damage, int]]:
     """Yields the records of a log, some at a time, as the kernel gives them; as `scan_all` does.
 
     Each with a position that is behind it, and before what does not verify. `header` is the
     repaired one of a file whose own does not verify; otherwise it is read, and Damaged is raised
-    where it cannot be.
+    where it cannot be. `at_once` is how many batches may come together.
     """
-    seed = (header or decode_header(data, path)).seed
+    header = header or decode_header(data, path)
+    seed = header.seed
     end = len(data.rstrip(b"\0"))
-    position, number = HEADER_BYTES, 0
+    position, number = header.size, 0
     while position < end:
         rows: list[kernel.Record] = []
-        stop, number = kernel.scan(data, position, number, seed, _BATCHES_AT_ONCE, rows)
+        stop, number = kernel.scan(data, position, number, seed, at_once, rows)
         for row in rows:
-            note = _decode_note(row)
+            note = decode_note(row)
             if note is not None:
                 yield note, stop
         known = [row for row in rows if row[0] < kernel.PASSED_OVER]
@@ -313,19 +372,35 @@ def scan_rows(
         position = stop
 
 
-def _decode_note(row: kernel.Record) -> Note | None:
+def decode_note(row: kernel.Record) -> Note | None:
+    """Makes a note of what the kernel gives; None if it is a record, or of a later program."""
     kind, content = row[0], row[8]
     if kind == _DURABLE_KIND and len(content) == 8:
         return Durable(int.from_bytes(content, "little"))
     if kind == _AFTER_KIND and len(content) == 16:
         return After(*struct.unpack("<QQ", content))
+    if kind == _ORIGIN_KIND and len(content) == _ORIGIN.size - 5:
+        flags, before, end, first_id, copied = struct.unpack("<BQQQQ", content)
+        return Origin(before, end, not flags & _BEFORE_NOT_DURABLE, first_id, copied)
+    if kind == _COPIED_KIND:
+        return Copied()
     return None
 
 
-def whole_bytes(data: bytes, number: int, header: Header) -> int:
-    """Gives how many bytes from the start on are batches that verify, from a number on."""
-    rows: list[kernel.Record] = []
-    return kernel.scan(data, 0, number, header.seed, 2**62, rows)[0]
+def whole_bytes(data: bytes, number: int, header: Header, *, holes: bool = False) -> int:
+    """Returns where the batches end that verify, from a number on.
+
+    With `holes` it is where the last of them ends, whatever lies between.
+    """
+    end = position = 0
+    while True:
+        stop, number = kernel.scan(data, position, number, header.seed, 2**62, [])
+        end = max(end, stop)
+        if not holes or not data[stop : stop + kernel.BATCH_BYTES].strip(b"\0"):
+            return end
+        position, number = kernel.find(data, stop + 1, number, header.seed, 1)
+        if position < 0:
+            return end
 
 
 def _judge(data: bytes, position: int, number: int, seed: int, path: str) -> tuple[Damage, int]:

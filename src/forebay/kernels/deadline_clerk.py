@@ -38,6 +38,8 @@ _ITEM = cython.declare(cython.Py_ssize_t, 38)
 _TOMBSTONE = cython.declare(cython.Py_ssize_t, 15)
 _DEQUEUED = cython.declare(cython.Py_ssize_t, 25)
 _SECONDS_MAX = cython.declare(cython.double, 1e11)
+_SECONDS_FROM = cython.declare(cython.longlong, 1_000_000_000)
+_SECONDS_TO = cython.declare(cython.longlong, 10_000_000_000)
 # What `_wanted` gives for a deadline or a delay that takes the longer way, to an error as a rule.
 _ODD = cython.declare(cython.longlong, -2)
 _NOW = cython.declare(cython.longlong, -1)
@@ -113,10 +115,13 @@ class Clerk(Desk):
                 wanted: cython.longlong = deadline_ms
             except OverflowError:
                 return _ODD
-            return wanted if 0 <= wanted < cython.cast(cython.longlong, _BURIED_BIT) else _ODD
+            # What would be seconds of our time, and is early in 1970 as it stands, is a mistake.
+            if wanted < 0 or _SECONDS_FROM <= wanted < _SECONDS_TO:
+                return _ODD
+            return wanted if wanted < cython.cast(cython.longlong, _BURIED_BIT) else _ODD
         if delay is None:
             return _NOW
-        if type(delay) is bool:
+        if type(delay) is not float and type(delay) is not int:
             return _ODD
         seconds: cython.double = delay
         if not (0 <= seconds < _SECONDS_MAX):

@@ -146,6 +146,8 @@ class Desk:
             view.go_on()
         if self.damage:
             self._tell()
+            # It did not raise, and may have taken away what was found.
+            return self.head()
         return self._source != _NOWHERE
 
     @cython.cfunc

@@ -234,6 +234,10 @@ class Memory(KeyTable):
             return 0
         return self._rows[fields.ROW * row + fields.COUNT]
 
+    def key(self, at: cython.Py_ssize_t) -> tuple:
+        """Returns the key of a row."""
+        return self._rows[fields.ROW * at], self._rows[fields.ROW * at + 1]
+
     def row(self, at: cython.Py_ssize_t) -> tuple:
         """Gives an item as a block does: deadline, id, attributes, times, count, reason, value."""
         base: cython.Py_ssize_t = fields.ROW * at

@@ -21,7 +21,10 @@ from forebay.formats.deadline import BURIED_BIT
 from forebay.queues.deadline_adoption import adopt
 from forebay.queues.deadline_item import (
     DeadlineItem,
+    Duration,
     as_item,
+    check_lease,
+    check_value,
     retry_seconds,
     wanted_all,
     wanted_ms,
@@ -66,7 +69,10 @@ class DeadlineQueue(Looking, Handle):
             undo.callback(self._directory.close)
             self._directory.lock()
             self._build(open_deadline_directory(self._filesystem, self._directory), undo)
-            # Before anything is merged: see there.
+            if self._guessed:
+                # A merge of some would drop tombstones whose items are in others.
+                self._upkeep.merge(everything=True)
+            # Before anything else is merged: see there.
             adopt(self)
             undo.pop_all()
         self._maintenance = DeadlineMaintenance(
@@ -78,12 +84,14 @@ class DeadlineQueue(Looking, Handle):
         self,
         value: Buffer,
         *,
-        delay: float | None = None,
+        delay: Duration | None = None,
         deadline: datetime | int | None = None,
         timeout: float | None = None,
     ) -> int:
-        """Takes in an item, due at a deadline, after a delay (seconds) or now; gives its id.
+        """Takes in an item, due at a deadline, after a delay or now; returns its id.
 
+        A deadline is a datetime with its zone, or milliseconds since 1970; a delay is a number of
+        seconds or a timedelta.
         Under `sync="always"` it is durable on return; under the other policies it survives the
         process, and a power cut after the next sync. A deadline in the past does not put it before
         what was given out already. A full queue waits, at most `timeout` seconds, or raises `Full`.
@@ -98,7 +106,7 @@ class DeadlineQueue(Looking, Handle):
         self,
         values: Iterable[Buffer],
         *,
-        delay: float | None = None,
+        delay: Duration | None = None,
         deadline: datetime | int | Sequence[datetime | int] | None = None,
         timeout: float | None = None,
     ) -> list[int]:
@@ -107,14 +115,14 @@ class DeadlineQueue(Looking, Handle):
         A list of deadlines has one for each.
         """
         given = list(values)
-        if deadline is not None and not isinstance(deadline, datetime | int):
+        if isinstance(deadline, Iterable):
             # A list of its own, as that of the values: nobody changes it meanwhile.
             deadline = list(deadline)
         ids = self._desk.enqueue_many(given, delay, deadline)
         if ids is not None:
             self._journal.announce()
             return ids
-        batch = [value if type(value) is bytes else bytes(memoryview(value)) for value in given]
+        batch = [value if type(value) is bytes else _as_bytes(value) for value in given]
         if not batch:
             self._check()
             return []
@@ -139,7 +147,9 @@ class DeadlineQueue(Looking, Handle):
             found = self._desk.dequeue(1, self._lease_ms)
             if found:
                 return found[0]
-        items = self.dequeue_many(1, timeout, lease_seconds=lease_seconds)
+            if found is not None and timeout is None:
+                return None
+        items = self._take(1, timeout, lease_seconds)
         return items[0] if items else None
 
     def dequeue_many(
@@ -148,12 +158,17 @@ class DeadlineQueue(Looking, Handle):
         """Gives out up to `count` items that are due; with a timeout it waits for the first."""
         if count < 1:
             raise InvalidOption(f"count = {count}: must be at least 1")
-        if lease_seconds is not None and not 0 < lease_seconds < 10.0**9:
-            raise InvalidOption(f"lease_seconds = {lease_seconds}: must be a number above 0")
         if lease_seconds is None:
             found = self._desk.dequeue(count, self._lease_ms)
-            if found:
+            if found or (found is not None and timeout is None):
                 return found
+        return self._take(count, timeout, lease_seconds)
+
+    def _take(
+        self, count: int, timeout: float | None, lease_seconds: float | None
+    ) -> list[DeadlineItem]:
+        """Gives out items by the longer way, which waits."""
+        check_lease(lease_seconds)
         items = self._waiting.for_items(
             lambda: self._verbs.dequeue(count, lease_seconds) or None, timeout
         )
@@ -176,7 +191,7 @@ class DeadlineQueue(Looking, Handle):
         self,
         item: DeadlineItem,
         *,
-        delay: float | None = None,
+        delay: Duration | None = None,
         deadline: datetime | int | None = None,
         value: Buffer | None = None,
     ) -> None:
@@ -188,7 +203,7 @@ class DeadlineQueue(Looking, Handle):
         if self._desk.requeue(item, value, delay, deadline):
             self._journal.announce()
             return
-        stored = None if value is None else bytes(memoryview(value))
+        stored = None if value is None else _as_bytes(value)
         self._waiting.for_memory()
         self._verbs.requeue(item, lambda now_ms: wanted_ms(now_ms, delay, deadline), stored)
         self._maintenance.notice()
@@ -201,10 +216,12 @@ class DeadlineQueue(Looking, Handle):
         For takers that end and come back, and leave it pending meanwhile. It is not counted. Raises
         `LeaseLost` if it was given out again since, is buried, or is gone.
         """
+        check_lease(lease_seconds)
         return self._verbs.reclaim(id, dequeue_count, lease_seconds)
 
     def touch(self, item: DeadlineItem, *, lease_seconds: float | None = None) -> None:
         """Lets the lease of an item start anew; raises `LeaseLost`."""
+        check_lease(lease_seconds)
         self._verbs.touch(item, lease_seconds)
 
     def bury(self, item: DeadlineItem, reason: str = "") -> None:
@@ -216,6 +233,8 @@ class DeadlineQueue(Looking, Handle):
         """Makes a buried item pending again, or the `count` oldest ones; gives how many."""
         if (id is None) == (count is None):
             raise InvalidOption("kick: give an id or a count")
+        if count is not None and count < 0:
+            raise InvalidOption(f"count = {count}: must be at least 0")
         if id is not None:
             found = self.get(id)
             chosen = [found] if found is not None and found.buried else []
@@ -295,10 +314,16 @@ class DeadlineQueue(Looking, Handle):
                 "freezes": self._upkeep.freezes,
                 "merges": self._upkeep.merges,
                 "damaged": len(self.damage) + len(self._upkeep.damage) + state.damaged,
+                "losses": self._losses.unaccepted,
                 "syncs": self._journal.commit.syncs,
                 "quarantined_files": kept_files,
                 "quarantined_bytes": kept_bytes,
             }
+
+    def _save_losses(self) -> None:
+        """Puts on record what was found to be lost; durable on return."""
+        with self._journal.lock:
+            self._losses.save()
 
     def _end(self) -> None:
         """Ends the leases as well: what is given out is pending when the queue is opened."""
@@ -310,6 +335,8 @@ class DeadlineQueue(Looking, Handle):
                 self._journal.end()
                 if whole:
                     self._upkeep.save(self._desk.next_id)
+                    self._losses.save()
+                    self._journal.close_mark()
             finally:
                 self._release()
 
@@ -327,9 +354,8 @@ class DeadlineQueue(Looking, Handle):
             undo.callback(each.close)
         keep_reserve(self._directory)
         lock = threading.Lock()
-        self._journal = Journal(self._filesystem, self._directory, opened.wal, lock)
-        self.changes = self._journal.changes
         self.damage = opened.damage
+        self._losses = opened.losses
         clock = self._clock
         self._state = State(
             opened.segment,
@@ -338,30 +364,43 @@ class DeadlineQueue(Looking, Handle):
             lock=lock,
             now_ms=None if clock.is_system else clock.now_ms,
             ahead_ms=clock.ahead_ms,
+            losses=opened.losses,
         )
         # Those that are made from here on included.
         undo.callback(self._close_sets)
         if opened.damage or opened.guessed:
             self._state.recount()
+        self._state.tell(opened.tell)
+        desk = self._state.desk
+        mark = opened.write_mark(self._directory, desk.total + desk.buried)
+        undo.callback(mark.close)
+        journal = (opened.wal, mark, opened.manifest, lock)
+        self._journal = Journal(self._filesystem, self._directory, *journal)
+        self._journal.use_desk(desk, marks_writes=self.options.sync != "always")
         if self.options.sync != "always" and self.options.mapped and self._directory.maps:
-            self._journal.stage(self._state.desk, self.options.staging_bytes)
+            self._journal.stage(self.options.staging_bytes)
         undo.callback(self._journal.close, ())
+        self.changes = self._journal.changes
         self._desk = self._state.desk
         self._desk.next_id = opened.next_id
         self._desk.attempts_max = self.options.max_attempts or 0
         self._lease_ms = round(self.options.lease_seconds * 1000)
         shared = (self._journal, opened.manifest, self._state)
         self._upkeep = Upkeep(
-            self._filesystem, self._directory, *shared, self.options, opened.next_number
+            self._filesystem,
+            self._directory,
+            *shared,
+            self.options,
+            opened.next_number,
+            opened.kept,
+            opened.losses,
         )
         # A queue with a limit asks for room each time, which the desk does not. Without one, it
         # goes on until freezing is behind.
         limited = self.options.max_bytes is not None
         self._desk.items_max = 0 if limited else self._upkeep.items_max
         self._verbs = Verbs(self._journal, self._state, opened.manifest, self.options, self._clock)
-        if opened.guessed:
-            # A merge of some would drop tombstones whose items are in others.
-            self._upkeep.merge(everything=True)
+        self._guessed = opened.guessed
         self._waiting = Waiting(self.path, self._journal, self._upkeep, self.options, self._clock)
 
     def _check(self) -> None:
@@ -380,3 +419,8 @@ class DeadlineQueue(Looking, Handle):
     def _close_sets(self) -> None:
         for each in self._state.view.sets:
             each.close()
+
+
+def _as_bytes(value: Buffer) -> bytes:
+    check_value(value)
+    return bytes(memoryview(value))

@@ -27,8 +27,7 @@ from forebay.formats.fflg import Header
 from forebay.kernels.deadline_memory import Memory
 from forebay.queues.adoption import Refused, take_batches, values_of
 from forebay.queues.deadline_parts import PREFIX
-from forebay.queues.deadline_runs import RunSet, open_set
-from forebay.queues.deadline_writing import SetWriter
+from forebay.queues.deadline_runs import RunSet, open_written
 from forebay.storage import inbox
 from forebay.storage.filesystem import Directory
 
@@ -118,13 +117,7 @@ class _Adoption:
             for segment in self._segments(work, parts, first_id):
                 segment.number = upkeep._next_number
                 upkeep._next_number += 1
-                writer = SetWriter(
-                    self._queue._filesystem,
-                    self._directory,
-                    segment.number,
-                    self._queue.options.compression,
-                )
-                rows.append(writer.freeze(segment))
+                rows.append(upkeep.writer(segment.number).freeze(segment))
         except BaseException:
             for row in rows:
                 with contextlib.suppress(OSError):
@@ -155,7 +148,8 @@ class _Adoption:
         moves = [inbox.Move("", name, "") for name in files]
         about = {**ledger.adopted, inbox.ABOUT + manifest.writer: manifest.batch}
         inbox.write_ledger(self._directory, inbox.Ledger(about, moves))
-        opened = [open_set(self._directory, row) for row in rows]
+        queue_id = self._queue._upkeep._manifest.manifest.queue_id
+        opened = [open_written(self._directory, row, queue_id) for row in rows]
         try:
             self._queue._upkeep._manifest.change(lambda before: _with_sets(before, rows))
             with self._journal.lock:
@@ -172,6 +166,7 @@ class _Adoption:
         for each in opened:
             self._state.view.add(each)
             self._desk.total += each.counts()[0]
+        self._journal.note_manifest()
         self._journal.changes.announce()
 
 

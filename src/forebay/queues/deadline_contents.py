@@ -13,23 +13,25 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final
 
-from forebay.errors import Damaged, DataLoss, ForebayError, NotAQueue
-from forebay.formats.deadline import FileKind, Item, Key, KeyTuple, Tombstone, parse_file_name
+from forebay.errors import Damaged, DataLoss, NotAQueue
+from forebay.formats.deadline import FileKind, Item, Key, KeyTuple, Tombstone
 from forebay.formats.deadline_manifest import NAME, decode_manifest
-from forebay.formats.deadline_rebuild import rebuild_run
 from forebay.formats.deadline_runs import Run
 from forebay.formats.deadline_wal import (
     Header,
     Note,
     Record,
     decode_header,
-    repair_header,
     scan_all,
 )
 from forebay.frames import Damage
 from forebay.kernels.deadline_block import BURIED, TOMBSTONE, Block
+from forebay.queues.deadline_bytes import read_whole
 from forebay.queues.deadline_logs import with_staged
-from forebay.queues.deadline_snapshot import LogPart, RunPart, Snapshot, read_manifest
+from forebay.queues.deadline_names import is_deadline_queue
+from forebay.queues.deadline_picture import read_manifest
+from forebay.queues.deadline_runs import open_run
+from forebay.queues.deadline_snapshot import LogPart, LostPart, RunPart, Snapshot
 from forebay.storage import atomic
 from forebay.storage.filesystem import Directory, File
 from forebay.storage.staging import Staged, read_staged
@@ -82,7 +84,7 @@ class SnapshotFiles:
         Without `leads`, a bad block that begins before `start` is somebody else's to tell.
         """
         found: dict[KeyTuple, Row] = {}
-        dead: set[KeyTuple] = set()
+        dead: set[KeyTuple] = set(self.snapshot.hidden)
         marks: dict[KeyTuple, int] = {}
         for part in self.snapshot.runs:
             kind = part.kind
@@ -96,7 +98,12 @@ class SnapshotFiles:
                 else:
                     found.update((row[:2], row) for row in _rows(block, part.name))
         logs = self._log_content()
-        yield from logs.damage if leads else ()
+        if leads:
+            told = {(each.name, each.position) for each in self.snapshot.lost}
+            yield from (self._damage(each) for each in self.snapshot.lost)
+            for damage in logs.damage:
+                if (damage.path.rpartition("/")[2], damage.position) not in told:
+                    yield damage
         logs.gather(start, end, found, dead, marks)
         # As they were found, file by file: that is almost sorted already.
         live = sorted([key for key in found if key not in dead])
@@ -109,9 +116,9 @@ class SnapshotFiles:
         """Gives the entries of blocks of a run, block by block, and what is damaged."""
         run = self.run(part)
         if isinstance(run, Damage):
-            yield run
+            yield self._told(run)
             return
-        yield from run.damage if first == 0 else ()
+        yield from map(self._told, run.damage) if first == 0 else ()
         for number in range(first, min(end, len(run.places))):
             block = run.load(number)
             if isinstance(block, Damage):
@@ -124,8 +131,14 @@ class SnapshotFiles:
     def records(self, part: LogPart) -> Iterator[Row | Damage]:
         """Gives the records of a log in the order of writing, and what is damaged."""
         path = f"{self._directory.path}/{part.name}"
-        for record in _scan(self._log_data[part.name], part.name, path):
-            yield record if isinstance(record, Damage) else _row_of(record, part.name)
+        if not part.size:
+            yield from (self._damage(each) for each in self.snapshot.lost if each.name == part.name)
+            return
+        for record in _scan(self._log_data[part.name], part, path):
+            if isinstance(record, Damage):
+                yield self._told(record)
+            else:
+                yield _row_of(record, part.name)
 
     def log_weights(self) -> Iterator[tuple[KeyTuple, int]]:
         """Gives the keys that logs tell of, and about what each takes."""
@@ -159,12 +172,31 @@ class SnapshotFiles:
     ) -> None:
         self.close()
 
+    def _damage(self, lost: LostPart) -> Damage:
+        path = f"{self._directory.path}/{lost.name}"
+        return Damage(path, lost.position, lost.length, lost.reason, count=lost.count)
+
+    def _told(self, damage: Damage) -> Damage:
+        """Returns damage with the count that the snapshot knows."""
+        name = damage.path.rpartition("/")[2]
+        for lost in self.snapshot.lost:
+            if (lost.name, lost.position) == (name, damage.position):
+                return self._damage(lost)
+        return damage
+
     def _check_queue(self) -> None:
+        data = read_manifest(self._directory)
+        if isinstance(data, Damage) and not is_deadline_queue(self._directory.names()):
+            raise DataLoss(
+                f"{self._directory.path} is no deadline queue; there was one when the query was "
+                "planned"
+            )
         try:
-            data = read_manifest(self._directory)
+            assert isinstance(data, bytes)
             found = decode_manifest(data, f"{self._directory.path}/{NAME}").queue_id.hex()
-        except ForebayError as error:
-            raise DataLoss(f"{error}; there was a queue when the query was planned") from None
+        except (AssertionError, Damaged):
+            # A queue that has lost its manifest is read by its files.
+            return
         if found != self.snapshot.queue_id:
             raise DataLoss(f"{self._directory.path} is another queue than the one that was planned")
 
@@ -183,13 +215,19 @@ class SnapshotFiles:
         if part.name.endswith(atomic.TEMPORARY):
             # A recovery has given it its name meanwhile.
             names.append(part.name.removesuffix(atomic.TEMPORARY))
+        if not part.size:
+            return b""
         for name in names:
-            data = atomic.read_small(self._directory, name)
-            if data is None:
+            try:
+                data = read_whole(self._directory, name)[0]
+            except (FileNotFoundError, Damaged):
                 continue
-            header = _header(data, name)
+            header = _header(part, data)
             if header is not None:
-                data = with_staged(data, header, staged)
+                whole = with_staged(data, header, staged)
+                if len(whole) < part.size:
+                    whole = with_staged(data, header, staged, holes=True)
+                data = whole
             if len(data) >= part.size:
                 return data[: part.size]
         raise self._gone(part)
@@ -205,16 +243,8 @@ class SnapshotFiles:
         file = self._files.get(part.name)
         if file is None:
             return Damage(path, 0, 0, "the file is missing")
-        opened = file
-
-        def read(position: int, size: int) -> bytes:
-            return opened.pread(size, position)
-
         try:
-            try:
-                return Run.open(read, part.size, path)
-            except (Damaged, NotAQueue):
-                return rebuild_run(read, part.size, path)
+            return open_run(file, path)
         except (Damaged, NotAQueue) as error:
             reason = error.damage.reason if isinstance(error, Damaged) else str(error)
             return Damage(path, 0, part.size, reason)
@@ -225,11 +255,8 @@ class SnapshotFiles:
         """Gives what of the blocks of a run lies between two keys."""
         run = self.run(part)
         if isinstance(run, Damage):
-            if leads:
-                yield run
+            # The snapshot tells.
             return
-        if leads:
-            yield from run.damage
         low = max(start, part.low_water)
         for number in range(run.row_of(Key(*low)), len(run.places)):
             place = run.places[number]
@@ -338,8 +365,8 @@ class _Logs:
         return len(self._items) - len(self._dead)
 
 
-def _scan(data: bytes, name: str, path: str) -> Iterator[Record | Damage]:
-    header = _header(data, name)
+def _scan(data: bytes, part: LogPart, path: str) -> Iterator[Record | Damage]:
+    header = _header(part, data)
     if header is None:
         yield Damage(path, 0, len(data), "the header of the log does not verify")
         return
@@ -348,13 +375,12 @@ def _scan(data: bytes, name: str, path: str) -> Iterator[Record | Damage]:
             yield record
 
 
-def _header(data: bytes, name: str) -> Header | None:
-    """Gives the header of a log, mended if need be; None if it cannot be."""
+def _header(part: LogPart, data: bytes) -> Header | None:
+    """Returns the header of a log, as the snapshot knows it; None if it cannot be read."""
     try:
-        return decode_header(data, name)
+        return decode_header(bytes.fromhex(part.header) or data, part.name)
     except (Damaged, NotAQueue):
-        parsed = parse_file_name(name.removesuffix(atomic.TEMPORARY))
-        return repair_header(data, parsed[0]) if parsed is not None else None
+        return None
 
 
 def _row_of(record: Record, name: str) -> Row:

@@ -81,12 +81,7 @@ class _Source:
     def _feed_next(self, merger: kernel.Merger, row: int) -> None:
         run = self._file.run
         stop = run.rows_within(row, self._read_bytes)
-        try:
-            self._data = run.read(row, stop)
-        except OSError:
-            # Another block may be the bad one.
-            stop = row + 1
-            self._data = run.read(row, stop)
+        self._data = run.read(row, stop)
         self._first, self._stop = row, stop
         merger.feed(self._data, run.table(row, stop))
 

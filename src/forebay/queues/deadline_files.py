@@ -14,11 +14,10 @@ from forebay.errors import Damaged, NotAQueue
 from forebay.formats.deadline import Entry, FileKind, parse_file_name, scan_run
 from forebay.formats.deadline_logs import scan_log
 from forebay.formats.deadline_merge import in_unsigned_order, merge
-from forebay.formats.deadline_rebuild import rebuild_run
-from forebay.formats.deadline_runs import Run
 from forebay.formats.deadline_wal import Record, decode_header, repair_header, scan_wal
 from forebay.frames import Damage
-from forebay.storage.atomic import read_small
+from forebay.queues.deadline_bytes import read_whole
+from forebay.queues.deadline_runs import open_run
 from forebay.storage.filesystem import Directory, DiskFilesystem, File
 
 _RUNS = {
@@ -86,7 +85,7 @@ def _scan(directory: Directory, name: str) -> Iterator[Record | Damage]:
     if kind in _RUNS:
         yield from _scan_run(directory, name, path)
         return
-    data = read_small(directory, name) or b""
+    data = read_whole(directory, name)[0]
     if kind is FileKind.WAL:
         yield from _scan_wal(data, number, path)
     else:
@@ -95,15 +94,8 @@ def _scan(directory: Directory, name: str) -> Iterator[Record | Damage]:
 
 def _scan_run(directory: Directory, name: str, path: str) -> Iterator[Record | Damage]:
     file: File = directory.open(name)
-
-    def read(position: int, size: int) -> bytes:
-        return file.pread(size, position)
-
     try:
-        try:
-            run = Run.open(read, file.size(), path)
-        except (Damaged, NotAQueue):
-            run = rebuild_run(read, file.size(), path)
+        run = open_run(file, path)
         yield from run.damage
         yield from run.scan()
     except Damaged as error:

@@ -7,32 +7,32 @@ the buffer is full, before a sync, and soon in any case. A failed or short write
 raised, and the queue goes on. A failed cut, or any failed sync, ends the handle.
 
 Ends are counted over all logs, in bytes. What a power cut takes is a suffix, over all logs too: one
-is durable before the first batch of the next is written, or the next says where it had ended.
+is durable before the first batch of the next is written, or the next says where it had ended. The
+mark says up to where the logs are durable, and up to where they were written.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from forebay.errors import Closed, ForebayError
-from forebay.formats.deadline_wal import (
-    DURABLE_BATCH_BYTES,
-    HEADER_BYTES,
-    After,
-    Batches,
-    Header,
-    Record,
-)
+from forebay.formats.deadline_manifest import LogRow
+from forebay.formats.deadline_mark import CLEAN, STAGED
+from forebay.formats.deadline_wal import COPIED, Batches, Header, Origin, Record
 from forebay.kernels.deadline_clerk import Clerk
-from forebay.kernels.deadline_wal import seal
+from forebay.kernels.deadline_wal import BATCH_BYTES, seal
 from forebay.queues.changes import Changes
 from forebay.queues.deadline_logs import STAGED_PLACE
+from forebay.queues.deadline_manifest import ManifestFile
+from forebay.queues.deadline_mark import Ends, MarkFile
 from forebay.queues.deadline_names import wal_name
 from forebay.queues.unbroken import unbroken
+from forebay.storage import atomic
 from forebay.storage.commit import GroupCommit
 from forebay.storage.filesystem import Buffer, Directory, File, Filesystem, write_all
 from forebay.storage.staging import HEADER_BYTES as STAGED_BYTES
@@ -46,53 +46,52 @@ class WalFile:
     number: int
     file: File
     batches: Batches
-    position: int = HEADER_BYTES
+    position: int
     batch_count: int = 0
-    # Up to where it is durable, and up to where it says so.
-    durable: int = HEADER_BYTES
-    marked: int = HEADER_BYTES
+    first_id: int = 0
+    copied: int = 0
+    salt: bytes = b""
 
     @property
-    def next_batch(self) -> int:
-        """The number of the next batch, behind the mark that goes before it."""
-        return self.batch_count + (self.durable > self.marked)
+    def is_empty(self) -> bool:
+        """Whether it says nothing but where it comes from."""
+        return self.batch_count <= 1 and not self.copied
 
-    def write_records(self, buffer: bytearray, size: int) -> int:
-        """Writes records as a batch that has room for its head; gives what it takes."""
-        number = self.next_batch
-        end = seal(buffer, size, number, self.batches.seed)
-        with memoryview(buffer) as data:
-            return self.write_batch(data[:end], number)
+    def row(self) -> LogRow:
+        """Returns what the manifest says of it as long as it is written to."""
+        return LogRow(self.number, self.salt, first_id=self.first_id, copied=self.copied)
 
-    def write_after(self, before: WalFile) -> int:
-        """Writes, first of all, that it goes on from a log that is not durable yet."""
-        after = After(before.number, before.position)
-        return self.write_batch(self.batches.encode_after(after), 0)
+    def write_origin(self, origin: Origin) -> int:
+        """Writes, first of all, what it goes on from; returns what that takes."""
+        self.first_id, self.copied = origin.first_id, origin.copied
+        return self.write_batch(self.batches.encode_origin(origin))
 
-    def write_batch(self, data: Buffer, number: int) -> int:
-        """Writes a batch that is encoded with a number; if that leaves one out, a mark goes there.
+    def write_copies(self, buffer: bytearray, size: int) -> int:
+        """Writes records that were brought along as a batch; returns what it takes.
 
-        It says what is durable by now. Without a place for it, the next batch brings it.
+        They lie behind room for its head and for the note that they are copies.
         """
-        with_mark = number > self.batch_count
-        if with_mark:
-            data = b"".join((self.batches.encode_durable(self.durable, self.batch_count), data))
+        buffer[BATCH_BYTES : BATCH_BYTES + len(COPIED)] = COPIED
+        end = seal(buffer, len(COPIED) + size, self.batch_count, self.batches.seed)
+        with memoryview(buffer) as data:
+            return self.write_batch(data[:end])
+
+    def write_batch(self, data: Buffer) -> int:
+        """Writes a batch that is encoded with the next number; returns what it takes."""
         write_all(self.file, data, self.position)
-        if with_mark:
-            self.marked = self.durable
         self.position += len(data)
-        self.batch_count = number + 1
+        self.batch_count += 1
         return len(data)
 
 
 def create_wal(
-    filesystem: Filesystem, directory: Directory, number: int, suffix: str = ""
+    filesystem: Filesystem, directory: Directory, number: int, queue_id: bytes, suffix: str = ""
 ) -> WalFile:
     """Creates a log; neither its name nor its header is durable yet."""
     name = wal_name(number) + suffix
     with contextlib.suppress(FileNotFoundError):
         directory.unlink(name)
-    header = Header(number, filesystem.random_bytes(8))
+    header = Header(number, filesystem.random_bytes(8), queue_id)
     file = directory.create(name)
     try:
         write_all(file, header.encode(), 0)
@@ -100,7 +99,7 @@ def create_wal(
         file.close()
         directory.unlink(name)
         raise
-    return WalFile(number, file, Batches(header))
+    return WalFile(number, file, Batches(header), header.size, salt=header.salt)
 
 
 class Journal:
@@ -111,9 +110,11 @@ class Journal:
         filesystem: Filesystem,
         directory: Directory,
         wal: WalFile,
+        mark: MarkFile,
+        manifest: ManifestFile,
         lock: threading.Lock,
     ) -> None:
-        """All that is in `wal` is durable."""
+        """All that is in `wal` is durable, and the mark says so."""
         self._filesystem = filesystem
         self._directory = directory
         self.wal = wal
@@ -123,6 +124,10 @@ class Journal:
         self._syncing = threading.Lock()
         self._stored = 0
         self.durable = 0
+        self.mark = mark
+        self._manifest = manifest
+        # What the logs take that were there when the queue was opened.
+        self.kept_bytes = 0
         self.commit = GroupCommit(self._sync, 0)
         # Logs before this one that were not synced as a whole, the oldest first.
         self._unsynced: list[WalFile] = []
@@ -131,12 +136,22 @@ class Journal:
         self._staging: Staging | None = None
         # Whether the desk may write to the staging buffer.
         self.is_staging = False
+        self._marks_writes = False
+        # Whether something was written past the buffer that the mark does not say yet.
+        self._wrote = False
         self._error: ForebayError | None = None
         self._failed = False
 
-    def stage(self, desk: Clerk, size: int) -> None:
-        """Lets small batches go to a staging buffer, to which the desk may write too."""
+    def use_desk(self, desk: Clerk, *, marks_writes: bool) -> None:
+        """Takes what knows the next id and how many items there are.
+
+        `marks_writes`: no sync follows each change, so the mark tells of each that is written.
+        """
         self._desk = desk
+        self._marks_writes = marks_writes
+
+    def stage(self, size: int) -> None:
+        """Lets small batches go to a staging buffer, to which the desk may write too."""
         self._staging = Staging(self._directory, size)
 
     @property
@@ -144,7 +159,7 @@ class Journal:
         """The number of the next batch. Lock held."""
         if self.is_staging and self._desk is not None:
             return self._desk.number
-        return self.wal.next_batch
+        return self.wal.batch_count
 
     @property
     def position(self) -> int:
@@ -182,26 +197,55 @@ class Journal:
         """Writes a batch; gives the end to wait for. Lock held."""
         return self.append_bytes(self.wal.batches.encode(records, self.next_batch))
 
+    def append_taken(self, data: Buffer) -> int:
+        """Writes a batch that says what was taken: on a full disk the reserve makes room for it.
+
+        Lock held.
+        """
+        try:
+            return self.append_bytes(data)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            return atomic.with_reserve(self._directory, lambda: self.append_bytes(data))
+
     @unbroken
     def append_bytes(self, data: Buffer) -> int:
         """Writes a batch that is encoded as `next_batch`; gives the end. Lock held."""
         self.check()
-        number = self.next_batch
         desk, staging = self._desk, self._staging
         if desk is not None and staging is not None:
-            if len(data) <= staging.size - STAGED_BYTES - DURABLE_BATCH_BYTES:
-                if not self._put(desk, staging, data, number):
+            if len(data) <= staging.size - STAGED_BYTES:
+                if not self._put(desk, staging, data):
                     self.drain()
-                    self._put(desk, staging, data, number)
+                    self._put(desk, staging, data)
                 return self.written
             self.drain()
         position = self.wal.position
         try:
-            self._stored += self.wal.write_batch(data, number)
+            self._stored += self.wal.write_batch(data)
         except OSError:
             self._cut_back(position)
             raise
+        self._wrote = self._marks_writes
         return self.written
+
+    def note_manifest(self) -> None:
+        """Has the mark say which manifest is the newest, and how many items there are. Lock held.
+
+        An older one that takes its place is told by that.
+        """
+        self.drain()
+        self._publish_mark()
+
+    def note_written(self) -> None:
+        """Has the mark say what was written past the staging buffer. Lock held.
+
+        After the change is in memory: the mark says how many items there are.
+        """
+        if self._wrote:
+            self._wrote = False
+            self._publish_mark()
 
     @unbroken
     def drain(self) -> None:
@@ -223,6 +267,7 @@ class Journal:
         self._stored += size
         self.is_staging = False
         desk.close()
+        self._publish_mark()
 
     def announce(self) -> None:
         """Wakes all who wait for news of the queue."""
@@ -251,7 +296,8 @@ class Journal:
 
     def prepare(self, number: int) -> WalFile:
         """Creates the next log; durable on return, and not in use yet."""
-        wal = create_wal(self._filesystem, self._directory, number)
+        queue_id = self.mark.queue_id
+        wal = create_wal(self._filesystem, self._directory, number, queue_id)
         try:
             wal.file.sync()
             self._directory.sync()
@@ -276,8 +322,7 @@ class Journal:
             raise
         self._publish(self.written)
         self.commit.advance(self.written)
-        self.wal = wal
-        return before
+        return self._go_on_in(wal, durable=True)
 
     def switch_unsynced(self, wal: WalFile) -> WalFile:
         """Goes on in another log; gives the one before, durable or not. Lock held.
@@ -285,10 +330,19 @@ class Journal:
         Its runs will be durable soon. Then it is removed, and its bytes need never get to the disk.
         """
         self.drain()
-        before = self.wal
-        self._stored += wal.write_after(before)
+        before = self._go_on_in(wal, durable=False)
         self._unsynced.append(before)
+        return before
+
+    def _go_on_in(self, wal: WalFile, *, durable: bool) -> WalFile:
+        """Goes on in a log that says what it goes on from; returns the one before."""
+        before = self.wal
+        end = self._end_of(before)
+        origin = Origin(before.number, before.position, durable, end[3])
+        self._stored += wal.write_origin(origin)
         self.wal = wal
+        # Its first batch is not synced, and says nothing that a power cut may not take.
+        self._publish_mark((wal.number, 0, 0, end[3], end[4]) if durable else None)
         return before
 
     def retire(self, wal: WalFile) -> None:
@@ -318,6 +372,26 @@ class Journal:
                 self._staging.close()
             for wal in (self.wal, *others):
                 wal.file.close()
+            self.mark.close()
+
+    def sync_mark(self) -> None:
+        """Makes the mark durable, so that a power cut leaves a recent one."""
+        with self._syncing:
+            with self.lock:
+                self.check()
+                if self.mark.synced:
+                    return
+            self.mark.sync()
+
+    def close_mark(self) -> None:
+        """Has the mark say that everything is durable and nothing more comes."""
+        with self._syncing, self.lock:
+            end = self._end_of(self.wal)
+            generation = self._manifest.manifest.generation
+            # Twice: a bad slot must not bring back one that says less.
+            for _ in range(2):
+                self.mark.publish(generation, self.wal.salt, end, end, CLEAN)
+            self.mark.sync()
 
     def disown(self, error: Closed) -> None:
         """Ends the handle in the child of a fork."""
@@ -341,8 +415,9 @@ class Journal:
                 if self._failed:
                     self.check()
                 self.drain()
-                end, wal, position = self.written, self.wal, self.wal.position
-                before = self._unsynced
+                end, wal = self.written, self.wal
+                durable = self._end_of(wal)
+                before = list(self._unsynced)
             try:
                 for each in (*before, wal):
                     each.file.sync()
@@ -351,33 +426,64 @@ class Journal:
                 raise
             with self.lock:
                 self._unsynced = [each for each in self._unsynced if each not in before]
-                wal.durable = max(wal.durable, position)
+                self._publish_mark(durable)
                 self._publish(end)
         return end
 
-    def _put(self, desk: Clerk, staging: Staging, data: Buffer, number: int) -> bool:
+    def _end_of(self, wal: WalFile) -> Ends:
+        """Returns where a log ends, without what is staged. Lock held, nothing staged."""
+        desk = self._desk
+        if desk is None:
+            return wal.number, wal.position, wal.batch_count, 0, 0
+        live = desk.total + desk.buried
+        return wal.number, wal.position, wal.batch_count, desk.next_id, live
+
+    def _publish_mark(self, durable: Ends | None = None) -> None:
+        """Writes what is written by now, and what is durable if that has changed. Lock held.
+
+        A mark that cannot be written is only low: what it would say is in the logs.
+        """
+        mark = self.mark
+        if self.is_staging:
+            # What is in the log does not change: the ids and items since then are staged.
+            written, flags = mark.written, STAGED
+        elif durable is not None and durable[:2] == (self.wal.number, self.wal.position):
+            written, flags = durable, 0
+        else:
+            written, flags = self._end_of(self.wal), 0
+        try:
+            mark.publish(
+                self._manifest.manifest.generation,
+                self.wal.salt,
+                mark.durable if durable is None else durable,
+                written,
+                flags,
+            )
+        except OSError:
+            # The log itself is what tells of a disk that fails.
+            return
+
+    def _put(self, desk: Clerk, staging: Staging, data: Buffer) -> bool:
         """Puts a batch into the staging buffer; False if it is too large for what is left."""
-        if not self.is_staging:
-            self._begin(desk, staging, number)
+        begins = not self.is_staging
+        if begins:
+            self._begin(desk, staging)
         end = desk.position + len(data)
         if end > staging.size:
             return False
         staging.buffer[desk.position : end] = data
         desk.skip(len(data))
+        if begins:
+            self._publish_mark()
         return True
 
-    def _begin(self, desk: Clerk, staging: Staging, number: int) -> None:
-        """Begins a chunk for a batch with a number, behind a mark if that leaves one out."""
+    def _begin(self, desk: Clerk, staging: Staging) -> None:
+        """Begins a chunk for the batches that come next."""
         wal = self.wal
         place = STAGED_PLACE.pack(wal.position)
         staging.begin(wal.batches.header.encode() + place, wal.batch_count)
         desk.open(staging.buffer, STAGED_BYTES, staging.size, wal.batch_count, wal.batches.seed)
         self.is_staging = True
-        if number > wal.batch_count:
-            mark = wal.batches.encode_durable(wal.durable, wal.batch_count)
-            staging.buffer[desk.position : desk.position + len(mark)] = mark
-            desk.skip(len(mark))
-            wal.marked = wal.durable
 
     @property
     def _staged_bytes(self) -> int:

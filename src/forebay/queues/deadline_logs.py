@@ -1,25 +1,31 @@
 """Reads the logs of a deadline queue, and tells what a power cut left from damage.
 
-What a power cut takes is a suffix: a bad batch that was never known to be durable ends its log,
-even if good ones follow, and so it ends the logs that go on from it. One that was durable is
-damage, and costs itself. Batches in the staging buffer are the end of the log that their chunk
-names.
+The mark says up to where the logs were durable. A bad batch below that is damage and costs itself.
+What a power cut takes above it is a suffix: a bad batch there ends its log, even if good ones
+follow, and so it ends the logs that go on from it. In the boot in which the mark was written no
+power was cut: then the mark's written end counts, and above it bad bytes before good ones are
+damage. Batches in the staging buffer are the end of the log that their chunk names.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
+from typing import TYPE_CHECKING
 
-from forebay.errors import Damaged, NotAQueue
-from forebay.formats.deadline import parse_file_name
+from forebay.errors import Damaged, NotAQueue, UnsupportedVersion
+from forebay.formats.deadline import FileKind
+from forebay.formats.deadline_manifest import LogRow, Manifest
+from forebay.formats.deadline_mark import End, Mark
 from forebay.formats.deadline_wal import (
-    HEADER_BYTES,
+    HEADER_BYTES_MAX,
     After,
     Durable,
     Header,
     Note,
+    Origin,
     decode_header,
     repair_header,
     scan_rows,
@@ -27,41 +33,89 @@ from forebay.formats.deadline_wal import (
 )
 from forebay.frames import Damage
 from forebay.kernels import deadline_wal as kernel
+from forebay.queues.deadline_bytes import SafeReader, read_whole, reason_of
+from forebay.queues.deadline_names import list_files, wal_name
 from forebay.storage import atomic
 from forebay.storage.filesystem import Directory
 from forebay.storage.staging import Staged
 
 # Behind the header of the log in that of a staged chunk: where in the log the chunk goes.
 STAGED_PLACE = struct.Struct("<Q")
+if TYPE_CHECKING:
+    Rows = list[kernel.Record]
 
 
 @dataclass(slots=True)
 class FoundLog:
     """A log as it was found; `end` is where its last good batch ends.
 
-    `durable`: a later one tells that all of it was durable.
+    `row` is what the manifest says of it. `required` says that it must be there, `durable` that a
+    later one tells that all of it was durable. Below `limit` everything was durable, or was written
+    and no power cut has come since.
     """
 
     name: str
-    data: bytes
-    parts: list[list[kernel.Record] | Note | Damage]
-    number: int = 0
+    number: int
+    path: str
+    row: LogRow | None = None
+    required: bool = False
+    data: bytes = b""
+    header: Header | None = None
+    mended: bool = False
+    parts: list[Rows | Note | Damage] = field(default_factory=list)
+    stops: list[int] = field(default_factory=list)
+    reader: SafeReader | None = None
     end: int = 0
+    limit: int = 0
     durable: bool = False
+    same_boot: bool = False
+    # A power cut took the end of the log before, and this one with it.
+    gone: bool = False
+    # Why nothing of the file can be read. What was staged may be there all the same.
+    trouble: str = ""
+
+    @property
+    def origin(self) -> Origin | None:
+        """What it says of itself first, or what the manifest says in its place."""
+        first = self.parts[0] if self.parts else None
+        return first if isinstance(first, Origin) else None
+
+    @property
+    def first_id(self) -> int | None:
+        """The first id that was given out in it; None if nobody knows."""
+        origin = self.origin
+        if origin is not None:
+            return origin.first_id or None
+        return (self.row.first_id or None) if self.row is not None else None
+
+    @property
+    def copied(self) -> int | None:
+        """How many items of others it begins with; None if nobody knows."""
+        origin = self.origin
+        if origin is not None:
+            return origin.copied
+        return self.row.copied if self.row is not None and self.row.first_id else None
 
     @property
     def tells_of_a_sync(self) -> bool:
         """Whether it could not be as it is if those before it had not been durable."""
         if any(isinstance(part, Durable) for part in self.parts):
             return True
-        return bool(self.parts) and not isinstance(self.parts[0], After | Damage)
+        first = self.parts[0] if self.parts else None
+        if isinstance(first, Origin):
+            return first.durable
+        return first is not None and not isinstance(first, After | Damage)
 
     def goes_on_from(self, before: FoundLog | None) -> bool:
         """Says whether the log before, as it was read, is whole: otherwise this one is gone too."""
         first = self.parts[0] if self.parts else None
-        if before is None or before.durable or not isinstance(first, After):
+        if before is None or before.durable or self.same_boot:
             return True
-        return first.number != before.number or first.position <= before.end
+        if isinstance(first, Origin) and not first.durable:
+            return first.before != before.number or first.end <= before.end
+        if isinstance(first, After):
+            return first.number != before.number or first.position <= before.end
+        return True
 
     def judge(self, damage: Damage) -> Damage:
         """Says whether a bad batch ends the log: a power cut took it, and what is behind it.
@@ -69,87 +123,254 @@ class FoundLog:
         It may leave later bytes in place. What it takes counts as a suffix all the same: half of
         what happened would be something that never was.
         """
-        if damage.position < HEADER_BYTES:
-            # A header is durable before anything else is: without it, all is lost.
+        reason = self._reason(damage.position, damage.length) or damage.reason
+        damage = replace(damage, reason=reason)
+        if damage.position < self.limit:
+            if damage.torn:
+                return replace(damage, torn=False, length=self.limit - damage.position)
             return damage
         marks = (part.position for part in self.parts if isinstance(part, Durable))
-        if self.durable or damage.torn or damage.position < max(marks, default=0):
+        below = self.durable or self.same_boot or damage.position < max(marks, default=0)
+        if damage.torn or below:
             return damage
         return replace(damage, length=len(self.data) - damage.position, torn=True)
 
-    def read(self) -> Iterator[list[kernel.Record] | Damage]:
+    def read(self) -> Iterator[Rows | Damage]:
         """Yields its records, some at a time, and what does not verify, up to its end."""
-        for part in self.parts:
-            if isinstance(part, Damage):
-                damage = self.judge(part)
-                yield damage
-                if damage.torn:
-                    self.end = damage.position
-                    return
-            elif not isinstance(part, Note):
-                yield part
+        if self.header is None:
+            for part in self.parts:
+                if isinstance(part, Damage):
+                    yield part
+            return
+        self.end = self.header.size
+        for part, stop in zip(self.parts, self.stops, strict=True):
+            if not isinstance(part, Damage):
+                self.end = stop
+                if not isinstance(part, Note):
+                    yield part
+                continue
+            damage = self.judge(part)
+            yield damage
+            if damage.torn:
+                self.end = damage.position
+                return
+            self.end = damage.position + damage.length
+        if self.end < self.limit:
+            reason = "it ends before what was written to it"
+            reason = self._reason(self.end, self.limit - self.end) or reason
+            yield Damage(self.path, self.end, self.limit - self.end, reason)
+            self.end = self.limit
+
+    def _reason(self, position: int, length: int) -> str | None:
+        """Says why some bytes cannot be read; None if they can."""
+        if self.trouble:
+            return self.trouble
+        return None if self.reader is None else self.reader.trouble(position, length)
 
 
-def read_logs(
-    directory: Directory, names: Iterable[str], staged: Staged | None
-) -> Iterator[tuple[FoundLog, list[kernel.Record] | Damage]]:
-    """Yields the records of logs, the oldest first, some at a time, and what does not verify.
+def counting_logs(manifest: Manifest, names: Sequence[str]) -> list[tuple[int, str]]:
+    """Lists the logs that count, by number and name, those that are missing too.
 
-    `staged` is what was in the staging buffer before the names were listed.
+    They are those that the manifest names, and newer ones. One that a recovery was about to name
+    has its temporary name still.
     """
-    logs = [_read(directory, name, staged) for name in names]
+    found = [number for number, kind in list_files(list(names)) if kind is FileKind.WAL]
+    named = [row.number for row in manifest.logs]
+    if named:
+        numbers = {*named, *(number for number in found if number > named[-1])}
+    else:
+        numbers = {number for number in found if number >= manifest.oldest_wal}
+        if manifest.oldest_wal:
+            numbers.add(manifest.oldest_wal)
+    logs = []
+    for number in sorted(numbers):
+        name = wal_name(number)
+        unnamed = name + atomic.TEMPORARY
+        logs.append((number, unnamed if name not in names and unnamed in names else name))
+    return logs
+
+
+def trusted_end(mark: Mark | None, *, same_boot: bool) -> End | None:
+    """Returns the end below which nothing may be missing; None if there is no mark."""
+    if mark is None:
+        return None
+    return mark.written if same_boot or mark.clean else mark.durable
+
+
+def find_logs(
+    directory: Directory,
+    manifest: Manifest,
+    mark: Mark | None,
+    staged: Staged | None,
+    names: Sequence[str],
+    *,
+    same_boot: bool,
+) -> list[FoundLog]:
+    """Reads the logs that count, the oldest first; `read_logs` says what of them holds.
+
+    `mark` and `staged` are what was found before the names were listed. A log that must be there
+    and is missing is among them.
+    """
+    rows = {row.number: row for row in manifest.logs}
+    end = trusted_end(mark, same_boot=same_boot)
+    logs = [
+        FoundLog(name, number, f"{directory.path}/{name}", rows.get(number))
+        for number, name in counting_logs(manifest, names)
+    ]
+    oldest = logs[0].number if logs else manifest.oldest_wal
+    newest = max([oldest, *rows])
+    if end is not None and end.log >= newest and all(log.number != end.log for log in logs):
+        name = wal_name(end.log)
+        logs.append(FoundLog(name, end.log, f"{directory.path}/{name}"))
+        logs.sort(key=lambda log: log.number)
+    for log in logs:
+        log.required = log.row is not None or log.number == manifest.oldest_wal
+        log.required = log.required or (end is not None and log.number == end.log)
+        log.same_boot = same_boot
+        _read(directory, log, manifest, mark, staged)
+    _add_missing(directory, logs, oldest)
+    _set_limits(logs, mark, end)
+    return logs
+
+
+def read_logs(logs: list[FoundLog]) -> Iterator[tuple[FoundLog, Rows | Damage]]:
+    """Yields the records of logs, the oldest first, some at a time, and what does not verify."""
     durable = False
     for log in reversed(logs):
-        log.durable = durable
-        durable = durable or log.tells_of_a_sync
+        log.durable = log.durable or durable
+        durable = durable or log.durable or log.tells_of_a_sync
     before: FoundLog | None = None
     gone = False
     for log in logs:
         gone = gone or not log.goes_on_from(before)
         if gone:
             reason = "a power cut took the end of the log before"
-            path, size = f"{directory.path}/{log.name}", max(len(log.data) - HEADER_BYTES, 0)
-            yield log, Damage(path, HEADER_BYTES, size, reason, torn=True)
+            start = 0 if log.header is None else log.header.size
+            log.end, log.gone = start, True
+            yield log, Damage(log.path, start, max(len(log.data) - start, 0), reason, torn=True)
             continue
         for part in log.read():
             yield log, part
         before = log
 
 
-def _read(directory: Directory, name: str, staged: Staged | None) -> FoundLog:
-    path = f"{directory.path}/{name}"
-    data = atomic.read_small(directory, name)
-    if data is None:
-        raise FileNotFoundError(path)
-    known = parse_file_name(name.removesuffix(atomic.TEMPORARY))
+def _read(
+    directory: Directory,
+    log: FoundLog,
+    manifest: Manifest,
+    mark: Mark | None,
+    staged: Staged | None,
+) -> None:
+    """Reads a log and finds its batches."""
+    reason = ""
     try:
-        header = decode_header(data, path)
-        if known is not None and header.number != known[0]:
-            # A power cut left what was on the disk before: the log was just being made.
-            reason = f"the bytes are those of log {header.number}"
-            return FoundLog(name, data, [Damage(path, 0, len(data), reason, torn=True)])
+        log.data, log.reader = read_whole(directory, log.name)
+    except FileNotFoundError as error:
+        if not log.required:
+            raise
+        reason = reason_of(error)
+    except Damaged as error:
+        reason = error.damage.reason
+    salt = _known_salt(log, mark)
+    if not reason:
+        reason = _find_header(log, manifest, salt)
+    if log.header is None and salt is not None:
+        # What was staged is read without the file.
+        log.header, log.trouble, log.data = Header(log.number, salt, manifest.queue_id), reason, b""
+    if log.header is None:
+        # With nothing behind it, the log was just being made.
+        blank = not log.data[HEADER_BYTES_MAX:].strip(b"\0") or "are those of log" in reason
+        torn = blank and not log.required
+        log.parts, log.stops = [Damage(log.path, 0, len(log.data), reason, torn)], [0]
+        return
+    data = with_staged(log.data, log.header, staged, holes=log.same_boot)
+    if log.row is not None and log.row.end:
+        data = data[: log.row.end]
+    log.data = data
+    for part, stop in scan_rows(data, log.path, log.header):
+        log.parts.append(part)
+        log.stops.append(stop)
+
+
+def _known_salt(log: FoundLog, mark: Mark | None) -> bytes | None:
+    """Returns the salt of a log as others know it."""
+    if mark is not None and mark.written.log == log.number:
+        return mark.salt
+    return log.row.salt if log.row is not None else None
+
+
+def _find_header(log: FoundLog, manifest: Manifest, salt: bytes | None) -> str:
+    """Finds the header of a log, mended if need be; returns why there is none."""
+    reason = ""
+    header = None
+    try:
+        header = decode_header(log.data, log.path)
+    except UnsupportedVersion as error:
+        return str(error)
     except (Damaged, NotAQueue) as error:
-        repaired = repair_header(data, known[0]) if known is not None else None
-        if repaired is None:
-            # With nothing behind it, the log was just being made.
-            torn = not data[HEADER_BYTES:].strip(b"\0")
-            return FoundLog(name, data, [Damage(path, 0, len(data), str(error), torn)])
-        header = repaired
-    data = with_staged(data, header, staged)
-    found = list(scan_rows(data, path, header))
-    end = found[-1][1] if found else HEADER_BYTES
-    return FoundLog(name, data, [part for part, _ in found], header.number, end)
+        reason = error.damage.reason if isinstance(error, Damaged) else str(error)
+        header = repair_header(log.data, log.number)
+        if header is None and salt is not None:
+            header = Header(log.number, salt, manifest.queue_id)
+        log.mended = header is not None
+    if header is None:
+        return reason
+    if header.number != log.number:
+        return f"the bytes are those of log {header.number}"
+    if header.queue_id not in (None, manifest.queue_id):
+        return "the bytes are those of another queue"
+    if salt is not None and header.salt != salt:
+        return "the bytes are those of another log of this number"
+    log.header = header
+    return ""
 
 
-def with_staged(data: bytes, header: Header, staged: Staged | None) -> bytes:
-    """Gives a log with the staged batches that belong behind its own.
+def _add_missing(directory: Directory, logs: list[FoundLog], oldest: int) -> None:
+    """Adds logs that others say they go on from, and that are not there."""
+    known = {log.number for log in logs}
+    for log in list(logs):
+        origin = log.origin
+        if origin is None or origin.before < oldest or origin.before in known:
+            continue
+        name = wal_name(origin.before)
+        path = f"{directory.path}/{name}"
+        lost = FoundLog(name, origin.before, path, required=True, same_boot=log.same_boot)
+        lost.parts, lost.stops = [Damage(path, 0, 0, "the file is missing")], [0]
+        logs.append(lost)
+        known.add(origin.before)
+    logs.sort(key=lambda log: log.number)
 
-    Where bytes before them are missing, zeros stand: a hole that a power cut has left.
+
+def _set_limits(logs: list[FoundLog], mark: Mark | None, end: End | None) -> None:
+    for log, following in zip_longest(logs, logs[1:]):
+        origin = following.origin if following is not None else None
+        if log.row is not None and log.row.end:
+            log.limit = log.row.end
+        elif end is not None and log.number == end.log:
+            log.limit = end.position
+        elif (
+            origin is not None and origin.before == log.number and (origin.durable or log.same_boot)
+        ):
+            log.limit = origin.end
+        if mark is not None and log.number < mark.durable.log:
+            log.durable = True
+
+
+def with_staged(
+    data: bytes, header: Header, staged: Staged | None, *, holes: bool = False
+) -> bytes:
+    """Returns a log with the staged batches that belong behind its own.
+
+    Where bytes before them are missing, zeros stand: a hole that a power cut has left. After one,
+    nothing behind a bad batch counts; without, `holes` says that it does.
     """
-    if staged is None or staged.header[:HEADER_BYTES] != header.encode():
+    if staged is None:
         return data
-    (position,) = STAGED_PLACE.unpack(staged.header[HEADER_BYTES:])
-    whole = staged.frames[: whole_bytes(staged.frames, staged.index, header)]
+    encoded = header.encode()
+    if staged.header[: len(encoded)] != encoded:
+        return data
+    (position,) = STAGED_PLACE.unpack(staged.header[len(encoded) :])
+    whole = staged.frames[: whole_bytes(staged.frames, staged.index, header, holes=holes)]
     if position + len(whole) <= len(data):
         return data
     return data[:position].ljust(position, b"\0") + whole

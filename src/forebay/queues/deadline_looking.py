@@ -9,6 +9,7 @@ import itertools
 import math
 
 from forebay.clock import SteadyClock
+from forebay.errors import InvalidOption
 from forebay.kernels.deadline_clerk import Clerk
 from forebay.queues.deadline_item import DeadlineItem, as_item
 from forebay.queues.deadline_journal import Journal
@@ -39,6 +40,8 @@ class Looking:
 
     def browse(self, count: int = 100) -> list[DeadlineItem]:
         """Gives the first items by deadline, given out ones too, buried ones last; they stay."""
+        if count < 0:
+            raise InvalidOption(f"count = {count}: must be at least 0")
         with self._journal.lock:
             self._journal.check()
             first = itertools.islice(self._state.browse(), count)

@@ -69,6 +69,9 @@ class DeadlineMaintenance(Background["DeadlineQueue"]):
                 self._upkeep.merge(between=self._run_urgent)
         if self._comes_due_again(_LOOK, now, _LOOK_SECONDS):
             keep_reserve(queue._directory)
+            self._journal.sync_mark()
+            queue._save_losses()
+            self._verbs.forget_revived()
             self._reserve_ids()
             adopt(queue)
 

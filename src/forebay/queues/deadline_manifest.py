@@ -26,7 +26,8 @@ class ManifestFile:
     def change(self, change: Callable[[Manifest], Manifest]) -> None:
         """Replaces the manifest by what `change` makes of it."""
         with self._mutex:
-            manifest = change(self.manifest)
+            before = self.manifest
+            manifest = replace(change(before), generation=before.generation + 1)
             atomic.replace(self._directory, NAME, manifest.encode())
             self.manifest = manifest
 

@@ -6,17 +6,18 @@ from forebay.errors import NotAQueue
 from forebay.formats.deadline import FileKind, file_name, parse_file_name
 from forebay.formats.deadline_manifest import FILE_BITS
 from forebay.formats.deadline_manifest import NAME as MANIFEST
+from forebay.formats.deadline_mark import NAME as MARK
 from forebay.storage import atomic, inbox, losses, quarantine, staging
 from forebay.storage.filesystem import Directory
 
-OWN_NAMES = {MANIFEST, atomic.RESERVE, inbox.LEDGER, losses.NAME, staging.NAME}
+OWN_NAMES = {MANIFEST, MARK, atomic.RESERVE, inbox.LEDGER, losses.NAME, staging.NAME}
 OWN_DIRECTORIES = {quarantine.DIRECTORY, inbox.DIRECTORY}
 _OWN_KINDS = {FileKind.WAL, *FILE_BITS}
 
 
 def is_deadline_queue(names: list[str]) -> bool:
     """Says whether the names in a directory are those of a deadline queue."""
-    return any(name == MANIFEST or _parse(name) is not None for name in names)
+    return any(name in (MANIFEST, MARK) or _parse(name) is not None for name in names)
 
 
 def list_files(names: list[str]) -> list[tuple[int, FileKind]]:

@@ -2,30 +2,22 @@
 
 Sees what was written at the moment of `refresh`, by the same rules as recovery: pending items,
 those that are given out, which nobody but the owner can tell from the others, and buried ones last.
-Damage raises `Damaged`, or, with `salvage=True`, is counted in `damage` and read round.
+Damage that costs items raises `Damaged`, or, with `salvage=True`, is counted in `damage` and read
+round.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from forebay.errors import Damaged, NotAQueue
-from forebay.formats.deadline import BURIED_BIT, FileKind
-from forebay.formats.deadline_manifest import NAME, Manifest, decode_manifest
+from forebay.errors import Damaged
+from forebay.formats.deadline import BURIED_BIT
 from forebay.frames import Damage
-from forebay.kernels.deadline_memory import Memory
-from forebay.kernels.deadline_replay import replay
 from forebay.queues.deadline_item import DeadlineItem, as_item
-from forebay.queues.deadline_logs import read_logs
-from forebay.queues.deadline_names import list_files, wal_name
-from forebay.queues.deadline_runs import BadBlocks, RunSet, open_set
+from forebay.queues.deadline_picture import look
+from forebay.queues.deadline_runs import BadBlocks
 from forebay.queues.deadline_state import State
 from forebay.queues.directory_reader import DirectoryReader
-from forebay.storage import atomic
-from forebay.storage.staging import Staged, read_staged
-
-# An owner that freezes or merges changes the files under a reader: then it looks again.
-_LOOKS_MAX = 100
 
 
 class DeadlineReader(DirectoryReader):
@@ -35,26 +27,12 @@ class DeadlineReader(DirectoryReader):
 
     def refresh(self) -> None:
         """Looks again at what is there."""
-        for _ in range(_LOOKS_MAX):
-            # What leaves the staging buffer after this is in the logs that are listed later.
-            staged = read_staged(self._directory)
-            before = atomic.read_small(self._directory, NAME)
-            if before is None:
-                raise NotAQueue(f"{self.path} is no deadline queue: it has no manifest")
-            manifest = decode_manifest(before, f"{self.path}/{NAME}")
-            sets: list[RunSet] = []
-            try:
-                damage = self._look(manifest, sets, staged)
-            except FileNotFoundError:
-                damage = None
-            if damage is not None and atomic.read_small(self._directory, NAME) == before:
-                self._close_sets()
-                self._state = State(self._segment, sets, manifest.floor_ms)
-                self._tell(damage)
-                return
-            for each in sets:
-                each.close()
-        raise NotAQueue(f"{self.path}: its files change faster than they can be read")
+        picture = look(self._directory, self._filesystem.boot_id())
+        self._close_sets()
+        self._state = State(picture.segment, picture.sets, picture.floor_ms)
+        if picture.damage or picture.guessed:
+            self._state.recount()
+        self._tell(picture.damage)
 
     def __iter__(self) -> Iterator[DeadlineItem]:
         return self.records()
@@ -68,6 +46,9 @@ class DeadlineReader(DirectoryReader):
         """Gives items by deadline, buried ones last."""
         assert self._state is not None
         bad: BadBlocks = []
+        if self._state.lacks_tombstones():
+            # Before anything is given out that comes again under another deadline.
+            self._state.recount()
         for item, count in self._state.browse(damage=bad):
             self._tell_bad(bad)
             yield as_item(item, count)
@@ -91,46 +72,22 @@ class DeadlineReader(DirectoryReader):
         self._close_sets()
         super().close()
 
-    def _look(self, manifest: Manifest, sets: list[RunSet], staged: Staged | None) -> list[Damage]:
-        """Opens the sets and reads the logs; gives what is damaged."""
-        damage: list[Damage] = []
-        for row in manifest.sets:
-            opened = open_set(self._directory, row)
-            sets.append(opened)
-            if len(opened.files) < len(row.kinds):
-                raise FileNotFoundError(f"a file of set {row.number:x}")
-            damage += opened.damage
-        names = self._directory.names()
-        wals = [
-            wal_name(number)
-            for number, kind in list_files(names)
-            if kind is FileKind.WAL and number >= manifest.oldest_wal
-        ]
-        oldest = wal_name(manifest.oldest_wal)
-        if oldest not in wals and oldest + atomic.TEMPORARY in names:
-            # A recovery was about to give it its name.
-            wals.insert(0, oldest + atomic.TEMPORARY)
-        self._segment = Memory(0)
-        for _, part in read_logs(self._directory, wals, staged):
-            if not isinstance(part, Damage):
-                replay(self._segment, part)
-            elif not part.torn:
-                damage.append(part)
-        return damage
-
     def _tell(self, damage: list[Damage]) -> None:
-        if damage and not self.salvage:
-            raise Damaged(damage[0])
+        lost = [each for each in damage if each.count != 0]
+        if lost and not self.salvage:
+            raise Damaged(lost[0])
         self.damage = damage
 
     def _tell_bad(self, bad: BadBlocks) -> None:
         """Tells of blocks that were met and do not verify."""
         while bad:
-            _, damage = bad.pop(0)
-            if not self.salvage:
-                raise Damaged(damage)
-            if damage not in self.damage:
-                self.damage.append(damage)
+            kind, damage = bad.pop(0)
+            assert self._state is not None
+            found = self._state.lost_in(kind, damage)
+            if found.count != 0 and not self.salvage:
+                raise Damaged(found)
+            if found not in self.damage:
+                self.damage.append(found)
 
     def _close_sets(self) -> None:
         if self._state is not None:

@@ -1,49 +1,66 @@
 """Opens the directory of a deadline queue and brings it into order, whatever a crash left.
 
-Promises that on return everything that is served is durable. Logs whose runs are not in the
-manifest are read, oldest first, and what they leave is written into one new log and synced, because
-after a failed sync the cache may show bytes that the disk lacks. The manifest names it as the
-oldest that counts before it gets its own name: with the old logs beside it, a requeue that these
-have lost would be there in part. Torn and damaged bytes of logs go to `quarantine/`. Runs that the
-manifest does not name were just being written, or are merged already, and go. It may crash at any
-point and run again.
+Promises that on return everything that is served is durable, and that it takes no space that grows
+with the logs. What lies above the durable mark is written once more where it is, and synced: after
+a failed sync the cache may show bytes that the disk lacks. Small logs at the end are brought along
+into a new one instead, which changes go to from then on: recovery never appends to what it found.
+The manifest names the logs that count, with their ends, before the new one gets its own name.
+
+Torn and damaged bytes of logs go to `quarantine/`. What is lost is on record in `losses` before its
+evidence goes. Runs that the manifest does not name were just being written, or are merged already,
+and go. It may crash at any point and run again.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
-from dataclasses import dataclass, replace
-from itertools import groupby
-from operator import itemgetter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 
-from forebay.errors import Damaged
+from forebay.errors import ForebayError
 from forebay.formats.deadline import FileKind, file_name
-from forebay.formats.deadline_manifest import NAME, Manifest, SetRow, decode_manifest
+from forebay.formats.deadline_manifest import NAME, LogRow, Manifest
+from forebay.formats.deadline_mark import End, Mark
+from forebay.formats.deadline_wal import COPIED, Origin
 from forebay.frames import Damage
-from forebay.kernels.deadline_memory import Memory
+from forebay.kernels.deadline_memory import ITEM, Memory
 from forebay.kernels.deadline_replay import put_records, record_size, replay
-from forebay.kernels.deadline_wal import BATCH_BYTES, DEQUEUED
+from forebay.kernels.deadline_wal import BATCH_BYTES, FRESH
 from forebay.queues.deadline_journal import WalFile, create_wal
-from forebay.queues.deadline_logs import FoundLog, read_logs
+from forebay.queues.deadline_logs import FoundLog
 from forebay.queues.deadline_manifest import ManifestFile
+from forebay.queues.deadline_mark import MarkFile
 from forebay.queues.deadline_names import is_temporary, list_files, refuse_foreign, wal_name
-from forebay.queues.deadline_runs import RunSet, open_set
-from forebay.storage import atomic, quarantine
-from forebay.storage.filesystem import Directory, Filesystem
-from forebay.storage.staging import read_staged
+from forebay.queues.deadline_picture import Picture, read_manifest, take_picture
+from forebay.queues.deadline_runs import RunSet
+from forebay.storage import atomic, quarantine, staging
+from forebay.storage.filesystem import Directory, Filesystem, write_all
+from forebay.storage.losses import Losses
+from forebay.storage.staging import blank_staged
 
 _logger = logging.getLogger(__name__)
 IDS_AT_ONCE = 1 << 20
-# A batch of the new log has so many bytes at most, or one record.
-_BATCH_BYTES = 1 << 20
+# A batch of what is brought along has so many bytes at most, or one record: what a bad bit costs.
+_BATCH_BYTES = 512
+# Logs of so many bytes together are brought along; larger ones stay where they are.
+_COPY_BYTES_MAX = 64 << 10
+# With more logs than this, all of them are brought along, if there is room.
+_LOGS_MAX = 32
+_REWRITE_BYTES = 1 << 20
 
 
 @dataclass(slots=True)
 class Opened:
-    """A directory that is in order."""
+    """A directory that is in order.
+
+    `kept` are the logs whose content is in `segment` beside that of `wal`; `tell` is damage that
+    the caller has not seen yet.
+    """
 
     manifest: ManifestFile
+    boot_id: bytes
     wal: WalFile
     segment: Memory
     sets: list[RunSet]
@@ -51,195 +68,358 @@ class Opened:
     next_number: int
     floor_ms: int
     damage: list[Damage]
+    losses: Losses
+    kept: list[LogRow] = field(default_factory=list)
+    tell: list[Damage] = field(default_factory=list)
     # The manifest was lost: the order of the sets is a guess, and some may be there twice.
     guessed: bool = False
+
+    def write_mark(self, directory: Directory, live: int) -> MarkFile:
+        """Lets everything that is there count as durable; so it is."""
+        manifest, wal = self.manifest.manifest, self.wal
+        end = End(wal.number, wal.position, wal.batch_count, self.next_id, live)
+        salt = wal.batches.header.salt
+        mark = Mark(manifest.queue_id, self.boot_id, manifest.generation, salt, end, end)
+        return MarkFile.create(directory, mark)
 
 
 def open_deadline_directory(filesystem: Filesystem, directory: Directory) -> Opened:
     """Recovers a directory that this process owns; creates what a new queue needs."""
     names = directory.names()
     refuse_foreign(directory, names)
-    manifest, guessed = _read_manifest(filesystem, directory, list_files(names))
-    _name_new_log(directory, names, wal_name(manifest.oldest_wal))
-    for name in names:
-        if is_temporary(name):
-            with contextlib.suppress(FileNotFoundError):
-                directory.unlink(name)
-    files = list_files(directory.names())
-    files = _remove_leftovers(directory, manifest, files)
-    recovery = Recovery(filesystem, directory, manifest, files)
+    recovery = Recovery(filesystem, directory)
     try:
-        opened = recovery.run()
-        opened.guessed = guessed
-        return opened
+        return recovery.run()
     except BaseException:
         recovery.close()
         raise
 
 
-def _read_manifest(
-    filesystem: Filesystem, directory: Directory, files: list[tuple[int, FileKind]]
-) -> tuple[Manifest, bool]:
-    """Gives the manifest; of a queue that has lost it, one that names all runs, and True."""
-    data = atomic.read_small(directory, NAME)
-    path = f"{directory.path}/{NAME}"
-    if data is not None:
-        try:
-            return decode_manifest(data, path), False
-        except Damaged as error:
-            _logger.warning("%s: %s; all runs that are there count", path, error.damage.reason)
-            quarantine.keep_bytes(directory, NAME, data)
-    rows = []
-    for number, group in groupby(files, itemgetter(0)):
-        kinds = frozenset(kind for _, kind in group if kind is not FileKind.WAL)
-        if kinds:
-            rows.append(SetRow(number, kinds))
-    return Manifest(filesystem.random_bytes(16), sets=tuple(rows)), bool(rows)
-
-
-def _name_new_log(directory: Directory, names: list[str], wal: str) -> None:
-    """Gives the log of a recovery its name, if that was all that was left to do."""
-    if wal + atomic.TEMPORARY in names and wal not in names:
-        directory.rename(wal + atomic.TEMPORARY, wal)
-        directory.sync()
-
-
-def _remove_leftovers(
-    directory: Directory, manifest: Manifest, files: list[tuple[int, FileKind]]
-) -> list[tuple[int, FileKind]]:
-    """Removes what does not count; gives what does."""
-    named = {(row.number, kind) for row in manifest.sets for kind in row.kinds}
-    kept = []
-    for number, kind in files:
-        wal = kind is FileKind.WAL
-        if number >= manifest.oldest_wal if wal else (number, kind) in named:
-            kept.append((number, kind))
-        else:
-            directory.unlink(file_name(number, kind))
-    return kept
-
-
 class Recovery:
     """One look at a directory, and what brings it into order."""
 
-    def __init__(
-        self,
-        filesystem: Filesystem,
-        directory: Directory,
-        manifest: Manifest,
-        files: list[tuple[int, FileKind]],
-    ) -> None:
+    def __init__(self, filesystem: Filesystem, directory: Directory) -> None:
         self._filesystem = filesystem
         self._directory = directory
-        self._manifest = manifest
-        self._wals = [number for number, kind in files if kind is FileKind.WAL]
-        highest = max([0, manifest.oldest_wal, *(number for number, _ in files)])
-        self._number = highest + 1
-        self._segment = Memory(self._number)
-        self._sets: list[RunSet] = []
+        self._boot_id = filesystem.boot_id()
+        data = read_manifest(directory)
+        self._picture = take_picture(directory, self._boot_id, data)
+        self._manifest = self._find_manifest(self._picture)
+        numbers = [number for number, _ in list_files(self._picture.names)]
+        logs = [log.number for log in self._picture.logs]
+        self._number = max([0, self._manifest.oldest_wal, *numbers, *logs]) + 1
         self._wal: WalFile | None = None
-        self._damage: list[Damage] = []
-        self._floor_ms = manifest.floor_ms
-        self._highest_id = 0
+        self._losses = Losses.load(directory)
+        self._tell: list[Damage] = []
 
     def run(self) -> Opened:
         """Brings the directory into order."""
-        for row in self._manifest.sets:
-            opened = open_set(self._directory, row)
-            self._sets.append(opened)
-            for kind in row.kinds - opened.files.keys():
-                self._keep_run(file_name(row.number, kind))
-            self._damage += opened.damage
-            for file in opened.files.values():
-                self._highest_id = max(self._highest_id, file.run.footer.max_id)
-        self._replay()
-        self._segment.show_all()
-        wal = self._wal = self._write_log()
-        next_id = max(self._manifest.next_id, self._highest_id + 1)
+        picture = self._picture
+        self._keep_odd_manifest()
+        self._clear_odd(atomic.RESERVE)
+        self._name_new_log()
+        self._remove_leftovers()
+        self._keep_torn()
+        kept, copied = self._choose()
+        for log in kept:
+            self._make_durable(log)
+        self._note_losses(copied)
+        next_id = self._next_id()
+        try:
+            self._wal = self._write_log(copied, kept, next_id)
+        except OSError as error:
+            if error.errno != errno.ENOSPC or not copied:
+                raise
+            # There is no room for a copy: everything stays where it is.
+            absent = [log for log in copied if log.trouble]
+            for log in copied:
+                if not log.trouble:
+                    self._make_durable(log)
+            kept = [*kept, *(log for log in copied if not log.trouble)]
+            copied = absent
+            self._wal = self._write_log(copied, kept, next_id)
+        wal = self._wal
+        rows = [self._row(log) for log in kept]
+        manifest = self._name_files(rows, wal, next_id)
+        self._put_aside(copied)
+        # What was in it is in the logs by now.
+        self._clear_odd(staging.NAME)
+        blank_staged(self._directory)
+        picture.segment.number = self._number
+        picture.segment.show_all()
+        return Opened(
+            manifest,
+            self._boot_id,
+            wal,
+            picture.segment,
+            picture.sets,
+            next_id,
+            self._number + 1,
+            picture.floor_ms,
+            picture.damage,
+            self._losses,
+            rows,
+            self._tell,
+            picture.guessed and bool(picture.sets),
+        )
+
+    def close(self) -> None:
+        """Closes what was opened."""
+        self._picture.close()
+        if self._wal is not None:
+            self._wal.file.close()
+
+    def _find_manifest(self, picture: Picture) -> Manifest:
+        manifest = picture.manifest
+        if picture.guessed and not any(manifest.queue_id):
+            manifest = replace(manifest, queue_id=self._filesystem.random_bytes(16))
+        return manifest
+
+    def _keep_odd_manifest(self) -> None:
+        """Keeps what is in the place of the manifest and is none of this queue."""
+        damage = self._picture.manifest_damage
+        if damage is None or NAME not in self._picture.names:
+            return
+        _logger.warning("%s: %s", damage.path, damage.reason)
+        try:
+            data = atomic.read_small(self._directory, NAME)
+        except (OSError, ForebayError):
+            # Something that a rename could not replace.
+            quarantine.keep_file(self._directory, NAME)
+            return
+        if data:
+            quarantine.keep_bytes(self._directory, NAME, data)
+
+    def _clear_odd(self, name: str) -> None:
+        """Keeps aside what is in the place of a file that can be made again, and cannot be used."""
+        try:
+            file = self._directory.open(name, write=True)
+            try:
+                file.pread(file.size(), 0)
+            finally:
+                file.close()
+        except FileNotFoundError:
+            return
+        except (OSError, ForebayError):
+            quarantine.keep_file(self._directory, name)
+            self._directory.sync()
+
+    def _name_new_log(self) -> None:
+        """Gives the log of a recovery its name, if that was all that was left to do."""
+        for log in self._picture.logs:
+            if log.name.endswith(atomic.TEMPORARY):
+                name = log.name.removesuffix(atomic.TEMPORARY)
+                self._directory.rename(log.name, name)
+                self._directory.sync()
+                log.name = name
+
+    def _remove_leftovers(self) -> None:
+        """Removes files that were just being written, and what does not count any more."""
+        logs = {log.name for log in self._picture.logs}
+        named = {file_name(row.number, kind) for row in self._manifest.sets for kind in row.kinds}
+        for name in self._directory.names():
+            if is_temporary(name):
+                _remove(self._directory, name)
+        for number, kind in list_files(self._directory.names()):
+            name = file_name(number, kind)
+            if name not in logs and name not in named:
+                _remove(self._directory, name)
+
+    def _keep_torn(self) -> None:
+        """Keeps the bytes of logs that do not verify, as far as there is room."""
+        data = {log.path: log for log in self._picture.logs}
+        for damage in [*self._picture.torn, *self._picture.damage]:
+            log = data.get(damage.path)
+            if log is None:
+                continue
+            kept = log.data[damage.position : damage.position + damage.length].rstrip(b"\0")
+            if not kept:
+                continue
+            try:
+                name = f"{log.name}-{damage.position}"
+                quarantine.keep_bytes(self._directory, name, kept)
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
+
+    def _choose(self) -> tuple[list[FoundLog], list[FoundLog]]:
+        """Says which logs stay where they are, and which are brought along."""
+        found = [log for log in self._picture.logs if log.header is not None and not log.gone]
+        absent = [log for log in found if log.trouble]
+        logs = [log for log in found if not log.trouble]
+        if len(logs) > _LOGS_MAX:
+            return [], [*logs, *absent]
+        at, size = len(logs), 0
+        while at > 0 and size + logs[at - 1].end <= _COPY_BYTES_MAX:
+            at -= 1
+            size += logs[at].end
+        # What was staged for a log that cannot be read is brought along in any case.
+        return logs[:at], [*logs[at:], *absent]
+
+    def _make_durable(self, log: FoundLog) -> None:
+        """Writes once more, where it is, what of a log may not be on the disk."""
+        mark, header = self._picture.mark, log.header
+        assert header is not None
+        if log.row is not None and log.row.end:
+            return
+        start = 0
+        if mark is not None and mark.durable.log == log.number:
+            start = mark.durable.position
+        if mark is not None and (mark.durable.log > log.number or mark.clean):
+            start = log.end
+        if start >= log.end:
+            return
+        file = self._directory.open(log.name, write=True)
+        try:
+            for first, stop in self._good_ranges(log, start):
+                for at in range(first, stop, _REWRITE_BYTES):
+                    write_all(file, log.data[at : min(at + _REWRITE_BYTES, stop)], at)
+            file.sync()
+        finally:
+            file.close()
+
+    def _good_ranges(self, log: FoundLog, start: int) -> Iterator[tuple[int, int]]:
+        """Yields where the bytes of a log are whole: what cannot be read must not be zeros."""
+        bad = sorted(
+            (damage.position, damage.position + damage.length)
+            for damage in self._picture.damage
+            if damage.path == log.path
+        )
+        for first, stop in [*bad, (log.end, log.end)]:
+            if start < min(first, log.end):
+                yield start, min(first, log.end)
+            start = max(start, stop)
+
+    def _note_losses(self, copied: list[FoundLog]) -> None:
+        """Puts on record what is lost, above all what leaves no trace in the files."""
+        staying = {log.path for log in self._picture.logs if log not in copied and log.header}
+        for damage in self._picture.damage:
+            if damage.count == 0:
+                _logger.warning("%s, byte %d: %s", damage.path, damage.position, damage.reason)
+                continue
+            run = any(lost.damage.path == damage.path for lost in self._picture.lost_runs)
+            gone = run or (damage.path.endswith(FileKind.WAL) and damage.path not in staying)
+            gone = gone or not damage.path.endswith((FileKind.WAL, ".run"))
+            _logger.error("%s, byte %d: %s", damage.path, damage.position, damage.reason)
+            if self._losses.note(damage, gone=gone):
+                self._tell.append(damage)
+        # Before the manifest no longer names what is lost.
+        self._losses.save()
+        while (lost := self._losses.next_pending()) is not None:
+            self._tell.append(lost)
+
+    def _next_id(self) -> int:
+        picture = self._picture
+        highest = picture.highest_id
+        for each in picture.sets:
+            for file in each.files.values():
+                highest = max(highest, file.run.footer.max_id)
+        next_id = max(self._manifest.next_id, highest + 1)
+        if picture.mark is not None:
+            next_id = max(next_id, picture.mark.durable.next_id, picture.mark.written.next_id)
+        return next_id
+
+    def _row(self, log: FoundLog) -> LogRow:
+        """Returns what the manifest says of a log that stays."""
+        if log.row is not None and log.row.end:
+            return log.row
+        assert log.header is not None
+        first_id = log.first_id or 0
+        ids = [
+            row[2] + 1
+            for part, stop in zip(log.parts, log.stops, strict=True)
+            if isinstance(part, list) and stop <= log.end
+            for row in part
+            if row[0] == FRESH
+        ]
+        end_id = max([first_id, *ids])
+        return LogRow(log.number, log.header.salt, log.end, first_id, end_id, log.copied or 0)
+
+    def _write_log(self, copied: list[FoundLog], kept: list[FoundLog], next_id: int) -> WalFile:
+        """Writes what some logs say into a new one; durable on return, under another name."""
+        queue_id = self._manifest.queue_id
+        memory = Memory(0)
+        for log in copied:
+            for part in log.read():
+                if isinstance(part, list):
+                    replay(memory, part)
+        for key in self._picture.revived:
+            memory.kill(*key)
+        wal = create_wal(
+            self._filesystem, self._directory, self._number, queue_id, atomic.TEMPORARY
+        )
+        try:
+            before = kept[-1] if kept else None
+            end = (0, 0) if before is None else (before.number, before.end)
+            wal.write_origin(Origin(*end, True, next_id, len(memory.sorted(ITEM))))
+            self._write_copies(wal, memory)
+            wal.file.sync()
+            self._directory.sync()
+        except BaseException:
+            wal.file.close()
+            with contextlib.suppress(OSError):
+                self._directory.unlink(wal_name(self._number) + atomic.TEMPORARY)
+            raise
+        return wal
+
+    def _write_copies(self, wal: WalFile, memory: Memory) -> None:
+        buffer = bytearray(_BATCH_BYTES)
+        row = 0
+        while row < memory.used:
+            needed = BATCH_BYTES + len(COPIED) + record_size(memory, row)
+            if needed > len(buffer):
+                buffer = bytearray(needed)
+            room = memoryview(buffer)[len(COPIED) :]
+            # A large record has a batch of its own: the next ones are small again.
+            row, size = put_records(memory, row, room, max(_BATCH_BYTES, needed) - len(COPIED))
+            room.release()
+            if size:
+                wal.write_copies(buffer, size)
+
+    def _name_files(self, rows: list[LogRow], wal: WalFile, next_id: int) -> ManifestFile:
+        """Lets the files count that are there now."""
         manifest = ManifestFile(self._directory, self._manifest)
+        mark = self._picture.mark
+        generation = max(self._manifest.generation, mark.generation if mark is not None else 0)
+        logs = (*rows, wal.row())
+        manifest.manifest = replace(manifest.manifest, generation=generation)
         manifest.change(
             lambda before: replace(
                 before,
                 next_id=next_id + IDS_AT_ONCE,
-                floor_ms=self._floor_ms,
-                oldest_wal=self._number,
-                sets=tuple(each.row() for each in self._sets),
+                floor_ms=self._picture.floor_ms,
+                oldest_wal=logs[0].number,
+                sets=tuple(each.row() for each in self._picture.sets if each.files),
+                logs=logs,
             )
         )
         name = wal_name(self._number)
         self._directory.rename(name + atomic.TEMPORARY, name)
         self._directory.sync()
-        for number in self._wals:
-            # One that could not be read at all is in quarantine.
-            with contextlib.suppress(FileNotFoundError):
-                self._directory.unlink(wal_name(number))
-        return Opened(
-            manifest,
-            wal,
-            self._segment,
-            self._sets,
-            next_id,
-            self._number + 1,
-            self._floor_ms,
-            self._damage,
-        )
+        return manifest
 
-    def close(self) -> None:
-        """Closes what was opened."""
-        for each in self._sets:
-            each.close()
-        if self._wal is not None:
-            self._wal.file.close()
-
-    def _replay(self) -> None:
-        """Reads the logs into memory; what of them does not verify is kept aside and noted."""
-        staged = read_staged(self._directory)
-        for log, part in read_logs(self._directory, map(wal_name, self._wals), staged):
-            if isinstance(part, Damage):
-                self._keep(log, part)
+    def _put_aside(self, copied: list[FoundLog]) -> None:
+        """Removes logs that were brought along, and keeps files that cannot be read."""
+        for log in self._picture.logs:
+            if log.trouble:
                 continue
-            replay(self._segment, part)
-            self._highest_id = max(self._highest_id, *(row[2] for row in part))
-            given_out = (row[1] for row in part if row[0] == DEQUEUED)
-            self._floor_ms = max(self._floor_ms, max(given_out, default=0))
+            if log in copied or log.gone or not log.data.strip(b"\0"):
+                _remove(self._directory, log.name)
+        lost = [log.name for log in self._picture.logs if log.header is None or log.trouble]
+        lost += [run.name for run in self._picture.lost_runs if run.there]
+        for name in lost:
+            with contextlib.suppress(FileNotFoundError):
+                quarantine.keep_file(self._directory, name)
+        for each in self._picture.sets:
+            each.lost.clear()
+        self._picture.sets[:] = [each for each in self._picture.sets if each.files]
 
-    def _keep(self, log: FoundLog, damage: Damage) -> None:
-        """Keeps bytes of a log that do not verify."""
-        end = damage.position + damage.length
-        kept = log.data[damage.position : end].rstrip(b"\0")
-        if kept:
-            quarantine.keep_bytes(self._directory, f"{log.name}-{damage.position}", kept)
-        if not damage.torn:
-            _logger.warning("%s, byte %d: %s", damage.path, damage.position, damage.reason)
-            self._damage.append(damage)
 
-    def _keep_run(self, name: str) -> None:
-        """Keeps a run that cannot be read at all: nothing names it from now on."""
-        path = f"{self._directory.path}/{name}"
-        try:
-            quarantine.keep_file(self._directory, name)
-        except FileNotFoundError:
-            self._damage.append(Damage(path, 0, 0, "the file is missing"))
-        else:
-            self._damage.append(Damage(path, 0, 0, "it cannot be read; kept in quarantine/"))
-
-    def _write_log(self) -> WalFile:
-        """Writes what the logs leave into a new one; durable on return, under another name."""
-        wal = create_wal(self._filesystem, self._directory, self._number, atomic.TEMPORARY)
-        try:
-            buffer = bytearray(_BATCH_BYTES)
-            row = 0
-            while row < self._segment.used:
-                needed = BATCH_BYTES + record_size(self._segment, row)
-                if needed > len(buffer):
-                    buffer = bytearray(needed)
-                row, size = put_records(self._segment, row, buffer, len(buffer))
-                if size:
-                    wal.write_records(buffer, size)
-            wal.file.sync()
-            self._directory.sync()
-            wal.durable = wal.position
-        except BaseException:
-            wal.file.close()
-            raise
-        return wal
+def _remove(directory: Directory, name: str) -> None:
+    """Removes a file; something else of that name is kept aside."""
+    try:
+        directory.unlink(name)
+    except FileNotFoundError:
+        return
+    except OSError:
+        quarantine.keep_file(directory, name)

@@ -7,26 +7,31 @@ that an item and its tombstone are met together, and gives out only what is aliv
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from forebay.errors import Damaged, ForebayError, NotAQueue
 from forebay.formats.deadline import BURIED_BIT, FileKind, Key, KeyTuple, file_name
-from forebay.formats.deadline_manifest import SetRow
+from forebay.formats.deadline_blocks import Identity
+from forebay.formats.deadline_manifest import SetCounts, SetRow
 from forebay.formats.deadline_rebuild import rebuild_run
 from forebay.formats.deadline_runs import Run
 from forebay.frames import Damage
 from forebay.kernels import deadline_block as blocks
 from forebay.kernels import deadline_view as kernel
 from forebay.kernels.deadline_view import Cursor, RunView
+from forebay.queues.deadline_bytes import SafeReader, is_of_the_file, open_file, reason_of
 from forebay.storage.filesystem import Directory, File
 
-_logger = logging.getLogger(__name__)
 BadBlocks = list[tuple[FileKind, Damage]]
 FIRST_BURIED = Key(BURIED_BIT, 0)
 # No key is above it.
 LAST_KEY = (1 << 48, 0)
+# What bad entries cost, where they do not cost items.
+_COSTS = {
+    FileKind.TOMBSTONE_RUN: "items that were taken away may come again",
+    FileKind.DEQUEUED_RUN: "how often items were given out may be too low",
+}
 # What is read at once: somebody may wait for the first of it.
 _AHEAD_BYTES = 128 << 10
 CURSOR_KINDS = {
@@ -46,13 +51,24 @@ class RunFile:
     size: int
 
 
+@dataclass(frozen=True, slots=True)
+class LostRun:
+    """A run of which nothing can be read; `there` says whether something has its name."""
+
+    name: str
+    kind: FileKind
+    damage: Damage
+    there: bool
+
+
 @dataclass(slots=True)
 class RunSet:
-    """The open files of a set."""
+    """The open files of a set, and those that cannot be read."""
 
     number: int
     files: dict[FileKind, RunFile] = field(default_factory=dict)
     low_water: KeyTuple = (0, 0)
+    lost: list[LostRun] = field(default_factory=list)
 
     @property
     def size(self) -> int:
@@ -70,8 +86,18 @@ class RunSet:
         return file.run.footer.count if file is not None else 0
 
     def row(self) -> SetRow:
-        """Gives what the manifest says of it."""
-        return SetRow(self.number, frozenset(self.files), Key(*self.low_water))
+        """Returns what the manifest says of it."""
+        counts = SetCounts(
+            self._footer_count(FileKind.PENDING_RUN, "pending_count"),
+            self._footer_count(FileKind.PENDING_RUN, "buried_count"),
+            self._footer_count(FileKind.TOMBSTONE_RUN, "count"),
+            self._footer_count(FileKind.DEQUEUED_RUN, "count"),
+        )
+        return SetRow(self.number, frozenset(self.files), Key(*self.low_water), counts)
+
+    def _footer_count(self, kind: FileKind, name: str) -> int:
+        file = self.files.get(kind)
+        return 0 if file is None else int(getattr(file.run.footer, name))
 
     def counts(self) -> tuple[int, int]:
         """Gives what it adds to the pending and to the buried items."""
@@ -100,36 +126,97 @@ class RunSet:
             file.file.close()
 
 
-def open_set(directory: Directory, row: SetRow) -> RunSet:
-    """Opens the files of a set; one that is lost is left out, and logged."""
+def open_set(directory: Directory, row: SetRow, queue_id: bytes | None = None) -> RunSet:
+    """Opens the files of a set; one of which nothing can be read is among `lost`.
+
+    With `queue_id` a run of another queue is refused. Errors that are not about the files, such as
+    too many that are open, are raised.
+    """
     opened = RunSet(row.number, {}, (row.low_water.deadline_ms, row.low_water.id))
-    for kind in sorted(row.kinds):
-        name = file_name(row.number, kind)
-        try:
-            opened.files[kind] = _open_run(directory, name, kind)
-        except (FileNotFoundError, ForebayError) as error:
-            _logger.error("%s/%s is lost: %s", directory.path, name, str(error))
+    try:
+        for kind in sorted(row.kinds):
+            name = file_name(row.number, kind)
+            expected = _expected(row, kind)
+            try:
+                identity = None
+                if queue_id is not None:
+                    identity = Identity(row.number, queue_id, kind[1])
+                opened.files[kind] = _open_run(directory, name, kind, expected, identity)
+            except (OSError, ForebayError) as error:
+                if not is_of_the_file(error):
+                    raise
+                path = f"{directory.path}/{name}"
+                size = error.damage.length if isinstance(error, Damaged) else 0
+                damage = Damage(path, 0, size, reason_of(error), count=expected)
+                there = not isinstance(error, FileNotFoundError)
+                opened.lost.append(LostRun(name, kind, damage, there))
+    except BaseException:
+        opened.close()
+        raise
     return opened
 
 
-def _open_run(directory: Directory, name: str, kind: FileKind) -> RunFile:
-    file = directory.open(name)
+def open_written(directory: Directory, row: SetRow, queue_id: bytes) -> RunSet:
+    """Opens the files of a set that was just written, or is about to be merged; all of them."""
+    opened = open_set(directory, row, queue_id)
+    if opened.lost:
+        opened.close()
+        raise Damaged(opened.lost[0].damage)
+    return opened
 
-    def read(position: int, size: int) -> bytes:
-        return file.pread(size, position)
 
-    path = f"{directory.path}/{name}"
+def cost_of(kind: FileKind, damage: Damage) -> Damage:
+    """Returns damage of a run with what it means for the items of the queue."""
+    if kind not in _COSTS:
+        return replace(damage, offset=None)
+    return replace(damage, reason=f"{damage.reason}; {_COSTS[kind]}", offset=None, count=0)
+
+
+def _expected(row: SetRow, kind: FileKind) -> int | None:
+    """Returns how many entries a file of a set has; None if the manifest does not say."""
+    counts = row.counts
+    if counts is None:
+        return None
+    if kind is FileKind.PENDING_RUN:
+        return counts.pending + counts.buried
+    return counts.tombstones if kind is FileKind.TOMBSTONE_RUN else counts.dequeued
+
+
+def open_run(
+    file: File, path: str, expected: int | None = None, identity: Identity | None = None
+) -> Run:
+    """Opens a run, by its blocks if need be; raises Damaged or NotAQueue.
+
+    `identity` is what it must be, if it says; `expected` how many entries it should have.
+    """
+    read = SafeReader(file)
+    size = file.size()
     try:
-        size = file.size()
-        try:
-            run = Run.open(read, size, path)
-        except (Damaged, NotAQueue):
-            run = rebuild_run(read, size, path)
-            _logger.warning("%s: read by its blocks: %s", path, run.damage)
+        run = Run.open(read, size, path, read.trouble)
+    except (Damaged, NotAQueue):
+        run = rebuild_run(read, size, path, expected=expected, trouble=read.trouble)
+    found = run.footer.identity
+    if identity is not None and found is not None and found != identity:
+        whose = "" if found.queue_id == identity.queue_id else " of another queue"
+        reason = f"the bytes are those of run {found.number}.{found.kind}{whose}"
+        raise Damaged(Damage(path, 0, size, reason, count=expected))
+    return run
+
+
+def _open_run(
+    directory: Directory,
+    name: str,
+    kind: FileKind,
+    expected: int | None,
+    identity: Identity | None,
+) -> RunFile:
+    file = open_file(directory, name)
+    try:
+        run = open_run(file, f"{directory.path}/{name}", expected, identity)
+        return RunFile(kind, run, file, file.size())
     except BaseException:
         file.close()
         raise
-    return RunFile(kind, run, file, size)
 
 
 class _Loader:
@@ -163,12 +250,7 @@ class _Loader:
         """Gives the bytes of the next block."""
         if self._row == self._stop:
             stop = run.rows_within(self._row, _AHEAD_BYTES)
-            try:
-                data = run.read(self._row, stop)
-            except OSError:
-                # Another block may be the bad one.
-                stop = self._row + 1
-                data = run.read(self._row, stop)
+            data = run.read(self._row, stop)
             self._data, self._position, self._stop = data, 0, stop
         return self._data[self._position : self._position + run.block_size(self._row)]
 

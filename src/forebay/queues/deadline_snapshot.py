@@ -9,21 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
-from forebay.errors import NotAQueue
 from forebay.formats.deadline import FileKind, KeyTuple, file_name, parse_file_name
-from forebay.formats.deadline_manifest import NAME, Manifest, decode_manifest
 from forebay.frames import Damage
-from forebay.queues.deadline_logs import read_logs
-from forebay.queues.deadline_names import list_files, wal_name
-from forebay.storage import atomic
-from forebay.storage.filesystem import Directory
-from forebay.storage.staging import Staged, read_staged
-
-# An owner that freezes or merges changes the files while they are listed: then it looks again.
-_LOOKS_MAX = 100
+from forebay.queues.deadline_picture import Picture, look
+from forebay.storage.filesystem import Directory, DiskFilesystem
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,19 +35,41 @@ class RunPart:
 
 @dataclass(frozen=True, slots=True)
 class LogPart:
-    """A log up to the last batch that counts, which may be in the staging buffer yet."""
+    """A log up to the last batch that counts, which may be in the staging buffer yet.
+
+    `header` is its header in hex, whatever is left of it in the file. Of one that is lost the size
+    is 0.
+    """
 
     name: str
     size: int
+    header: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LostPart:
+    """Damage that was found when the snapshot was taken; bad blocks are found when they are read.
+
+    `count` is how many items it costs, None if nobody can tell.
+    """
+
+    name: str
+    position: int
+    length: int
+    reason: str
+    count: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The files of a queue at one moment, the oldest first."""
+    """The files of a queue at one moment, the oldest first, and what is lost."""
 
     queue_id: str
     runs: tuple[RunPart, ...]
     logs: tuple[LogPart, ...]
+    lost: tuple[LostPart, ...] = ()
+    # Copies of items that only came back because their tombstones are lost.
+    hidden: tuple[KeyTuple, ...] = ()
 
     @property
     def id(self) -> str:
@@ -75,64 +88,42 @@ class Snapshot:
             RunPart(run["name"], run["size"], (run["low_water"][0], run["low_water"][1]))
             for run in plain["runs"]
         )
-        return cls(plain["queue_id"], tuple(runs), tuple(LogPart(**log) for log in plain["logs"]))
+        logs = tuple(LogPart(**log) for log in plain["logs"])
+        lost = tuple(LostPart(**each) for each in plain.get("lost", ()))
+        hidden = tuple((key[0], key[1]) for key in plain.get("hidden", ()))
+        return cls(plain["queue_id"], tuple(runs), logs, lost, hidden)
 
 
-def take_snapshot(directory: Directory) -> Snapshot:
-    """Looks at a queue; raises `NotAQueue`, or `Damaged` if its manifest is."""
-    for _ in range(_LOOKS_MAX):
-        # What leaves the staging buffer after this is in the logs that are listed later.
-        staged = read_staged(directory)
-        before = read_manifest(directory)
-        manifest = decode_manifest(before, f"{directory.path}/{NAME}")
-        runs = tuple(_list_runs(directory, manifest))
-        logs = _list_logs(directory, manifest, staged)
-        if logs is not None and read_manifest(directory) == before:
-            return Snapshot(manifest.queue_id.hex(), runs, logs)
-    raise NotAQueue(f"{directory.path}: its files change faster than they can be listed")
-
-
-def read_manifest(directory: Directory) -> bytes:
-    """Gives the bytes of the manifest; raises `NotAQueue` if there is none."""
-    data = atomic.read_small(directory, NAME)
-    if data is None:
-        raise NotAQueue(f"{directory.path} is no deadline queue: it has no manifest")
-    return data
-
-
-def _list_runs(directory: Directory, manifest: Manifest) -> Iterator[RunPart]:
-    for row in manifest.sets:
-        for kind in sorted(row.kinds):
-            name = file_name(row.number, kind)
-            low = (row.low_water.deadline_ms, row.low_water.id)
-            try:
-                file = directory.open(name)
-            except FileNotFoundError:
-                yield RunPart(name, -1)
-                continue
-            yield RunPart(name, file.size(), low if kind is FileKind.PENDING_RUN else (0, 0))
-            file.close()
-
-
-def _list_logs(
-    directory: Directory, manifest: Manifest, staged: Staged | None
-) -> tuple[LogPart, ...] | None:
-    """Gives the logs that hold something, up to what a power cut left of them; None: look again."""
-    names = directory.names()
-    wals = [
-        wal_name(number)
-        for number, kind in list_files(names)
-        if kind is FileKind.WAL and number >= manifest.oldest_wal
-    ]
-    oldest = wal_name(manifest.oldest_wal)
-    if oldest not in wals and oldest + atomic.TEMPORARY in names:
-        # A recovery was about to give it its name.
-        wals.insert(0, oldest + atomic.TEMPORARY)
-    sizes: dict[str, int] = {}
+def take_snapshot(directory: Directory, boot_id: bytes | None = None) -> Snapshot:
+    """Looks at a queue; raises `NotAQueue`."""
+    picture = look(directory, DiskFilesystem().boot_id() if boot_id is None else boot_id)
     try:
-        for log, part in read_logs(directory, wals, staged):
-            torn = isinstance(part, Damage) and part.torn
-            sizes[log.name] = part.position if torn else len(log.data)  # type: ignore[union-attr]
-    except FileNotFoundError:
-        return None
-    return tuple(LogPart(name, size) for name, size in sizes.items() if size)
+        return snapshot_of(picture)
+    finally:
+        picture.close()
+
+
+def snapshot_of(picture: Picture) -> Snapshot:
+    """Returns the snapshot that a picture is."""
+    runs = []
+    for each in picture.sets:
+        for kind, file in sorted(each.files.items()):
+            low = each.low_water if kind is FileKind.PENDING_RUN else (0, 0)
+            runs.append(RunPart(file_name(each.number, kind), file.size, low))
+        runs += [RunPart(lost.name, -1) for lost in each.lost]
+    lost = tuple(_lost(damage) for damage in picture.damage)
+    names = {each.name for each in lost}
+    logs = []
+    for log in picture.logs:
+        if log.header is not None and not log.gone:
+            size = min(log.end, len(log.data))
+            logs.append(LogPart(log.name, size, log.header.encode().hex()))
+        elif log.name in names:
+            logs.append(LogPart(log.name, 0))
+    hidden = tuple(picture.revived)
+    return Snapshot(picture.manifest.queue_id.hex(), tuple(runs), tuple(logs), lost, hidden)
+
+
+def _lost(damage: Damage) -> LostPart:
+    name = damage.path.rpartition("/")[2]
+    return LostPart(name, damage.position, damage.length, damage.reason, damage.count)

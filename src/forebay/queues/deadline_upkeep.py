@@ -15,19 +15,20 @@ from dataclasses import dataclass, replace
 
 from forebay.errors import Closed
 from forebay.formats.deadline import FileKind, Key, KeyTuple, file_name
-from forebay.formats.deadline_manifest import Manifest, SetRow
+from forebay.formats.deadline_manifest import LogRow, Manifest, SetRow
 from forebay.frames import Damage
 from forebay.kernels.deadline_memory import Memory
 from forebay.queues.deadline_journal import Journal, WalFile
 from forebay.queues.deadline_manifest import ManifestFile
 from forebay.queues.deadline_merging import SETS_MAX, are_half_dead, choose_merge
 from forebay.queues.deadline_names import wal_name
-from forebay.queues.deadline_runs import BadBlocks, RunSet, open_set
+from forebay.queues.deadline_runs import BadBlocks, RunSet, open_written
 from forebay.queues.deadline_state import State
 from forebay.queues.deadline_writing import SetWriter
 from forebay.queues.options import DeadlineOptions
 from forebay.queues.unbroken import unbroken
 from forebay.storage.filesystem import Directory, Filesystem
+from forebay.storage.losses import Losses
 
 # So many segments may be in memory before an enqueue waits for the freezing.
 _SEGMENTS_MAX = 2
@@ -49,7 +50,10 @@ class Upkeep:
         state: State,
         options: DeadlineOptions,
         next_number: int,
+        kept: list[LogRow],
+        losses: Losses,
     ) -> None:
+        """`kept` are logs of before whose content is in the present segment too."""
         self._filesystem = filesystem
         self._directory = directory
         self._journal = journal
@@ -57,6 +61,10 @@ class Upkeep:
         self._state = state
         self._options = options
         self._next_number = next_number
+        self._losses = losses
+        self._kept = kept
+        self._kept_number = journal.wal.number
+        journal.kept_bytes = sum(row.end for row in kept)
         # Held by who writes or removes files; who closes the queue waits for it.
         self.work = threading.RLock()
         # Logs that are being frozen, by number, and the runs that are written already.
@@ -84,7 +92,7 @@ class Upkeep:
         return (
             current.count >= self._options.segment_items
             or current.bytes >= self._options.segment_bytes
-            or self._journal.position >= 2 * self._options.segment_bytes
+            or self._journal.position + self._journal.kept_bytes >= 2 * self._options.segment_bytes
             or bool(self._state.frozen)
         )
 
@@ -164,7 +172,8 @@ class Upkeep:
         """Begins a new log and a new segment, if the present ones hold anything."""
         with self._journal.lock:
             self._journal.drain()
-        if self._journal.wal.batch_count == 0 and not self._state.current.count:
+        is_new = self._journal.wal.is_empty and not self._kept
+        if is_new and not self._state.current.count:
             return
         number = self._next_number
         self._next_number += 1
@@ -197,27 +206,36 @@ class Upkeep:
         """Writes the runs of a segment, has them read, and removes its log."""
         row = self._written.get(segment.number)
         if row is None:
-            row = self._writer(segment.number).freeze(segment)
+            row = self.writer(segment.number).freeze(segment)
             self._written[segment.number] = row
         following = min(
             number for number in (*self._wals, self._journal.wal.number) if number > segment.number
         )
         marks = self._marks[segment.number]
+        newer = [wal for wal in self._wals.values() if wal.number >= following]
+        logs = tuple(wal.row() for wal in (*newer, self._journal.wal))
 
         def change(manifest: Manifest) -> Manifest:
             marked = marks.apply(manifest)
             sets = marked.sets if _is_named(marked, row) else (*marked.sets, row)
-            return replace(marked, oldest_wal=following, sets=sets)
+            return replace(marked, oldest_wal=following, sets=sets, logs=logs)
 
         frozen = self._adopt(row, change)
         with self._journal.lock, _closing(frozen):
             self._read_frozen(segment, frozen)
         del self._written[segment.number], self._marks[segment.number]
         self._journal.retire(self._wals.pop(segment.number))
+        if segment.number == self._kept_number:
+            for log in self._kept:
+                with contextlib.suppress(FileNotFoundError):
+                    self._directory.unlink(wal_name(log.number))
+            self._kept = []
+            self._journal.kept_bytes = 0
 
     @unbroken
     def _read_frozen(self, segment: Memory, frozen: RunSet | None) -> None:
         self._state.settle(segment, frozen)
+        self._journal.note_manifest()
         self._journal.changes.announce()
 
     def _write_merged(
@@ -226,7 +244,15 @@ class Upkeep:
         number = self._next_number
         self._next_number += 1
         # Files of its own: those of the view are read by others meanwhile.
-        sources = [open_set(self._directory, each.row()) for each in chosen]
+        queue_id = self._manifest.manifest.queue_id
+        sources: list[RunSet] = []
+        try:
+            for each in chosen:
+                sources.append(open_written(self._directory, each.row(), queue_id))
+        except BaseException:
+            for source in sources:
+                source.close()
+            raise
         damage: BadBlocks = []
         # Whether it frees half of what is there.
         clears = full and are_half_dead(chosen)
@@ -246,13 +272,20 @@ class Upkeep:
 
         self.is_merging = True
         try:
-            row = self._writer(number).merge(sources, full=full, damage=damage, go_on=go_on)
+            row = self.writer(number).merge(sources, full=full, damage=damage, go_on=go_on)
         finally:
             self.is_merging = False
             for source in sources:
                 source.close()
-        self.damage += [each for _, each in damage]
+        with self._journal.lock:
+            found = [self._state.lost_in(kind, bad) for kind, bad in damage]
+        self.damage += found
         self._found_damage = bool(damage)
+        # Before the manifest no longer names the runs that they were in.
+        for lost in found:
+            if lost.count != 0:
+                self._losses.note(lost, gone=True)
+        self._losses.save()
         return row
 
     def _check_stopping(self) -> None:
@@ -288,11 +321,15 @@ class Upkeep:
         if self._found_damage:
             self._state.recount()
             self._found_damage = False
+            while (lost := self._losses.next_pending()) is not None:
+                self._state.tell([lost])
+        self._journal.note_manifest()
         self._journal.changes.announce()
 
     def _adopt(self, row: SetRow, change: Callable[[Manifest], Manifest]) -> RunSet | None:
         """Opens a set and has the manifest name it; None if it is empty."""
-        opened = open_set(self._directory, row) if row.kinds else None
+        queue_id = self._manifest.manifest.queue_id
+        opened = open_written(self._directory, row, queue_id) if row.kinds else None
         try:
             self._manifest.change(change)
         except BaseException:
@@ -301,8 +338,11 @@ class Upkeep:
             raise
         return opened
 
-    def _writer(self, number: int) -> SetWriter:
-        return SetWriter(self._filesystem, self._directory, number, self._options.compression)
+    def writer(self, number: int) -> SetWriter:
+        """Makes what writes the runs of a set."""
+        queue_id = self._manifest.manifest.queue_id
+        compression = self._options.compression
+        return SetWriter(self._filesystem, self._directory, number, compression, queue_id)
 
 
 @contextlib.contextmanager

@@ -171,6 +171,15 @@ class Verbs:
             self._manifest.reserve_ids(next_id + count + IDS_AT_ONCE)
         self._desk.ids_end = self._manifest.manifest.next_id
 
+    def forget_revived(self) -> None:
+        """Has the log say that copies are gone whose tombstones are lost."""
+        with self._journal.lock:
+            keys = list(self._state.revived)
+            if keys:
+                self._journal.check()
+                self._journal.append([Tombstone(Key(*key)) for key in keys])
+                self._state.revived.clear()
+
     @unbroken
     def _enqueue(self, values: list[bytes], wanted: Wanted) -> tuple[int, list[int]]:
         self._journal.check()
@@ -194,6 +203,7 @@ class Verbs:
         if self.always:
             self._show_when_durable(list(zip(deadlines, ids, strict=True)), end)
         else:
+            self._journal.note_written()
             self._journal.changes.announce()
         return end, ids
 
@@ -215,13 +225,14 @@ class Verbs:
                 deadlines = [item.deadline_ms for item in items]
                 ids, counts = zip(*(item.token for item in items), strict=True)
                 number = self._journal.next_batch
-                end = self._journal.append_bytes(
+                end = self._journal.append_taken(
                     batches.encode_dequeued(deadlines, list(ids), list(counts), now, number)
                 )
         except BaseException:
             desk.give_back(items)
             raise
         desk.mark(items, now)
+        self._journal.note_written()
         return end, items
 
     @unbroken
@@ -230,9 +241,10 @@ class Verbs:
         deadlines, ids = zip(*gone, strict=True)
         number = self._journal.next_batch
         data = self._journal.wal.batches.encode_tombstones(list(deadlines), list(ids), number)
-        end = self._journal.append_bytes(data)
+        end = self._journal.append_taken(data)
         for key in gone:
             self._desk.kill(*key)
+        self._journal.note_written()
         self._journal.changes.announce()
         return end
 
@@ -257,6 +269,7 @@ class Verbs:
             self._show_when_durable([key], end)
         else:
             self._state.current.show(*key)
+            self._journal.note_written()
             self._journal.changes.announce()
         return end
 
@@ -290,7 +303,7 @@ class Verbs:
         """Gives what runs and logs take. Lock held."""
         frozen = sum(segment.bytes for segment in self._state.frozen)
         sets = sum(each.size for each in self._state.view.sets)
-        return sets + frozen + self._journal.position
+        return sets + frozen + self._journal.position + self._journal.kept_bytes
 
     def _no_earlier(self, wanted_ms: int, now_ms: int) -> int:
         """Lets no deadline fall behind what was given out, unless the clock itself did."""
@@ -303,6 +316,6 @@ class Verbs:
 
 def _lost(id: int, dequeue_count: int) -> LeaseLost:
     return LeaseLost(
-        f"item {id}, given out for the {dequeue_count}. time, is no longer the caller's: "
+        f"item {id} with dequeue count {dequeue_count} is no longer the caller's: "
         "its lease has ended, or it is done with"
     )

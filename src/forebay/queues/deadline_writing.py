@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from forebay.formats.deadline import FileKind, file_name
-from forebay.formats.deadline_manifest import SetRow
+from forebay.formats.deadline_blocks import Identity
+from forebay.formats.deadline_manifest import SetCounts, SetRow
 from forebay.formats.deadline_run_encoder import RunEncoder
 from forebay.kernels.deadline_memory import ITEM, MARK, TOMBSTONE, Memory
 from forebay.kernels.deadline_stream import can_stream
@@ -36,12 +37,18 @@ class SetWriter:
     """The files of one set, as they are written. One thread may use it."""
 
     def __init__(
-        self, filesystem: Filesystem, directory: Directory, number: int, compression: str
+        self,
+        filesystem: Filesystem,
+        directory: Directory,
+        number: int,
+        compression: str,
+        queue_id: bytes,
     ) -> None:
         self._directory = directory
         self._number = number
         self._runs = [
-            _RunWriter(filesystem, directory, number, kind, compression) for kind in _KINDS
+            _RunWriter(filesystem, directory, number, kind, compression, queue_id)
+            for kind in _KINDS
         ]
 
     def freeze(self, segment: Memory) -> SetRow:
@@ -94,7 +101,9 @@ class SetWriter:
         kinds = frozenset(run.kind for run in self._runs if run.finish())
         if kinds:
             self._directory.sync()
-        return SetRow(self._number, kinds)
+        items, tombstones, dequeued = (run.encoder.counts for run in self._runs)
+        counts = SetCounts(items[0], items[2], sum(tombstones), sum(dequeued))
+        return SetRow(self._number, kinds, counts=counts)
 
     @contextlib.contextmanager
     def _whole(self) -> Iterator[None]:
@@ -117,6 +126,7 @@ class _RunWriter:
         number: int,
         kind: FileKind,
         compression: str,
+        queue_id: bytes,
     ) -> None:
         self.kind = kind
         # An index by id is for items only: nobody looks for the id of a tombstone.
@@ -124,6 +134,7 @@ class _RunWriter:
             filesystem.random_bytes(8),
             compression=compression,
             id_index=kind is FileKind.PENDING_RUN,
+            identity=Identity(number, queue_id, kind[1]),
         )
         self._directory = directory
         self._name = file_name(number, kind)

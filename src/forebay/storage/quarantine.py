@@ -55,10 +55,17 @@ def _free_name(directory: Directory, name: str, data: bytes | None) -> str:
     names = set(directory.names())
     number = 1
     free = name
-    while free in names and (data is None or read_small(directory, free) != data):
+    while free in names and (data is None or _content(directory, free) != data):
         number += 1
         free = f"{name}.{number}"
     return free
+
+
+def _content(directory: Directory, name: str) -> bytes | None:
+    try:
+        return read_small(directory, name)
+    except (OSError, NotAQueue):
+        return None
 
 
 def _open(queue: Directory) -> Directory:
