@@ -82,9 +82,11 @@ class LeaseLost(ForebayError):
 class Overtaken(ForebayError):
     """Records that a reader had not read are gone; a consumer gets it once and goes on."""
 
-    def __init__(self, name: str, lost: int) -> None:
+    def __init__(self, name: str, lost: int, *, exact: bool = True) -> None:
+        """`lost` is at least 1 where nobody knows how many, and `exact` is false."""
+        number = str(lost) if exact else f"at least {lost}"
         super().__init__(
-            f"{name}: {lost} unread records were trimmed or dropped meanwhile; "
+            f"{name}: {number} unread records were trimmed or dropped meanwhile; "
             "the next read goes on behind them"
         )
         self.lost = lost

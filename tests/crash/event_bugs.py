@@ -7,13 +7,13 @@ from typing import Any
 
 from forebay.formats.beats_state import State
 from forebay.queues import event_recovery, event_state
-from forebay.queues.deliveries import Deliveries, Delivery
+from forebay.queues.deliveries import Deliveries
 from forebay.queues.event_active import ActiveSegment
+from forebay.queues.event_mark import MarkWriter
 from forebay.queues.event_names import STATE_NAME
 from forebay.queues.event_room import Room
 from forebay.queues.event_writer import EventWriter
 from forebay.queues.places import Place
-from forebay.queues.publishing import Publisher
 from forebay.storage.commit import GroupCommit
 from forebay.storage.filesystem import write_all
 from forebay.storage.segments import SegmentWriter
@@ -42,12 +42,12 @@ def acknowledge_before_sync(patch: Patch) -> None:
 
 def mark_not_synced(patch: Patch) -> None:
     """In clear, what was acknowledged is then not known from what the disk held before."""
-    original = Publisher.publish
+    original = MarkWriter.publish
 
-    def publish(self: Publisher, *arguments: Any, **keywords: Any) -> None:
-        original(self, *arguments, **{**keywords, "sync": False})
+    def publish(self: MarkWriter, **changes: Any) -> None:
+        original(self, **{**changes, "sync": False})
 
-    patch.setattr(Publisher, "publish", publish)
+    patch.setattr(MarkWriter, "publish", publish)
 
 
 def frames_of_other_files_trusted(patch: Patch) -> None:
@@ -64,7 +64,7 @@ def state_written_in_place(patch: Patch) -> None:
 
     def save(self: event_state.StateFile, place: Place) -> None:
         state = State(place.segment, place.position if place.frame_index else 0, place.frame_index)
-        if state == self.saved:
+        if state.encode() == self._content:
             return
         try:
             file = self._directory.create(STATE_NAME)
@@ -76,32 +76,26 @@ def state_written_in_place(patch: Patch) -> None:
         file.sync()
         self._directory.sync()
         file.close()
-        self.saved = state
+        self._content = state.encode()
 
     patch.setattr(event_state.StateFile, "save", save)
 
 
 def place_of_the_last_acknowledgement(patch: Patch) -> None:
     """The place jumps over what is still handed out."""
-    original = Deliveries.acknowledge
-
-    def acknowledge(self: Deliveries, delivery: Delivery) -> None:
-        original(self, delivery)
-        self.place = max(self.place, delivery.end)
-
-    patch.setattr(Deliveries, "acknowledge", acknowledge)
+    patch.setattr(Deliveries, "reach", lambda self, delivery: [max(self.place, delivery.end)])
 
 
 def place_names_the_next_segment(patch: Patch) -> None:
-    original = Room._named_place
+    original = Room._named
 
-    def named(self: Room) -> Place | None:
-        place = original(self)
-        if place is not None and place.frame_index > 1:
-            return Place(place.segment + 1)
-        return place
+    def named(self: Room, place: Place) -> Place | None:
+        found = original(self, place)
+        if found is not None and found.frame_index > 1:
+            return Place(found.segment + 1)
+        return found
 
-    patch.setattr(Room, "_named_place", named)
+    patch.setattr(Room, "_named", named)
 
 
 def found_events_served_without_a_copy(patch: Patch) -> None:

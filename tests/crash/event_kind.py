@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from forebay.errors import ForebayError, NotAQueue
+from forebay.errors import Damaged, ForebayError, NotAQueue
 from forebay.formats.beats_events import Event, decode_event
 from forebay.formats.beats_versions import LAYOUTS, parse_segment_name
 from forebay.frames import Damage
@@ -46,7 +46,8 @@ class Model:
 
     `stored` are the puts that returned: those that failed may be there as well. `acked` are the
     acknowledgements that returned and that nothing before them held up, in their order; `tried` are
-    all that were begun.
+    all that were begun. `told` says that events were reported as damaged: the disk failed when they
+    were read.
     """
 
     put: set[int] = field(default_factory=set)
@@ -54,6 +55,7 @@ class Model:
     acked: list[int] = field(default_factory=list)
     tried: list[int] = field(default_factory=list)
     dropping: bool = False
+    told: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +154,11 @@ class EventWorkload:
         self.append(20)
 
     def _read(self, count: int) -> EventBatch:
-        batch = self.queue.read(count)
+        try:
+            batch = self.queue.read(count)
+        except Damaged as error:
+            self.model.told = error.damage.reason.startswith("cannot be read")
+            raise
         self.delivered.update({event.timestamp_ns: False for event in batch})
         return batch
 
@@ -267,7 +273,7 @@ def check_numbers(found: list[int], kept: list[Promise], model: Model, where: st
     if model.dropping:
         # The oldest may have been dropped, whole segments of them.
         missing = {number for number in missing if not found or number > found[0]}
-    if missing:
+    if missing and not model.told:
         raise Broken(f"{where}: events {sorted(missing)} were acknowledged and are missing")
     # What a power cut takes is a suffix: what was stored before an event that is there, is there.
     last = found[-1] if found else -1

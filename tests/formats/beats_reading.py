@@ -9,7 +9,14 @@ from forebay.formats.beats import Frames, SegmentEncoder
 from forebay.formats.beats_bytes import open_bytes
 from forebay.formats.beats_crypto import Key
 from forebay.formats.beats_recognition import recognise
-from forebay.formats.beats_versions import LAYOUTS, Dialect, Header, new_header
+from forebay.formats.beats_versions import (
+    COUNT_POSITION,
+    LAYOUTS,
+    Dialect,
+    Header,
+    encode_count,
+    new_header,
+)
 from forebay.frames import Damage
 from forebay.storage.filesystem import File
 from forebay.storage.segments import scan_segment
@@ -71,7 +78,6 @@ def write(name: str, events: list[bytes], batches: int = 1) -> bytes:
     for first in range(0, len(events), step):
         data += encoder.encode(events, first, min(step, len(events) - first))
     data += encoder.finish()
-    patch = encoder.count_patch()
-    if patch is not None:
-        data[patch[0] : patch[0] + len(patch[1])] = patch[1]
+    if header.layout.counted:
+        data[COUNT_POSITION : COUNT_POSITION + 4] = encode_count(encoder.count)
     return bytes(data)

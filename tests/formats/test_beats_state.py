@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.errors import Damaged, InvalidOption, UnsupportedVersion
+from forebay.errors import Damaged, InvalidOption
 from forebay.formats.beats_state import State, decode_state
 
 number = st.integers(0, 2**64 - 1)
@@ -41,8 +41,8 @@ def test_a_state_that_is_cut_is_torn(state: State) -> None:
         assert caught.value.damage.torn
 
 
-def test_a_newer_state_is_refused() -> None:
-    with pytest.raises(UnsupportedVersion, match="state version 2"):
+def test_a_state_of_a_version_that_is_not_is_damage() -> None:
+    with pytest.raises(Damaged, match="state version 2"):
         decode_state(struct.pack("<IQQQ", 2, 0, 0, 0), "state.dat")
 
 

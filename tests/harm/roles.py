@@ -24,7 +24,12 @@ _PATTERNS = {
         "bounds": "fifo-bounds",
         "ledger": "ledger",
     },
-    "events": {"segment": r".*\.seg", "mark": "mark", "state": r"state\.dat"},
+    "events": {
+        "segment": r".*\.seg",
+        "contents": "contents",
+        "mark": "mark",
+        "state": r"state\.dat",
+    },
     "deadline": {
         "run": r".*\.p\.run",
         "tombstones": r".*\.t\.run",

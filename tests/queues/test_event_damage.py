@@ -17,7 +17,6 @@ from tests.queues.event_helpers import (
     numbered,
     numbers_of,
     open_queue,
-    segment_names,
     state_of,
     take_all,
 )
@@ -128,13 +127,3 @@ def test_damage_stays_where_it_is_when_the_queue_goes_on(tmp_path: Path, version
     assert (tmp_path / "q" / "0.seg").read_bytes() == damaged
     assert found[-2:] == [4, 5]
     assert reader.damage
-
-
-def test_a_segment_that_was_removed_is_passed_over(tmp_path: Path) -> None:
-    with open_queue(tmp_path / "q", "v2") as queue:
-        queue.put_many(numbered(27))
-    (tmp_path / "q" / "1.seg").unlink()
-
-    with open_queue(tmp_path / "q", "v2") as queue:
-        assert take_all(queue) == [*range(9), *range(18, 27)]
-        assert segment_names(tmp_path / "q") == ["2.seg"]

@@ -7,8 +7,9 @@ import click
 from forebay.cli.arguments import json_option, key_option, path_argument, salvage_option
 from forebay.cli.event_copy import copy_events
 from forebay.cli.kinds import act, refuse_options
+from forebay.cli.output import say
 from forebay.cli.recover import check_target
-from forebay.formats.beats_versions import LAYOUTS
+from forebay.formats.beats_versions import LAYOUTS, LOSSY_IN_BEATS, lossy_warning
 
 _EVENT_VERSIONS = [name for name, row in LAYOUTS.items() if row.writable]
 # What the original deadline queue reads.
@@ -57,6 +58,8 @@ def command(
         if version == _DEADLINE_VERSION:
             raise click.UsageError("--to-version 1 is for a deadline queue; give v1 for Beats")
         check_target(path, target)
+        if version in LOSSY_IN_BEATS:
+            say(f"warning: {lossy_warning(version)}")
         return copy_events(
             path, target, key_file=key_file, version=version, salvage=salvage, as_json=as_json
         )

@@ -14,6 +14,7 @@ from forebay.errors import Damaged, UndecodableEvent
 from forebay.formats.beats_events import decode_event, encode_event
 from forebay.frames import Damage
 from forebay.queues.event_reader import Payloads, undecodable
+from forebay.queues.event_segments import is_harmless
 from forebay.queues.places import Place
 
 _BATCH_EVENTS = 1000
@@ -109,7 +110,7 @@ def _decodable(reader: EventReader, report: Copied, item: Payloads, place: Place
 
 
 def _meet(reader: EventReader, report: Copied, damage: Damage) -> None:
-    if not reader.salvage and is_loss(damage) and damage.length:
+    if not reader.salvage and not is_harmless(damage):
         raise Damaged(damage)
     report.damage.append(damage)
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from forebay import EventReader
 from forebay.cli import exits
-from forebay.cli.inspection import describe, is_loss
+from forebay.cli.inspection import describe
 from forebay.cli.output import say, write_bytes
 from forebay.cli.printing import Printer
 from forebay.errors import UndecodableEvent
 from forebay.formats.beats_text import TextDecoder
 from forebay.frames import Damage
 from forebay.queues.event_reader import Payloads, undecodable
+from forebay.queues.event_segments import is_harmless
 
 
 class EventPrinter:
@@ -25,8 +26,8 @@ class EventPrinter:
 
     def print_all(self, reader: EventReader, *, unread: bool) -> None:
         """Prints what a reader gives, up to the count; stops at damage unless asked to go on."""
-        if reader.state_damage is not None:
-            self._damage(reader.state_damage)
+        for damage in reader.side_damage:
+            say(f"note: {damage.path}: {damage.reason}; no event is lost by it")
         for item in reader.scan(unread=unread):
             if self._left == 0:
                 return
@@ -61,7 +62,7 @@ class EventPrinter:
     def _damage(self, damage: Damage) -> None:
         if self._salvage:
             self._printer.show(damage)
-        elif is_loss(damage) and damage.length:
+        elif not is_harmless(damage):
             self._printer.damage(damage)
         else:
             write_bytes(b"", flush=True)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from typing import Any
 
 from forebay import EventReader
 from forebay.cli import exits
-from forebay.cli.inspection import damage_fields, describe, is_loss, owner_of, total_lost
+from forebay.cli.inspection import damage_fields, describe, owner_of, total_lost
 from forebay.cli.losses import settle
 from forebay.cli.output import (
     plural,
@@ -21,9 +20,11 @@ from forebay.cli.output import (
 )
 from forebay.errors import UndecodableEvent, WrongKey
 from forebay.formats.beats_events import decode_event
+from forebay.formats.beats_versions import segment_name
 from forebay.frames import Damage
 from forebay.queues.event_names import OWN_DIRECTORIES, OWN_NAMES
 from forebay.queues.event_reader import undecodable
+from forebay.queues.event_segments import is_harmless
 from forebay.queues.places import Place
 from forebay.storage.atomic import TEMPORARY
 from forebay.storage.quarantine import count_kept
@@ -101,13 +102,15 @@ def check_events(path: str, key_file: str | None, accept: bool, as_json: bool) -
     with EventReader(path, key_file=key_file, salvage=True) as reader:
         facts = _segment_facts(reader, raise_wrong_key=True)
         damage = [item for segment in facts for item in segment.damage]
-        if reader.state_damage is not None:
-            damage.insert(0, reader.state_damage)
+        damage = [*reader.side_damage, *damage]
         state = _state(reader)
         foreign = _foreign(reader)
-    found = [item for item in damage if is_loss(item)]
+    found = [item for item in damage if not is_harmless(item)]
     lost, notes = settle(found, path, accept=accept)
-    damage = [*lost, *(item for item in damage if not is_loss(item))]
+    torn = [item for item in damage if item.torn]
+    # What costs nothing is told, and is no damage.
+    notes += [describe_note(item) for item in damage if is_harmless(item) and not item.torn]
+    damage = [*lost, *torn]
     summary: dict[str, Any] = {
         "records": sum(segment.events for segment in facts),
         "segments": len(facts),
@@ -144,7 +147,7 @@ def check_events(path: str, key_file: str | None, accept: bool, as_json: bool) -
 
 
 def _info(reader: EventReader) -> dict[str, Any]:
-    place = _place(reader)
+    place = reader.place()
     segments = _segment_facts(reader)
     kept_files, kept_bytes = count_kept(reader.directory)
     return {
@@ -162,18 +165,10 @@ def _info(reader: EventReader) -> dict[str, Any]:
             "position": place.position,
             "index": place.frame_index,
         },
-        "damage": sum(1 for item in segments for damage in item.damage if is_loss(damage)),
+        "damage": sum(1 for item in segments for found in item.damage if not is_harmless(found)),
         "quarantined_files": kept_files,
         "quarantined_bytes": kept_bytes,
     }
-
-
-def _place(reader: EventReader) -> Place:
-    try:
-        return reader.place()
-    except WrongKey:
-        state = reader.state
-        return Place(state.segment_id, state.byte_index) if state is not None else Place(0)
 
 
 def _state(reader: EventReader) -> str:
@@ -186,10 +181,10 @@ def _state(reader: EventReader) -> str:
 
 def _segment_facts(reader: EventReader, *, raise_wrong_key: bool = False) -> list[SegmentFacts]:
     facts = []
-    place = _place(reader)
-    for segment_id in reader.segments.bases:
-        name = reader.segments.names[segment_id]
-        segment = SegmentFacts(segment_id, name, os.path.getsize(f"{reader.path}/{name}"))
+    place = reader.place()
+    for segment_id in reader.numbers:
+        name = reader.segments.names.get(segment_id, segment_name(segment_id))
+        segment = SegmentFacts(segment_id, name, reader.size_of(name))
         try:
             _read_segment(reader, segment, place)
         except WrongKey as error:
@@ -215,13 +210,20 @@ def _read_segment(reader: EventReader, segment: SegmentFacts, place: Place) -> N
             segment.events += 1
             if Place(segment.id, item.positions[number], item.index + number) >= place:
                 segment.unread += 1
-    if segment.version is None:
+    if segment.id in reader.missing:
+        segment.trouble = segment.damage[0].reason
+    elif segment.version is None:
         opened = reader.open_segment(segment.id)
         if opened is not None and not isinstance(opened, Damage):
             segment.version, segment.count = opened.header.layout.name, opened.header.count
             opened.close()
         elif isinstance(opened, Damage):
             segment.trouble = opened.reason
+
+
+def describe_note(damage: Damage) -> str:
+    """Returns a line on what was met and costs nothing."""
+    return f"{damage.path}, byte {damage.position}: {damage.reason}; no event is lost by it"
 
 
 def _foreign(reader: EventReader) -> list[str]:

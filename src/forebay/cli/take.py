@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import time
 
 import click
 
-from forebay import EventBatch, EventQueue
+from forebay import EventQueue, EventReader
 from forebay.cli import exits
 from forebay.cli.arguments import (
     check_seconds,
@@ -15,13 +17,15 @@ from forebay.cli.arguments import (
     key_option,
     path_argument,
 )
+from forebay.cli.inspection import owner_of
 from forebay.cli.interrupts import Interrupted, Interrupts
 from forebay.cli.kinds import act, refuse_options
 from forebay.cli.output import write_bytes
-from forebay.errors import Empty
+from forebay.errors import Locked
 from forebay.formats.beats_text import event_text
 
 _BATCH_EVENTS = 1000
+_LOOK_SECONDS = 0.1
 
 
 @click.command("take")
@@ -86,14 +90,44 @@ def command(
 
 
 def _take(path: str, count: int, timeout: float | None, key_file: str | None, as_json: bool) -> int:
+    """Prints up to `count` events and acknowledges them; with a timeout it waits for the first.
+
+    It does not own the queue while it waits: nobody could put then.
+    """
+    deadline = time.monotonic() + (timeout or 0)
+    with Interrupts() as interrupts:
+        try:
+            while True:
+                interrupts.check()
+                late = time.monotonic() >= deadline
+                if late or _is_ready(path, key_file):
+                    with contextlib.nullcontext() if late else contextlib.suppress(Locked):
+                        if _take_all(path, count, key_file, interrupts, as_json):
+                            return exits.OK
+                if late:
+                    return exits.NOTHING
+                time.sleep(_LOOK_SECONDS)
+        except Interrupted as stop:
+            return stop.code
+
+
+def _is_ready(path: str, key_file: str | None) -> bool:
+    """Says whether there may be an event, and nobody owns the queue."""
+    if owner_of(path) is not None:
+        return False
+    with EventReader(path, key_file=key_file, salvage=True) as reader:
+        return any(True for _ in reader.scan(unread=True))
+
+
+def _take_all(
+    path: str, count: int, key_file: str | None, interrupts: Interrupts, as_json: bool
+) -> int:
+    """Takes up to `count` events in batches; returns how many there were."""
     taken = 0
-    with Interrupts() as interrupts, EventQueue(path, key_file=key_file) as queue:
+    with EventQueue(path, key_file=key_file) as queue:
         while taken < count:
-            try:
-                with interrupts.waiting():
-                    batch = _next(queue, min(_BATCH_EVENTS, count - taken), timeout, taken)
-            except Interrupted as stop:
-                return stop.code
+            interrupts.check()
+            batch = queue.read(min(_BATCH_EVENTS, count - taken))
             if not batch.events:
                 break
             head = '{"kind":"beats",' if as_json else "{"
@@ -102,11 +136,4 @@ def _take(path: str, count: int, timeout: float | None, key_file: str | None, as
             sys.stdout.flush()
             batch.ack()
             taken += len(batch)
-    return exits.OK if taken else exits.NOTHING
-
-
-def _next(queue: EventQueue, count: int, timeout: float | None, taken: int) -> EventBatch:
-    try:
-        return queue.read(count, timeout=timeout if not taken else None)
-    except Empty:
-        return EventBatch([], None, None)
+    return taken

@@ -18,7 +18,7 @@ from forebay.formats.beats_lz4 import (
     compressed_size_max,
     decompress_block,
 )
-from forebay.formats.beats_versions import COUNT_POSITION, Header, encode_count
+from forebay.formats.beats_versions import Header
 from forebay.kernels import beats as kernel
 from forebay.kernels.sizes import fit, measure
 
@@ -36,6 +36,9 @@ class Frames:
         self.header = header
         self.layout = header.layout
         self._in_blocks = header.layout.compression == "block"
+        # Of the last `find`: whether it gave up, and whether the index that it gave is exact.
+        self.gave_up = False
+        self.exact = True
 
     def scan(
         self, data: bytes, position: int, index: int, limit: int, times: list[int] | None
@@ -57,14 +60,17 @@ class Frames:
         The index is exact if the sizes of the bad frames lead there. Otherwise nothing tells how
         many were lost, and it is one more than `index`: at least one was.
         """
+        self.gave_up = False
         if limit <= index:
             return None
         found = kernel.find(data, position)
         while found >= 0 and not self.scan(data, found, 0, 1, None)[0]:
             found = kernel.find(data, found + 1)
         if found < 0:
+            self.gave_up = found == kernel.GAVE_UP
             return None
         passed = kernel.hop(data, position, found)
+        self.exact = passed >= 0
         return found, min(index + (passed if passed >= 0 else 1), limit)
 
     def _decompress(self, values: list[bytes], position: int, stop: int) -> tuple[list[bytes], int]:
@@ -139,10 +145,6 @@ class SegmentEncoder:
     def finish(self) -> bytes:
         """Gives what ends the segment, if its version has an end."""
         return self._encrypt(self._stream.finish()) if self._stream is not None else b""
-
-    def count_patch(self) -> tuple[int, bytes] | None:
-        """Gives where the number of frames is written when the segment is closed, and its bytes."""
-        return (COUNT_POSITION, encode_count(self.count)) if self.header.layout.counted else None
 
     def _encrypt(self, data: bytes) -> bytes:
         if self._keystream is None:

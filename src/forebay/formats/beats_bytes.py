@@ -52,7 +52,12 @@ class RawBytes(Protocol):
 
 
 class LogicalBytes(RawBytes, Protocol):
-    """The same, of the logical bytes."""
+    """The same, of the logical bytes.
+
+    `gave_up` says that a search for the next block was ended before it had seen everything.
+    """
+
+    gave_up: bool
 
     def file_position(self, position: int) -> int:
         """Gives where in the file a logical position lies: for messages."""
@@ -79,6 +84,8 @@ def open_bytes(raw: RawBytes, header: Header, key: Key | None, path: str) -> Log
 class PlainBytes:
     """The bytes as they lie in the file."""
 
+    gave_up = False
+
     def __init__(self, raw: RawBytes) -> None:
         self.pread = raw.pread
         self.size = raw.size
@@ -93,6 +100,8 @@ class PlainBytes:
 
 class DecryptedBytes:
     """The bytes of an encrypted segment, in clear and without the vector."""
+
+    gave_up = False
 
     def __init__(self, raw: RawBytes, keystream: Keystream, header_bytes: int) -> None:
         self._raw = raw
@@ -127,6 +136,7 @@ class StreamBytes:
     """
 
     def __init__(self, source: LogicalBytes, start: int, path: str) -> None:
+        self.gave_up = False
         self._source = source
         self._path = path
         self._source_size = source.size()
@@ -236,7 +246,10 @@ class StreamBytes:
             found = self._find_block_with_frame(data)
             if found >= 0:
                 return position + found
-            if len(data) < _SEARCH_BYTES or self._search_left <= 0:
+            if self._search_left <= 0:
+                self.gave_up = True
+                break
+            if len(data) < _SEARCH_BYTES:
                 break
             # A block that is cut by the end of this part is whole in the next one.
             position += _SEARCH_BYTES - BLOCK_BYTES_MAX - _HEAD_BYTES

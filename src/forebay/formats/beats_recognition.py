@@ -16,7 +16,7 @@ from forebay.errors import Damaged, UnsupportedVersion, WrongKey
 from forebay.formats.beats import FRAME_BYTES, Frames
 from forebay.formats.beats_bytes import LogicalBytes, RawBytes, open_bytes
 from forebay.formats.beats_crypto import IV_BYTES, Key
-from forebay.formats.beats_lz4 import DESCRIPTOR, MAGIC
+from forebay.formats.beats_lz4 import DESCRIPTOR, EVENT_BYTES_MAX, MAGIC
 from forebay.formats.beats_versions import (
     HEADER_BYTES_MAX,
     LAYOUTS,
@@ -32,20 +32,27 @@ from forebay.formats.beats_versions import (
 from forebay.frames import Damage
 from forebay.kernels.cbor_check import check
 
+# The reason of a damage that a file of zeros is.
+ZEROS = "nothing but zeros"
 _FIRST_BYTES = 4096
-_SEARCH_BYTES = 1 << 20
+# How much of a segment is searched for a frame, in turn: the first event may be damaged, and have
+# tens of megabytes.
+_SEARCH_BYTES = (1 << 20, 16 << 20, 2 * EVENT_BYTES_MAX)
 # How Beats and Forebay begin every CBOR event, and where it shows below each compression. With a
 # wrong key it does not, so it tells a damaged segment from one that was opened with a wrong key.
 _EVENT_START = b"\xa4\x69timestamp"
 _SIGN_BYTES = 48
+# A raw LZ4 block of literals tells their number first, in a byte for each 255.
+_LENGTH_BYTES_MAX = EVENT_BYTES_MAX // 255 + 1
 
 
 def recognise(
     raw: RawBytes, path: str, *, key: Key | None = None, dialect: Dialect | None = None
 ) -> Header:
-    """Gives the header of a segment. `dialect` says which version 2 it is, where that is known.
+    """Returns the header of a segment. `dialect` says which version 2 it is, where that is known.
 
-    Raises Damaged (torn) where the file ends within its header, UnsupportedVersion, or WrongKey.
+    Raises Damaged (torn) where the file ends within its header, Damaged where it is zeros or
+    nothing, UnsupportedVersion, or WrongKey.
     """
     data = raw.pread(HEADER_BYTES_MAX, 0)
     if len(data) < 4:
@@ -69,6 +76,8 @@ def recognise(
         (_Evidence(path, key, _first_event, bool), claimed),
         (_Evidence(path, key, _find_event, bool), claimed),
         (_Evidence(path, key, _first_event, bool), _mended_vectors(claimed if framed else [])),
+        # Where the whole start is gone, frames further on still tell that they are frames.
+        (_Evidence(path, None, _find_event, _looks_like_event), _header_in_clear(data, dialect)),
     )
     for evidence, headers in tries:
         header = evidence.first(raw, headers)
@@ -108,6 +117,19 @@ def _headers(rows: Iterable[Layout], data: bytes) -> list[Header]:
     return [header for header in headers if header is not None]
 
 
+def _header_in_clear(data: bytes, dialect: Dialect | None) -> list[Header]:
+    """Returns the header to read frames under whose own header is gone.
+
+    The rows in clear differ in where the first frame lies, and that one is gone too.
+    """
+    header = decode_header_as(LAYOUTS["v2"], data)
+    return (
+        []
+        if header is None or dialect == "seed"
+        else [replace(header, count=0, options=0, repaired=True)]
+    )
+
+
 def _mended_vectors(headers: list[Header]) -> Iterator[Header]:
     """Yields encrypted headers with one bit of the vector flipped.
 
@@ -138,9 +160,16 @@ def _first_event(content: LogicalBytes, header: Header) -> bytes | None:
 
 def _find_event(content: LogicalBytes, header: Header) -> bytes | None:
     frames = Frames(header)
-    data = content.pread(_SEARCH_BYTES, header.layout.header_bytes)
-    found = frames.find(data, 0, 0, 2**62)
-    return frames.scan(data, found[0], 0, 1, None)[0][0] if found is not None else None
+    searched = 0
+    for size in _SEARCH_BYTES:
+        data = content.pread(size, header.layout.header_bytes)
+        if len(data) <= searched:
+            break
+        found = frames.find(data, 0, 0, 2**62)
+        if found is not None:
+            return frames.scan(data, found[0], 0, 1, None)[0][0]
+        searched = len(data)
+    return None
 
 
 def _refuse_protobuf(header: Header, event: bytes, path: str) -> None:
@@ -161,6 +190,9 @@ def _without_evidence(
 ) -> Header:
     """Decides by the words alone: there is no event to be had, or not with this key."""
     version, options = (*words_of(data, 3), 0, 0)[0:3:2]
+    if raw.size() > LAYOUTS["v0"].header_bytes and not any(data):
+        # What a file system leaves of a file that it lost; a version 0 segment has frames here.
+        raise Damaged(Damage(path, 0, raw.size(), ZEROS))
     if not claimed_layouts(data, None):
         raise UnsupportedVersion(f"{path}: Beats version {version}; this program reads 0 to 3")
     if not claimed:
@@ -183,7 +215,12 @@ def _has_sign(raw: RawBytes, header: Header, key: Key, path: str) -> bool:
     """Says whether a key makes sense of the first bytes, although no frame verifies."""
     if header.layout.compression == "stream":
         return _has_stream(raw, header, key, path)
-    return _EVENT_START in _start_of_body(raw, header, key, path)
+    start = _start_of_body(raw, header, key, path)
+    if header.layout.compression == "block" and start[5:21] == b"\xff" * 16:
+        # Past the size of the frame there are only bytes of a length: a long run of literals.
+        start = _start_of_body(raw, header, key, path, _LENGTH_BYTES_MAX + _SIGN_BYTES)
+        start = start[5:].lstrip(b"\xff")[: 2 * len(_EVENT_START)]
+    return _EVENT_START in start
 
 
 def _has_stream(raw: RawBytes, header: Header, key: Key | None, path: str) -> bool:
@@ -192,11 +229,13 @@ def _has_stream(raw: RawBytes, header: Header, key: Key | None, path: str) -> bo
     return start.startswith(MAGIC) or start[len(MAGIC) :].startswith(DESCRIPTOR[len(MAGIC) :])
 
 
-def _start_of_body(raw: RawBytes, header: Header, key: Key | None, path: str) -> bytes:
-    """Gives the first bytes behind header and vector, decrypted and not decompressed."""
+def _start_of_body(
+    raw: RawBytes, header: Header, key: Key | None, path: str, size: int = _SIGN_BYTES
+) -> bytes:
+    """Returns the first bytes past header and vector, decrypted and not decompressed."""
     layout = replace(header.layout, compression="none")
     content = open_bytes(raw, replace(header, layout=layout), key, path)
-    return content.pread(_SIGN_BYTES, layout.header_bytes)
+    return content.pread(size, layout.header_bytes)
 
 
 def _wrong_key(path: str, header: Header, key: Key | None) -> WrongKey:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from forebay.errors import Damaged, InvalidOption, UnsupportedVersion
+from forebay.errors import Damaged, InvalidOption
 from forebay.frames import Damage
 
 # Version 0:  version 4 | segment id 8 | bytes behind the header 8
@@ -65,13 +65,14 @@ class State:
 def decode_state(data: bytes, path: str) -> State | None:
     """Reads `state.dat`; None if it is empty, as Beats leaves it before the first acknowledgement.
 
-    Bytes behind the state are ignored, as Beats ignores them.
+    Bytes behind the state are ignored, as Beats ignores them. Raises Damaged if it is cut off, or
+    of a version that nobody writes: a flipped bit. Beats starts at the oldest segment then.
     """
     if not data:
         return None
     version = int.from_bytes(data[:4], "little")
     if len(data) >= 4 and version not in (0, 1):
-        raise UnsupportedVersion(f"{path}: state version {version}; this program reads 0 and 1")
+        raise Damaged(Damage(path, 0, len(data), f"state version {version}; 0 and 1 are known"))
     layout = _STATE_1 if version == 1 else _STATE_0
     if len(data) < layout.size:
         reason = f"the file ends within the state: {len(data)} of {layout.size} bytes"

@@ -24,7 +24,6 @@ Compression = Literal["none", "block", "stream"]
 # In the encrypted ones the initialization vector follows, 16 bytes.
 _WORD = struct.Struct("<I")
 COUNT_POSITION = 4
-_OPTIONS_POSITION = 8
 
 # The options word of the released version 2. Beats ignores the bits that it does not know.
 OPTION_ENCRYPTION = 0x1
@@ -71,17 +70,20 @@ class Layout:
 
 
 _ROWS = (
+    # Only read: Beats 7.10 to 7.13 wrote JSON, which has no word for what an event may hold here.
     Layout("v0", 0, 1),
     Layout("v1", 1, 2, writable=True),
     Layout("v2", 2, 3, "released", 0, writable=True),
     Layout("v2-lz4", 2, 3, "released", 2, compression="stream", writable=True),
-    Layout("v2-aes", 2, 3, "released", 1, encrypted=True),
-    Layout("v2-aes-lz4", 2, 3, "released", 3, encrypted=True, compression="stream"),
+    Layout("v2-aes", 2, 3, "released", 1, encrypted=True, writable=True),
+    Layout("v2-aes-lz4", 2, 3, "released", 3, encrypted=True, compression="stream", writable=True),
     Layout("v2-seed", 2, 1, "seed", encrypted=True, writable=True),
     Layout("v3-seed", 3, 1, "seed", encrypted=True, compression="block", writable=True),
-    Layout("v3-seed-stream", 3, 1, "seed", encrypted=True, compression="stream"),
+    Layout("v3-seed-stream", 3, 1, "seed", encrypted=True, compression="stream", writable=True),
 )
 LAYOUTS = {row.name: row for row in _ROWS}
+# What is lost by the faults of every Beat that reads them: to be said where they are chosen.
+LOSSY_IN_BEATS = ("v2-lz4", "v2-aes-lz4")
 HEADER_BYTES_MAX = max(row.body_position for row in _ROWS)
 assert HEADER_BYTES_MAX == 28
 
@@ -121,6 +123,15 @@ def new_header(name: str, iv: bytes = b"") -> Header:
         known = ", ".join(row.name for row in _ROWS if row.writable)
         raise InvalidOption(f"version {name!r} cannot be written; these can: {known}")
     return Header(layout, options=layout.options, iv=iv)
+
+
+def lossy_warning(name: str) -> str:
+    """Returns what somebody should know who chooses a version that Beats itself loses."""
+    return (
+        f"{name}: a released Beat reads only a part of the events of compressed segments when it "
+        "starts again, and none after a crash, by faults of its own; for a queue that goes back "
+        f"to a Beat choose {'v2' if name == 'v2-lz4' else 'v2-aes'}"
+    )
 
 
 def encode_count(count: int) -> bytes:

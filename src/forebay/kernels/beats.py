@@ -30,6 +30,7 @@ else:
 
 COMPILED = cython.compiled
 FRAME_BYTES = 12
+GAVE_UP = -2
 _FRAME = cython.declare(cython.Py_ssize_t, 12)
 _SUMMED_MIN = cython.declare(cython.Py_ssize_t, 64 << 20)
 _SUMMED_RATIO = cython.declare(cython.Py_ssize_t, 16)
@@ -102,11 +103,11 @@ def scan(buffer: object, position: cython.Py_ssize_t, limit: cython.Py_ssize_t) 
 
 
 def find(buffer: object, position: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """Searches byte by byte for the next frame that verifies; gives its position or -1.
+    """Searches byte by byte for the next frame that verifies; returns its position or -1.
 
     The two sizes are compared before anything is summed, so rubbish costs no sum over megabytes.
     Bytes that were made to pass that at every place must not hold up the search: it ends when it
-    has summed a multiple of what it was given.
+    has summed a multiple of what it was given, and returns `GAVE_UP`: good frames may follow.
     """
     data: cython.const[cython.uchar][::1] = memoryview(buffer)
     end: cython.Py_ssize_t = len(data)
@@ -119,7 +120,7 @@ def find(buffer: object, position: cython.Py_ssize_t) -> cython.Py_ssize_t:
                 return position
             left -= size
         position += 1
-    return -1
+    return -1 if left > 0 else -2
 
 
 def hop(

@@ -3,6 +3,7 @@ from typing import Final
 Buffer = bytes | bytearray | memoryview
 COMPILED: bool
 FRAME_BYTES: Final = 12
+GAVE_UP: Final = -2
 
 def encode(values: list[bytes], first: int, count: int, buffer: bytearray | memoryview) -> int: ...
 def scan(buffer: Buffer, position: int, limit: int) -> tuple[list[bytes], int]: ...

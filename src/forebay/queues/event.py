@@ -7,6 +7,7 @@ of its parts runs when. `event_writer.py` owns what is put, `event_reading.py` w
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -14,16 +15,22 @@ from typing import Any
 from forebay.clock import Clock, SystemClock
 from forebay.errors import (
     Closed,
-    Damaged,
     Empty,
+    ForebayError,
     InvalidEvent,
     InvalidOption,
     RecordTooLarge,
+    UnsupportedVersion,
 )
 from forebay.formats.beats import FRAME_BYTES
 from forebay.formats.beats_events import Event, encode_event
 from forebay.formats.beats_lz4 import compressed_size_max
-from forebay.formats.beats_versions import HEADER_BYTES_MAX, LAYOUTS
+from forebay.formats.beats_versions import (
+    HEADER_BYTES_MAX,
+    LAYOUTS,
+    LOSSY_IN_BEATS,
+    lossy_warning,
+)
 from forebay.queues.beat_lock import BeatLocks
 from forebay.queues.deliveries import Deliveries
 from forebay.queues.event_batch import EventBatch
@@ -40,6 +47,7 @@ from forebay.storage.atomic import keep_reserve
 from forebay.storage.filesystem import DiskFilesystem, Filesystem
 from forebay.storage.quarantine import count_kept
 
+_logger = logging.getLogger(__name__)
 _EVENT_KEYS = ("timestamp_ns", "flags", "meta", "fields")
 # What a stream adds to a write at most: its start, its end, and the head of a block.
 _STREAM_BYTES = 32
@@ -79,6 +87,8 @@ class EventQueue(Handle):
             raise
         self._maintenance = EventMaintenance(self, self._writer, self.options, self._clock)
         self._own()
+        if self.options.layout_name in LOSSY_IN_BEATS:
+            _logger.warning("%s", lossy_warning(self.options.layout_name))
 
     def put(self, event: Event | Mapping[str, Any]) -> None:
         """Puts an event; a map has some of `timestamp_ns`, `flags`, `meta` and `fields`.
@@ -100,8 +110,14 @@ class EventQueue(Handle):
 
     def put_encoded(self, payloads: list[bytes]) -> None:
         """Puts events that `encode_event` has made; the same promise as `put_many`."""
+        if not LAYOUTS[self.version].writable:
+            raise UnsupportedVersion(self._why_not_writable())
         for pieces, size in self._pieces(payloads):
-            self._writer.put(pieces, size, self._room.make_room)
+            try:
+                self._writer.put(pieces, size, self._room.make_room)
+            finally:
+                if self._room.messages:
+                    self._reading.log()
             self._maintenance.notice()
         if not payloads:
             self._check()
@@ -152,10 +168,12 @@ class EventQueue(Handle):
                     "position": place.position,
                     "index": place.frame_index,
                 },
+                "unread": self._unread(),
                 "outstanding": self._deliveries.outstanding,
                 "syncs": self._writer.commit.syncs,
                 "dropped_events": self._room.dropped_events,
                 "damage": len(self._reading.damage),
+                "losses": self._losses.unaccepted,
                 "quarantined_files": kept_files,
                 "quarantined_bytes": kept_bytes,
             }
@@ -189,55 +207,106 @@ class EventQueue(Handle):
 
     def _build(self, opened: Opened) -> None:
         """Makes the parts of the queue for a directory that is in order."""
+        self._access = opened.access
+        self._losses = opened.losses
+        missing: set[int] = set()
         try:
-            keep_reserve(self._directory)
+            with contextlib.suppress(OSError):
+                keep_reserve(self._directory)
             self.version = self.options.layout_name or self._found_version(opened)
             for segment_id, name in opened.segments.names.items():
-                file = self._directory.open(name)
-                opened.segments.sizes[segment_id] = file.size()
-                file.close()
+                size = self._size_of(name)
+                opened.segments.sizes[segment_id] = size or 0
+                if size is None:
+                    missing.add(segment_id)
         except BaseException:
-            opened.tail_file.close()
+            opened.contents.close()
+            opened.marks.close()
             raise
         self._writer = EventWriter(
             self._filesystem,
             self._directory,
             opened.segments,
-            opened.tail_file,
-            opened.tail,
+            missing,
+            opened.contents,
+            opened.marks,
             options=self.options,
             layout_name=self.version,
             key=self._access.key,
             clock=self._clock,
         )
         self._deliveries = Deliveries(opened.place)
+        if self.version == "v0":
+            opened.state.oldest_header_bytes = LAYOUTS["v0"].header_bytes
         self._room = Room(
             self._directory,
             self._writer,
             self._deliveries,
             opened.state,
+            self._losses,
             self._access,
             self.options,
         )
         self._reading = Reading(
-            self._directory, self._writer, self._deliveries, self._room, self._access
+            self._directory, self._writer, self._deliveries, self._room, self._losses, self._access
         )
         self._reading.damage += opened.damage
+        for damage in opened.damage:
+            _logger.warning("%s, byte %d: %s", damage.path, damage.position, damage.reason)
         self.changes = self._writer.changes
 
+    def _size_of(self, name: str) -> int | None:
+        """Returns how large a segment is; 0 if it cannot be opened, None if it is missing."""
+        try:
+            file = self._directory.open(name)
+        except FileNotFoundError:
+            return None
+        except (OSError, ForebayError):
+            return 0
+        try:
+            return file.size()
+        finally:
+            file.close()
+
     def _found_version(self, opened: Opened) -> str:
-        """The version of the newest segment, if it can be written; else the default."""
+        """The version of the newest segment that can be read: its Beat reads that one, too."""
         default = "v2" if self._access.key is None else "v3-seed"
-        if not opened.segments.bases:
-            return default
-        segment_id = opened.segments.bases[-1]
-        name = opened.segments.names[segment_id]
-        with contextlib.suppress(Damaged):
-            segment = EventSegment(self._directory, segment_id, name, self._access, None)
-            segment.close()
-            if segment.header.layout.writable:
+        for segment_id in reversed(opened.segments.bases):
+            name = opened.segments.names[segment_id]
+            with contextlib.suppress(ForebayError, FileNotFoundError):
+                segment = EventSegment(self._directory, segment_id, name, self._access, None)
+                segment.close()
                 return segment.header.layout.name
+        if opened.is_of_beats and self._access.key is not None:
+            # No released Beat reads the seed's versions: it would write over them.
+            return "v2-aes"
         return default
+
+    def _why_not_writable(self) -> str:
+        return (
+            f"{self.path} holds segments of version {self.version}, which this program only reads; "
+            "Beats 7.10 to 7.13, which wrote them, read no other. Read and acknowledge what is "
+            'there, copy it with "forebay convert", or give version= to go on in another one'
+        )
+
+    def _unread(self) -> int | None:
+        """Returns how many events are not done with; None if nobody has counted them all.
+
+        Lock held.
+        """
+        place = self._deliveries.place
+        total = self._writer.active_events
+        for segment_id in self._writer.segments.bases:
+            held = self._access.held.get(segment_id)
+            if held is None:
+                # The one that is being written, or was not finished.
+                continue
+            if segment_id < place.segment:
+                continue
+            if held.events is None:
+                return None
+            total += held.events
+        return max(0, total - place.frame_index)
 
     def _pieces(self, payloads: list[bytes]) -> Iterable[tuple[list[bytes], int]]:
         """Cuts a batch so that each part finds room in a queue that is bounded, one by one."""

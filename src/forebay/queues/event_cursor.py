@@ -1,26 +1,31 @@
 """Walks forward over the events of a queue, a few at a time, round damage.
 
 Holds one segment open. One thread at a time may use it. What cannot be read is given once, in its
-place, as `Lost`; the walk goes on behind it.
+place, as `Lost`; the walk goes on past it. That is so for whole segments too: damaged, missing, of
+another key, or of a version that is not read.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from forebay.errors import Damaged, ForebayError, UndecodableEvent
 from forebay.formats.beats import FRAME_BYTES
 from forebay.formats.beats_events import Event, decode_event
 from forebay.frames import Damage
-from forebay.queues.event_segments import Access, EventSegment, damage_of
+from forebay.queues.event_segments import (
+    Access,
+    EventSegment,
+    damage_of,
+    index_after,
+    is_foreign,
+    is_harmless,
+)
 from forebay.queues.places import End, Place
 from forebay.storage.filesystem import Directory
 from forebay.storage.segments import Batch, SegmentList
-
-_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +40,12 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Events that lie one behind the other, perhaps over several segments."""
+    """Events that lie one behind the other, perhaps over several segments: so many of each."""
 
     start: Place
     end: Place
     events: list[Event]
+    counts: dict[int, int]
 
 
 @dataclass(slots=True)
@@ -80,11 +86,13 @@ class EventCursor:
         self.place = place
         # What costs no event that was there, and is worth telling: a count that is false.
         self.notes: list[Damage] = []
+        self._counts: dict[int, int] = {}
 
     def take(self, segments: SegmentList, end: End, count: int) -> Taken | Lost | None:
         """Gives up to `count` of the next events below `end`, or what is lost there; None at it."""
         start = self.place
         events: list[Event] = []
+        self._counts = {}
         try:
             while len(events) < count:
                 if self._found is None and not self._fetch(segments, end):
@@ -96,7 +104,7 @@ class EventCursor:
             self.move_to(start)
             raise
         if events:
-            return Taken(start, self.place, events)
+            return Taken(start, self.place, events, self._counts)
         lost, self._lost = self._lost, None
         if lost is not None:
             self.place = lost.end
@@ -127,6 +135,8 @@ class EventCursor:
                 self._lose_frame(found, error)
                 return False
         if done:
+            segment = found.place.segment
+            self._counts[segment] = self._counts.get(segment, 0) + done
             found.drop(done)
             self.place = found.place
         if not found.payloads:
@@ -168,16 +178,13 @@ class EventCursor:
     def _judge(self, segment: EventSegment, damage: Damage) -> None:
         """Takes note of damage; what costs no event, or none that is known, does not stop."""
         told = segment.in_file(damage)
-        if damage.torn or not damage.length:
-            self._note(told)
+        if is_harmless(damage):
+            self.notes.append(told)
             return
-        index = (damage.offset or 0) + (damage.count or 0)
-        end = Place(segment.id, damage.position + damage.length, index)
+        # Never back: a place may lie past the end of a segment that was cut.
+        position = max(damage.position + damage.length, self.place.position)
+        end = Place(segment.id, position, index_after(damage))
         self._lost = Lost(self.place, end, Damaged(told), told)
-
-    def _note(self, damage: Damage) -> None:
-        self.notes.append(damage)
-        _logger.warning("%s, byte %d: %s", damage.path, damage.position, damage.reason)
 
     def _go_on(self, segment: EventSegment, segments: SegmentList, end: End) -> bool:
         """Goes on where a scan ended: in the same segment if it has grown, or in the next."""
@@ -186,7 +193,8 @@ class EventCursor:
             return False
         if segment.raw.bound is not None:
             segment.grow(raw_size)
-            self._scan = segment.scan(self.place)
+            segment.held = self._access.held.get(segment.id)
+            self._scan = segment.scan(self.place, finished=raw_size is None)
             return True
         following = segments.after(segment.id)
         if following is None or following > end.segment:
@@ -209,23 +217,31 @@ class EventCursor:
         name = segments.names[segment_id]
         try:
             self._segment = EventSegment(self._directory, segment_id, name, self._access, raw_size)
-        except ForebayError as error:
+        except (ForebayError, FileNotFoundError) as error:
             self._pass_over(segments, segment_id, error)
             return True
-        expected = self._segment.header.count if raw_size is None else 0
-        self._scan = self._segment.scan(self.place, expected)
+        if self._segment.header.repaired:
+            reason = "the header was damaged; its frames tell what it is"
+            size = self._segment.start.position
+            self.notes.append(Damage(self._segment.path, 0, size, reason, count=0))
+        self._scan = self._segment.scan(self.place, finished=raw_size is None)
         return True
 
-    def _pass_over(self, segments: SegmentList, segment_id: int, error: ForebayError) -> None:
-        """Loses a whole segment, if it is damaged; raises if it can be had in another way."""
+    def _pass_over(
+        self, segments: SegmentList, segment_id: int, error: ForebayError | FileNotFoundError
+    ) -> None:
+        """Loses a whole segment; what is not ours to read is told by its own error."""
         path = f"{self._directory.path}/{segments.names[segment_id]}"
-        damage = damage_of(error, path, 0)
-        if damage is None:
-            raise error
+        held = self._access.held.get(segment_id)
+        damage = damage_of(error, path, held, newest=segment_id == segments.bases[-1])
+        done = self.place.frame_index if self.place.segment == segment_id else 0
+        if damage.count is not None:
+            damage = replace(damage, count=max(0, damage.count - done))
         start, end = self.place, Place(segment_id + 1)
-        if damage.torn:
-            # A file that ends within its header never held an event that somebody was promised.
-            self._note(damage)
+        if is_harmless(damage):
+            self.notes.append(damage)
             self.place = end
-        else:
-            self._lost = Lost(start, end, Damaged(damage), damage)
+            return
+        foreign = error if is_foreign(error) else None
+        told = foreign if isinstance(foreign, ForebayError) else Damaged(damage)
+        self._lost = Lost(start, end, told, damage)

@@ -26,13 +26,13 @@ class EventMaintenance(Background["EventQueue"]):
     def _needs_sync(self) -> bool:
         writer = self._writer
         unsynced = self._sync_policy == "interval" and writer.written > writer.commit.durable
-        return unsynced or not writer.publisher.synced
+        return unsynced or not writer.marks.synced
 
     def _sync(self) -> None:
         if self._sync_policy == "interval":
             self._writer.sync()
-        if not self._writer.publisher.synced:
-            self._writer.publisher.sync()
+        if not self._writer.marks.synced:
+            self._writer.marks.sync()
 
     def _sync_seconds(self) -> float:
         # Under "os" there is nothing to sync but the mark.

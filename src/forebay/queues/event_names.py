@@ -5,9 +5,10 @@ from __future__ import annotations
 from forebay.formats.beats_versions import parse_segment_name
 from forebay.storage import atomic, losses, quarantine
 
+CONTENTS_NAME = "contents"
 MARK_NAME = "mark"
 STATE_NAME = "state.dat"
-OWN_NAMES = {MARK_NAME, STATE_NAME, atomic.RESERVE, losses.NAME}
+OWN_NAMES = {CONTENTS_NAME, MARK_NAME, STATE_NAME, atomic.RESERVE, losses.NAME}
 OWN_DIRECTORIES = {quarantine.DIRECTORY}
 
 

@@ -2,8 +2,10 @@
 
 Sees what is in the files at the moment of `refresh`, by the same rules as recovery; while an owner
 with `sync="always"` is at work, or with `durable_only=True`, only what is durable. Damage raises
-`Damaged`, or, with `salvage=True`, is counted in `damage` and read round. A missing or wrong key
-always raises.
+`Damaged`, or, with `salvage=True`, is counted in `damage` and read round. A segment of another key
+or of a version that is not read is such damage, unless no segment can be read: then `WrongKey` is
+raised. If the owner removes what is being read, `Overtaken` is raised; before the first event the
+reader just begins again.
 """
 
 from __future__ import annotations
@@ -12,25 +14,31 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from forebay.errors import Damaged, ForebayError, NotAQueue, UndecodableEvent, WrongKey
+from forebay.errors import Damaged, ForebayError, NotAQueue, Overtaken, UndecodableEvent, WrongKey
 from forebay.formats.beats import FRAME_BYTES
 from forebay.formats.beats_events import Event, decode_event
 from forebay.formats.beats_versions import Dialect, Header
 from forebay.frames import Damage
 from forebay.queues.directory_reader import DirectoryReader
+from forebay.queues.event_contents import Held
 from forebay.queues.event_keys import read_key
+from forebay.queues.event_mark import Mark, MarkFile
 from forebay.queues.event_names import MARK_NAME, is_event_queue
-from forebay.queues.event_recovery import (
-    is_being_made,
-    is_unfinished,
-    open_newest,
+from forebay.queues.event_recovery import Found, is_being_made, is_unfinished, open_newest
+from forebay.queues.event_segments import (
+    Access,
+    EventSegment,
+    damage_of,
+    is_harmless,
 )
-from forebay.queues.event_segments import Access, EventSegment, list_event_segments
-from forebay.queues.event_state import find_place, read_state
+from forebay.queues.event_state import find_place
 from forebay.queues.places import Place
 from forebay.storage.filesystem import Filesystem
+from forebay.storage.readable import unopenable
 from forebay.storage.segments import SegmentList
-from forebay.storage.tail import Tail
+
+# How often a reader looks again, if an owner changes the queue between two looks.
+_LOOKS_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,37 +86,120 @@ class EventReader(DirectoryReader):
     ) -> None:
         self._access = Access(read_key(key_file), dialect)
         self._durable_only = durable_only
+        self._mark_file: MarkFile | None = None
+        self._gone: int | None = None
+        self.side_damage: list[Damage] = []
+        self._readable: bool | None = None
         super().__init__(path, salvage=salvage, filesystem=filesystem)
 
     def refresh(self) -> None:
         """Looks again at what is there."""
+        for _ in range(_LOOKS_MAX):
+            mark = self._look()
+            # What an owner did between the single looks would pass for damage.
+            if not (self.side_damage or self.missing) or self._with_live(self.read_mark()) == mark:
+                break
+
+    def _look(self) -> Mark | None:
+        """Looks once; returns the mark that was there then."""
+        self.side_damage = []
         # The mark before the files: what it promises is in them then.
-        self.tail: Tail | None = self._read_tail(MARK_NAME)
+        self.tail: Mark | None = self.read_mark()
         if not is_event_queue(self._directory.names()):
             raise NotAQueue(f"{self.path} is not an event queue: it has no segments and no state")
-        self.segments: SegmentList = list_event_segments(self._directory)
-        self.state, self.state_damage = read_state(self._directory)
+        access = replace(self._access, held={})
+        mark = self._with_live(self.tail)
+        found = Found.look(self._filesystem, self._directory, mark, access)
+        self.tail = found.mark
+        self._access = found.access
+        self.segments: SegmentList = found.segments
+        _, self.state, damage = found.read_state()
+        self.missing = found.missing(found.access.held, self.state)
+        self.side_damage += [damage] if damage is not None else []
+        return mark
 
-    def read_mark(self) -> Tail | None:
+    def _with_live(self, mark: Mark | None) -> Mark | None:
+        """Returns the mark with the end of what is written, where that may be seen."""
+        file = self._mark_file
+        if mark is None or file is None or self._durable_only:
+            return mark
+        return file.with_live(mark) if mark.boot_id == self._filesystem.boot_id() else mark
+
+    @property
+    def numbers(self) -> list[int]:
+        """The numbers of all segments, those that are on record and missing too."""
+        return sorted({*self.segments.bases, *self.missing})
+
+    def read_mark(self) -> Mark | None:
         """Gives what the mark says now; None if there is none, as in what Beats writes."""
-        return self._tail_file.read() if self._tail_file is not None else None
+        try:
+            if self._mark_file is None:
+                self._mark_file = MarkFile.open(self._directory, write=False)
+            return self._mark_file.read() if self._mark_file is not None else None
+        except (OSError, ForebayError) as error:
+            path = f"{self.path}/{MARK_NAME}"
+            if isinstance(error, Damaged):
+                damage = error.damage
+            elif isinstance(error, OSError | NotAQueue):
+                damage = unopenable(path, error)
+            else:
+                raise
+            self.side_damage.append(replace(damage, count=0))
+            return None
 
     def place(self) -> Place:
         """Gives the first frame that is not acknowledged."""
-        place = find_place(self._directory, self.segments, self.state, self._access)
+        place, damage = find_place(self._directory, self.segments, self.state, self._access)
+        if damage is not None and damage not in self.side_damage:
+            self.side_damage.append(damage)
         return place or Place(0)
 
+    def close(self) -> None:
+        """Closes its files."""
+        if self._mark_file is not None:
+            self._mark_file.close()
+        super().close()
+
     def scan(self, *, unread: bool = False) -> Iterator[Payloads | Damage]:
-        """Gives the events as bytes and, in its place, each damage; `unread`: from the place on."""
-        start = self.place() if unread else Place(0)
-        for segment_id in list(self.segments.bases):
-            if segment_id >= start.segment:
-                yield from self.scan_segment(segment_id, start)
+        """Gives the events as bytes and, in its place, each damage; `unread`: from the place on.
+
+        Raises `Overtaken` if segments went that were to come next.
+        """
+        begun = False
+        for _ in range(_LOOKS_MAX):
+            start = self._start() if unread else Place(0)
+            last = -1
+            for segment_id in self.numbers:
+                if segment_id < start.segment:
+                    continue
+                last = segment_id
+                for item in self.scan_segment(segment_id, start):
+                    begun = begun or isinstance(item, Payloads)
+                    yield item
+                if self._is_gone(segment_id):
+                    break
+            else:
+                return
+            if begun:
+                held = self._access.held.get(last)
+                count = held.events if held is not None else None
+                raise Overtaken(self.path, count or 1, exact=count is not None)
+            # Nothing was given out yet: what is left is all there is.
+            self.refresh()
+        raise Overtaken(self.path, 1, exact=False)
+
+    def _is_gone(self, segment_id: int) -> bool:
+        """Says whether a segment that was listed went before it could be opened."""
+        gone, self._gone = self._gone, None
+        return gone == segment_id
 
     def scan_segment(
         self, segment_id: int, start: Place | None = None
     ) -> Iterator[Payloads | Damage]:
         """Gives the events of one segment, from a place on if that lies in it."""
+        if segment_id in self.missing:
+            yield self._missing_damage(segment_id, start or Place(0))
+            return
         segment = self.open_segment(segment_id)
         if segment is None or isinstance(segment, Damage):
             if segment is not None:
@@ -124,10 +215,9 @@ class EventReader(DirectoryReader):
 
     def open_segment(self, segment_id: int) -> EventSegment | Damage | None:
         """Opens a segment, up to where it may be read; None if it is gone by now."""
-        if is_being_made(segment_id, self.tail):
+        if is_being_made(segment_id, self.tail, self._access.held):
             return None
         name = self.segments.names[segment_id]
-        path = f"{self.path}/{name}"
         try:
             return open_newest(
                 self._directory,
@@ -139,22 +229,66 @@ class EventReader(DirectoryReader):
                 durable_only=self._durable_only,
             )
         except FileNotFoundError:
+            self._gone = segment_id
             return None
-        except Damaged as error:
-            newest = segment_id == self.segments.bases[-1]
-            return replace(error.damage, torn=error.damage.torn and newest)
-        except WrongKey:
-            raise
         except ForebayError as error:
-            if not self.salvage:
+            if not isinstance(error, Damaged) and (
+                not self.salvage or (isinstance(error, WrongKey) and not self._can_read_some())
+            ):
                 raise
-            return Damage(path, 0, self.size_of(name), str(error).removeprefix(f"{path}: "))
+            return self._damage_of(segment_id, error)
+
+    def _damage_of(self, segment_id: int, error: ForebayError) -> Damage:
+        """Returns the damage of a whole segment."""
+        name = self.segments.names[segment_id]
+        held = self._access.held.get(segment_id)
+        if held is None and self.is_unfinished(segment_id):
+            # The mark promises what was durable in it.
+            held = Held(self.tail.events, 0) if self.tail is not None and self.tail.events else None
+        newest = segment_id == self.segments.bases[-1]
+        damage = damage_of(error, f"{self.path}/{name}", held, newest=newest)
+        return replace(damage, length=damage.length or self.size_of(name), offset=0)
+
+    def _start(self) -> Place:
+        """Returns where the events begin that are not done with, a missing segment included."""
+        place, state = self.place(), self.state
+        first = min(self.missing, default=None)
+        if first is None or (self.segments.bases and first > place.segment):
+            return place
+        if state is not None and state.segment_id == first:
+            return Place(first, state.byte_index, state.frame_index or 0)
+        return Place(first)
+
+    def _missing_damage(self, segment_id: int, start: Place) -> Damage:
+        held = self.missing[segment_id]
+        done = start.frame_index if start.segment == segment_id else 0
+        count = None if held.events is None else held.events - done
+        path = f"{self.path}/{segment_id}.seg"
+        return Damage(path, 0, held.size, "the file is missing", False, done, count)
+
+    def _can_read_some(self) -> bool:
+        """Says whether any segment can be read: if not, the key is that of another queue."""
+        if self._readable is None:
+            self._readable = False
+            for segment_id in reversed(self.segments.bases):
+                name = self.segments.names[segment_id]
+                try:
+                    EventSegment(self._directory, segment_id, name, self._access, None).close()
+                except (ForebayError, FileNotFoundError):
+                    continue
+                self._readable = True
+                break
+        return self._readable
+
+    def is_unfinished(self, segment_id: int) -> bool:
+        """Says whether a segment is still being written, or was when its owner died."""
+        return is_unfinished(segment_id, self.tail, self._access.held)
 
     def size_of(self, name: str) -> int:
-        """Gives how many bytes the file of a segment has; 0 if it is gone by now."""
+        """Gives how many bytes the file of a segment has; 0 if it is gone, or no file."""
         try:
             file = self._directory.open(name)
-        except FileNotFoundError:
+        except (OSError, NotAQueue):
             return 0
         size = file.size()
         file.close()
@@ -179,17 +313,20 @@ class EventReader(DirectoryReader):
         return f"<EventReader {self.path} {len(self.segments.bases)} segments>"
 
     def _is_trusted(self) -> bool:
-        """Says whether what lies behind the mark may be seen: not if it is not durable yet."""
-        tail = self.tail
+        """Says whether what lies behind the mark may be seen: not if it is not durable yet.
+
+        A mark with a slot that does not verify may be an old one: then what is there is seen.
+        """
+        tail, file = self.tail, self._mark_file
         if tail is None or tail.boot_id != self._filesystem.boot_id():
             return False
-        return tail.written != tail.durable
+        return tail.written != tail.durable or (file is not None and file.may_be_old)
 
     def _walk(self, segment: EventSegment, start: Place) -> Iterator[Payloads | Damage]:
-        unfinished = is_unfinished(segment.id, self.tail)
+        unfinished = self.is_unfinished(segment.id)
         place = start if start.segment == segment.id else segment.start
-        expected = 0 if unfinished else segment.header.count
-        for item in segment.scan(place, expected):
+        durable = self.tail.events if unfinished and self.tail is not None else None
+        for item in segment.scan(place, finished=not unfinished, durable=durable or 0):
             if not isinstance(item, Damage):
                 sizes = segment.stored_sizes(item)
                 sizes = sizes or [len(value) + FRAME_BYTES for value in item.values]
@@ -205,16 +342,21 @@ class EventReader(DirectoryReader):
                     item.values,
                     item.end_position,
                 )
-            elif unfinished and self.tail is not None and item.position >= self.tail.position:
+            elif unfinished and self._is_above_the_mark(item):
                 # Above the durable mark the first bad frame ends the queue, whatever follows it.
                 yield replace(segment.in_file(item), torn=True, count=None)
                 return
             else:
                 yield segment.in_file(item)
 
+    def _is_above_the_mark(self, damage: Damage) -> bool:
+        mark = self.tail
+        if mark is None or damage.position < mark.position:
+            return False
+        return not mark.events or (damage.offset or 0) >= mark.events
+
     def _meet(self, damage: Damage) -> None:
-        # An unfinished end and a false count cost nothing that is known to have been there.
-        if damage.torn or not damage.length:
+        if is_harmless(damage):
             self.damage.append(damage)
         else:
             super()._meet(damage)

@@ -1,11 +1,10 @@
 """How events get into the segments of an event queue: group commit, rolling, trying again.
 
-Owns the queue's one lock, the segment being written, the group commit and `mark`: the `Tail` of an
-event queue, in which `time_ms` stands for the size of the file at the durable end. Only the newest
-segment can hold bytes that are not durable: a segment is synced before the next one is created, so
-that what a power cut takes is always the newest events. A failed or short write is cut back and
-tried again (`Backoff`), then raised, and the queue goes on. A failed cut, or any failed sync, ends
-the handle.
+Owns the queue's one lock, the segment being written, the group commit, `mark` and `contents`. Only
+the newest segment can hold bytes that are not durable: a segment is synced before the next one is
+created, so that what a power cut takes is always the newest events. A failed or short write is cut
+back and tried again (`Backoff`), then raised, and the queue goes on. A failed cut, or any failed
+sync, ends the handle.
 
 Any thread may call the public methods; those that say "lock held" want it held.
 """
@@ -17,22 +16,21 @@ import threading
 from collections.abc import Callable
 
 from forebay.clock import Clock
-from forebay.errors import Closed, ForebayError
+from forebay.errors import Closed, ForebayError, Full
 from forebay.formats.beats_crypto import Key
-from forebay.formats.beats_versions import LAYOUTS, segment_name
+from forebay.formats.beats_versions import LAYOUTS, SEGMENT_ID_MAX, segment_name
 from forebay.queues.backoff import Backoff
 from forebay.queues.changes import Changes
 from forebay.queues.event_active import ActiveSegment
+from forebay.queues.event_contents import Contents, Held
+from forebay.queues.event_mark import MarkWriter
 from forebay.queues.event_recovery import next_segment_id
 from forebay.queues.options import EventOptions
 from forebay.queues.places import End
-from forebay.queues.publishing import End as Mark
-from forebay.queues.publishing import Publisher
 from forebay.queues.unbroken import unbroken
 from forebay.storage.commit import GroupCommit
 from forebay.storage.filesystem import Directory, Filesystem
 from forebay.storage.segments import SegmentList
-from forebay.storage.tail import Tail, TailFile
 
 _WAIT_SECONDS = 0.05
 
@@ -45,15 +43,19 @@ class EventWriter:
         filesystem: Filesystem,
         directory: Directory,
         segments: SegmentList,
-        tail_file: TailFile,
-        tail: Tail,
+        missing: set[int],
+        contents: Contents,
+        marks: MarkWriter,
         *,
         options: EventOptions,
         layout_name: str,
         key: Key | None,
         clock: Clock,
     ) -> None:
-        """`tail` says that all that was found is durable; new segments come behind its segment."""
+        """The mark says that all that was found is durable; new segments come after its segment.
+
+        `missing` are segments that are on record and have no file.
+        """
         self._filesystem = filesystem
         self._directory = directory
         self._options = options
@@ -64,21 +66,25 @@ class EventWriter:
         # In clear, frames of another file verify as well: only the mark tells what was written.
         self._mark_each = not LAYOUTS[layout_name].encrypted
         self.segments = segments
+        self.missing = missing
+        self._contents = contents
         self.lock = threading.Lock()
         self.changes = Changes(self.lock)
-        self.publisher = Publisher(tail_file, tail, filesystem.boot_id(), self.fail)
+        self.marks = marks
+        marks.fail = self.fail
         # Of the events that were ever put: `written` were handed in, those up to `place` are in the
         # files, those up to `durable` survive a power cut.
-        self.written = tail.written
+        mark = marks.mark
+        self.written = mark.written
         newest = segments.bases[-1] if segments.bases else -1
-        self.place = self.durable = End(tail.written, newest, 0, None)
-        self._mark = Mark(tail.durable, tail.segment, tail.position)
-        self._marked_bytes = tail.time_ms
+        self.place = self.durable = End(mark.written, newest, 0, None)
         # Where the segments end that were written by this handle.
         self.ends: dict[int, int] = {}
-        self.commit = GroupCommit(self._sync_files, tail.written)
-        self._next_id = next_segment_id(tail)
+        self.commit = GroupCommit(self._sync_files, mark.written)
+        self._next_id = next_segment_id(mark)
         self._active: ActiveSegment | None = None
+        # How many events were put before those of the segment being written.
+        self._segment_offset = mark.written
         self._retired: list[ActiveSegment] = []
         self._leftovers: list[str] = []
         self._pending: list[bytes] = []
@@ -101,9 +107,10 @@ class EventWriter:
         return self.durable if self._always else self.place
 
     @property
-    def active_id(self) -> int | None:
-        """The segment being written."""
-        return self._active.id if self._active is not None else None
+    def active_events(self) -> int:
+        """How many events are in the segment being written, or wait to be. Lock held."""
+        active = self._active.count if self._active is not None else 0
+        return active + len(self._pending)
 
     def check(self) -> None:
         """Raises if the handle can no longer be used."""
@@ -122,6 +129,8 @@ class EventWriter:
             end, epoch = self.written, self.commit.epoch
             if not self._always:
                 self.write_pending()
+                # Another thread may have written them, or given them up.
+                self.commit.check(end, epoch)
         if self._always:
             self.commit.wait(end, epoch)
 
@@ -178,6 +187,8 @@ class EventWriter:
             raise
         self.segments.sizes[active.id] = active.raw_size
         self.ends[active.id] = active.position
+        # Before the next one is made: then this one is known to have been there.
+        self._contents.add(active.id, Held(active.count, active.raw_size))
         self._take_durable(self.place._replace(raw_size=active.raw_size))
         self.place = self.durable = self.place._replace(raw_size=None)
         self.commit.advance(self.place.offset)
@@ -194,12 +205,16 @@ class EventWriter:
         self._take_durable(self.place)
         self.commit.advance(self.place.offset)
 
+    def forget(self, segment_id: int) -> None:
+        """Takes note that a segment was removed. Lock held."""
+        self.ends.pop(segment_id, None)
+        self.missing.discard(segment_id)
+        self._contents.forget(segment_id)
+
     def publish(self, *, clean: bool = False, sync: bool = False) -> None:
-        """Tells where the end is. Lock held."""
-        written = self._mark.offset if self._always else self.place.offset
-        self.publisher.publish(
-            written, self._marked_bytes, durable=self._mark, clean=clean, sync=sync
-        )
+        """Tells how much is written. Lock held."""
+        written = self.marks.mark.durable if self._always else self.place.offset
+        self.marks.publish(written=written, clean=clean, sync=sync)
 
     def stop(self) -> None:
         """Ends the tries of a write that failed: the queue is being closed."""
@@ -244,7 +259,8 @@ class EventWriter:
             segment.close()
         self._retired = []
         self._active = None
-        self.publisher.close()
+        self._contents.close()
+        self.marks.close()
 
     def _check_whole(self) -> None:
         """Raises if the handle failed; while it is closing, what is left is still written."""
@@ -271,16 +287,24 @@ class EventWriter:
         if not self._pending:
             self._pending_bytes = 0
         self.place = End(self.place.offset + count, active.id, active.position, active.raw_size)
-        tail = self.publisher.tail
-        if not self._always and tail.written == tail.durable:
+        mark = self.marks.mark
+        if not self._always and mark.written == mark.durable:
             # Readers in other processes learn that more is there than is durable.
             self.publish()
+        if not self._always:
+            self.marks.note_live((active.id, active.position, active.raw_size, active.count))
 
     def _segment_for(self, payload: bytes) -> ActiveSegment:
         """Gives a segment with room for an event."""
         active = self._active
         if active is not None and active.fits(payload, self._options.segment_bytes):
             return active
+        if self._next_id > SEGMENT_ID_MAX:
+            # The next number would have no name that a Beat reads.
+            text = f"{self._directory.path}: the numbers of segments end at {SEGMENT_ID_MAX}"
+            error = Full(f"{text}; move its events to a new queue")
+            self._abandon(error)
+            raise error
         self.roll()
         segment_id = self._next_id
         # Before the file is there: after a power cut the mark must name it, and not say "clean". At
@@ -293,6 +317,7 @@ class EventWriter:
         )
         self._leftovers.pop()
         self._active = active
+        self._segment_offset = self.place.offset
         self.segments.add(segment_id, active.name)
         try:
             # Both before anything is acknowledged from it: a name without its header is no file.
@@ -312,9 +337,20 @@ class EventWriter:
             self._leftovers.pop()
 
     def _publish_start(self, segment_id: int, position: int, raw_size: int) -> None:
-        self._mark = Mark(self.place.offset, segment_id, position)
-        self._marked_bytes = raw_size
-        self.publish(sync=True)
+        self._publish_end(End(self.place.offset, segment_id, position, raw_size), 0, sync=True)
+
+    def _publish_end(self, end: End, events: int, *, sync: bool) -> None:
+        """Tells where the durable end is: `events` of its segment lie before it."""
+        self.marks.publish(
+            written=end.offset if self._always else self.place.offset,
+            durable=end.offset,
+            segment=end.segment,
+            position=end.position,
+            raw_size=end.raw_size or 0,
+            events=events,
+            clean=False,
+            sync=sync,
+        )
 
     def _wait_to_retry(self) -> bool:
         """Waits until the next try is due; False if there is none."""
@@ -329,7 +365,7 @@ class EventWriter:
             self._check_whole()
         return False
 
-    def _abandon(self, error: OSError) -> None:
+    def _abandon(self, error: OSError | Full) -> None:
         """Gives up what is pending: all who wait for it get the error."""
         self._backoff.succeeded()
         self.written -= len(self._pending)
@@ -337,10 +373,10 @@ class EventWriter:
         self.commit.abandon(error, self.written)
 
     def _take_durable(self, end: End) -> None:
+        # Events are put one after the other: those of a segment are the last ones.
+        events = end.offset - self._segment_offset
         self.durable = end
-        self._mark = Mark(end.offset, end.segment, end.position)
-        self._marked_bytes = end.raw_size or 0
-        self.publish(sync=self._mark_each)
+        self._publish_end(end, events, sync=self._mark_each)
         self.changes.announce()
 
     def _sync_files(self) -> int:

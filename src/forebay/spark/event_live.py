@@ -17,7 +17,6 @@ from typing import Any
 
 from forebay.frames import Damage
 from forebay.queues.event_reader import EventReader
-from forebay.queues.event_recovery import is_unfinished
 from forebay.queues.event_segments import EventSegment
 from forebay.queues.places import Place, offset_of, split_offset
 from forebay.spark.watch import RECORD_BYTES
@@ -157,19 +156,21 @@ class EventLive:
         return directory.st_mtime_ns, newest, tail
 
     def _count_segments(self) -> None:
-        bases = self._reader.segments.bases
-        for segment in [number for number in self._segments if number not in bases]:
+        numbers = self._reader.numbers
+        for segment in [number for number in self._segments if number not in numbers]:
             self._count_rest(segment)
-        for segment in bases:
+        for segment in numbers:
             counted = self._segments.get(segment)
             if counted is None or not counted.finished:
                 self._count(segment, finished=self._is_finished(segment))
 
     def _is_finished(self, segment: int) -> bool:
         reader = self._reader
+        if segment in reader.missing:
+            return True
         if reader.tail is None:
             return segment != reader.segments.bases[-1]
-        return not is_unfinished(segment, reader.tail) and segment <= reader.tail.segment
+        return not reader.is_unfinished(segment) and segment <= reader.tail.segment
 
     def _count(self, segment: int, *, finished: bool) -> None:
         """Counts what came to a segment; one that cannot be opened stands for one lost frame."""
@@ -183,7 +184,7 @@ class EventLive:
                 lost = 1 if item.count is None else item.count
                 count, position = max(count, (item.offset or 0) + lost), 0
         self._segments[segment] = Counted(count, position, finished)
-        if segment == self._reader.segments.bases[-1]:
+        if self._reader.segments.bases[-1:] == [segment]:
             self._hold(segment)
 
     def _hold(self, segment: int) -> None:

@@ -19,8 +19,10 @@ from pyarrow import compute
 from forebay.errors import Damaged, DataLoss, InvalidOption, UnsupportedVersion
 from forebay.formats.beats_columns import EventColumns, Text, decode_columns
 from forebay.formats.beats_text import TextDecoder
+from forebay.formats.beats_versions import segment_name
 from forebay.frames import Damage
 from forebay.queues.event_reader import EventReader, Payloads
+from forebay.queues.event_segments import is_harmless
 from forebay.queues.places import SEGMENTS_MAX, Place, offset_of, split_offset
 from forebay.spark import bounds as bounds_of
 from forebay.spark.bounds import Extent, end_offset, lose
@@ -68,7 +70,7 @@ def bounds(reader: EventReader, options: SourceOptions) -> tuple[int, int]:
 
 def begin(reader: EventReader) -> int:
     """Gives the offset of the earliest event that can be there."""
-    return offset_of(reader.segments.bases[0], 0) if reader.segments.bases else 0
+    return offset_of(reader.numbers[0], 0) if reader.numbers else 0
 
 
 def gone(reader: EventReader) -> str | None:
@@ -123,11 +125,11 @@ def resume(
 
 def plan(reader: EventReader, start: int, end: int, wanted: Wanted) -> Iterator[Range]:
     """Gives the ranges of a queue from offset `start` to `end`: one a segment."""
-    for segment in reader.segments.bases:
+    for segment in reader.numbers:
         first, last = offset_of(segment, 0), offset_of(segment + 1, 0)
         if last <= start or first >= end:
             continue
-        name = reader.segments.names[segment]
+        name = reader.segments.names.get(segment, segment_name(segment))
         size = reader.size_of(name)
         yield Range(KIND, reader.path, max(start, first), min(end, last), name, segment, 0, size)
 
@@ -187,7 +189,7 @@ def segment_rows(reader: EventReader) -> Iterator[dict[str, Any]]:
 
 
 def _extent(reader: EventReader) -> Extent:
-    newest = reader.segments.bases[-1] + 1 if reader.segments.bases else 0
+    newest = reader.numbers[-1] + 1 if reader.numbers else 0
     end = offset_of(newest, 0)
     return Extent(reader.path, begin(reader), end, end, lambda: _places(reader))
 
@@ -206,7 +208,10 @@ def _scan(reader: EventReader, part: Range) -> Iterator[Payloads | Damage]:
     stop = part.end - offset_of(segment, 0)
     start = Place(segment, part.position, index) if part.position else Place(segment)
     reached = 0
-    found = reader.scan_segment(segment, start) if segment in reader.segments.names else ()
+    # One that went since the plan was made is no damage: its owner may have removed it.
+    lacking = segment in reader.missing and not part.size
+    there = lacking or segment in reader.segments.names
+    found = reader.scan_segment(segment, start) if there else ()
     for item in found:
         first = item.index if isinstance(item, Payloads) else item.offset or 0
         if first >= stop:
@@ -219,6 +224,8 @@ def _scan(reader: EventReader, part: Range) -> Iterator[Payloads | Damage]:
         reached = max(reached, first + (1 if item.count is None else item.count))
         if reached > index:
             yield replace(item, offset=offset_of(segment, first))
+    if lacking:
+        return
     if reached < stop and not (_is_whole(part) and part.segment in reader.directory.names()):
         raise DataLoss(f"{part.queue}: {part.segment} was removed or cut before it was read")
 
@@ -249,7 +256,7 @@ def _read_one(
 
 
 def _damage_rows(wanted: Wanted, rows: Rows, damage: Damage) -> Iterator[Any]:
-    harmless = damage.torn or not damage.length
+    harmless = is_harmless(damage)
     if wanted.mode == "FAILFAST" and not harmless:
         raise Damaged(damage, _REMEDY)
     if wanted.mode == "PERMISSIVE" and "damage" in wanted.schema.names and not harmless:

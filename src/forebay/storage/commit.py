@@ -107,7 +107,13 @@ class GroupCommit:
         with self._mutex:
             self.durable = max(self.durable, durable)
 
-    def abandon(self, error: OSError, first: int) -> None:
+    def check(self, offset: int, epoch: Epoch) -> None:
+        """Raises if a record was given up; `epoch` as in `wait`."""
+        if self.epoch is not epoch:
+            with self._mutex:
+                _raise_abandoned(offset, epoch)
+
+    def abandon(self, error: OSError | ForebayError, first: int) -> None:
         """Gives the error to all who wait for offsets above `first` that were given out so far."""
         epoch = Epoch()
         with self._mutex:
@@ -115,10 +121,7 @@ class GroupCommit:
             last.first, last.error, last.next = first, error, epoch
 
     def _is_settled(self, offset: int, epoch: Epoch | None) -> bool:
-        while epoch is not None and epoch.error is not None:
-            if offset > epoch.first:
-                raise epoch.error.with_traceback(None)
-            epoch = epoch.next
+        _raise_abandoned(offset, epoch)
         if self.durable >= offset:
             return True
         if self._error is not None:
@@ -179,3 +182,10 @@ class GroupCommit:
             if turn.locked():
                 turn.release()
             lead.waiting.pop()
+
+
+def _raise_abandoned(offset: int, epoch: Epoch | None) -> None:
+    while epoch is not None and epoch.error is not None:
+        if offset > epoch.first:
+            raise epoch.error.with_traceback(None)
+        epoch = epoch.next
