@@ -1,0 +1,50 @@
+"""A log that was recovered and closed: a power cut afterwards finds nothing more to put right."""
+
+from __future__ import annotations
+
+import pytest
+
+from forebay import Log
+from tests.crash.forgetful import ForgetfulFilesystem
+from tests.queues.helpers import SYNCS, numbered
+
+
+def open_log(machine: ForgetfulFilesystem, sync: str) -> Log:
+    return Log("/q", filesystem=machine, segment_bytes=1_000, sync=sync, background=False)
+
+
+def held(log: Log) -> list[bytes]:
+    return [record.value for record in log.consumer("all")]
+
+
+def put_aside(machine: ForgetfulFilesystem) -> set[str]:
+    return {path for path in machine.files() if path.startswith("/q/quarantine/")}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sync", SYNCS)
+def test_what_recovery_removed_does_not_come_back_after_a_clean_close(sync: str) -> None:
+    machine = ForgetfulFilesystem(seed=1)
+    log = open_log(machine, sync)
+    log.append_many(numbered(8))
+    log.sync()
+    since = machine.operations
+    log.append(numbered(1, first=8)[0])
+    log.append_many(numbered(9, first=9))
+    states = list(machine.crash_states(3, since=since, limit=6))
+    log.close()
+
+    looks = 0
+    for state in states:
+        recovered = state.restore()
+        with open_log(recovered, sync) as log:
+            # No consumer: to save its place would sync the names.
+            end = log.end
+        aside = put_aside(recovered)
+        for cut in recovered.crash_states(2, since=recovered.operations):
+            again = cut.restore()
+            with open_log(again, sync) as log:
+                assert held(log) == numbered(end)
+            assert put_aside(again) == aside, (state, cut)
+            looks += 1
+    assert looks > 20
