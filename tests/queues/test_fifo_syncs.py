@@ -26,7 +26,7 @@ class Gate:
     """Holds the next sync of a file of the tape, when it has covered what was there."""
 
     def __init__(
-        self, monkeypatch: pytest.MonkeyPatch, kind: type, name: Callable[..., str]
+        self, monkeypatch: pytest.MonkeyPatch, kind: type[Any], name: Callable[..., str]
     ) -> None:
         self.held = threading.Event()
         self.go = threading.Event()

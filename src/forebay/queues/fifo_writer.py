@@ -26,7 +26,7 @@ from forebay.queues.fifo_staged import STAGED, STAGED_HEADER
 from forebay.queues.options import FifoOptions
 from forebay.queues.publishing import End, Publisher
 from forebay.queues.unbroken import unbroken
-from forebay.storage.commit import GroupCommit
+from forebay.storage.commit import Epoch, GroupCommit
 from forebay.storage.filesystem import Directory, Filesystem, Mapping
 from forebay.storage.staging import HEADER_BYTES, Staging
 from forebay.storage.tail import Tail, TailFile
@@ -174,7 +174,7 @@ class FifoWriter:
         return entry_id
 
     @unbroken
-    def _put_durable(self, value: object, ttl: int) -> tuple[int, int, int] | None:
+    def _put_durable(self, value: object, ttl: int) -> tuple[int, int, Epoch] | None:
         """Puts one entry into the buffer of the next commit; None if it takes more than that.
 
         Returns its id, and what to wait for.

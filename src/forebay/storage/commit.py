@@ -38,7 +38,7 @@ class Epoch:
     def __init__(self) -> None:
         self.next: Epoch | None = None
         # Of the write that ended it: all offsets above `first` that were given out got the error.
-        self.error: OSError | None = None
+        self.error: OSError | ForebayError | None = None
         self.first = 0
 
 
