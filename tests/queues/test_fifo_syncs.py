@@ -26,7 +26,7 @@ class Gate:
     """Holds the next sync of a file of the tape, when it has covered what was there."""
 
     def __init__(
-        self, monkeypatch: pytest.MonkeyPatch, kind: type[Any], name: Callable[..., str]
+        self, monkeypatch: pytest.MonkeyPatch, kind: Any, name: Callable[..., str]
     ) -> None:
         self.held = threading.Event()
         self.go = threading.Event()
@@ -201,7 +201,7 @@ def test_an_interrupt_in_the_wait_for_a_sync_leaves_the_queue_open(
         fifo.push(b"one")
         wait = fifo._writer.commit.wait
 
-        def interrupt(offset: int, epoch: int) -> None:
+        def interrupt(*_: object) -> None:
             monkeypatch.setattr(fifo._writer.commit, "wait", wait)
             raise KeyboardInterrupt
 
