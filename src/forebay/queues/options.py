@@ -69,7 +69,7 @@ class LogOptions(Checks):
     trimming makes room, "reject" raises `Full`, "drop_oldest" drops whole segments, counted.
 
     `trim_interval_seconds`: how often what all consumers have read is removed; None: only by
-    `trim()`. `version`: of the segments it writes, 1 or 2; None: what is there, else 2.
+    `trim()`. `version`: of the segments it writes, 0, 1 or 2; None: what is there, else 2.
     `background`: False starts no thread; call `maintain()` from time to time instead.
     `group_readable`: modes 0640 and 0750 instead of 0600 and 0700. `staging_bytes`: size of the
     mapped buffer that single appends go to under "interval" and "os". `mapped`: False uses no
