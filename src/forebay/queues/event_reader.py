@@ -97,8 +97,15 @@ class EventReader(DirectoryReader):
         for _ in range(_LOOKS_MAX):
             mark = self._look()
             # What an owner did between the single looks would pass for damage.
-            if not (self.side_damage or self.missing) or self._with_live(self.read_mark()) == mark:
+            if self._is_settled() or self._with_live(self.read_mark()) == mark:
                 break
+
+    def _is_settled(self) -> bool:
+        """Says whether the mark and the names are of one moment, as far as that matters."""
+        mark, bases = self.tail, self.segments.bases
+        # A segment made after the mark was read: of the one before, only a part would be seen.
+        newer = mark is not None and bool(bases) and bases[-1] > mark.segment
+        return not (newer or self.side_damage or self.missing)
 
     def _look(self) -> Mark | None:
         """Looks once; returns the mark that was there then."""
