@@ -9,6 +9,7 @@ from typing import Any
 
 import cbor2
 import pyarrow
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.types import (
@@ -89,6 +90,34 @@ def test_only_suspects_are_changed_or_refused(
     if SUSPECTS.search(text) is None:
         assert reason is None
         assert json.loads(str(made)) == record
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"s":-1.5}',
+        '{"s" : 1}',
+        '{"s":[]}',
+        '{"s":{}}',
+        '{"d":1.005}',
+        '{"d":"1"}',
+        '{"d":123456789}',
+        '{"d":-1e2}',
+        '{"f":-1e400}',
+        f'{{"f":{"9" * 400}}}',
+        '{"b":-200}',
+        '{"b":128}',
+        '{"t":-1}',
+        '{"t":"12:30"}',
+        '{"a":[1]}',
+        '{"m":{"k":1}}',
+        '{"o":{"s":-1}}',
+        '{"\\u0073":-1}',
+        '{"n":"\\ud800"}',
+    ],
+)
+def test_every_value_that_spark_alters_is_a_suspect(text: str) -> None:
+    assert SUSPECTS.search(text) is not None
 
 
 @given(number=st.decimals(allow_nan=False, allow_infinity=False, places=None))
