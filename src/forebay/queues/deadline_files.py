@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from operator import attrgetter
 
 from forebay.errors import Damaged, NotAQueue
-from forebay.formats.deadline import Entry, FileKind, parse_file_name, scan_run
+from forebay.formats.deadline import Entry, FileKind, Item, parse_file_name, scan_run
 from forebay.formats.deadline_logs import scan_log
 from forebay.formats.deadline_merge import in_unsigned_order, merge
 from forebay.formats.deadline_wal import Record, decode_header, repair_header, scan_wal
@@ -49,19 +49,26 @@ def scan_folder(path: str, *, raw: bool) -> Iterator[Record | Damage]:
     """Yields the live items of a folder by deadline and id; with `raw` all that its files hold."""
     directory = DiskFilesystem().open_directory(path)
     try:
-        names = _original_names(directory.names())
+        names = original_names(directory.names())
         if raw:
             for name in names:
                 yield from _scan(directory, name)
             return
         found: list[Damage] = []
-        runs = [_sorted(directory, name, found) for name in names]
-        for entry in merge(runs, full=True):
+        for item in merged_items(directory, names, found):
             yield from _taken(found)
-            yield entry
+            yield item
         yield from _taken(found)
     finally:
         directory.close()
+
+
+def merged_items(directory: Directory, names: list[str], found: list[Damage]) -> Iterator[Item]:
+    """Yields the live items of the original's files by deadline and id; damage goes to a list."""
+    runs = [_sorted(directory, name, found) for name in names]
+    for entry in merge(runs, full=True):
+        assert isinstance(entry, Item)
+        yield entry
 
 
 def _parse(name: str) -> tuple[int, FileKind] | None:
@@ -70,8 +77,8 @@ def _parse(name: str) -> tuple[int, FileKind] | None:
     return parse_file_name(name) or next(((0, kind) for kind in ends), None)
 
 
-def _original_names(names: list[str]) -> list[str]:
-    """Gives the original's files among names, the oldest first."""
+def original_names(names: list[str]) -> list[str]:
+    """Returns the original's files among names, the oldest first."""
     parsed = [(parse_file_name(name), name) for name in names]
     known = [(key, name) for key, name in parsed if key is not None and key[1] not in _OURS]
     return [name for _, name in sorted(known)]

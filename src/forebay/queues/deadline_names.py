@@ -10,7 +10,9 @@ from forebay.formats.deadline_mark import NAME as MARK
 from forebay.storage import atomic, inbox, losses, quarantine, staging
 from forebay.storage.filesystem import Directory
 
-OWN_NAMES = {MANIFEST, MARK, atomic.RESERVE, inbox.LEDGER, losses.NAME, staging.NAME}
+# While a directory of the original program is taken over.
+TAKEOVER = "takeover"
+OWN_NAMES = {TAKEOVER, MANIFEST, MARK, atomic.RESERVE, inbox.LEDGER, losses.NAME, staging.NAME}
 OWN_DIRECTORIES = {quarantine.DIRECTORY, inbox.DIRECTORY}
 _OWN_KINDS = {FileKind.WAL, *FILE_BITS}
 
@@ -23,6 +25,11 @@ def is_deadline_queue(names: list[str]) -> bool:
 def list_files(names: list[str]) -> list[tuple[int, FileKind]]:
     """Gives number and kind of the logs and runs of a queue, sorted."""
     return sorted(found for found in map(_parse, names) if found is not None)
+
+
+def file_names(names: list[str]) -> list[str]:
+    """Returns the logs and runs of a queue among names."""
+    return [name for name in names if _parse(name) is not None]
 
 
 def wal_name(number: int) -> str:

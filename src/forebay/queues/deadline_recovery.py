@@ -35,6 +35,7 @@ from forebay.queues.deadline_mark import MarkFile
 from forebay.queues.deadline_names import is_temporary, list_files, refuse_foreign, wal_name
 from forebay.queues.deadline_picture import Picture, read_manifest, take_picture
 from forebay.queues.deadline_runs import RunSet
+from forebay.queues.deadline_takeover import take_over
 from forebay.storage import atomic, quarantine, staging
 from forebay.storage.filesystem import Directory, Filesystem, write_all
 from forebay.storage.losses import Losses
@@ -85,8 +86,8 @@ class Opened:
 
 def open_deadline_directory(filesystem: Filesystem, directory: Directory) -> Opened:
     """Recovers a directory that this process owns; creates what a new queue needs."""
-    names = directory.names()
-    refuse_foreign(directory, names)
+    take_over(filesystem, directory)
+    refuse_foreign(directory, directory.names())
     recovery = Recovery(filesystem, directory)
     try:
         return recovery.run()

@@ -7,10 +7,11 @@ leaves no file. What counts is decided by the manifest, which is changed by who 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import islice
 
-from forebay.formats.deadline import FileKind, file_name
+from forebay.formats.deadline import Entry, FileKind, Item, file_name
 from forebay.formats.deadline_blocks import Identity
 from forebay.formats.deadline_manifest import SetCounts, SetRow
 from forebay.formats.deadline_run_encoder import RunEncoder
@@ -59,6 +60,15 @@ class SetWriter:
                 at = 0
                 while (at := run.encoder.encode_rows(segment, rows, at)) < len(rows):
                     run.end_block()
+            return self._finish()
+
+    def write_items(self, items: Iterable[Item]) -> SetRow:
+        """Writes items that come by key; durable on return."""
+        pending = self._runs[0]
+        remaining = iter(items)
+        with self._whole():
+            while batch := list(islice(remaining, _KEYS_AT_ONCE)):
+                pending.add(batch)
             return self._finish()
 
     def merge(
@@ -141,6 +151,10 @@ class _RunWriter:
         self._file: File | None = None
         self._position = 0
         self._synced = 0
+
+    def add(self, entries: Iterable[Entry]) -> None:
+        """Takes in entries by key, and writes the blocks that are full."""
+        self._put([self.encoder.encode(entries)])
 
     def end_block(self) -> None:
         """Ends what is full, and writes much at a time.
