@@ -22,6 +22,9 @@
         ├── WrongKey               an encrypted file, and no key or another one than its own
         └── UnsupportedVersion     a format version that this program does not know
 
+    RuntimeError
+    └── Reentered                  close() inside a call of the same thread, as by a signal handler
+
 `OSError` passes through untouched: a full disk is `OSError(ENOSPC)`, as everywhere in Python.
 """
 
@@ -56,6 +59,14 @@ class NotAQueue(ForebayError):
 
 class Closed(ForebayError):
     """The handle can no longer be used; the message says why."""
+
+
+class Reentered(RuntimeError):
+    """The queue cannot be closed by a thread that is inside one of its calls.
+
+    Like an interrupt it ends that call. So it is no `ForebayError`: the call must not take it for
+    an error of its own.
+    """
 
 
 class Locked(ForebayError):

@@ -556,7 +556,9 @@ class DeadlineKind(Kind):
     def rest(self, queue: Any) -> list[bytes]:
         queue.kick(count=1_000)
         items = queue.dequeue_many(1_000)
-        while not items and queue.pending:
+        for _ in range(200):
+            if items or not queue.pending:
+                break
             # One that was given back is due a millisecond later than before.
             time.sleep(0.001)
             items = queue.dequeue_many(1_000)

@@ -20,7 +20,7 @@ import os
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any
 
@@ -30,6 +30,8 @@ from tests.support.kinds import EACH, KINDS, Session
 from tests.threads.gates import Run, check_cut, open_session
 
 ERRORS = (errno.ENOSPC, errno.EIO, errno.EMFILE)
+# In place of an error: a signal handler that closes the queue.
+CLOSES = -1
 _JOIN_SECONDS = 8.0
 _STANDARD = sysconfig.get_paths()["stdlib"]
 _OURS = os.path.dirname(forebay.__file__)
@@ -47,7 +49,8 @@ class Blow:
     lasting: bool = False
 
     def __str__(self) -> str:
-        what = errno.errorcode[self.error] if self.error else "interrupt"
+        names = {0: "interrupt", CLOSES: "close() by a handler"}
+        what = names.get(self.error) or errno.errorcode[self.error]
         if self.lasting:
             what += " from then on,"
         return f"{self.kind} {self.policy}: {what} at {self.place} of {self.verb}"
@@ -115,6 +118,11 @@ def all_interrupts(only: str | None = None) -> list[Blow]:
     ]
 
 
+def all_closes() -> list[Blow]:
+    """Lists a signal handler that closes the queue at every place of every verb."""
+    return [replace(blow, error=CLOSES) for blow in all_interrupts() if blow.verb != "close"]
+
+
 def all_errors(only: str | None = None) -> list[Blow]:
     """Lists an error at every system call of every verb."""
     return [
@@ -174,7 +182,7 @@ def run_blow(blow: Blow) -> None:
     disk, session = open_session(blow.kind, blow.policy)
     session.disk_fails = True
     verb = kind.verbs()[blow.verb]
-    if blow.error:
+    if blow.error > 0:
         failing = FailingCall(blow.place, blow.error, blow.lasting)
         disk.on_visit = failing.visit
         raised = _raised(lambda: verb(session))
@@ -184,15 +192,16 @@ def run_blow(blow: Blow) -> None:
         # What cannot be read is damage.
         allowed: tuple[type[BaseException], ...] = (OSError, forebay.Closed, forebay.Damaged)
     else:
-        places = Places(_interrupt, blow.place)
+        closes = blow.error == CLOSES
+        places = Places(session.queue.close if closes else _interrupt, blow.place)
         with places.watched():
             raised = _raised(lambda: verb(session))
         where = places.where
-        allowed = (KeyboardInterrupt,)
+        allowed = (forebay.Reentered, forebay.Closed) if closes else (KeyboardInterrupt,)
     try:
         assert raised is None or isinstance(raised, allowed), f"raised {raised!r}"
         _check_after(disk, session)
-        if not blow.error:
+        if blow.error <= 0:
             # Nobody can close what an interrupt has come between; who forgets it closes it.
             raised = None
             del session.queue

@@ -27,8 +27,10 @@ BLOWS = [
     Known(r"of close: .*(Bad file descriptor|hangs afterwards)", CLOSING),
     Known(r"^fifo (interval|os).*came again", "fifo: pops come again after an error"),
     Known(r"^(log|fifo).*left open", LEFT_OPEN),
+    Known(r"^fifo.*of adopt.*Bad file descriptor", CLOSING),
     Known(r"hangs afterwards|release unlocked", LOCKS),
     Known(r"^(fifo|deadline).*adopt.*AssertionError", "what cannot be read in inbox/"),
 ]
 STORMS = [Known(r"^fifo.*(Damaged|are lost|Bad file descriptor)", TAPE)]
+READERS = [Known(r"^fifo.*missing", "fifo: a reader does not look where the head is by now")]
 STARVED: list[Known] = []

@@ -15,7 +15,7 @@ from tests.counting import Count
 from tests.sources import ROOT
 from tests.support.cases import run_all, run_sample
 from tests.threads import known
-from tests.threads.interrupts import all_errors, all_interrupts, run_blow
+from tests.threads.interrupts import all_closes, all_errors, all_interrupts, run_blow
 from tests.threads.known import BLOWS
 
 pytestmark = pytest.mark.crash
@@ -62,6 +62,15 @@ def test_an_interrupt_anywhere_leaves_nobody_waiting_and_nothing_lost(
     outcomes = run_sample(blows, run_blow, 150, known=BLOWS)
 
     outcomes.report("interrupts", record_property, len(blows))
+    assert outcomes.problems == ""
+
+
+def test_a_signal_handler_that_closes_the_queue_never_hangs(record_property: Count) -> None:
+    blows = all_closes()
+
+    outcomes = run_sample(blows, run_blow, 150, known=BLOWS)
+
+    outcomes.report("closes by a handler", record_property, len(blows))
     assert outcomes.problems == ""
 
 

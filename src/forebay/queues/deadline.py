@@ -277,18 +277,22 @@ class DeadlineQueue(Looking, Handle):
 
     def freeze(self) -> bool:
         """Turns what is in memory into runs; False if there is nothing. Happens by itself."""
+        self._check_process()
         return self._upkeep.freeze()
 
     def merge(self) -> bool:
         """Merges all runs into one; False if there is nothing to do. Happens by itself."""
+        self._check_process()
         return self._upkeep.merge(everything=True)
 
     def adopt(self) -> int:
         """Takes in what other processes left in `inbox/`; gives how many items. By itself."""
+        self._check_process()
         return adopt(self)
 
     def maintain(self) -> None:
         """Does what is due. The background thread calls it."""
+        self._check_process()
         self._maintenance.run_due()
 
     def info(self) -> dict[str, Any]:

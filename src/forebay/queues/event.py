@@ -148,6 +148,7 @@ class EventQueue(Handle):
 
     def maintain(self) -> None:
         """Does what is due. The background thread calls it."""
+        self._check_process()
         self._maintenance.run_due()
 
     def info(self) -> dict[str, Any]:

@@ -221,6 +221,7 @@ class Fifo(Handle, QueueNames):
 
     def adopt(self) -> int:
         """Takes in what other processes left in `inbox/`; returns how many entries."""
+        self._check_process()
         try:
             return self._adoption.run()
         finally:
@@ -228,6 +229,7 @@ class Fifo(Handle, QueueNames):
 
     def maintain(self) -> None:
         """Does what is due. The background thread calls it."""
+        self._check_process()
         self._maintenance.run_due()
 
     def info(self) -> dict[str, Any]:

@@ -8,13 +8,17 @@ its own to clean up.
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 import weakref
 from abc import abstractmethod
+from types import FrameType
 
-from forebay.errors import Closed
+from forebay.errors import Closed, Reentered
 from forebay.queues.closing import Closing
 from forebay.storage.filesystem import Directory
+
+_PACKAGES = ("forebay.queues.", "forebay.storage.")
 
 
 class Handle(Closing):
@@ -24,11 +28,21 @@ class Handle(Closing):
     _directory: Directory
     # Until `_own`: what is not open yet is nobody's to close.
     _closed = True
+    _disowned: Closed | None = None
 
     def close(self) -> None:
-        """Makes everything durable and gives the directory back; a second time does nothing."""
+        """Makes everything durable and gives the directory back; a second time does nothing.
+
+        Raises `Reentered` in a signal handler that has interrupted a call of this queue: it could
+        only wait for locks that the interrupted call holds.
+        """
         if self._closed:
             return
+        if self._is_entered():
+            raise Reentered(
+                f"{self.path}: close() inside a call of the same thread, as by a signal handler; "
+                "set a flag there, or raise SystemExit, and close after the call"
+            )
         self._closed = True
         self._end()
 
@@ -37,7 +51,8 @@ class Handle(Closing):
         if self._closed:
             return
         self._closed = True
-        self._abandon(Closed(f"{self.path} was opened before a fork; open it in the child"))
+        self._disowned = Closed(f"{self.path} was opened before a fork; open it in the child")
+        self._abandon(self._disowned)
         self._give_back_directory()
 
     def __del__(self) -> None:
@@ -51,6 +66,25 @@ class Handle(Closing):
         """Takes note that the queue is open, and has it ended in every child of a fork."""
         self._closed = False
         _open_handles.add(self)
+
+    def _check_process(self) -> None:
+        """Raises in the child of a fork, where a lock may be held by nobody that lives."""
+        if self._disowned is not None:
+            raise self._disowned.with_traceback(None)
+
+    def _is_entered(self) -> bool:
+        """Says whether this thread is in the middle of another call of this queue."""
+        frame: FrameType | None = sys._getframe(2)
+        while frame is not None:
+            inside = frame.f_globals.get("__name__", "").startswith(_PACKAGES)
+            if inside and frame.f_code.co_name not in ("close", "__exit__", "__del__"):
+                part = frame.f_locals.get("self")
+                if part is self or getattr(part, "_directory", None) is self._directory:
+                    return True
+                if getattr(part, "_log", None) is self:
+                    return True
+            frame = frame.f_back
+        return False
 
     def _give_back_directory(self) -> None:
         """Lets others lock the directory; nothing is written."""

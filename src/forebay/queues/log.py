@@ -304,6 +304,7 @@ class Log(Handle):
 
     def adopt(self) -> int:
         """Takes in what other processes left in `inbox/`; gives how many records."""
+        self._check_process()
         with self._adopting:
             with self._writer.lock:
                 self._writer.check()
@@ -315,6 +316,7 @@ class Log(Handle):
 
     def maintain(self) -> None:
         """Does what is due: drain, sync, adopt, trim. The background thread calls it."""
+        self._check_process()
         self._maintenance.run_due()
 
     def info(self) -> dict[str, Any]:
