@@ -24,7 +24,8 @@ pytestmark = pytest.mark.crash
 Verb = tuple[str, str, str, str, str]
 VERBS: list[Verb] = [
     ("events", "always", "take", "interrupts", known.EVENTS),
-    ("events", "always", "take", "errors", known.EVENTS),
+    ("events", "always", "take", "errors", ""),
+    ("events", "os", "put", "errors", known.EVENTS),
     ("log", "always", "put", "interrupts", ""),
     ("fifo", "always", "put", "interrupts", ""),
     ("deadline", "always", "put", "interrupts", ""),
