@@ -116,9 +116,9 @@ class EventOptions(Checks):
 
     `version`: of the segments it writes: "v1", "v2", "v2-aes", "v2-seed", "v3-seed" or
     "v3-seed-stream", or a number; "v2-lz4" and "v2-aes-lz4" too, which a released Beat loses when
-    it starts again. None: what is there, else "v2", with a key "v3-seed". `key_file`: holds the key, 16 raw bytes or
-    32 hex digits, in a file that only its owner can read. `dialect`: "released" or "seed" says
-    which version 2 it is, where a file does not tell.
+    it starts again. None: what is there, else "v2", with a key "v3-seed". `key_file`: holds the
+    key, 16 raw bytes or 32 hex digits, in a file that only its owner can read. `dialect`:
+    "released" or "seed" says which version 2 it is, where a file does not tell.
 
     `sync`: what a put waits for. "always" (default): on return a power cut loses nothing; one sync
     of the disk, shared by all who wait. "interval": synced every `sync_interval_ms`; a power cut
