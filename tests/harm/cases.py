@@ -116,11 +116,11 @@ class Case:
 
     def _look(self, what: str, look: Callable[[], None]) -> None:
         try:
-            with _time_limit():
+            with time_limit():
                 look()
         except (ForebayError, OSError) as error:
             self._fault("refused", f"{what}: {type(error).__name__}: {error}")
-        except _Hangs:
+        except Hangs:
             self.hangs = True
             self._fault("hangs", f"{what}: not done in {SECONDS_MAX} s")
         except Exception as error:
@@ -290,14 +290,14 @@ class Case:
         self.outcome.faults.append(Fault(sort, story))
 
 
-class _Hangs(BaseException):
+class Hangs(BaseException):
     """A look takes too long; not an `Exception`, so that nothing takes it for one of its own."""
 
 
 @contextlib.contextmanager
-def _time_limit() -> Iterator[None]:
+def time_limit() -> Iterator[None]:
     def stop(*_: object) -> None:
-        raise _Hangs
+        raise Hangs
 
     before = signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, SECONDS_MAX)

@@ -39,6 +39,7 @@ _LOG = struct.Struct("<Q8sQQQQ")
 _CRC = struct.Struct("<I")
 assert (_HEAD.size, _MORE.size, _ROW.size, _COUNTS.size, _LOG.size) == (52, 12, 25, 32, 48)
 _UNKNOWN = 2**64 - 1
+_NUMBER_MAX = 2**63
 # The files of a set, and the bit that says that there is one.
 FILE_BITS = {
     FileKind.PENDING_RUN: 1,
@@ -148,7 +149,23 @@ def decode_manifest(data: bytes, path: str) -> Manifest:
     )
     logs = tuple(LogRow(*row) for row in _LOG.iter_unpack(data[logs_at : -_CRC.size]))
     next_id, floor_ms, oldest_wal = numbers
-    return Manifest(queue_id, next_id, floor_ms, oldest_wal, sets, generation, logs)
+    manifest = Manifest(queue_id, next_id, floor_ms, oldest_wal, sets, generation, logs)
+    if not _is_sound(manifest):
+        raise Damaged(Damage(path, 0, len(data), "a number in it is out of its range"))
+    return manifest
+
+
+def _is_sound(manifest: Manifest) -> bool:
+    """Says whether a manifest can be true: its numbers, but for ids, are in their range."""
+    numbers = [manifest.floor_ms, manifest.oldest_wal, manifest.generation]
+    for row in manifest.sets:
+        numbers += [row.number, row.low_water.deadline_ms]
+        if row.counts is not None:
+            counts = row.counts
+            numbers += [counts.pending, counts.buried, counts.tombstones, counts.dequeued]
+    for log in manifest.logs:
+        numbers += [log.number, log.end, log.copied]
+    return max(numbers) <= _NUMBER_MAX
 
 
 def _decode_row(data: bytes) -> SetRow:

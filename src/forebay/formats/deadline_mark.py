@@ -26,6 +26,7 @@ _PAYLOAD = struct.Struct("<16s16sQ8s5Q5QI")
 assert _PAYLOAD.size == 132
 PAYLOAD_BYTES = _PAYLOAD.size
 CLEAN, STAGED = 1, 2
+_NUMBER_MAX = 2**63
 # Makes a payload of the fields above: a mark is written at every sync.
 pack = _PAYLOAD.pack
 
@@ -74,3 +75,10 @@ class Mark(NamedTuple):
             bool(flags & CLEAN),
             bool(flags & STAGED),
         )
+
+
+def is_sound(payload: bytes) -> bool:
+    """Says whether a mark can be true: its numbers, but for ids, are in their range."""
+    mark = Mark.decode(payload)
+    ends = [(end.log, end.position, end.batches, end.live) for end in (mark.durable, mark.written)]
+    return max(mark.generation, *ends[0], *ends[1]) <= _NUMBER_MAX

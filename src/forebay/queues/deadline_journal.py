@@ -435,7 +435,8 @@ class Journal:
         desk = self._desk
         if desk is None:
             return wal.number, wal.position, wal.batch_count, 0, 0
-        live = desk.total + desk.buried
+        # Never below 0: a manifest that lies makes counts that do not add up.
+        live = max(0, desk.total + desk.buried)
         return wal.number, wal.position, wal.batch_count, desk.next_id, live
 
     def _publish_mark(self, durable: Ends | None = None) -> None:

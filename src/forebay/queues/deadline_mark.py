@@ -7,7 +7,7 @@ lies below it: recovery takes a bad batch below it for damage, and passes it.
 from __future__ import annotations
 
 from forebay.errors import ForebayError
-from forebay.formats.deadline_mark import MAGIC, NAME, PAYLOAD_BYTES, Mark, pack
+from forebay.formats.deadline_mark import MAGIC, NAME, PAYLOAD_BYTES, Mark, is_sound, pack
 from forebay.storage import atomic, quarantine
 from forebay.storage.filesystem import Directory
 from forebay.storage.slots import SlotFile
@@ -74,7 +74,7 @@ class MarkFile:
 def read_mark(directory: Directory) -> Mark | None:
     """Returns the mark as it is in the file now; None if there is none that verifies."""
     try:
-        slots = SlotFile.open(directory, NAME, MAGIC, PAYLOAD_BYTES, write=False)
+        slots = SlotFile.open(directory, NAME, MAGIC, PAYLOAD_BYTES, write=False, sound=is_sound)
     except (OSError, ForebayError):
         return None
     if slots is None:

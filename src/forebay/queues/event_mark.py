@@ -49,6 +49,7 @@ _CLEAN = 1
 _LIVE = struct.Struct(">4Q")
 _CRC = struct.Struct(">I")
 _LIVE_POSITION = 8192
+_NUMBER_MAX = 2**63
 
 
 class Mark(NamedTuple):
@@ -104,13 +105,20 @@ class Mark(NamedTuple):
         )
 
 
+def _is_sound(payload: bytes) -> bool:
+    """Says whether a mark can be true: its numbers in their range, in their order."""
+    mark = Mark.decode(payload)
+    numbers = (mark.segment, mark.position, mark.raw_size, mark.events or 0)
+    return mark.durable <= mark.written <= _NUMBER_MAX and max(numbers) <= _NUMBER_MAX
+
+
 class MarkFile:
     """The open `mark` of a queue."""
 
     def __init__(self, directory: Directory, file: File) -> None:
         self._directory = directory
         self._file = file
-        self._slots = SlotFile(file, _MAGIC, _PAYLOAD.size)
+        self._slots = SlotFile(file, _MAGIC, _PAYLOAD.size, sound=_is_sound)
 
     @classmethod
     def open(cls, directory: Directory, *, write: bool) -> MarkFile | None:

@@ -42,6 +42,7 @@ from forebay.kernels.checksum import crc32
 from forebay.kernels.popper import HEAD_FIXED_BYTES, HEAD_MAGIC, LENT_BYTES, Popper
 from forebay.queues.fifo_names import HEAD
 from forebay.queues.fifo_scanner import Place
+from forebay.queues.options import FILE_BYTES_MAX, FILE_BYTES_MIN
 from forebay.storage.filesystem import Directory, File, Mapping, unmap, write_all
 from forebay.storage.readable import open_readable
 
@@ -59,6 +60,7 @@ _LENT = struct.Struct(">3Q")
 assert _LENT.size == LENT_BYTES
 _CRC = struct.Struct(">I")
 LENT_MAX = 128
+_NUMBER_MAX = 2**63
 _SLOT_BYTES_MAX = _FIXED.size + LENT_MAX * _LENT.size + _CRC.size
 assert _SLOT_BYTES_MAX <= SLOT_STRIDE
 
@@ -133,7 +135,21 @@ class Head(NamedTuple):
         rows = range(layout.size, end, _LENT.size)
         lent = tuple(Lent(*_LENT.unpack_from(data, start)) for start in rows)
         head = cls(fields[2], version)._replace(lent=lent, sequence=fields[1])
-        return head.at(*fields[3:9])
+        head = head.at(*fields[3:9])
+        return head if head.is_sound else None
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether all of it can be true: numbers in their range, lent entries before the place."""
+        numbers = (self.sequence, *self[2:8])
+        return (
+            FILE_BYTES_MIN <= self.file_bytes <= FILE_BYTES_MAX
+            and max(numbers) < _NUMBER_MAX
+            and all(
+                it.id > 0 and it.number < self.number and it.position < self.position
+                for it in self.lent
+            )
+        )
 
 
 class Slots(NamedTuple):

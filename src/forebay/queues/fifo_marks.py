@@ -33,6 +33,9 @@ from forebay.storage.tape import MISSING, open_or_reason
 _logger = logging.getLogger(__name__)
 _SIDE_FILES = (HEAD, TAIL, BOUNDS, COPY, staging.NAME, atomic.RESERVE)
 _CHUNK_BYTES = 1 << 20
+# The most that can be written and not be durable: some files, and a large batch.
+_WAITING_FILES_MAX = 64
+_WAITING_BYTES_MAX = 1 << 26
 _COMES_AGAIN = "what was popped may come again"
 
 
@@ -66,6 +69,10 @@ def find_marks(
             head, slots = None, slots._replace(head=None, size=0)
         else:
             tail = None
+    if head is not None and tail is not None and _claims_too_much(tail, head):
+        path = f"{directory.path}/{TAIL}"
+        reason = f"it claims {tail.written - tail.durable} entries that no file could hold"
+        return Marks(head, None, tail.queue_id, True, [Damage(path, 0, 0, reason)])
     if head is not None:
         same_boot = tail is not None and tail.boot_id == filesystem.boot_id()
         trouble = head_trouble(directory, slots, tail, same_boot=same_boot)
@@ -77,6 +84,15 @@ def find_marks(
     if tail is None and not files:
         return Marks(None, None, filesystem.random_bytes(16), False, [])
     return _without_head(filesystem, directory, files, tail, file_bytes)
+
+
+def _claims_too_much(tail: Tail, head: Head) -> bool:
+    """Says whether a mark counts more entries above what is durable than can ever wait there.
+
+    Room is made for each of them, at its least size: a number alone must not fill the disk.
+    """
+    waiting = (tail.written - tail.durable) * METADATA_BYTES
+    return waiting > _WAITING_FILES_MAX * head.file_bytes + _WAITING_BYTES_MAX
 
 
 def head_trouble(

@@ -14,6 +14,7 @@ from forebay.formats.fflg import VERSIONS_WRITABLE
 SYNC_POLICIES = ("always", "interval", "os")
 _SECONDS_MAX = 10.0**9
 FILE_BYTES_MIN = 64
+FILE_BYTES_MAX = 2**31 - 1
 FILE_BYTES_DEFAULT = 32 << 20
 WHEN_FULL = ("block", "reject", "drop_oldest")
 # What `version` of an event queue may be, and the layout that it means.
@@ -219,7 +220,7 @@ class FifoOptions(Checks):
         self._between("staging_bytes", 4_096, 4 << 20)
         self._between("ttl_seconds", 0, TTL_SECONDS_MAX)
         if self.file_bytes is not None:
-            self._between("file_bytes", FILE_BYTES_MIN, 2**31 - 1)
+            self._between("file_bytes", FILE_BYTES_MIN, FILE_BYTES_MAX)
         if self.max_bytes is not None:
             self._between("max_bytes", 2 * (self.file_bytes or FILE_BYTES_MIN), 2**62)
         if self.max_entries is not None:

@@ -10,7 +10,7 @@ Slot, big-endian: `magic 4 | sequence 8 | payload | crc32 of all before 4`, at 0
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from forebay.kernels.checksum import crc32
 from forebay.storage.filesystem import Directory, File, write_all
@@ -18,21 +18,36 @@ from forebay.storage.readable import Readable, open_again
 
 # Magics and payload sizes of earlier versions of a file.
 Older = Sequence[tuple[bytes, int]]
+# Says whether a payload can be true: its numbers are in their range and agree.
+Sound = Callable[[bytes], bool]
 
 # Slots lie in different pages, so that no torn write can hit both.
 _STRIDE = 4096
 _HEAD = struct.Struct(">4sQ")
 _CRC = struct.Struct(">I")
 assert _HEAD.size + _CRC.size == 16
+# Far above what anybody writes: a sequence must be able to rise.
+_SEQUENCE_MAX = 2**63
 
 
 class SlotFile:
     """A two-slot file. One thread at a time may write; any number of processes may read."""
 
-    def __init__(self, file: File, magic: bytes, payload_bytes: int, older: Older = ()) -> None:
-        """`older` are magics and payload sizes that are read too; the payload's size tells them."""
+    def __init__(
+        self,
+        file: File,
+        magic: bytes,
+        payload_bytes: int,
+        older: Older = (),
+        sound: Sound | None = None,
+    ) -> None:
+        """`older` are magics and payload sizes that are read too; the payload's size tells them.
+
+        A slot whose payload is not `sound` counts as one that does not verify.
+        """
         self._file = file
         self._magic = magic
+        self._sound = sound
         self._layouts = [(magic, payload_bytes), *older]
         # Whether both slots verified at the last look: else the newest one may be lost.
         self.whole = False
@@ -52,13 +67,14 @@ class SlotFile:
         *,
         write: bool,
         older: Older = (),
+        sound: Sound | None = None,
     ) -> SlotFile | None:
         """Opens a slot file; None if there is none."""
         try:
             file = open_again(directory, name, write=write)
         except FileNotFoundError:
             return None
-        return cls(file, magic, payload_bytes, older)
+        return cls(file, magic, payload_bytes, older, sound)
 
     @classmethod
     def create(cls, directory: Directory, name: str, magic: bytes, payload: bytes) -> SlotFile:
@@ -105,7 +121,7 @@ class SlotFile:
         longest = _HEAD.size + _CRC.size + max(size for _, size in self._layouts)
         found = []
         for start in (0, _STRIDE):
-            if not any(_decode(data[start : start + _STRIDE], *each) for each in self._layouts):
+            if not any(self._decode(data[start : start + _STRIDE], *it) for it in self._layouts):
                 found.append(f"the slot at byte {start} does not verify")
         if any(data[longest:_STRIDE]) or len(data) > _STRIDE + longest:
             found.append("there are bytes outside of its slots")
@@ -127,7 +143,7 @@ class SlotFile:
         # A slot in a bad sector is a bad slot: the other one may do.
         data = Readable(self._file).pread(2 * _STRIDE, 0)
         slots = [
-            _decode(data[start : start + _STRIDE], *layout)
+            self._decode(data[start : start + _STRIDE], *layout)
             for start in (0, _STRIDE)
             for layout in self._layouts
         ]
@@ -135,11 +151,13 @@ class SlotFile:
         self.whole = len(good) == 2
         return max(good) if good else (0, None)
 
-
-def _decode(slot: bytes, magic: bytes, payload_bytes: int) -> tuple[int, bytes] | None:
-    slot = slot[: _HEAD.size + payload_bytes + _CRC.size]
-    if len(slot) != _HEAD.size + payload_bytes + _CRC.size or not slot.startswith(magic):
-        return None
-    if _CRC.unpack(slot[-4:])[0] != crc32(slot[:-4]):
-        return None
-    return _HEAD.unpack_from(slot)[1], slot[_HEAD.size : -4]
+    def _decode(self, slot: bytes, magic: bytes, payload_bytes: int) -> tuple[int, bytes] | None:
+        slot = slot[: _HEAD.size + payload_bytes + _CRC.size]
+        if len(slot) != _HEAD.size + payload_bytes + _CRC.size or not slot.startswith(magic):
+            return None
+        if _CRC.unpack(slot[-4:])[0] != crc32(slot[:-4]):
+            return None
+        sequence, payload = _HEAD.unpack_from(slot)[1], slot[_HEAD.size : -4]
+        if sequence > _SEQUENCE_MAX or (self._sound is not None and not self._sound(payload)):
+            return None
+        return sequence, payload

@@ -44,6 +44,9 @@ _STAGED = 2
 _NOT_ON_RECORD = 2**64 - 1
 _NO_SALT = bytes(8)
 _OLDER = ((_MAGIC_OLD, _PAYLOAD_OLD.size),)
+# No number or position of a queue is above it.
+_NUMBER_MAX = 2**63
+_TIME_MS_MAX = 2**47
 
 
 class Tail(NamedTuple):
@@ -94,6 +97,16 @@ class Tail(NamedTuple):
         staged = bool(flags & _STAGED)
         return cls(queue_id, boot_id, *marks, count, tuple(starts), begin, salt, staged)
 
+    @property
+    def is_sound(self) -> bool:
+        """Whether all of it can be true: numbers in their range, in their order."""
+        return (
+            (self.begin or 0) <= self.durable <= self.written <= _NUMBER_MAX
+            and self.segment <= _NUMBER_MAX
+            and self.position <= _NUMBER_MAX
+            and self.time_ms < _TIME_MS_MAX
+        )
+
     def lost_since(self, incarnation: int, offset: int) -> bool:
         """Says whether a reader that stood at `offset` in an older incarnation missed records."""
         passed = self.incarnation - incarnation
@@ -112,7 +125,15 @@ class TailFile:
     def open(cls, directory: Directory, *, write: bool, name: str = NAME) -> TailFile | None:
         """Opens it; None if there is none. Raises `Damaged` if it is there and cannot be opened."""
         try:
-            slots = SlotFile.open(directory, name, _MAGIC, _PAYLOAD.size, write=write, older=_OLDER)
+            slots = SlotFile.open(
+                directory,
+                name,
+                _MAGIC,
+                _PAYLOAD.size,
+                write=write,
+                older=_OLDER,
+                sound=lambda payload: Tail.decode(payload).is_sound,
+            )
         except (OSError, NotAQueue) as error:
             raise Damaged(unopenable(f"{directory.path}/{name}", error)) from None
         return None if slots is None else cls(slots)

@@ -1,0 +1,76 @@
+"""Side files with odd values under right checks: see `tests/harm/lies.py`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.counting import Count
+from tests.harm.lies import Lie, all_lies, run_lie, sample
+from tests.harm.recipes import RECIPES
+from tests.support.campaigns import seconds_of
+from tests.support.cases import SEED
+
+EVERYDAY_COUNT = 40
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The directory of the queues under test; in memory where the system has such a place."""
+    shared = Path("/dev/shm")
+    if not os.access(shared, os.W_OK):
+        shared = tmp_path_factory.mktemp("lies")
+    made = Path(tempfile.mkdtemp(prefix="forebay-lies-", dir=shared))
+    yield made
+    shutil.rmtree(made)
+
+
+@pytest.mark.parametrize("kind", RECIPES)
+def test_whatever_a_side_file_claims_the_queue_goes_on(
+    kind: str, root: Path, record_property: Count
+) -> None:
+    lies = all_lies(root / "made", kind)
+
+    problems = run(root, sample(lies, EVERYDAY_COUNT, SEED), None)
+
+    record_property("side files that lie", EVERYDAY_COUNT)
+    assert not problems, "\n".join(problems)
+
+
+@pytest.mark.full
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", RECIPES)
+def test_no_claim_of_a_side_file_ends_a_queue(
+    kind: str, root: Path, record_property: Count
+) -> None:
+    lies = all_lies(root / "made", kind)
+    until = time.monotonic() + seconds_of("harm", 2 * len(RECIPES))
+    done: list[Lie] = []
+
+    problems = run(root, sample(lies, len(lies), SEED), until, done)
+
+    record_property(f"side files that lie, of a {kind}", f"{len(done):,} of {len(lies):,}")
+    assert not problems, "\n".join(problems)
+
+
+def run(
+    root: Path, lies: list[Lie], until: float | None, done: list[Lie] | None = None
+) -> list[str]:
+    """Runs cases until the time is over; returns what is wrong with them."""
+    problems = []
+    for lie in lies:
+        if until is not None and time.monotonic() > until:
+            break
+        try:
+            run_lie(root, lie)
+        except AssertionError as error:
+            problems.append(f"{lie}: {error}")
+        if done is not None:
+            done.append(lie)
+    return problems
