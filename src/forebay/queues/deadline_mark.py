@@ -41,10 +41,14 @@ class MarkFile:
                 directory, lambda: SlotFile.create(directory, NAME, MAGIC, payload)
             )
         else:
-            # Both slots: an older one must not come back when the newer is damaged.
-            for _ in range(2):
-                atomic.with_reserve(directory, lambda: slots.write(payload))
-            slots.sync()
+            try:
+                # Both slots: an older one must not come back when the newer is damaged.
+                for _ in range(2):
+                    atomic.with_reserve(directory, lambda: slots.write(payload))
+                slots.sync()
+            except BaseException:
+                slots.close()
+                raise
         return cls(slots, mark)
 
     def publish(

@@ -77,6 +77,7 @@ def open_event_directory(filesystem: Filesystem, directory: Directory, access: A
     _refuse_foreign(directory, names)
     damage = _set_odd_things_aside(directory, names)
     mark_file = mark_file_found = _open_mark(directory)
+    contents: Contents | None = None
     try:
         mark = mark_file.read() if mark_file is not None else None
         if mark_file is not None and mark is not None and mark.boot_id == filesystem.boot_id():
@@ -118,6 +119,8 @@ def open_event_directory(filesystem: Filesystem, directory: Directory, access: A
             damage,
         )
     except BaseException:
+        if contents is not None:
+            contents.close()
         if mark_file is not None:
             mark_file.close()
         raise
