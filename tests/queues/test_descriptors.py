@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -110,6 +111,30 @@ def test_a_consumer_that_is_forgotten_leaves_no_descriptor(tmp_path: Path) -> No
             log.consumer("c").read(1)
 
         assert descriptors() == before
+
+
+@pytest.mark.parametrize("sync", SYNCS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_queue_that_is_forgotten_ends_its_thread_and_leaves_nothing_open(
+    tmp_path: Path, kind: str, sync: str
+) -> None:
+    case = KINDS[kind]
+    before = descriptors()
+    queue = case.queue(tmp_path / "q", sync=sync, **case.small)
+    case.put_many(queue, numbered(10))
+    (thread,) = (each for each in threading.enumerate() if each.name == f"forebay {queue.path}")
+
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        del queue
+        gc.collect()
+        thread.join(60)
+        after = descriptors()
+
+    assert not thread.is_alive()
+    assert after == before
+    assert f"{tmp_path}/q was not closed" in {str(warning.message) for warning in told}
+    case.queue(tmp_path / "q", sync=sync, **case.small).close()
 
 
 READERS: dict[str, Callable[[Any], object]] = {

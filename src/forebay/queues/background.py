@@ -49,10 +49,12 @@ class Background(ABC, Generic[_Queue]):
 
     def __init__(self, queue: _Queue, options: BackgroundOptions, clock: Clock) -> None:
         """Starts nothing: a subclass calls `_start` when it is complete."""
-        self._queue = weakref.ref(queue)
+        wake = Alarm()
+        self._wake = wake
+        # The thread of a queue that is forgotten wakes, however long it would sleep, and ends.
+        self._queue = weakref.ref(queue, lambda _: wake.set())
         self._clock = clock
         self._due: dict[str, float] = {}
-        self._wake = Alarm()
         self._stopping = False
         self._stop = Alarm()
         self._name = f"forebay {queue.path}"
@@ -86,7 +88,7 @@ class Background(ABC, Generic[_Queue]):
     def run_due(self) -> None:
         """Does everything that is due now."""
         queue = self._queue()
-        if queue is None:
+        if queue is None or queue._forgotten:
             return
         self._run_urgent()
         self._run_others(queue, self._clock.monotonic())
@@ -181,7 +183,8 @@ class Background(ABC, Generic[_Queue]):
         soonest = min(list(self._due.values()), default=None)
         self._wake.wait(None if soonest is None else max(0.0, soonest - self._clock.monotonic()))
         self._wake.clear()
-        return not self._stopping and self._queue() is not None
+        queue = self._queue()
+        return not self._stopping and queue is not None and not queue._forgotten
 
     def _tell(self, error: Exception) -> None:
         """Logs what failed, unless it is what failed the last time."""

@@ -28,6 +28,8 @@ class Handle(Closing):
     _directory: Directory
     # Until `_own`: what is not open yet is nobody's to close.
     _closed = True
+    # Its last reference went: its own thread must not take it up again.
+    _forgotten = False
     _disowned: Closed | None = None
 
     def close(self) -> None:
@@ -57,10 +59,12 @@ class Handle(Closing):
 
     def __del__(self) -> None:
         # What was written is in the files; only the clean mark and the last syncs are missing.
+        self._forgotten = True
         if not self._closed:
-            warnings.warn(f"{self.path} was not closed", ResourceWarning, stacklevel=2)
-            # The lock goes with the descriptor: the queue can be opened again.
+            # The lock goes with the descriptor: the queue can be opened again. First, because the
+            # warning may be an error.
             self._give_back_directory()
+            warnings.warn(f"{self.path} was not closed", ResourceWarning, stacklevel=2)
 
     def _own(self) -> None:
         """Takes note that the queue is open, and has it ended in every child of a fork."""

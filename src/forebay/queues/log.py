@@ -80,8 +80,10 @@ class Log(Handle):
             self._positions = Positions(self._directory, self._losses, checked=version != 0)
             opened.callback(self._positions.close)
             self._positions.limit_to(tail.written)
-            self._trimmer = Trimmer(self._directory, self._segments, self._positions, self.options)
-            self._writer = LogWriter(
+            trimmer = Trimmer(self._directory, self._segments, self._positions, self.options)
+            self._trimmer = trimmer
+            # It knows nothing of the log: the thread holds it, and a log that is forgotten must go.
+            self._writer = writer = LogWriter(
                 self._filesystem,
                 self._directory,
                 self._segments,
@@ -90,7 +92,7 @@ class Log(Handle):
                 options=self.options,
                 version=version,
                 clock=self._clock,
-                make_room=lambda size: self._trimmer.make_room(self._writer, size),
+                make_room=lambda size: trimmer.make_room(writer, size),
             )
             opened.callback(self._writer.release_files)
             self.changes = self._writer.changes
