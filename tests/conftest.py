@@ -18,6 +18,8 @@ from tests.support.closing import close_all
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytest_plugins = ["tests.support.leftovers"]
+
 # Machines are shared: a slow example says nothing. Everyday the examples are the same ones, so that
 # a failure belongs to the change that it comes with; the quick tier tries fewer of them, the long
 # tier more, and new ones.

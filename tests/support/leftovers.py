@@ -1,0 +1,166 @@
+"""What a test may not leave in its process, looked at after every test.
+
+Open descriptors, locks on files, running threads, and the settings that all tests share: the
+working directory, the umask, signal handlers and the hooks for exceptions that nobody catches. What
+reaches those hooks pytest itself turns into a failure, since warnings are errors here; a test that
+provokes it says so with the mark `filterwarnings`.
+
+Not looked at: what a test that failed left, for its traceback keeps things alive; what is set up
+for more than one test; and the sockets and threads of Spark's bridge to Java, which keeps both for
+later calls.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+# Only paid where something is left, and then by a failure: far above what a thread takes to end.
+SECONDS = 10.0
+_LOOK_SECONDS = 0.005
+_BRIDGE = ("py4j.", "pyspark.")
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """The state of this process that a test may not change."""
+
+    descriptors: frozenset[str]
+    locks: frozenset[str]
+    threads: frozenset[threading.Thread]
+    settings: dict[str, str]
+
+
+_before = pytest.StashKey[Process | None]()
+
+
+@pytest.fixture(autouse=True)
+def _looked_at(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Takes note of what is there before a test: after the fixtures that several tests share."""
+    before = request.node.stash[_before] = look()
+    yield
+    if left_since(before):
+        # A cycle, such as a caught exception and its frame, may hold what is not in use any more.
+        # What warns of itself on its way out is told of this test, and not of the next one.
+        gc.collect()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Lets a test that did not come to its end leave what it wants."""
+    report = yield
+    if not report.passed:
+        item.stash[_before] = None
+    return report
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)  # While pytest still captures what is printed.
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
+    """Fails a test that leaves something when all its fixtures have cleaned up."""
+    yield
+    before = item.stash.get(_before, None)
+    left = [] if before is None else wait_until_nothing_is_left(before)
+    if left:
+        pytest.fail("the test left\n" + "\n".join(left), pytrace=False)
+
+
+def look() -> Process:
+    """Returns the state of this process now."""
+    return Process(
+        frozenset(_descriptors()),
+        frozenset(_locks()),
+        _threads(),
+        _settings(),
+    )
+
+
+def wait_until_nothing_is_left(before: Process) -> list[str]:
+    """Returns what is there that was not, once threads had their time to end."""
+    until = time.monotonic() + SECONDS
+    while time.monotonic() < until and _threads() - before.threads:
+        time.sleep(_LOOK_SECONDS)
+    return left_since(before)
+
+
+def left_since(before: Process) -> list[str]:
+    """Names what this process has that it did not have before, and the settings that differ."""
+    now = look()
+    changed = (
+        f"  {name}: {value}, before: {before.settings.get(name)}"
+        for name, value in now.settings.items()
+        if value != before.settings.get(name)
+    )
+    return [
+        *(f"  descriptor {text}" for text in sorted(now.descriptors - before.descriptors)),
+        *(f"  lock {text}" for text in sorted(now.locks - before.locks)),
+        *(f"  thread {_place(thread)}" for thread in now.threads - before.threads),
+        *changed,
+    ]
+
+
+def _descriptors() -> Iterator[str]:
+    folder = "/proc/self/fd"
+    bridged = "py4j" in sys.modules
+    for name in os.listdir(folder):
+        try:
+            target = os.readlink(f"{folder}/{name}")
+        except FileNotFoundError:
+            # The one that the listing itself used.
+            continue
+        if not (bridged and target.startswith("socket:")):
+            yield f"{name}: {target}"
+
+
+def _locks() -> Iterator[str]:
+    """Gives the locks that this process has taken, even if only a child still holds the file."""
+    for line in Path("/proc/locks").read_text().splitlines():
+        _, kind, _, access, pid, file, *_ = line.replace("-> ", "").split()
+        if pid == str(os.getpid()):
+            yield f"{kind} {access} of device and inode {file}"
+
+
+def _threads() -> frozenset[threading.Thread]:
+    return frozenset(filter(_is_ours, threading.enumerate()))
+
+
+def _is_ours(thread: threading.Thread) -> bool:
+    target = getattr(thread, "_target", None)
+    modules = type(thread).__module__, getattr(target, "__module__", None) or ""
+    return not any(module.startswith(_BRIDGE) for module in modules)
+
+
+def _place(thread: threading.Thread) -> str:
+    """Names a thread and the line that it is at."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    if frame is None:
+        return f"{thread.name!r}, which ends"
+    where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    return f"{thread.name!r} at {where} in {frame.f_code.co_name}"
+
+
+def _settings() -> dict[str, str]:
+    status = Path("/proc/self/status").read_text()
+    umask = status.partition("\nUmask:\t")[2].partition("\n")[0]
+    handlers = {
+        f"handler of {number!r}": repr(signal.getsignal(number))
+        for number in signal.valid_signals()
+    }
+    return {
+        "working directory": os.getcwd(),
+        "umask": umask,
+        "threading.excepthook": repr(threading.excepthook),
+        "sys.excepthook": repr(sys.excepthook),
+        "sys.unraisablehook": repr(sys.unraisablehook),
+        **handlers,
+    }
