@@ -266,14 +266,51 @@ def test_a_batch_of_records_that_fill_segments_badly_keeps_the_bound(tmp_path: P
         assert log.info()["bytes"] <= 20_000
 
 
-@pytest.mark.xfail(reason="the newest segment is never given up, so some batches never fit")
-def test_a_batch_below_the_bound_fits_once_all_is_read(tmp_path: Path) -> None:
-    with open_log(tmp_path, "reject", max_bytes=2 * SEGMENT_BYTES, background=False) as log:
+@pytest.mark.parametrize("when_full", ["block", "reject"])
+@each_sync
+def test_a_batch_below_the_bound_fits_once_all_is_read(
+    tmp_path: Path, sync: str, when_full: str
+) -> None:
+    options: dict[str, Any] = {"sync": sync, "max_bytes": 2 * SEGMENT_BYTES, "background": False}
+    with open_log(tmp_path, when_full, **options) as log:
         log.append_many(numbered(PER_SEGMENT))
         log.consumer("c", start="latest")
         log.trim()
 
         assert log.append_many(numbered(10)) == PER_SEGMENT
+        assert log.info()["bytes"] <= 2 * SEGMENT_BYTES
+        assert values_of(log.consumer("c").read()) == numbered(10)
+
+    with open_log(tmp_path, when_full, **options) as log:
+        assert (log.begin, log.end) == (PER_SEGMENT, PER_SEGMENT + 10)
+
+
+@each_sync
+def test_a_log_that_gave_up_its_last_segment_survives_a_power_cut(sync: str) -> None:
+    options: dict[str, Any] = {
+        "segment_bytes": SEGMENT_BYTES,
+        "max_bytes": 2 * SEGMENT_BYTES,
+        "when_full": "reject",
+        "sync": sync,
+        "background": False,
+        "clock": SteppingClock(),
+    }
+    filesystem = ForgetfulFilesystem()
+    log = Log("/q", filesystem=filesystem, **options)
+    log.append_many(numbered(PER_SEGMENT))
+    log.consumer("c", start="latest")
+    log.append_many(numbered(10))
+    begin = log.begin
+    last = filesystem.operations
+    states = list(filesystem.crash_states(6, 1, points=lambda point: point == last, limit=12))
+    log._closed = True
+
+    assert begin == PER_SEGMENT
+    for state in states:
+        with Log("/q", filesystem=state.restore(), **options) as log:
+            assert log.begin == begin
+            assert sync != "always" or log.end == begin + 10
+            assert log.info()["losses"] == 0
 
 
 def test_records_left_by_dropping_survive_a_kill() -> None:

@@ -63,7 +63,7 @@ class Trimmer:
             left = limit - writer.used_bytes
             if size <= left:
                 return left
-            if self._trim_if_sound(writer):
+            if self._trim_if_sound(writer) or self._trim_newest(writer):
                 continue
             if self._options.when_full == "reject":
                 path = self._directory.path
@@ -100,6 +100,20 @@ class Trimmer:
         except Damaged:
             # Whether somebody still reads is not known: nothing is trimmed, the rest goes on.
             return 0
+
+    def _trim_newest(self, writer: LogWriter) -> int:
+        """Removes the last segment too, if all of it was read: else some batches would never fit.
+
+        Only where room is needed: a log that is trimmed keeps its newest segment.
+        """
+        try:
+            lowest = self._positions.lowest()
+        except Damaged:
+            return 0
+        if lowest is None or lowest < writer.written or writer.used_bytes == 0:
+            return 0
+        writer.roll()
+        return self._remove_first(writer, len(self._segments.bases))
 
     def _drop_oldest(self, writer: LogWriter) -> int:
         if len(self._segments.bases) < 2:
