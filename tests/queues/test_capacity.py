@@ -299,17 +299,16 @@ def test_a_log_that_gave_up_its_last_segment_survives_a_power_cut(sync: str) -> 
     log = Log("/q", filesystem=filesystem, **options)
     log.append_many(numbered(PER_SEGMENT))
     log.consumer("c", start="latest")
+    start = filesystem.operations
     log.append_many(numbered(10))
     begin = log.begin
-    last = filesystem.operations
-    states = list(filesystem.crash_states(6, 1, points=lambda point: point == last, limit=12))
     log._closed = True
 
     assert begin == PER_SEGMENT
-    for state in states:
+    for state in filesystem.crash_states(3, 1, points=lambda point: point > start, limit=200):
         with Log("/q", filesystem=state.restore(), **options) as log:
-            assert log.begin == begin
-            assert sync != "always" or log.end == begin + 10
+            assert log.begin in (0, begin)
+            assert sync != "always" or log.end >= begin
             assert log.info()["losses"] == 0
 
 
