@@ -243,6 +243,7 @@ class HeadFile:
         Otherwise `store` or `commit` must follow.
         """
         self._file: File = directory.open(HEAD, write=True)
+        self._mapped = mapped
         self._memory: Mapping = bytearray(_MAPPED_BYTES)
         if mapped:
             try:
@@ -310,7 +311,12 @@ class HeadFile:
             self._kept = head
 
     def go_back(self) -> None:
-        """Puts the head back to what was kept last, after a failed commit or store."""
+        """Puts the head back to what was kept last, after a failed commit or store.
+
+        A mapped one stays: each of its changes was kept at once, and its entry given to the caller.
+        """
+        if self._mapped:
+            return
         self._place(self._kept)
         self.popper.save()
         # Over the slot whose sync failed: the cache may show what is not on the disk.
