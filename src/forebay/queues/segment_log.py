@@ -204,9 +204,10 @@ class SegmentLog:
             raise
         with self.lock:
             self._check_whole()
-            self.sealed = self.sealed[len(sealed) :]
             if end.offset >= self.publisher.tail.durable:
                 self.publish(durable=end, sync=not self._layout.checked or bool(sealed))
+            # After the mark: if that fails, they are closed with the other files.
+            self.sealed = self.sealed[len(sealed) :]
             self.changes.announce()
         for segment in sealed:
             segment.close()
