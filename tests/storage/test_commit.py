@@ -8,7 +8,7 @@ import time
 import pytest
 
 from forebay.storage.alarm import Alarm
-from forebay.storage.commit import GroupCommit
+from forebay.storage.commit import GroupCommit, NotWritten
 from tests.queues.helpers import run_threads, sync_together, wait_until
 
 
@@ -248,6 +248,23 @@ def test_an_abandon_during_a_sync_is_not_final() -> None:
         commit.wait(1, commit.epoch)
 
     commit.wait(1, commit.epoch)
+    assert commit.durable == 1
+
+
+def test_a_write_that_failed_before_the_sync_is_told_and_tried_again() -> None:
+    errors = [OSError(28, "the disk is full")]
+
+    def sync() -> int:
+        if errors:
+            raise NotWritten(errors.pop())
+        return 1
+
+    commit = GroupCommit(sync, 0)
+
+    with pytest.raises(OSError, match="the disk is full"):
+        commit.wait(1)
+
+    commit.wait(1)
     assert commit.durable == 1
 
 

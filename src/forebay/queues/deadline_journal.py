@@ -33,7 +33,7 @@ from forebay.queues.deadline_mark import Ends, MarkFile
 from forebay.queues.deadline_names import wal_name
 from forebay.queues.unbroken import unbroken
 from forebay.storage import atomic
-from forebay.storage.commit import GroupCommit
+from forebay.storage.commit import GroupCommit, NotWritten
 from forebay.storage.filesystem import Buffer, Directory, File, Filesystem, write_all
 from forebay.storage.staging import HEADER_BYTES as STAGED_BYTES
 from forebay.storage.staging import Staging
@@ -233,9 +233,14 @@ class Journal:
     def note_manifest(self) -> None:
         """Has the mark say which manifest is the newest, and how many items there are. Lock held.
 
-        An older one that takes its place is told by that.
+        An older one that takes its place is told by that. What is staged and finds no room in the
+        log stays where it is: the queue reads from other runs by now, and there is no way back.
         """
-        self.drain()
+        try:
+            self.drain()
+        except OSError:
+            if self._failed:
+                raise
         self._publish_mark()
 
     def note_written(self) -> None:
@@ -414,7 +419,11 @@ class Journal:
                 # Who closes the queue still has all synced that was written before.
                 if self._failed:
                     self.check()
-                self.drain()
+                try:
+                    self.drain()
+                except OSError as error:
+                    # It stays in the staging buffer: only a failed sync is final.
+                    raise NotWritten(error) from None
                 end, wal = self.written, self.wal
                 durable = self._end_of(wal)
                 before = list(self._unsynced)

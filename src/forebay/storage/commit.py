@@ -9,7 +9,8 @@ waits.
 A failed sync is final: the kernel may have dropped the dirty pages and a second sync would claim
 success for bytes that the disk lacks. Everybody who waits, and everybody who comes later, gets it.
 A failed write is not: who waits for what was not written gets the error (`abandon`), and the queue
-goes on.
+goes on. So it does if what had to be written first is acknowledged and stays where it is
+(`NotWritten`): the next sync tries again.
 
 An exception of a signal handler may come at every call. Whoever leads ends its lead all the same:
 each step of that can be done twice.
@@ -24,6 +25,14 @@ from forebay.errors import ForebayError
 from forebay.storage.alarm import Alarm
 
 _ARRIVAL_SECONDS = 0.0005
+
+
+class NotWritten(Exception):
+    """A write failed before a sync began: nothing is lost, and the next sync writes it again."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 class Epoch:
@@ -143,6 +152,8 @@ class GroupCommit:
         epoch = self.epoch
         try:
             return self._sync()
+        except NotWritten as failed:
+            raise failed.error from None
         except (OSError, ForebayError) as error:
             if self.epoch is epoch:
                 self._error = error
