@@ -121,7 +121,7 @@ def short_write_ignored(patch: Patch) -> None:
 
 
 def pushes_after_an_undecided_adoption(patch: Patch) -> None:
-    patch.setattr(fifo_adoption, "may_be_decided", lambda directory: False)
+    patch.setattr(fifo_adoption, "may_be_decided", lambda directory, moves: False)
 
 
 def adopted_files_not_synced(patch: Patch) -> None:

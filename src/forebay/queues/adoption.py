@@ -283,7 +283,7 @@ def _adopt_locked(
         inbox.write_ledger(directory, inbox.Ledger(adopted, moves))
         inbox.finish_moves(directory, work, moves)
     except OSError as error:
-        if may_be_decided(directory):
+        if may_be_decided(directory, moves):
             # Appending on would give the offsets out twice.
             writer.fail(error)
         raise
@@ -298,10 +298,13 @@ def _adopt_locked(
     return count
 
 
-def may_be_decided(directory: Directory) -> bool:
-    """Says whether an adoption that failed is in the ledger all the same, or nobody knows."""
+def may_be_decided(directory: Directory, moves: list[inbox.Move]) -> bool:
+    """Says whether an adoption that failed is in the ledger all the same, or nobody knows.
+
+    Moves of one before it that are there still were done: only the ledger could not be cleared.
+    """
     try:
-        return bool(inbox.read_ledger(directory).moves)
+        return bool(moves) and inbox.read_ledger(directory).moves == moves
     except (OSError, ForebayError):
         return True
 

@@ -50,11 +50,11 @@ class Consumer:
         if count < 1:
             raise InvalidOption(f"count = {count}: must be at least 1")
         self._log.raise_losses()
-        records = self._take(count)
+        records = self._take_open(count)
         if not records and timeout is not None:
             if not self._log.wait_for(self.position, timeout):
                 raise Empty(f"{self._log.path}: nothing new for {self.name!r} in {timeout} s")
-            records = self._take(count)
+            records = self._take_open(count)
         if records:
             self.position = records[-1].offset + 1
         return records
@@ -97,6 +97,17 @@ class Consumer:
 
     def __repr__(self) -> str:
         return f"<Consumer {self.name!r} at {self.position} of {self._log.path}>"
+
+    def _take_open(self, count: int) -> list[Record]:
+        """Takes records; a log that is closed meanwhile leaves no file open, and says so."""
+        try:
+            return self._take(count)
+        except OSError:
+            self._log.readable()
+            raise
+        finally:
+            if self._log.is_closed:
+                self._scanner.close()
 
     def _take(self, count: int) -> list[Record]:
         while True:

@@ -347,6 +347,9 @@ class DeadlineQueue(Looking, Handle):
     def __repr__(self) -> str:
         return f"<DeadlineQueue {self.path} {'closed' if self._closed else f'of {len(self)}'}>"
 
+    def _refuse(self, error: Closed) -> None:
+        self._journal.fail(error)
+
     def _abandon(self, error: Closed) -> None:
         self._journal.disown(error)
         self._desk.use_lock(self._journal.lock)

@@ -9,8 +9,9 @@ ids of this queue, in runs of their own. The order of steps is what a crash reli
 4. the ledger says that the batch is taken; then its files go.
 
 After a crash between 2 and 4 the next adoption finishes the ledger: a batch whose sets the manifest
-names is taken, one whose sets it does not name is not, and is taken anew from the inbox. So an open
-must adopt before anything is merged.
+names is taken, one whose sets it does not name is not, and is taken again from the inbox. So an
+open must adopt before anything is merged. On a full disk the same holds without a crash: before the
+third step the sets are removed and the batch stays; after it, a merge finishes the ledger first.
 """
 
 from __future__ import annotations
@@ -21,14 +22,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from forebay.errors import ForebayError
 from forebay.formats.deadline import BURIED_BIT, FileKind, file_name
-from forebay.formats.deadline_manifest import Manifest, SetRow
+from forebay.formats.deadline_manifest import NAME, Manifest, SetRow, decode_manifest
 from forebay.formats.fflg import Header
 from forebay.kernels.deadline_memory import Memory
 from forebay.queues.adoption import Refused, take_batches, values_of
 from forebay.queues.deadline_parts import PREFIX
 from forebay.queues.deadline_runs import RunSet, open_written
-from forebay.storage import inbox
+from forebay.storage import atomic, inbox
 from forebay.storage.filesystem import Directory
 
 if TYPE_CHECKING:
@@ -55,6 +57,7 @@ def _settle(queue: DeadlineQueue) -> None:
     ledger = inbox.own_ledger(queue._directory)
     about = [name for name in ledger.adopted if name.startswith(inbox.ABOUT)]
     if not about:
+        queue._upkeep.before_merge = None
         return
     named = {
         file_name(row.number, FileKind.PENDING_RUN) for row in queue._upkeep._manifest.manifest.sets
@@ -64,6 +67,7 @@ def _settle(queue: DeadlineQueue) -> None:
     if taken:
         adopted |= {name.removeprefix(inbox.ABOUT): ledger.adopted[name] for name in about}
     inbox.write_ledger(queue._directory, inbox.Ledger(adopted))
+    queue._upkeep.before_merge = None
 
 
 class _Adoption:
@@ -98,13 +102,7 @@ class _Adoption:
             self._verbs.reserve_from(first_id, count)
             self._desk.next_id = first_id + count
         rows = self._write(work, list(zip(manifest.parts, headers, strict=True)), first_id)
-        try:
-            self._decide(manifest, ledger, rows)
-        except BaseException as error:
-            # On the disk it may be decided: what the queue gives out next would contradict it.
-            with self._journal.lock:
-                self._journal.fail(error)
-            raise
+        self._decide(manifest, ledger, rows)
         for part in manifest.parts:
             inbox.remove(work, part.name)
         return count
@@ -119,11 +117,15 @@ class _Adoption:
                 upkeep._next_number += 1
                 rows.append(upkeep.writer(segment.number).freeze(segment))
         except BaseException:
-            for row in rows:
-                with contextlib.suppress(OSError):
-                    self._directory.unlink(file_name(row.number, FileKind.PENDING_RUN))
+            self._discard(rows)
             raise
         return rows
+
+    def _discard(self, rows: list[SetRow]) -> None:
+        """Removes sets that nothing names."""
+        for row in rows:
+            with contextlib.suppress(OSError):
+                self._directory.unlink(file_name(row.number, FileKind.PENDING_RUN))
 
     def _segments(self, work: Directory, parts: list[_Part], first_id: int) -> Iterator[Memory]:
         """Gives the items of some parts at a time, as many as memory may hold."""
@@ -147,19 +149,39 @@ class _Adoption:
         files = [file_name(row.number, FileKind.PENDING_RUN) for row in rows]
         moves = [inbox.Move("", name, "") for name in files]
         about = {**ledger.adopted, inbox.ABOUT + manifest.writer: manifest.batch}
-        inbox.write_ledger(self._directory, inbox.Ledger(about, moves))
-        queue_id = self._queue._upkeep._manifest.manifest.queue_id
-        opened = [open_written(self._directory, row, queue_id) for row in rows]
+        opened: list[RunSet] = []
         try:
+            inbox.write_ledger(self._directory, inbox.Ledger(about, moves))
+            queue_id = self._queue._upkeep._manifest.manifest.queue_id
+            for row in rows:
+                opened.append(open_written(self._directory, row, queue_id))
             self._queue._upkeep._manifest.change(lambda before: _with_sets(before, rows))
             with self._journal.lock:
                 self._show(opened)
-        except BaseException:
+        except BaseException as error:
             for each in opened:
                 each.close()
+            if self._may_be_decided(rows):
+                # What the queue gives out next would contradict it.
+                with self._journal.lock:
+                    self._journal.fail(error)
+            else:
+                self._discard(rows)
             raise
         taken = {**ledger.adopted, manifest.writer: manifest.batch}
+        self._queue._upkeep.before_merge = lambda: _settle(self._queue)
         inbox.write_ledger(self._directory, inbox.Ledger(taken))
+        self._queue._upkeep.before_merge = None
+
+    def _may_be_decided(self, rows: list[SetRow]) -> bool:
+        """Says whether the manifest on the disk names the sets all the same, or nobody knows."""
+        numbers = {row.number for row in rows}
+        try:
+            data = atomic.read_small(self._directory, NAME) or b""
+            named = decode_manifest(data, f"{self._directory.path}/{NAME}").sets
+        except (OSError, ForebayError):
+            return True
+        return any(row.number in numbers for row in named)
 
     def _show(self, opened: list[RunSet]) -> None:
         """Has the queue read sets that are newer than all others. Lock held."""

@@ -202,6 +202,9 @@ class EventQueue(Handle):
         finally:
             self._give_back_directory()
 
+    def _refuse(self, error: Closed) -> None:
+        self._writer.fail(error)
+
     def _abandon(self, error: Closed) -> None:
         self._writer.disown(error)
         self._reading.abandon()

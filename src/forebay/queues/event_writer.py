@@ -389,6 +389,8 @@ class EventWriter:
             if active is not None:
                 active.sync()
         except OSError as error:
+            # Whoever has closed the queue meanwhile has synced it.
+            self.check()
             self.fail(error)
             raise
         with self.lock:

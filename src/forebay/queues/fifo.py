@@ -279,6 +279,7 @@ class Fifo(Handle, QueueNames):
     def _end(self) -> None:
         self._maintenance.stop()
         with contextlib.ExitStack() as stack:
+            stack.enter_context(self._adoption.running)
             stack.callback(self._directory.close)
             self._release(stack)
             stack.callback(self._reading.tell, at_once=True)
@@ -288,6 +289,9 @@ class Fifo(Handle, QueueNames):
         self._reading.settle_head()
         self._reading.save_losses()
         return self._reading.oldest
+
+    def _refuse(self, error: Closed) -> None:
+        self._writer.fail(error)
 
     def _abandon(self, error: Closed) -> None:
         self._writer.disown(error)

@@ -54,11 +54,14 @@ class Adoption:
         self._version = version
         self._options = options
         self._clock = clock
-        self._mutex = threading.Lock()
+        # Held while it runs: whoever closes the queue waits for it.
+        self.running = threading.Lock()
 
     def run(self) -> int:
         """Takes in what is ready; gives how many entries that made."""
-        with self._mutex:
+        with self.running:
+            with self._writer.lock:
+                self._writer.check()
             return take_batches(self._directory, "fifo", self._clock.now_ms(), self._adopt)
 
     def _adopt(
@@ -150,14 +153,15 @@ class Adoption:
                 writer.tape.numbers += range(copy.first, copy.first + len(moves))
                 writer.stored = end
                 writer.sync_now()
-            clear_adoption(self._directory)
         except BaseException as error:
-            if may_be_decided(self._directory):
+            if may_be_decided(self._directory, moves):
                 # Pushing on would give the numbers out twice.
                 writer.fail(error)
             else:
                 copy.discard()
             raise
+        # If this fails the batch is in the queue all the same, and is not taken again.
+        clear_adoption(self._directory)
 
 
 def finish(directory: Directory) -> bool:

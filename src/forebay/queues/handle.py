@@ -32,6 +32,11 @@ class Handle(Closing):
     _forgotten = False
     _disowned: Closed | None = None
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether somebody has begun to close it."""
+        return self._closed
+
     def close(self) -> None:
         """Makes everything durable and gives the directory back; a second time does nothing.
 
@@ -46,7 +51,12 @@ class Handle(Closing):
                 "set a flag there, or raise SystemExit, and close after the call"
             )
         self._closed = True
-        self._end()
+        try:
+            self._end()
+        except BaseException:
+            # An interrupt may leave anything open: nothing more is written to it.
+            self._refuse(Closed(f"{self.path} is closed"))
+            raise
 
     def disown(self) -> None:
         """Ends the handle in the child of a fork; the parent's goes on."""
@@ -97,6 +107,10 @@ class Handle(Closing):
     @abstractmethod
     def _end(self) -> None:
         """Makes everything durable and closes all files. Called once."""
+
+    @abstractmethod
+    def _refuse(self, error: Closed) -> None:
+        """Has every call raise an error from now on, or the one that has ended the handle."""
 
     @abstractmethod
     def _abandon(self, error: Closed) -> None:

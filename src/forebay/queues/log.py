@@ -357,11 +357,16 @@ class Log(Handle):
         self._maintenance.stop()
         for consumer in list(self._consumers):
             consumer.close()
-        try:
-            self._writer.close()
-        finally:
-            self._positions.close()
-            self._directory.close()
+        # Whoever adopts has the directory in use, and goes on in it.
+        with self._adopting:
+            try:
+                self._writer.close()
+            finally:
+                self._positions.close()
+                self._directory.close()
+
+    def _refuse(self, error: Closed) -> None:
+        self._writer.fail(error)
 
     def _abandon(self, error: Closed) -> None:
         self._writer.disown(error)

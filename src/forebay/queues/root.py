@@ -126,6 +126,9 @@ class Root(Handle):
     def __repr__(self) -> str:
         return f"<Root {self.path} of {len(self._definitions)}>"
 
+    def _refuse(self, error: Closed) -> None:
+        self._error = self._error or error
+
     def _abandon(self, error: Closed) -> None:
         """Ends it in the child of a fork; the queues end themselves."""
         self._error = error
