@@ -165,7 +165,7 @@ def test_closing_ends_a_blocked_append(tmp_path: Path) -> None:
 
     blocked = threading.Thread(target=work, daemon=True)
     blocked.start()
-    assert wait_until(lambda: log.changes.watchers > 0)
+    assert wait_until(lambda: bool(log.changes.watchers))
     log.close()
     blocked.join(120)
 

@@ -184,7 +184,7 @@ def test_a_take_waits_while_too_many_entries_are_lent_out(tmp_path: Path) -> Non
             pass
         waiting = threading.Thread(target=take)
         waiting.start()
-        assert wait_until(lambda: fifo.changes.watchers > 0)
+        assert wait_until(lambda: bool(fifo.changes.watchers))
         before = list(found)
         taken[5].__exit__(None, None, None)
         waiting.join(60)
@@ -219,7 +219,7 @@ def test_a_pop_that_waits_is_woken_by_a_push(tmp_path: Path) -> None:
     with open_fifo(tmp_path / "q", sync="os") as fifo:
         waiting = threading.Thread(target=lambda: found.append(fifo.pop(timeout=120)))
         waiting.start()
-        assert wait_until(lambda: fifo.changes.watchers > 0)
+        assert wait_until(lambda: bool(fifo.changes.watchers))
         fifo.push(b"at last")
         waiting.join()
 
@@ -233,7 +233,7 @@ def test_a_push_into_a_full_queue_waits_for_a_pop(tmp_path: Path) -> None:
         fifo.push(b"x" * 1_900)
         waiting = threading.Thread(target=lambda: fifo.push(b"y" * 1_000))
         waiting.start()
-        assert wait_until(lambda: fifo.changes.watchers > 0)
+        assert wait_until(lambda: bool(fifo.changes.watchers))
         before = len(fifo)
         fifo.pop()
         waiting.join()
