@@ -97,7 +97,10 @@ class Move:
 class SlowDisk:
     """A machine with such a disk. Any thread may call it."""
 
-    def __init__(self, root: Folder | None = None, seed: int = 0) -> None:
+    def __init__(
+        self, root: Folder | None = None, seed: int = 0, boot_seed: int | None = None
+    ) -> None:
+        """`boot_seed` is the seed of the machine whose start this one shares, if not its own."""
         self.mutex = threading.Lock()
         self.root = root or Folder()
         self.on_visit: Visit | None = None
@@ -109,6 +112,7 @@ class SlowDisk:
         self.files_open: weakref.WeakSet[SlowFile] = weakref.WeakSet()
         self.directories_open: weakref.WeakSet[SlowDirectory] = weakref.WeakSet()
         self._seed = seed
+        self._boot_seed = seed if boot_seed is None else boot_seed
         self._random = Random(seed)
         self._quiet = threading.local()
 
@@ -148,7 +152,7 @@ class SlowDisk:
         return SlowDirectory(self, folder, path)
 
     def boot_id(self) -> bytes:
-        return Random(f"boot {self._seed}").randbytes(16)
+        return Random(f"boot {self._boot_seed}").randbytes(16)
 
     def random_bytes(self, count: int) -> bytes:
         with self.mutex:
@@ -173,9 +177,13 @@ class SlowDisk:
         return SlowDisk(root, self._seed + 1)
 
     def kill(self) -> SlowDisk:
-        """Gives the machine after the process died: all that was written is there."""
+        """Gives the machine after the process died: all that was written is there.
+
+        It has not started again: what only a start takes away still counts.
+        """
         with self.mutex:
-            return SlowDisk(_copy(self.root, True, lambda: True), self._seed + 1)
+            root = _copy(self.root, True, lambda: True)
+        return SlowDisk(root, self._seed + 1, self._boot_seed)
 
     def settle_moves(self, folder: Folder, since: int) -> None:
         """Makes the other side durable of all moves that the sync of a directory has covered."""

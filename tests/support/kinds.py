@@ -432,10 +432,13 @@ class EventKind(Kind):
         try:
             batch.ack()
         except BaseException:
-            # Who was not told that it is done may give it back; then it has to come again.
-            with contextlib.suppress(forebay.Closed, OSError):
+            # Who was not told that it is done may give it back; then it has to come again. An
+            # interrupt may have come when it was settled already.
+            settled = "settled" in repr(batch)
+            with contextlib.suppress(forebay.Closed, forebay.LeaseLost, OSError):
                 batch.nack()
-                session.ledger.note_back(values)
+                if not settled:
+                    session.ledger.note_back(values)
             raise
         session.ledger.note_taken(values, durable=True)
         return len(values)

@@ -9,7 +9,7 @@ import contextlib
 import logging
 import threading
 
-from forebay.errors import Closed, Damaged, Overtaken
+from forebay.errors import Closed, Damaged, LeaseLost, Overtaken
 from forebay.formats.beats_events import Event
 from forebay.frames import Damage
 from forebay.queues.deliveries import Deliveries, Delivery
@@ -59,7 +59,12 @@ class Reading:
             self._tell_notes()
 
     def settle(self, delivery: Delivery, acknowledged: bool) -> None:
-        """Takes events as done with, or back. If it raises, they are still handed out."""
+        """Takes events as done with, or back. If it raises an error, they are still handed out.
+
+        What is done with is not taken back: that raises `LeaseLost`.
+        """
+        if acknowledged and delivery.done:
+            return
         if acknowledged and not self._is_durable(delivery):
             # A saved place must not point at events that a power cut could still take.
             self._writer.sync()
@@ -70,6 +75,8 @@ class Reading:
                 self._deliveries.acknowledge(delivery)
                 self._room.remove()
             else:
+                if delivery.done:
+                    raise LeaseLost(f"{self._directory.path}: these events are acknowledged")
                 self._room.restore()
                 self._room.count_dropped(self._deliveries.give_back(delivery))
             self._writer.changes.announce()

@@ -66,9 +66,14 @@ class Room:
                 return
 
     def restore(self) -> None:
-        """Writes the place again if the last save failed, and may have come half way."""
-        if not self._state.is_known:
-            self.save([self._deliveries.place])
+        """Writes the place again if the saved one may be past it.
+
+        So it is if the last save failed half way, or an interrupt came before the events that it
+        passes were taken as done.
+        """
+        place, saved = self._deliveries.place, self._state.place
+        if not self._state.is_known or (saved is not None and saved > place):
+            self.save([place])
 
     def count_dropped(self, count: int) -> None:
         """Takes note of events that were dropped unread."""

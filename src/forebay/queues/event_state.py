@@ -32,6 +32,8 @@ class StateFile:
         self._directory = directory
         self._marks = marks
         self._content = content
+        # The last one that was saved since the queue was opened.
+        self.place: Place | None = None
         # Where frames begin in the segments of a Beat that knows only the first version of it.
         self.oldest_header_bytes: int | None = None
 
@@ -43,6 +45,7 @@ class StateFile:
     def save(self, place: Place) -> None:
         """Saves a place; durable on return. If it raises, the next call writes it again."""
         self._replace(self._state_of(place).encode())
+        self.place = place
 
     def clear(self) -> None:
         """Saves that there is no place yet, as Beats leaves it; durable on return."""
