@@ -95,12 +95,15 @@ class _Adoption:
         with self._journal.lock:
             self._journal.check()
             used = self._verbs.used_bytes()
-            if limit is not None and used and used + size > limit:
-                _logger.info("inbox: a batch of %d bytes waits for room", size)
-                return None
+            has_room = limit is None or not used or used + size <= limit
             first_id = self._desk.next_id
-            self._verbs.reserve_from(first_id, count)
-            self._desk.next_id = first_id + count
+            if has_room:
+                self._verbs.reserve_from(first_id, count)
+                self._desk.next_id = first_id + count
+        if not has_room:
+            # Without the lock: a handler may enqueue to this very queue.
+            _logger.info("inbox: a batch of %d bytes waits for room", size)
+            return None
         rows = self._write(work, list(zip(manifest.parts, headers, strict=True)), first_id)
         self._decide(manifest, ledger, rows)
         for part in manifest.parts:
