@@ -212,6 +212,10 @@ def run_gate(gate: Gate) -> None:
     if not closed:
         _go_on(session)
     check_cut(disk, session, once=once)
+    if not closed:
+        # The handle itself reads on, too, from whatever files it has by now.
+        session.queue.info()
+        session.take(1_000)
     session.queue.close()
     assert disk.left_open.files == 0, f"{disk.left_open.files} files are left open"
 

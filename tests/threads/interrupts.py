@@ -88,7 +88,8 @@ class Places:
         if self.count - 1 == self._at:
             sys.setprofile(None)
             code = frame.f_code
-            self.where = f"{event} {os.path.basename(code.co_filename)}:{frame.f_lineno}"
+            folder, name = os.path.split(code.co_filename)
+            self.where = f"{event} {os.path.basename(folder)}/{name}:{frame.f_lineno}"
             self.where += f" {code.co_name}"
             self._act()
 

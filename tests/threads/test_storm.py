@@ -9,21 +9,9 @@ import pytest
 from tests.counting import Count
 from tests.support.cases import SEED, full_seconds
 from tests.support.kinds import EACH
-from tests.threads.known import STORMS
 from tests.threads.storm import Storm
 
 pytestmark = pytest.mark.crash
-
-
-def run_storm(storm: Storm, seconds: float) -> None:
-    """Runs one; what is known is passed over, for each has a gate that shows it each time."""
-    try:
-        storm.run(seconds)
-    except AssertionError as error:
-        for known in STORMS:
-            if known.matches(f"{storm.kind}: {error}"):
-                pytest.xfail(known.reason)
-        raise
 
 
 @pytest.mark.parametrize(("kind", "policy"), EACH)
@@ -32,7 +20,7 @@ def test_a_power_cut_amid_many_threads_costs_nothing_that_was_promised(
 ) -> None:
     storm = Storm(kind, policy, SEED)
 
-    run_storm(storm, 0.6)
+    storm.run(0.6)
 
     record_property("cuts under threads", storm.cuts)
     record_property("values found after them", storm.values)
@@ -48,7 +36,7 @@ def test_power_cuts_amid_many_threads_for_minutes(record_property: Count) -> Non
     while time.monotonic() < until:
         for kind, policy in EACH:
             storm = Storm(kind, policy, seed)
-            run_storm(storm, 3)
+            storm.run(3)
             cuts, values = cuts + storm.cuts, values + storm.values
         seed += 1
 
