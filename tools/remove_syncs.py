@@ -1,11 +1,13 @@
 """Removes every sync from the source in turn and asks the tests whether they notice.
 
-    python tools/remove_syncs.py [--list] [--only TEXT] [--json FILE]
+    python tools/remove_syncs.py [--list] [--quick] [--only TEXT] [--json FILE]
 
-Each call that makes something durable, in the layers that write, is a site. For each, a copy of the
-project without that call is tested with the tests that are most likely to notice, the quick ones
-first, until one fails. A site that no test notices is a missing test, or a needless sync; the tool
-ends with 1 and names them.
+A site is whatever makes something durable: a call of `sync`, of `fsync`, or of a function that does
+nothing but sync; a wait for a group commit; `sync=` with a value that is not false; a sync that is
+handed to somebody else to call. For each, a copy of the project without it is tested with the tests
+that are most likely to notice, the quick ones first, until one fails. That test is believed if it
+fails again, and passes in a copy that lacks nothing. A site that no test notices is a missing test,
+or a needless sync; the tool ends with 1 and names them.
 """
 
 from __future__ import annotations
@@ -24,16 +26,22 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-LAYERS = ("storage", "queues", "spark", "pipelines")
-NAMES = {"sync", "fsync", "fdatasync"}
-# Which kind of queue a file of `queues/` belongs to, by the beginning of its name.
+SOURCE = Path("src", "forebay")
+NAMES = {"sync", "_sync", "fsync", "fdatasync", "sync_now", "sync_head", "_sync_head", "sync_mark"}
+NAMES |= {"sync_tree"}
+# These sync to learn how long it takes; nothing depends on what they write.
+MEASURING = {SOURCE / "cli" / "bench.py", SOURCE / "cli" / "doctor.py"}
+# Which kind of queue a file of `queues/` belongs to, by the beginning of its name; else to a log.
 KINDS = {"deadline": "deadline", "event": "events", "fifo": "fifo", "beat": "events"}
 SECONDS_MAX = 900
+HANG = "a run that did not end"
+# What pytest ends with if all tests passed, and if some failed. Anything else is no answer.
+PASSED, FAILED = 0, 1
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A call that makes something durable: where it stands, to its last character."""
+    """What makes something durable: where it stands, to its last character, and what replaces it."""
 
     path: str
     line: int
@@ -41,11 +49,12 @@ class Site:
     end_line: int
     end_column: int
     text: str
+    instead: str
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Which tests noticed that a sync was gone; "" if none did."""
+    """Which test noticed that a sync was gone; "" if none did."""
 
     site: Site
     caught_by: str
@@ -56,97 +65,167 @@ def main() -> int:
     """Tries all sites; returns 0 if every removal was noticed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
     parser.add_argument("--list", action="store_true", help="only list the sites")
+    parser.add_argument("--quick", action="store_true", help="ask only the tests nearest to a site")
     parser.add_argument("--only", default="", help="sites whose path:line contains this text")
-    parser.add_argument("--json", help="write the verdicts to a file, and skip those in it")
+    parser.add_argument("--json", help="write the verdicts to a file; skip what was noticed in it")
     options = parser.parse_args()
     sites = [site for site in find_sites() if options.only in f"{site.path}:{site.line}"]
     if options.list:
         for site in sites:
             print(f"{site.path}:{site.line}: {site.text}")
         return 0
-    verdicts = load(options.json)
-    known = {(verdict.site.path, verdict.site.line, verdict.site.text) for verdict in verdicts}
-    for site in sites:
-        if (site.path, site.line, site.text) in known:
-            continue
-        verdict = judge(site)
-        verdicts.append(verdict)
-        noticed = verdict.caught_by or "NOBODY NOTICED"
-        print(f"{site.path}:{site.line}: {site.text}: {noticed} ({verdict.seconds:.0f} s)")
-        sys.stdout.flush()
-        save(options.json, verdicts)
-    missed = [verdict for verdict in verdicts if not verdict.caught_by]
-    print(f"{len(verdicts) - len(missed)} of {len(verdicts)} removals were noticed")
+    noticed = {verdict.site: verdict for verdict in load(options.json) if verdict.caught_by}
+    verdicts = dict(noticed)
+    with tempfile.TemporaryDirectory(prefix="forebay-syncs-") as scratch:
+        copies = Copies(Path(scratch))
+        for site in sites:
+            if site in noticed:
+                continue
+            verdict = verdicts[site] = judge(site, copies, quick=options.quick)
+            caught_by = verdict.caught_by or "NOBODY NOTICED"
+            print(f"{site.path}:{site.line}: {site.text}: {caught_by} ({verdict.seconds:.0f} s)")
+            sys.stdout.flush()
+            save(options.json, list(verdicts.values()))
+    missed = [site for site in sites if not verdicts[site].caught_by]
+    print(f"{len(sites) - len(missed)} of {len(sites)} removals were noticed")
+    for site in missed:
+        print(f"not noticed: {site.path}:{site.line}: {site.text}")
     return 1 if missed else 0
 
 
 def find_sites() -> Iterator[Site]:
-    """Finds the calls, file by file."""
-    for layer in LAYERS:
-        for file in sorted((ROOT / "src" / "forebay" / layer).rglob("*.py")):
-            source = file.read_text()
-            for node in ast.walk(ast.parse(source)):
-                if isinstance(node, ast.Expr) and _is_sync(node.value):
-                    text = ast.get_source_segment(source, node) or ""
-                    path = str(file.relative_to(ROOT))
-                    end = (node.end_lineno or node.lineno, node.end_col_offset or 0)
-                    yield Site(path, node.lineno, node.col_offset, *end, text)
+    """Finds the sites, file by file, from top to bottom."""
+    for file in sorted((ROOT / SOURCE).rglob("*.py")):
+        path = file.relative_to(ROOT)
+        if path in MEASURING:
+            continue
+        source = file.read_text()
+        found = [
+            Site(
+                str(path),
+                node.lineno,
+                node.col_offset,
+                node.end_lineno or node.lineno,
+                node.end_col_offset or 0,
+                ast.get_source_segment(source, shown) or "",
+                instead,
+            )
+            for node, shown, instead in _replacements(ast.parse(source))
+        ]
+        yield from sorted(found, key=lambda site: (site.line, site.column))
 
 
-def _is_sync(node: ast.expr) -> bool:
-    return (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr in NAMES
-    )
+def _replacements(tree: ast.Module) -> Iterator[tuple[ast.expr, ast.expr, str]]:
+    """Yields what is to be replaced, a wider expression to show, and by what."""
+    for node in ast.walk(tree):
+        # Only statements: what returns something does more than sync, and holds sites itself.
+        if isinstance(node, ast.Expr) and _syncs(node.value):
+            yield node.value, node.value, "None"
+        if not isinstance(node, ast.Call):
+            continue
+        for keyword in node.keywords:
+            if keyword.arg == "sync" and _decides(keyword.value):
+                yield keyword.value, node, "False"
+        for argument in node.args:
+            if isinstance(argument, ast.Attribute) and argument.attr == "sync":
+                yield argument, node, "(lambda: None)"
 
 
-def judge(site: Site) -> Verdict:
-    """Tests a copy of the project in which the call is gone."""
-    start = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="forebay-syncs-") as scratch:
-        copy = Path(scratch, "project")
+def _syncs(call: ast.expr) -> bool:
+    function = call.func if isinstance(call, ast.Call) else None
+    if isinstance(function, ast.Name):
+        return function.id in NAMES
+    if not isinstance(function, ast.Attribute):
+        return False
+    waits = function.attr == "wait" and ast.unparse(function.value).endswith("commit")
+    return waits or function.attr in NAMES
+
+
+def _decides(value: ast.expr) -> bool:
+    """Says whether a `sync=` is a decision: no policy by name, and none that is passed on."""
+    if isinstance(value, ast.Constant):
+        return value.value is True
+    return ast.unparse(value) != "sync"
+
+
+class Copies:
+    """Two copies of the project: one that lacks nothing, and one to take a sync out of."""
+
+    def __init__(self, scratch: Path) -> None:
+        self.whole, self.cut = scratch / "whole", scratch / "cut"
         ignored = shutil.ignore_patterns(".git", ".venv", "build", "out", "__pycache__", ".*cache")
-        shutil.copytree(ROOT, copy, ignore=ignored)
-        remove(copy / site.path, site)
-        for name, arguments in tests_for(site):
-            if not passes(copy, arguments):
-                return Verdict(site, name, time.monotonic() - start)
-    return Verdict(site, "", time.monotonic() - start)
+        for copy in (self.whole, self.cut):
+            shutil.copytree(ROOT, copy, ignore=ignored)
+
+    def remove(self, site: Site) -> None:
+        """Puts into the one copy what replaces a sync."""
+        lines = (self.whole / site.path).read_text().splitlines(keepends=True)
+        first, last = site.line - 1, site.end_line - 1
+        before = lines[first].encode()[: site.column].decode()
+        after = lines[last].encode()[site.end_column :].decode()
+        lines[first : last + 1] = [before + site.instead + after]
+        (self.cut / site.path).write_text("".join(lines))
+
+    def restore(self, site: Site) -> None:
+        """Makes both copies the same again."""
+        shutil.copyfile(self.whole / site.path, self.cut / site.path)
 
 
-def remove(file: Path, site: Site) -> None:
-    """Puts `pass` in the place of the call."""
-    lines = file.read_text().splitlines(keepends=True)
-    first, last = site.line - 1, site.end_line - 1
-    rest = lines[last].encode()[site.end_column :].decode()
-    lines[first : last + 1] = [lines[first].encode()[: site.column].decode() + "pass" + rest]
-    file.write_text("".join(lines))
+def judge(site: Site, copies: Copies, *, quick: bool) -> Verdict:
+    """Tests a copy of the project in which the sync is gone."""
+    start = time.monotonic()
+    copies.remove(site)
+    caught_by = ""
+    try:
+        for arguments in tests_for(site, quick=quick):
+            test = first_failure(copies.cut, arguments)
+            if test == HANG:
+                caught_by = HANG
+                break
+            # Not if it fails now and then, or without our doing.
+            if (
+                test
+                and first_failure(copies.cut, [test])
+                and not first_failure(copies.whole, [test])
+            ):
+                caught_by = test
+                break
+    finally:
+        copies.restore(site)
+    return Verdict(site, caught_by, time.monotonic() - start)
 
 
-def tests_for(site: Site) -> Iterator[tuple[str, list[str]]]:
-    """Lists the tests to ask, with a name for each choice, the quick ones first."""
+def tests_for(site: Site, *, quick: bool) -> Iterator[list[str]]:
+    """Lists the tests to ask, the nearest ones first."""
     layer, stem = Path(site.path).parts[2], Path(site.path).stem
-    mirrored = Path("tests", layer, f"test_{stem}.py")
-    if (ROOT / mirrored).exists():
-        yield "its own tests", [str(mirrored), "-m", "not full"]
-    if layer in ("spark", "pipelines"):
-        yield f"the tests of {layer}", [f"tests/{layer}", "-m", "not full"]
-        return
-    kind = next((KINDS[part] for part in KINDS if stem.startswith(part)), "")
+    kind = next((KINDS[part] for part in KINDS if stem.startswith(part)), "log")
     cuts = "tests/crash/test_power_cuts.py"
-    if kind or layer == "queues":
-        yield "scenarios", [cuts, "-k", f"scenario and {kind or 'log'}"]
-    yield "all scenarios", [cuts, "-k", "scenario"]
-    yield "random operations", [cuts, "-k", "random"]
-    yield "the other crash tests", ["tests/crash", "-m", "not full", f"--ignore={cuts}"]
-    yield "the tests of queues", ["tests/queues", "tests/storage", "-m", "not full"]
+    near = sorted((ROOT / "tests" / layer).glob(f"test_{stem}*.py"))
+    own = [[*(str(file.relative_to(ROOT)) for file in near), "-m", "not full"]] if near else []
+    if layer not in ("storage", "queues"):
+        yield from own
+        if not quick:
+            yield [f"tests/{layer}", "-m", "not full"]
+        return
+    if layer == "queues":
+        yield [cuts, "-k", f"scenario and {kind}-"]
+    yield from own
+    yield ["tests/queues/test_adoption_cuts.py", "tests/queues/test_recovery_cuts.py"]
+    yield [cuts, "-k", "scenario"]
+    if not quick:
+        yield [cuts, "-k", "random"]
+        yield ["tests/crash", "-m", "not full", f"--ignore={cuts}"]
+        yield ["tests/queues", "tests/storage", "tests/threads", "-m", "not full"]
 
 
-def passes(copy: Path, arguments: list[str]) -> bool:
-    """Says whether tests pass in a copy; a run that takes far too long is noticed too."""
+def first_failure(copy: Path, arguments: list[str]) -> str:
+    """Runs tests in a copy until one fails; returns its name, "" if all pass."""
+    cache = copy / ".pytest_cache"
+    shutil.rmtree(cache, ignore_errors=True)
     environment = {**os.environ, "PYTHONPATH": f"{copy / 'src'}{os.pathsep}{copy}"}
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "2", "--no-header", *arguments]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "--no-header"]
+    # A single test needs no workers.
+    command += arguments if len(arguments) == 1 and "::" in arguments[0] else ["-n2", *arguments]
     try:
         result = subprocess.run(
             command,
@@ -155,10 +234,15 @@ def passes(copy: Path, arguments: list[str]) -> bool:
             capture_output=True,
             timeout=SECONDS_MAX,
             check=False,
+            text=True,
         )
     except subprocess.TimeoutExpired:
-        return False
-    return result.returncode == 0
+        return HANG
+    if result.returncode == PASSED:
+        return ""
+    if result.returncode != FAILED:
+        raise RuntimeError(f"pytest {arguments} ended with {result.returncode}:\n{result.stdout}")
+    return str(next(iter(json.loads((cache / "v/cache/lastfailed").read_text()))))
 
 
 def load(path: str | None) -> list[Verdict]:
