@@ -31,7 +31,8 @@ NAMES = {"sync", "_sync", "fsync", "fdatasync", "sync_now", "sync_head", "_sync_
 NAMES |= {"sync_tree"}
 # These sync to learn how long it takes; nothing depends on what they write.
 MEASURING = {SOURCE / "cli" / "bench.py", SOURCE / "cli" / "doctor.py"}
-# Which kind of queue a file of `queues/` belongs to, by the beginning of its name; else to a log.
+# Which kind of queue a file of `queues/` belongs to, by the beginning of its name. The
+# others are parts of a log, or of all kinds.
 KINDS = {"deadline": "deadline", "event": "events", "fifo": "fifo", "beat": "events"}
 SECONDS_MAX = 900
 HANG = "a run that did not end"
@@ -200,7 +201,7 @@ def find_catcher(copies: Copies, arguments: list[str]) -> str:
 def tests_for(site: Site, *, quick: bool) -> Iterator[list[str]]:
     """Lists the tests to ask, the nearest ones first."""
     layer, stem = Path(site.path).parts[2], Path(site.path).stem
-    kind = next((KINDS[part] for part in KINDS if stem.startswith(part)), "log")
+    kind = next((KINDS[part] for part in KINDS if stem.startswith(part)), "")
     cuts = "tests/crash/test_power_cuts.py"
     near = sorted((ROOT / "tests" / layer).glob(f"test_{stem}*.py"))
     own = [[*(str(file.relative_to(ROOT)) for file in near), "-m", "not full"]] if near else []
@@ -210,10 +211,11 @@ def tests_for(site: Site, *, quick: bool) -> Iterator[list[str]]:
             yield [f"tests/{layer}", "-m", "not full"]
         return
     if layer == "queues":
-        yield [cuts, "-k", f"scenario and {kind}-"]
+        yield [cuts, "-k", f"scenario and {kind or 'log'}-"]
     yield from own
     yield ["tests/queues/test_adoption_cuts.py", "tests/queues/test_recovery_cuts.py"]
-    yield [cuts, "-k", "scenario"]
+    if layer == "storage" or not kind:
+        yield [cuts, "-k", "scenario and not log-" if layer == "queues" else "scenario"]
     if not quick:
         yield [cuts, "-k", "random"]
         yield ["tests/crash", "-m", "not full", f"--ignore={cuts}"]
