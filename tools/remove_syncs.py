@@ -4,8 +4,9 @@
 
 A site is whatever makes something durable: a call of `sync`, of `fsync`, or of a function that does
 nothing but sync; a wait for a group commit; `sync=` with a value that is not false; a sync that is
-handed to somebody else to call. For each, a copy of the project without it is tested with the tests
-that are most likely to notice, the quick ones first, until one fails. That test is believed if it
+handed to somebody else to call. First the tests run once, in a copy of the project in which each
+site takes note of the test that comes by. Then, for each site, a copy without it is tested by those
+tests, which alone can notice, the shortest ones first, until one fails. That test is believed if it
 fails again, and passes in a copy that lacks nothing. A site that no test notices is a missing test,
 or a needless sync; the tool ends with 1 and names them.
 """
@@ -22,8 +23,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = Path("src", "forebay")
@@ -31,16 +33,39 @@ NAMES = {"sync", "_sync", "fsync", "fdatasync", "sync_now", "sync_head", "_sync_
 NAMES |= {"sync_tree"}
 # These sync to learn how long it takes; nothing depends on what they write.
 MEASURING = {SOURCE / "cli" / "bench.py", SOURCE / "cli" / "doctor.py"}
-# Which kind of queue a file of `queues/` belongs to, by the beginning of its name. The
-# others are parts of a log, or of all kinds.
-KINDS = {"deadline": "deadline", "event": "events", "fifo": "fifo", "beat": "events"}
-SECONDS_MAX = 900
+# With `--quick`, and without. Planted bugs are about what else is wrong.
+QUICK_TESTS = ["tests/crash/test_power_cuts.py", "tests/queues", "tests/storage"]
+QUICK_TESTS += ["-k", "not random_operations"]
+ALL_TESTS = ["tests", "--ignore=tests/crash/test_planted_bugs.py"]
+# What the tests of one run may have taken before, together; longer ones run alone.
+RUN_SECONDS = 30
+HANG_SECONDS = 900
 HANG = "a run that did not end"
+# Imported by the copy with the notes, and a plugin of its pytest: pairs of site and test, and how
+# long each test took.
+NOTES = """
+import os, json, time
+_seen = set()
+
+def come_by(site):
+    test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
+    if test and (site, test) not in _seen:
+        _seen.add((site, test))
+        _note(os.environ["FOREBAY_NOTES"] + "/visits-%d" % os.getpid(), [site, test])
+
+def pytest_runtest_logreport(report):
+    if report.when == "call" and "PYTEST_XDIST_WORKER" not in os.environ:
+        _note(os.environ["FOREBAY_NOTES"] + "/times", [report.nodeid, report.duration])
+
+def _note(path, row):
+    with open(path, "a") as file:
+        file.write(json.dumps(row) + "\\n")
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What makes something durable: where it stands, to its last character, and what replaces it."""
+    """What makes something durable: where it stands, to its end, and what replaces it."""
 
     path: str
     line: int
@@ -50,45 +75,42 @@ class Site:
     text: str
     instead: str
 
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """Which test noticed that a sync was gone; "" if none did."""
-
-    site: Site
-    caught_by: str
-    seconds: float
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}:{self.column}: {self.text}"
 
 
 def main() -> int:
     """Tries all sites; returns 0 if every removal was noticed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
     parser.add_argument("--list", action="store_true", help="only list the sites")
-    parser.add_argument("--quick", action="store_true", help="ask only the tests nearest to a site")
+    parser.add_argument("--quick", action="store_true", help="ask only the tests that are quick")
     parser.add_argument("--only", default="", help="sites whose path:line contains this text")
-    parser.add_argument("--json", help="write the verdicts to a file; skip what was noticed in it")
+    parser.add_argument("--json", help="keep what is found in a file, and go on from it")
     options = parser.parse_args()
     sites = [site for site in find_sites() if options.only in f"{site.path}:{site.line}"]
     if options.list:
-        for site in sites:
-            print(f"{site.path}:{site.line}: {site.text}")
+        print(*sites, sep="\n")
         return 0
-    noticed = {verdict.site: verdict for verdict in load(options.json) if verdict.caught_by}
-    verdicts = dict(noticed)
+    found = load(options.json)
     with tempfile.TemporaryDirectory(prefix="forebay-syncs-") as scratch:
         copies = Copies(Path(scratch))
+        tests = QUICK_TESTS if options.quick else ALL_TESTS
+        if found.get("tests") != tests:
+            found |= {"tests": tests, "visits": copies.visits(list(find_sites()), tests)}
+            save(options.json, found)
         for site in sites:
-            if site in noticed:
+            if found["caught"].get(str(site)):
                 continue
-            verdict = verdicts[site] = judge(site, copies, quick=options.quick)
-            caught_by = verdict.caught_by or "NOBODY NOTICED"
-            print(f"{site.path}:{site.line}: {site.text}: {caught_by} ({verdict.seconds:.0f} s)")
+            start = time.monotonic()
+            caught_by = judge(site, copies, found["visits"].get(str(site), {}))
+            found["caught"][str(site)] = caught_by
+            save(options.json, found)
+            print(f"{site}: {caught_by or 'NOBODY NOTICED'} ({time.monotonic() - start:.0f} s)")
             sys.stdout.flush()
-            save(options.json, list(verdicts.values()))
-    missed = [site for site in sites if not verdicts[site].caught_by]
+    missed = [site for site in sites if not found["caught"][str(site)]]
     print(f"{len(sites) - len(missed)} of {len(sites)} removals were noticed")
     for site in missed:
-        print(f"not noticed: {site.path}:{site.line}: {site.text}")
+        print(f"not noticed, {len(found['visits'].get(str(site), {}))} tests come by: {site}")
     return 1 if missed else 0
 
 
@@ -148,123 +170,172 @@ def _decides(value: ast.expr) -> bool:
 
 
 class Copies:
-    """Two copies of the project: one that lacks nothing, and one to take a sync out of."""
+    """Two copies of the project: one that lacks nothing, and one that is changed."""
 
     def __init__(self, scratch: Path) -> None:
-        self.whole, self.cut = scratch / "whole", scratch / "cut"
+        self.whole, self.changed = scratch / "whole", scratch / "changed"
+        self._notes = scratch / "notes"
         ignored = shutil.ignore_patterns(".git", ".venv", "build", "out", "__pycache__", ".*cache")
-        for copy in (self.whole, self.cut):
+        for copy in (self.whole, self.changed):
             shutil.copytree(ROOT, copy, ignore=ignored)
-        # Tests that fail in the copy that lacks nothing, or not each time.
-        self.unsound: list[str] = []
+        # Tests that pass in the copy that lacks nothing; that fail there, or not each time.
+        self.sound: set[str] = set()
+        self.unsound: set[str] = set()
 
-    def remove(self, site: Site) -> None:
-        """Puts into the one copy what replaces a sync."""
-        lines = (self.whole / site.path).read_text().splitlines(keepends=True)
+    def visits(self, sites: list[Site], tests: list[str]) -> dict[str, dict[str, float]]:
+        """Runs tests; returns for each site those that come by, with the seconds that each takes.
+
+        Tests that fail without our doing are left out.
+        """
+        self._notes.mkdir()
+        (self.changed / "src" / "sync_notes.py").write_text(NOTES)
+        for site in sites:
+            self.replace(site, f'(__import__("sync_notes").come_by({str(site)!r}), %s)[1]')
+        more = {"FOREBAY_NOTES": str(self._notes)}
+        result = run_tests(self.changed, ["-n2", "-p", "sync_notes", *tests], **more)
+        if result is not None:
+            print(*result.stdout.splitlines()[-1:])
+        failed = set(_failed(self.changed))
+        seconds = dict(_rows(self._notes / "times"))
+        visits: dict[str, dict[str, float]] = {str(site): {} for site in sites}
+        for file in self._notes.glob("visits-*"):
+            for place, test in _rows(file):
+                if test in seconds and test not in failed:
+                    visits[place][test] = seconds[test]
+        for path in {site.path for site in sites}:
+            self.restore(path)
+        return visits
+
+    def replace(self, site: Site, pattern: str) -> None:
+        """Puts something in the place of a sync; `%s` in it stands for the sync.
+
+        Sites of a line are to be replaced from the last to the first.
+        """
+        file = self.changed / site.path
+        lines = file.read_text().splitlines(keepends=True)
         first, last = site.line - 1, site.end_line - 1
-        before = lines[first].encode()[: site.column].decode()
-        after = lines[last].encode()[site.end_column :].decode()
-        lines[first : last + 1] = [before + site.instead + after]
-        (self.cut / site.path).write_text("".join(lines))
+        # In bytes, as `ast` counts.
+        whole = "".join(lines[first : last + 1]).encode()
+        stop = len(whole) - len(lines[last].encode()) + site.end_column
+        text = whole[site.column : stop].decode()
+        new = pattern.replace("%s", " ".join(text.split("\n")))
+        # As many lines as before: the other sites stay where they are.
+        padding = "\n" * (last - first)
+        changed = whole[: site.column].decode() + new + whole[stop:].decode() + padding
+        lines[first : last + 1] = changed.splitlines(keepends=True)
+        file.write_text("".join(lines))
 
-    def restore(self, site: Site) -> None:
-        """Makes both copies the same again."""
-        shutil.copyfile(self.whole / site.path, self.cut / site.path)
+    def restore(self, path: str) -> None:
+        """Makes a file of both copies the same again."""
+        shutil.copyfile(self.whole / path, self.changed / path)
 
 
-def judge(site: Site, copies: Copies, *, quick: bool) -> Verdict:
-    """Tests a copy of the project in which the sync is gone."""
-    start = time.monotonic()
-    copies.remove(site)
+def judge(site: Site, copies: Copies, visits: dict[str, float]) -> str:
+    """Tests a copy of the project in which the sync is gone; returns who noticed, or ""."""
+    copies.replace(site, site.instead)
     try:
-        found = (find_catcher(copies, arguments) for arguments in tests_for(site, quick=quick))
-        caught_by = next(filter(None, found), "")
+        for tests in _runs(visits):
+            test = _who_notices(copies, tests)
+            if test:
+                return test
     finally:
-        copies.restore(site)
-    return Verdict(site, caught_by, time.monotonic() - start)
+        copies.restore(site.path)
+    return ""
 
 
-def find_catcher(copies: Copies, arguments: list[str]) -> str:
-    """Returns the first test that notices what the one copy lacks; "" if none does."""
+def _who_notices(copies: Copies, tests: list[str]) -> str:
     while True:
-        left_out = [f"--deselect={test}" for test in copies.unsound]
-        test = first_failure(copies.cut, [*arguments, *left_out])
-        if test in ("", HANG):
+        test = first_failure(copies.changed, [each for each in tests if each not in copies.unsound])
+        if test in ("", HANG) or _is_believed(test, copies):
             return test
-        if first_failure(copies.cut, [test]) and not first_failure(copies.whole, [test]):
-            return test
-        # It fails now and then, or without our doing.
-        print(f"left out from now on: {test}")
-        copies.unsound.append(test)
 
 
-def tests_for(site: Site, *, quick: bool) -> Iterator[list[str]]:
-    """Lists the tests to ask, the nearest ones first."""
-    layer, stem = Path(site.path).parts[2], Path(site.path).stem
-    kind = next((KINDS[part] for part in KINDS if stem.startswith(part)), "")
-    cuts = "tests/crash/test_power_cuts.py"
-    near = sorted((ROOT / "tests" / layer).glob(f"test_{stem}*.py"))
-    own = [[*(str(file.relative_to(ROOT)) for file in near), "-m", "not full"]] if near else []
-    if layer not in ("storage", "queues"):
-        yield from own
-        if not quick:
-            yield [f"tests/{layer}", "-m", "not full"]
-        return
-    if layer == "queues":
-        yield [cuts, "-k", f"scenario and {kind or 'log'}-"]
-    yield from own
-    yield ["tests/queues/test_adoption_cuts.py", "tests/queues/test_recovery_cuts.py"]
-    if layer == "storage" or not kind:
-        yield [cuts, "-k", "scenario and not log-" if layer == "queues" else "scenario"]
-    if not quick:
-        yield [cuts, "-k", "random"]
-        yield ["tests/crash", "-m", "not full", f"--ignore={cuts}"]
-        yield ["tests/queues", "tests/storage", "tests/threads", "-m", "not full"]
+def _is_believed(test: str, copies: Copies) -> bool:
+    """Says whether a test fails again, and passes in the copy that lacks nothing."""
+    if test not in copies.sound and not first_failure(copies.whole, [test]):
+        copies.sound.add(test)
+    if test in copies.sound and first_failure(copies.changed, [test]):
+        return True
+    print(f"left out from now on, it fails now and then or without our doing: {test}")
+    copies.sound.discard(test)
+    copies.unsound.add(test)
+    return False
 
 
-def first_failure(copy: Path, arguments: list[str]) -> str:
+def _runs(visits: dict[str, float]) -> Iterator[list[str]]:
+    """Yields the tests that come by a site, the shortest ones first, some at a time."""
+    tests: list[str] = []
+    total = 0.0
+    for test, seconds in sorted(visits.items(), key=lambda item: item[1]):
+        if tests and total + seconds > RUN_SECONDS:
+            yield tests
+            tests, total = [], 0.0
+        tests.append(test)
+        total += seconds
+    if tests:
+        yield tests
+
+
+def first_failure(copy: Path, tests: list[str]) -> str:
     """Runs tests in a copy until one fails; returns its name, "" if all pass."""
-    cache = copy / ".pytest_cache"
-    shutil.rmtree(cache, ignore_errors=True)
-    environment = {**os.environ, "PYTHONPATH": f"{copy / 'src'}{os.pathsep}{copy}"}
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "--no-header"]
-    # A single test needs no workers.
-    command += arguments if len(arguments) == 1 and "::" in arguments[0] else ["-n2", *arguments]
+    if not tests:
+        return ""
+    result = run_tests(copy, ["-x", *tests])
+    if result is None:
+        return HANG
+    if result.returncode == 0:
+        return ""
+    # What pytest could not even import has noticed nothing.
+    for test in _failed(copy):
+        if "::" in test:
+            return test
+    raise RuntimeError(f"pytest ended with {result.returncode}:\n{result.stdout}{result.stderr}")
+
+
+def run_tests(
+    copy: Path, arguments: list[str], **more: str
+) -> subprocess.CompletedProcess[str] | None:
+    """Runs the everyday tests in a copy, which imports its own source; None if it hangs."""
+    shutil.rmtree(copy / ".pytest_cache", ignore_errors=True)
+    path = f"{copy / 'src'}{os.pathsep}{copy}"
+    command = [sys.executable, "-m", "pytest", "-q", "--no-header", "-m", "not full", *arguments]
     try:
-        result = subprocess.run(
+        return subprocess.run(
             command,
             cwd=copy,
-            env=environment,
+            env={**os.environ, "PYTHONPATH": path, **more},
             capture_output=True,
-            timeout=SECONDS_MAX,
+            timeout=None if more else HANG_SECONDS,
             check=False,
             text=True,
         )
     except subprocess.TimeoutExpired:
-        return HANG
-    if result.returncode == 0:
-        return ""
-    failed = cache / "v" / "cache" / "lastfailed"
-    tests = json.loads(failed.read_text()) if failed.exists() else []
-    # A file alone could not be imported: no test has noticed anything.
-    for test in tests:
-        if "::" in test:
-            return str(test)
-    raise RuntimeError(f"pytest {arguments} ended with {result.returncode}:\n{result.stdout}")
+        return None
 
 
-def load(path: str | None) -> list[Verdict]:
-    """Reads the verdicts of an earlier run."""
+def _failed(copy: Path) -> list[str]:
+    file = copy / ".pytest_cache" / "v" / "cache" / "lastfailed"
+    return list(json.loads(file.read_text())) if file.exists() else []
+
+
+def _rows(file: Path) -> Iterator[tuple[str, Any]]:
+    for line in file.read_text().splitlines():
+        first, second = json.loads(line)
+        yield first, second
+
+
+def load(path: str | None) -> dict[str, Any]:
+    """Reads what an earlier run has found."""
     if path is None or not Path(path).exists():
-        return []
-    rows = json.loads(Path(path).read_text())
-    return [Verdict(Site(**row.pop("site")), **row) for row in rows]
+        return {"caught": {}}
+    found: dict[str, Any] = json.loads(Path(path).read_text())
+    return found
 
 
-def save(path: str | None, verdicts: list[Verdict]) -> None:
-    """Writes the verdicts, so that a run can be gone on with."""
+def save(path: str | None, found: dict[str, Any]) -> None:
+    """Writes what was found, so that a run can be gone on with."""
     if path is not None:
-        Path(path).write_text(json.dumps([asdict(verdict) for verdict in verdicts], indent=1))
+        Path(path).write_text(json.dumps(found, indent=1))
 
 
 if __name__ == "__main__":
