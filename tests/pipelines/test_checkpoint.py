@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,20 @@ def test_a_published_batch_whose_commit_was_lost_is_committed(
     repair(str(path), lambda batch: True)
 
     assert lost.read_text() == COMMIT
+
+
+def test_a_commit_that_is_written_again_is_durable_with_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = make_checkpoint(tmp_path / "c", planned=2, committed=1)
+    synced: list[str] = []
+    monkeypatch.setattr(
+        "os.fsync", lambda number: synced.append(os.readlink(f"/proc/self/fd/{number}"))
+    )
+
+    repair(str(path), lambda batch: True)
+
+    assert synced == [f"{path}/commits/1", f"{path}/commits"]
 
 
 def test_a_checkpoint_of_a_stream_that_published_nothing_is_thrown_away_if_it_is_unusable(

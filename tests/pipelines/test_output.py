@@ -194,6 +194,56 @@ def test_everything_is_durable_before_the_rename_and_the_rename_after_it(
     assert not [path for name, path in calls[moment + 1 :] if name != "fsync"]
 
 
+def test_a_new_output_is_durable_with_its_name(
+    tmp_path: Path, calls: list[tuple[str, str]]
+) -> None:
+    make_output(tmp_path / "out")
+
+    assert calls[-1] == ("fsync", str(tmp_path))
+
+
+def test_a_settled_batch_is_durable_before_it_gets_its_place(
+    tmp_path: Path, calls: list[tuple[str, str]]
+) -> None:
+    output = make_output(tmp_path / "out")
+    staged = fill(output.stage(0), 0)
+    files = {str(file) for file in Path(staged).rglob("*")} | {staged}
+    calls.clear()
+
+    settled = output.settle(staged)
+
+    moment = calls.index(("rename", f"{output.path}/_batches/{settled}"))
+    assert files <= {path for name, path in calls[:moment] if name == "fsync"}
+    assert calls[moment + 1 :] == [("fsync", f"{output.path}/_batches")]
+
+
+def test_replaced_tables_are_durable_before_the_link_leads_to_them(
+    tmp_path: Path, calls: list[tuple[str, str]]
+) -> None:
+    output = make_output(tmp_path / "out", batches=2)
+    changed = {0: output.settle(fill(output.stage(0), 10))}
+    calls.clear()
+
+    output.replace(changed, {"n": 2})
+
+    named, linked = (moment for moment, call in enumerate(calls) if _is_published(call, output))
+    tables = output.current().path
+    assert calls[named] == ("rename", tables)
+    before = {path for name, path in calls[:named] if name == "fsync"}
+    made = {str(file.relative_to(tables)) for file in Path(tables).rglob("*")}
+    staged = next(path for path in before if os.path.dirname(path) == f"{output.path}/_staging")
+    assert {f"{staged}/{name}" for name in made if not os.path.islink(f"{tables}/{name}")} <= before
+    assert ("fsync", os.path.dirname(tables)) in calls[named:linked]
+    assert calls[linked + 1 :] == [("fsync", output.path)]
+
+
+def _is_published(call: tuple[str, str], output: Output) -> bool:
+    """Says whether a call gives a set of tables its name, or leads the readers to it."""
+    name, path = call
+    sets = os.path.dirname(output.current().path)
+    return name == "rename" and (os.path.dirname(path) == sets or path == f"{output.path}/current")
+
+
 def test_replacing_shows_new_batches_at_once_and_keeps_the_others(tmp_path: Path) -> None:
     output = make_output(tmp_path / "out", batches=3)
     old = output.current()

@@ -190,8 +190,8 @@ class Output:
 
     def _move_to_pool(self, staged: str) -> None:
         os.rename(staged, self._inner(_POOL, os.path.basename(staged)))
+        # Enough for both: a rename comes whole or not at all.
         sync(self._inner(_POOL))
-        sync(self._inner(_STAGING))
 
     def _link(self, table_set: str, batch: int, directory: str, tables: list[str]) -> None:
         """Makes the links of a batch in a set of tables; they lead nowhere until it is settled."""

@@ -118,7 +118,6 @@ def _open_inbox(directory: Directory) -> Directory | None:
     except NotAQueue as error:
         _logger.error("%s; kept in quarantine/", error)
         quarantine.keep_file(directory, inbox.DIRECTORY)
-        directory.sync()
         return None
 
 
@@ -182,7 +181,6 @@ def _refuse(
     for refused in [name, *parts]:
         with contextlib.suppress(FileNotFoundError):
             quarantine.keep_file(directory, refused, work)
-    work.sync()
 
 
 def _check_batch(work: Directory, manifest: inbox.Manifest, kind: str) -> list[tuple[Header, int]]:

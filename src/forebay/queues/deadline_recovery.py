@@ -203,7 +203,6 @@ class Recovery:
             return
         except (OSError, ForebayError):
             quarantine.keep_file(self._directory, name)
-            self._directory.sync()
 
     def _name_new_log(self) -> None:
         """Gives the log of a recovery its name, if that was all that was left to do."""

@@ -287,7 +287,6 @@ def _set_odd_things_aside(directory: Directory, names: set[str]) -> list[Damage]
             open_readable(directory, name).close()
         except Damaged as error:
             quarantine.keep_file(directory, name)
-            directory.sync()
             damage.append(replace(error.damage, count=0))
         except FileNotFoundError:
             continue
@@ -300,7 +299,6 @@ def _open_mark(directory: Directory) -> MarkFile | None:
         return MarkFile.open(directory, write=True)
     except (OSError, NotAQueue):
         quarantine.keep_file(directory, MARK_NAME)
-        directory.sync()
         return None
 
 

@@ -137,8 +137,6 @@ def set_side_files_aside(
     for name in moved:
         _logger.warning("%s/%s cannot be read; kept aside", directory.path, name)
         quarantine.keep_file(directory, name)
-    if moved:
-        directory.sync()
     return moved
 
 

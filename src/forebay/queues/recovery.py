@@ -176,7 +176,6 @@ def _clear_staging(directory: Directory) -> None:
         blank_staged(directory)
     else:
         quarantine.keep_file(directory, STAGING_NAME)
-        directory.sync()
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,7 +321,6 @@ def _set_leftovers_aside(directory: Directory, segments: SegmentList, tail: Tail
     while segments.bases and segments.bases[-1] >= tail.written:
         quarantine.keep_file(directory, segments.names[segments.bases[-1]])
         segments.drop_last()
-        directory.sync()
 
 
 def clear_adoption(directory: Directory) -> None:

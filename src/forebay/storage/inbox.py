@@ -187,7 +187,6 @@ def own_ledger(queue: Directory) -> Ledger:
             error.damage.reason,
         )
         quarantine.keep_file(queue, LEDGER)
-        queue.sync()
         return Ledger()
 
 
@@ -210,7 +209,7 @@ def finish_moves(queue: Directory, inbox: Directory, moves: Sequence[Move]) -> N
             finally:
                 file.close()
         inbox.rename(move.part, move.segment, into=queue)
-    inbox.sync()
+    # Enough for both: a rename comes whole or not at all.
     queue.sync()
 
 

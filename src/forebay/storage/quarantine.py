@@ -21,10 +21,11 @@ def keep_bytes(queue: Directory, name: str, data: bytes) -> None:
 
 
 def keep_file(queue: Directory, name: str, source: Directory | None = None) -> None:
-    """Moves a file out of the queue, or out of `source` in it; the caller syncs that."""
+    """Moves a file out of the queue, or out of `source` in it; durable on return."""
     directory = _open(queue)
     try:
         (source or queue).rename(name, _free_name(directory, name, None), into=directory)
+        # Enough for both: a rename comes whole or not at all.
         directory.sync()
     finally:
         directory.close()

@@ -145,7 +145,6 @@ class TailFile:
             return cls.open(directory, write=True, name=name)
         except Damaged:
             quarantine.keep_file(directory, name)
-            directory.sync()
             return None
 
     @classmethod
