@@ -16,6 +16,7 @@ from forebay import Closed, Empty, Full, InvalidOption, Locked, NotAQueue, Recor
 from forebay.aio import waiting
 from tests.aio.helpers import begin_waiting, count_calls, until
 from tests.aio.kinds import KINDS, Kind, commit_of, open_small
+from tests.crash.forgetful import ForgetfulFilesystem
 from tests.queues.helpers import sync_together
 
 each_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
@@ -49,6 +50,29 @@ def test_what_was_added_is_taken_in_order_also_after_a_reopen(
             return first + await take_all(kind, queue, 3)
 
     assert asyncio.run(run()) == texts(numbered(6))
+
+
+@each_kind
+def test_a_sync_makes_durable_what_was_added(kind: Kind) -> None:
+    async def run(filesystem: ForgetfulFilesystem) -> None:
+        async with kind.make("/q", sync="os", filesystem=filesystem, background=False) as queue:
+            await kind.add(queue, b"one")
+            await queue.sync()
+            machines.append(filesystem.kill())
+
+    async def found(filesystem: ForgetfulFilesystem) -> list[bytes]:
+        async with kind.make("/q", filesystem=filesystem, background=False) as queue:
+            return await kind.take(queue, 60.0)
+
+    machines: list[ForgetfulFilesystem] = []
+    asyncio.run(run(ForgetfulFilesystem()))
+    end = machines[0].operations
+    states = machines[0].crash_states(points=lambda point: point == end, limit=8)
+
+    values = [asyncio.run(found(state.restore())) for state in states]
+
+    assert values
+    assert all(each == [b"one"] for each in values)
 
 
 @each_kind

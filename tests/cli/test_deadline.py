@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from forebay import DeadlineQueue
-from forebay.cli import exits
+from forebay.cli import deadline_take, exits
 from tests.cli.deadline_helpers import (
     FUTURE_MS,
     KEYS,
@@ -22,6 +22,7 @@ from tests.cli.deadline_helpers import (
     values_of,
 )
 from tests.cli.helpers import environment, json_lines, make_log, run, start
+from tests.crash.forgetful import ForgetfulFilesystem
 from tests.queues.deadline_helpers import files_of
 from tests.queues.helpers import snapshot
 
@@ -431,3 +432,25 @@ def test_merge_of_a_queue_without_runs_changes_no_item(tmp_path: Path) -> None:
     (told,) = json_lines(result)
     assert told["before"] == told["after"]
     assert values_of(path) == [b"one"]
+
+
+@pytest.mark.parametrize("lease", [None, 3600.0])
+def test_each_batch_is_gone_or_leased_for_good_before_its_tokens_are_told(
+    lease: float | None, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    filesystem = ForgetfulFilesystem()
+    queue = DeadlineQueue("/q", filesystem=filesystem, sync="os", background=False)
+    queue.enqueue_many([b"a", b"b"])
+    queue.sync()
+
+    taker = deadline_take._Taker("/q", lease, "lines", as_json=False)
+    taker._finish(queue, queue.dequeue_many(2))
+    end = filesystem.operations
+    states = list(filesystem.crash_states(points=lambda point: point == end, limit=8))
+    queue.close()
+
+    assert capsysbinary.readouterr().out == (b"a\nb\n" if lease is None else b"")
+    assert states
+    for state in states:
+        with DeadlineQueue("/q", filesystem=state.restore(), background=False) as left:
+            assert (left.pending, left.due) == (0 if lease is None else 2, 0)

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from forebay import Fifo, FifoReader, Log
-from forebay.cli import exits
+from forebay.cli import exits, fifo_take
 from forebay.clock import SystemClock
 from tests.cli.helpers import environment, json_lines, make_log, run, start
+from tests.crash.forgetful import ForgetfulFilesystem
 from tests.queues.helpers import flip, snapshot
 
 FILE_BYTES = 512
@@ -596,3 +597,23 @@ def test_a_directory_that_is_no_queue_is_not_made_one(tmp_path: Path) -> None:
     assert result.exit_code == exits.CANNOT_CREATE
     assert f"{tmp_path} is not a fifo: it holds 'notes.txt'" in result.stderr
     assert snapshot(tmp_path) == {"notes.txt": b"precious"}
+
+
+def test_each_batch_that_was_taken_is_gone_for_good_before_the_next(
+    capsysbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    filesystem = ForgetfulFilesystem()
+    fifo = Fifo("/q", filesystem=filesystem, sync="os", background=False)
+    fifo.push_many([b"a", b"b", b"c"])
+    fifo.sync()
+
+    taken = fifo_take._take_batch(fifo, 2, "lines", as_json=False)
+    end = filesystem.operations
+    states = list(filesystem.crash_states(points=lambda point: point == end, limit=8))
+    fifo.close()
+
+    assert (taken, capsysbinary.readouterr().out) == (2, b"a\nb\n")
+    assert states
+    for state in states:
+        with Fifo("/q", filesystem=state.restore(), background=False) as left:
+            assert left.pop_many(9) == [b"c"]

@@ -392,3 +392,43 @@ def test_how_often_an_item_was_given_out_outlives_freezes_and_merges(tmp_path: P
             queue.freeze()
             if expected == 3:
                 queue.merge()
+
+
+def test_a_count_below_nothing_is_refused(tmp_path: Path) -> None:
+    with open_queue(tmp_path / "q") as queue:
+        queue.enqueue(b"a")
+
+        for call in (lambda: queue.kick(count=-1), lambda: queue.browse(-1)):
+            with pytest.raises(InvalidOption, match="count = -1: must be at least 0"):
+                call()
+
+        assert counts_of(queue) == (1, 1, 0, 0)
+
+
+@pytest.mark.parametrize("seconds", [-5, 0, float("nan"), True, "60"])
+def test_a_lease_that_is_no_time_is_refused_and_ends_no_lease(tmp_path: Path, seconds: Any) -> None:
+    with open_queue(tmp_path / "q") as queue:
+        queue.enqueue(b"a")
+        item = must(queue.dequeue())
+
+        for call in (
+            lambda: queue.touch(item, lease_seconds=seconds),
+            lambda: queue.reclaim(item.id, item.dequeue_count, lease_seconds=seconds),
+        ):
+            with pytest.raises(InvalidOption, match="lease_seconds"):
+                call()
+
+        assert counts_of(queue) == (0, 0, 1, 0)
+
+
+@pytest.mark.parametrize("sync", ["always", "os"])
+def test_half_a_millisecond_is_rounded_up_under_every_policy(tmp_path: Path, sync: str) -> None:
+    with open_queue(tmp_path / "q", sync=sync, clock=TwoClocks()) as queue:
+        now_ms = must(queue.get(queue.enqueue(b"now"))).deadline_ms
+        delays = [0.0005, 0.0015, 0.0025, 0.0024]
+
+        found = [must(queue.get(queue.enqueue(b"a", delay=delay))) for delay in delays]
+        many = queue.enqueue_many([b"b"], delay=0.0025)
+
+        assert [item.deadline_ms - now_ms for item in found] == [1, 2, 3, 2]
+        assert must(queue.get(many[0])).deadline_ms - now_ms == 3

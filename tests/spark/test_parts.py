@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import forebay
 from forebay.errors import Damaged, InvalidOption, RecordTooLarge
 from forebay.queues.log import Log
+from forebay.spark import parts as module
 from forebay.spark.parts import PartWriter, discard_parts, publish_batch, waiting_manifests
 from forebay.storage import inbox
 from forebay.storage.filesystem import Directory, DiskFilesystem, Filesystem
@@ -317,3 +318,22 @@ def test_a_replay_after_an_error_of_any_call_leaves_the_batch_durable_and_once(c
         records = [record.value for record in log.consumer("c")]
         log.close()
         assert records == values, state.description
+
+
+def test_a_large_part_is_synced_while_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_SYNC_BYTES", 1_000)
+    filesystem = ForgetfulFilesystem()
+    queue = filesystem.open_directory("/q", create=True)
+    queue.directory(inbox.DIRECTORY, create=True).sync()
+    writer = part_writer(queue, segment_bytes=100_000, filesystem=filesystem)
+
+    writer.append(pyarrow.array(numbered(100)))
+    # The syncs run on another thread, one after the other.
+    writer._syncer.submit(lambda: None).result(timeout=60)
+    writer._work.sync()
+    end = filesystem.operations
+    states = filesystem.crash_states(points=lambda point: point == end)
+    sizes = {len(data) for state in states for data in state.files().values()}
+    writer.discard()
+
+    assert min(sizes) > 1_000

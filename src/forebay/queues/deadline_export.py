@@ -7,19 +7,19 @@ from itertools import islice
 
 from forebay.formats.deadline import FileKind, Item, RunEncoder, file_name
 from forebay.storage.atomic import TEMPORARY
-from forebay.storage.filesystem import DiskFilesystem, write_all
+from forebay.storage.filesystem import DiskFilesystem, Filesystem, write_all
 
 _BATCH_ITEMS = 1_000
 
 
-def export_run(items: Iterable[Item], target: str) -> None:
+def export_run(items: Iterable[Item], target: str, *, filesystem: Filesystem | None = None) -> None:
     """Writes pending items, sorted by key, into a new directory.
 
     One run of version 1, named only when all of it is durable.
     """
     name = file_name(0, FileKind.PENDING_RUN_1)
     encoder = RunEncoder()
-    directory = DiskFilesystem().open_directory(target, create=True)
+    directory = (filesystem or DiskFilesystem()).open_directory(target, create=True)
     try:
         file = directory.create(name + TEMPORARY)
         try:
