@@ -6,8 +6,8 @@ A site is whatever makes something durable: a call of `sync`, of `fsync`, or of 
 nothing but sync; a wait for a group commit; `sync=` with a value that is not false; a sync that is
 handed to somebody else to call. First the tests run once, in a copy of the project in which each
 site takes note of the test that comes by. Then, for each site, a copy without it is tested by those
-tests, which alone can notice, the shortest ones first, until one fails. That test is believed if it
-fails again, and passes in a copy that lacks nothing. A site that no test notices is a missing test,
+tests, which alone can notice, the likely and the short ones first, until one fails. That test is
+believed if it fails again, and passes in a copy that lacks nothing. A site that no test notices is a missing test,
 or a needless sync; the tool ends with 1 and names them.
 """
 
@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,11 +34,17 @@ NAMES |= {"sync_tree"}
 # These sync to learn how long it takes; nothing depends on what they write.
 MEASURING = {SOURCE / "cli" / "bench.py", SOURCE / "cli" / "doctor.py"}
 # With `--quick`, and without. Planted bugs are about what else is wrong.
-QUICK_TESTS = ["tests/crash/test_power_cuts.py", "tests/queues", "tests/storage"]
+QUICK_TESTS = ["tests/crash/test_power_cuts.py", "tests/queues", "tests/storage", "tests/aio"]
+QUICK_TESTS += ["tests/pipelines/test_output.py", "tests/pipelines/test_checkpoint.py"]
+QUICK_TESTS += ["tests/spark/test_parts.py", "tests/cli/test_fifo.py", "tests/cli/test_deadline.py"]
 QUICK_TESTS += ["-k", "not random_operations"]
 ALL_TESTS = ["tests", "--ignore=tests/crash/test_planted_bugs.py"]
 # What the tests of one run may have taken before, together; longer ones run alone.
 RUN_SECONDS = 30
+# What all tests of a site may have taken, with `--quick`.
+QUICK_SECONDS = 40
+# They are asked first: in their names, or in those of their folders.
+LIKELY = ("crash", "power", "cut", "durable", "sync")
 HANG_SECONDS = 900
 HANG = "a run that did not end"
 # Imported by the copy with the notes, and a plugin of its pytest: pairs of site and test, and how
@@ -102,7 +108,8 @@ def main() -> int:
             if found["caught"].get(str(site)):
                 continue
             start = time.monotonic()
-            caught_by = judge(site, copies, found["visits"].get(str(site), {}))
+            visits = found["visits"].get(str(site), {})
+            caught_by = judge(site, copies, _runs(visits, QUICK_SECONDS if options.quick else 1e9))
             found["caught"][str(site)] = caught_by
             save(options.json, found)
             print(f"{site}: {caught_by or 'NOBODY NOTICED'} ({time.monotonic() - start:.0f} s)")
@@ -230,11 +237,11 @@ class Copies:
         shutil.copyfile(self.whole / path, self.changed / path)
 
 
-def judge(site: Site, copies: Copies, visits: dict[str, float]) -> str:
+def judge(site: Site, copies: Copies, runs: Iterable[list[str]]) -> str:
     """Tests a copy of the project in which the sync is gone; returns who noticed, or ""."""
     copies.replace(site, site.instead)
     try:
-        for tests in _runs(visits):
+        for tests in runs:
             test = _who_notices(copies, tests)
             if test:
                 return test
@@ -262,18 +269,25 @@ def _is_believed(test: str, copies: Copies) -> bool:
     return False
 
 
-def _runs(visits: dict[str, float]) -> Iterator[list[str]]:
-    """Yields the tests that come by a site, the shortest ones first, some at a time."""
+def _runs(visits: dict[str, float], seconds_max: float) -> Iterator[list[str]]:
+    """Yields the tests that come by a site, some at a time: likely ones first, then short ones."""
     tests: list[str] = []
-    total = 0.0
-    for test, seconds in sorted(visits.items(), key=lambda item: item[1]):
-        if tests and total + seconds > RUN_SECONDS:
+    total = all_seconds = 0.0
+    for test in sorted(visits, key=lambda test: (not _is_likely(test), visits[test])):
+        all_seconds += visits[test]
+        if all_seconds > seconds_max:
+            break
+        if tests and total + visits[test] > RUN_SECONDS:
             yield tests
             tests, total = [], 0.0
         tests.append(test)
-        total += seconds
+        total += visits[test]
     if tests:
         yield tests
+
+
+def _is_likely(test: str) -> bool:
+    return any(word in test for word in LIKELY)
 
 
 def first_failure(copy: Path, tests: list[str]) -> str:

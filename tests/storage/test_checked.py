@@ -122,3 +122,20 @@ def test_a_power_cut_never_makes_a_checked_file_look_changed() -> None:
     sound = {(content, True) for content in contents}
     assert found - {(b"", None), (b"one", None)} <= sound
     assert {content for content, _ in found} == set(contents)
+
+
+@pytest.mark.parametrize("writes", [[b"content"], [b"", b"content"]])
+def test_a_file_that_is_removed_after_a_power_cut_is_damage(writes: list[bytes]) -> None:
+    filesystem = ForgetfulFilesystem()
+    file = CheckedFile(filesystem.open_directory("/d", create=True), "file")
+    for data in writes:
+        file.write(data)
+    end = filesystem.operations
+    found = set()
+
+    for state in filesystem.crash_states(points=lambda point: point == end, torn=True):
+        directory = state.restore().open_directory("/d")
+        directory.unlink("file")
+        found.add(CheckedFile(directory, "file").read())
+
+    assert found == {(b"", False)}

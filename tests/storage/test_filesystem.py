@@ -248,3 +248,28 @@ def test_no_descriptor_is_inherited_by_programs(tmp_path: Path) -> None:
     assert [os.get_inheritable(descriptor) for descriptor in descriptors] == [False, False]
     file.close()
     directory.close()
+
+
+def test_a_sync_asks_the_system_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "others").touch()
+    asked: list[tuple[str, str]] = []
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(
+            os, name, lambda number, name=name: asked.append((name, path_of(number)))
+        )
+
+    directory = DiskFilesystem().open_directory(str(tmp_path / "a" / "d"), create=True)
+    made = asked.copy()
+    file = directory.create("f")
+    file.sync()
+    directory.sync()
+
+    # Each directory that was made has its name before anything is in it.
+    assert made == [("fsync", str(tmp_path)), ("fsync", str(tmp_path / "a"))]
+    assert asked[2:] == [("fdatasync", f"{directory.path}/f"), ("fsync", directory.path)]
+    file.close()
+    directory.close()
+
+
+def path_of(descriptor: int) -> str:
+    return os.readlink(f"/proc/self/fd/{descriptor}")
