@@ -7,8 +7,8 @@ nothing but sync; a wait for a group commit; `sync=` with a value that is not fa
 handed to somebody else to call. First the tests run once, in a copy of the project in which each
 site takes note of the test that comes by. Then, for each site, a copy without it is tested by those
 tests, which alone can notice, the likely and the short ones first, until one fails. That test is
-believed if it fails again, and passes in a copy that lacks nothing. A site that no test notices is a missing test,
-or a needless sync; the tool ends with 1 and names them.
+believed if it fails again, and passes in a copy that lacks nothing. A site that no test notices is
+a missing test, or a needless sync; the tool ends with 1 and names them.
 """
 
 from __future__ import annotations
