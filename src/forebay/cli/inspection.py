@@ -51,7 +51,7 @@ class SegmentFacts:
 
 def owner_of(path: str) -> int | None:
     """Gives the process that owns a queue; None if none is seen."""
-    return lock_owner(os.stat(path))
+    return lock_owner(path)
 
 
 def state_of(reader: LogReader, owner: int | None) -> str:

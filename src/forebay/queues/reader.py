@@ -19,6 +19,7 @@ from forebay.queues.directory_reader import DirectoryReader
 from forebay.queues.positions import read_positions
 from forebay.queues.recovery import (
     STAGED_DAMAGE,
+    View,
     look,
     staged_batches,
     staged_fits,
@@ -41,17 +42,7 @@ class LogReader(DirectoryReader):
 
     def refresh(self) -> None:
         """Looks again at what is there."""
-        staged, tail = self._look()
-        if tail is None and not self.segments.bases and TAIL not in self._directory.names():
-            raise NotAQueue(f"{self.path} is not a log: it has neither segments nor a tail")
-        view = look(
-            self._filesystem,
-            self._directory,
-            self.segments,
-            tail,
-            staged=staged,
-            behind=tail is not None and not tail.clean and is_owned(self.path) is False,
-        )
+        staged, view = self._view()
         self.tail: Tail | None = view.tail
         self.written = view.end
         self.durable = view.tail.durable if view.tail is not None else view.end
@@ -68,6 +59,29 @@ class LogReader(DirectoryReader):
         self.begin = min([*self.segments.bases[:1], self.written])
         if view.begin is not None:
             self.begin = self.segments.begin = min(view.begin, self.written)
+
+    def _view(self) -> tuple[Staged | None, View]:
+        """Finds the end of the log; of a dead owner, with what is in the files after its mark.
+
+        That nobody is seen to hold the lock is no proof that the owner is dead. So the files count
+        only if nothing moved while they were looked at, and else the mark of a living owner does.
+        """
+        staged, tail = self._look()
+        if tail is None and not self.segments.bases and TAIL not in self._directory.names():
+            raise NotAQueue(f"{self.path} is not a log: it has neither segments nor a tail")
+        behind = tail is not None and not tail.clean and is_owned(self.path) is False
+        view = self._view_of(staged, tail, behind=behind)
+        if behind and (
+            self._read_tail(TAIL) != tail
+            or list_segments(self._directory).bases != self.segments.bases
+        ):
+            staged, tail = self._look()
+            view = self._view_of(staged, tail, behind=False)
+        return staged, view
+
+    def _view_of(self, staged: Staged | None, tail: Tail | None, *, behind: bool) -> View:
+        directory, segments = self._directory, self.segments
+        return look(self._filesystem, directory, segments, tail, staged=staged, behind=behind)
 
     def _look(self) -> tuple[Staged | None, Tail | None]:
         """Takes one look at the staging buffer, the mark and the list of segments.

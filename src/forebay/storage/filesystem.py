@@ -372,7 +372,7 @@ class DiskDirectory:
         try:
             fcntl.flock(_check_open(self._descriptor), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise Locked(self.path, lock_owner(os.fstat(self._descriptor))) from None
+            raise Locked(self.path, lock_owner(self.path)) from None
 
     def check_safe(self) -> None:
         """Refuses a directory that another user could change under the owner."""
@@ -478,18 +478,25 @@ def read_private(path: str, size_max: int) -> bytes:
 
 
 def is_owned(path: str) -> bool | None:
-    """Says whether a process holds the lock of a directory; None if the system does not tell."""
+    """Says whether a process is seen to hold the lock of a directory; None if none can be seen.
+
+    False is no proof: locks of processes in other containers are not shown.
+    """
     if not os.access("/proc/locks", os.R_OK):
         return None
     try:
-        return lock_owner(os.stat(path)) is not None
+        return lock_owner(path) is not None
     except OSError:
         return None
 
 
-def lock_owner(status: os.stat_result) -> int | None:
+def lock_owner(path: str) -> int | None:
     """Finds the process that holds the lock; the kernel lists it by device and inode."""
-    wanted = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        wanted = f"{_lock_device(descriptor)}:{os.fstat(descriptor).st_ino}"
+    finally:
+        os.close(descriptor)
     try:
         with open("/proc/locks", encoding="ascii") as file:
             rows = [row.split() for row in file]
@@ -497,3 +504,18 @@ def lock_owner(status: os.stat_result) -> int | None:
         return None
     owners = [int(row[4]) for row in rows if len(row) > 5 and row[5] == wanted]
     return owners[0] if owners and owners[0] > 0 else None
+
+
+def _lock_device(descriptor: int) -> str:
+    """Returns the device as locks are listed: that of the mount, which on btrfs `stat` hides."""
+    status = os.fstat(descriptor)
+    device = (os.major(status.st_dev), os.minor(status.st_dev))
+    with contextlib.suppress(OSError, ValueError):
+        with open(f"/proc/self/fdinfo/{descriptor}", encoding="ascii") as file:
+            mount = next((line.split()[1] for line in file if line.startswith("mnt_id")), "")
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
+            rows = (line.split(None, 3) for line in file)
+            numbers = next((row[2] for row in rows if row[0] == mount), "")
+        major, _, minor = numbers.partition(":")
+        device = (int(major), int(minor))
+    return f"{device[0]:02x}:{device[1]:02x}"
