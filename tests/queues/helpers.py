@@ -169,8 +169,15 @@ def write_part(
     return inbox.Part(name, len(values), HEADER_BYTES + size)
 
 
-def publish(path: Path, stem: str, batch: int, parts: list[inbox.Part], writer: str = "w") -> None:
+def publish(
+    path: Path,
+    stem: str,
+    batch: int,
+    parts: list[inbox.Part],
+    writer: str = "w",
+    kind: str = "",
+) -> None:
     """Hands parts in, under a manifest."""
     queue = DiskFilesystem().open_directory(str(path))
-    inbox.publish(queue, stem, inbox.Manifest(writer, batch, parts))
+    inbox.publish(queue, stem, inbox.Manifest(writer, batch, parts, kind))
     queue.close()

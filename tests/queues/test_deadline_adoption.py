@@ -33,7 +33,7 @@ def records(values: list[bytes], *deadlines: int) -> list[bytes]:
 def hand_in(path: Path, batch: int, *groups: list[bytes], writer: str = "w") -> None:
     names = [f"{writer}-{batch}-{number}.part" for number in range(len(groups))]
     parts = [write_part(path, name, values) for name, values in zip(names, groups, strict=True)]
-    publish(path, f"{writer}-{batch}", batch, parts, writer)
+    publish(path, f"{writer}-{batch}", batch, parts, writer, "deadline")
 
 
 def ledger_of(path: Path) -> inbox.Ledger:
@@ -127,7 +127,7 @@ def hand_in_there(filesystem: ForgetfulFilesystem, clock: FakeClock) -> None:
     directory = filesystem.open_directory("/q")
     groups = [records(numbered(4, 10)), records(numbered(3, 10, first=4))]
     parts = write_parts(filesystem, clock, directory, "b", groups)
-    inbox.publish(directory, "b", inbox.Manifest("w", 1, parts))
+    inbox.publish(directory, "b", inbox.Manifest("w", 1, parts, "deadline"))
     directory.close()
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import forebay
-from forebay import Log
+from forebay import DeadlineQueue, Log
 from forebay.formats.consumers import encode_index
 from tests.crash.forgetful import ForgetfulFilesystem
 from tests.crash.workload import SteppingClock
@@ -167,6 +167,24 @@ def test_a_full_disk_at_a_reopen_still_gives_the_records() -> None:
         filesystem.capacity_bytes = None
 
 
+@each_sync
+def test_a_deadline_queue_opens_on_a_full_disk_and_items_can_be_taken(sync: str) -> None:
+    filesystem = ForgetfulFilesystem()
+    options: dict[str, Any] = {"filesystem": filesystem, "clock": SteppingClock(), "sync": sync}
+    with DeadlineQueue("/q", background=False, **options) as queue:
+        queue.enqueue_many(numbered(100))
+    filesystem.capacity_bytes = used_bytes(filesystem)
+
+    with DeadlineQueue("/q", background=False, **options) as queue:
+        items = queue.dequeue_many(50)
+        queue.release_many(items)
+
+    filesystem.capacity_bytes = None
+    assert [item.value for item in items] == numbered(50)
+    with DeadlineQueue("/q", background=False, **options) as queue:
+        assert len(queue) == 50
+
+
 def test_the_first_place_of_all_can_be_saved_on_a_full_disk() -> None:
     filesystem = ForgetfulFilesystem()
     with open_log(filesystem) as log:
@@ -203,7 +221,7 @@ def test_places_that_another_program_left_outlive_a_failed_save() -> None:
 def test_a_limit_of_file_size_raises_efbig_and_the_log_goes_on(tmp_path: Path, sync: str) -> None:
     program = """
 import resource, sys
-from forebay import Log
+from forebay import DeadlineQueue, Log
 from forebay.formats.consumers import encode_index
 log = Log(sys.argv[1], sync=sys.argv[2], staging_bytes=4096, background=False)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))

@@ -109,21 +109,27 @@ def test_a_batch_for_another_kind_of_queue_is_refused(
     assert found == sorted(expected)
 
 
-@pytest.mark.parametrize("kind", ADOPTING)
-def test_a_manifest_that_names_no_kind_is_taken(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize(("kind", "taken"), [("log", True), ("fifo", True), ("deadline", False)])
+def test_a_batch_that_names_no_kind_is_taken_where_any_bytes_are_a_record(
+    tmp_path: Path, kind: str, taken: bool
+) -> None:
     make_queue(tmp_path / "q", kind)
     manifest = hand_in(tmp_path / "q", kind)
     del manifest["kind"]
     (tmp_path / "q" / "inbox" / "m.ready").write_bytes(seal(manifest))
 
-    assert contents(tmp_path / "q", kind) == sorted([*OWN, *BATCH, b"more"])
+    found = contents(tmp_path / "q", kind)
+
+    assert found == sorted([*OWN, *(BATCH if taken else []), b"more"])
+    refused = [] if taken else ["a-0.part", "a-1.part", "m.ready"]
+    assert names_in(tmp_path / "q" / "quarantine") == refused
 
 
 def test_records_without_a_deadline_do_not_get_into_a_deadline_queue(tmp_path: Path) -> None:
     make_queue(tmp_path / "q", "deadline")
     part = write_part(tmp_path / "q", "a-0.part", [DUE + b"good", b"short"])
     named = [{"name": part.name, "count": part.count, "size": part.size}]
-    manifest = {"writer": "w", "batch": 1, "parts": named}
+    manifest = {"writer": "w", "batch": 1, "parts": named, "kind": "deadline"}
     (tmp_path / "q" / "inbox" / "m.ready").write_bytes(seal(manifest))
 
     assert contents(tmp_path / "q", "deadline") == sorted([*OWN, b"more"])

@@ -327,7 +327,7 @@ class Session:
             stem = f"batch{batch}"
             given = [self.handed_in(value) for value in values]
             parts = write_parts(filesystem, SystemClock(), directory, stem, [given])
-            inbox.publish(directory, stem, inbox.Manifest("w", batch, parts))
+            inbox.publish(directory, stem, inbox.Manifest("w", batch, parts, self.kind.name))
         finally:
             directory.close()
 

@@ -32,6 +32,8 @@ from forebay.storage.segments import CHUNK_BYTES, SegmentList, scan_segment
 _logger = logging.getLogger(__name__)
 # Of records: a clock that is set far ahead, and no sum of times that a header cannot hold.
 TIME_MS_MAX = 2**60
+# Kinds whose records may be any bytes. Those of the others say more than a value.
+TAKE_ANY = ("log", "fifo")
 
 # Takes a batch whose parts are good, once and durably; None: not now. Raises `Refused` before it
 # decides anything.
@@ -187,6 +189,8 @@ def _check_batch(work: Directory, manifest: inbox.Manifest, kind: str) -> list[t
     """Verifies a batch; returns of each part the header and the ms of its last record."""
     if manifest.kind not in ("", kind):
         raise Refused(f"made for a queue of kind {manifest.kind!r:.60}; this is a {kind}")
+    if not manifest.kind and kind not in TAKE_ANY:
+        raise Refused(f"it does not tell for which kind of queue it was made; this is a {kind}")
     total = sum(part.count for part in manifest.parts)
     with contextlib.suppress(ForebayError, FileNotFoundError):
         return [_check_part(work, part) for part in manifest.parts]

@@ -151,8 +151,16 @@ class Journal:
         self._marks_writes = marks_writes
 
     def stage(self, size: int) -> None:
-        """Lets small batches go to a staging buffer, to which the desk may write too."""
-        self._staging = Staging(self._directory, size)
+        """Lets small batches go to a staging buffer, to which the desk may write too.
+
+        On a full disk there is none, and every batch is written at once: a queue that could not be
+        opened could not be emptied either.
+        """
+        try:
+            self._staging = Staging(self._directory, size)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
 
     @property
     def next_batch(self) -> int:

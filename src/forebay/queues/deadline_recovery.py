@@ -129,7 +129,7 @@ class Recovery:
         try:
             self._wal = self._write_log(copied, kept, next_id)
         except OSError as error:
-            if error.errno != errno.ENOSPC or not copied:
+            if error.errno != errno.ENOSPC:
                 raise
             # There is no room for a copy: everything stays where it is.
             absent = [log for log in copied if log.trouble]
@@ -138,7 +138,9 @@ class Recovery:
                     self._make_durable(log)
             kept = [*kept, *(log for log in copied if not log.trouble)]
             copied = absent
-            self._wal = self._write_log(copied, kept, next_id)
+            self._wal = atomic.with_reserve(
+                self._directory, lambda: self._write_log(absent, kept, next_id)
+            )
         wal = self._wal
         rows = [self._row(log) for log in kept]
         manifest = self._name_files(rows, wal, next_id)

@@ -55,9 +55,11 @@ class Staging:
 
     def __init__(self, directory: Directory, size: int) -> None:
         """Opens or creates it, warms its pages, and blanks it durably."""
+        made = True
         try:
             self._file = directory.create(NAME)
         except FileExistsError:
+            made = False
             self._file = directory.open(NAME, write=True)
         try:
             # Allocated, not sparse: a store into a hole of a full disk would kill the process.
@@ -68,6 +70,9 @@ class Staging:
             directory.sync()
         except BaseException:
             self._file.close()
+            if made:
+                # On a full disk it holds what was left of it.
+                directory.unlink(NAME)
             raise
         self.size = size
 
