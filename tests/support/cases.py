@@ -24,7 +24,7 @@ from tests.support.children import run_each
 _Case = TypeVar("_Case")
 SEED = int(os.environ.get("FOREBAY_SEED") or 0)
 # How many tests share the time of the campaign.
-FULL_TESTS = 8
+FULL_TESTS = 9
 _SHOWN_MAX = 12
 # What `Ledger.check` says of values: no known failure may hide it.
 _OF_VALUES = re.compile(r"told: |are lost|came twice|were never put|came again|out of order")

@@ -6,8 +6,10 @@ then. There every call raises `Closed` at once, and the parent goes on.
 
 from __future__ import annotations
 
+import inspect
 import os
 import signal
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -23,7 +25,10 @@ CALLS: dict[str, dict[str, tuple[Any, ...]]] = {
     "log": {
         "append": (b"x",),
         "append_many": ([b"x"],),
+        "put": (b"x",),
+        "put_many": ([b"x"],),
         "consumer": ("other",),
+        "forget_consumer": ("taker",),
         "resolve": ("latest",),
         "trim": (),
         "adopt": (),
@@ -31,16 +36,22 @@ CALLS: dict[str, dict[str, tuple[Any, ...]]] = {
     "fifo": {
         "push": (b"x",),
         "push_many": ([b"x"],),
+        "put": (b"x",),
+        "put_nowait": (b"x",),
+        "get": (),
+        "get_nowait": (),
         "pop": (),
         "pop_many": (3,),
         "peek": (),
         "adopt": (),
     },
-    "events": {"put": ({},), "put_many": ([{}],), "read": (3,)},
+    "events": {"put": ({},), "put_many": ([{}],), "put_encoded": ([b"x"],), "read": (3,)},
     "deadline": {
         "enqueue": (b"x",),
         "enqueue_many": ([b"x"],),
         "dequeue": (),
+        "dequeue_many": (3,),
+        "kick": (1,),
         "peek": (),
         "browse": (),
         "get": (1,),
@@ -50,6 +61,12 @@ CALLS: dict[str, dict[str, tuple[Any, ...]]] = {
         "adopt": (),
     },
 }
+# Of an item that the parent was given before.
+ITEM_CALLS = ("release", "requeue", "touch", "bury")
+# What ends it, what only looks, and what its own parts call.
+NO_VERBS = {"close", "disown", "full", "empty", "qsize", "reclaim", "capacity_for"}
+NO_VERBS |= {"is_news", "keep_reserve", "raise_losses", "readable", "save_position"}
+NO_VERBS |= {"segments", "wait_for", "due_in"}
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 
 
@@ -78,6 +95,7 @@ def in_child(work: Any) -> str:
 def said_in_children(kind: str, policy: str, held: str, point: int) -> dict[str, str]:
     """Holds a verb in the parent, and gives what each other verb says in a child."""
     disk, session = open_session(kind, policy)
+    verbs = public_verbs(session)
     doorman, hold = Doorman(), Hold(point)
     disk.on_visit = doorman.visit
 
@@ -89,7 +107,7 @@ def said_in_children(kind: str, policy: str, held: str, point: int) -> dict[str,
     run.start()
     while run.is_alive() and not hold.reached.wait(0.001):
         pass
-    said = {name: in_child(verb) for name, verb in public_verbs(session).items()}
+    said = {name: in_child(verb) for name, verb in verbs.items()}
     hold.go.set()
     run.join(10)
     assert run.error is None
@@ -98,20 +116,40 @@ def said_in_children(kind: str, policy: str, held: str, point: int) -> dict[str,
     return said
 
 
-def public_verbs(session: Session) -> dict[str, Any]:
+def public_verbs(session: Session) -> dict[str, Callable[[], object]]:
     """The calls themselves: a child must not touch the ledger's or the disk's own locks."""
     queue: Any = session.queue
-    calls: dict[str, Any] = {name: (queue, name, arguments) for name, arguments in SHARED.items()}
-    for name, arguments in CALLS[session.kind.name].items():
-        calls[name] = (queue, name, arguments)
-    consumer = session.state.get("consumer")
-    if consumer is not None:
-        calls["read"] = (consumer, "read", ())
-        calls["commit"] = (consumer, "commit", ())
-    return {
-        label: partial(getattr(owner, name), *arguments)
-        for label, (owner, name, arguments) in calls.items()
+    calls = {**SHARED, **CALLS[session.kind.name]}
+    verbs: dict[str, Callable[[], object]] = {
+        name: partial(getattr(queue, name), *values) for name, values in calls.items()
     }
+    if session.kind.name == "log":
+        consumer = session.state["consumer"]
+        verbs["consumer.read"] = consumer.read
+        verbs["consumer.commit"] = consumer.commit
+        verbs["consumer.seek"] = partial(consumer.seek, "earliest")
+    elif session.kind.name == "events":
+        batch = queue.read(1)
+        verbs["batch.ack"], verbs["batch.nack"] = batch.ack, batch.nack
+    elif session.kind.name == "deadline":
+        item = queue.dequeue()
+        verbs |= {name: partial(getattr(queue, name), item) for name in ITEM_CALLS}
+        verbs["release_many"] = partial(queue.release_many, [item])
+    if hasattr(queue, "take"):
+        verbs["take"] = lambda: queue.take().__enter__()
+    return verbs
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_public_verb_is_tried(kind: str) -> None:
+    _, session = open_session(kind, "os")
+    public = inspect.getmembers(type(session.queue), inspect.isfunction)
+
+    missing = {name for name, _ in public if not name.startswith("_")}
+    missing -= {*public_verbs(session), *NO_VERBS}
+    session.queue.close()
+
+    assert missing == set()
 
 
 @pytest.mark.parametrize(("kind", "policy"), EACH)

@@ -97,6 +97,18 @@ def test_an_interrupt_at_every_place(kernels: str, record_property: Count) -> No
 
 @pytest.mark.full
 @pytest.mark.slow
+def test_a_handler_that_closes_the_queue_at_every_place(record_property: Count) -> None:
+    blows = all_closes()
+
+    outcomes, done = run_all("closes", blows, run_blow, known=BLOWS)
+
+    outcomes.report("closes by a handler", record_property)
+    record_property("closes by a handler so far", f"{done:,} of {len(blows):,}")
+    assert outcomes.problems == ""
+
+
+@pytest.mark.full
+@pytest.mark.slow
 def test_an_error_of_every_system_call(record_property: Count) -> None:
     blows = all_errors()
 
