@@ -198,6 +198,8 @@ def run_blow(blow: Blow) -> None:
         with places.watched():
             raised = _raised(lambda: verb(session))
         where = places.where
+        # It knows the queue, which is to be forgotten.
+        del places
         allowed = (forebay.Reentered, forebay.Closed) if closes else (KeyboardInterrupt,)
     try:
         assert raised is None or isinstance(raised, allowed), f"raised {raised!r}"
