@@ -7,6 +7,7 @@ then. There every call raises `Closed` at once, and the parent goes on.
 from __future__ import annotations
 
 import inspect
+import json
 import os
 import signal
 from collections.abc import Callable
@@ -70,26 +71,30 @@ NO_VERBS |= {"segments", "wait_for", "due_in"}
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 
 
-def in_child(work: Any) -> str:
-    """Forks, works in the child, and gives what it returned or raised there; "hangs" if nothing."""
+def in_child(verbs: dict[str, Callable[[], object]]) -> dict[str, str]:
+    """Forks, tries the verbs in the child, and returns what each returned or raised there.
+
+    The one that hangs, and those after it, say "hangs".
+    """
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         try:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.alarm(_SECONDS)
-            try:
-                text = f"returned {work()!r}"
-            except BaseException as error:
-                text = f"{type(error).__name__}: {error}"
-            os.write(writing, text.encode())
+            for name, verb in verbs.items():
+                signal.alarm(_SECONDS)
+                try:
+                    text = f"returned {verb()!r}"
+                except BaseException as error:
+                    text = f"{type(error).__name__}: {error}"
+                os.write(writing, (json.dumps([name, text]) + "\n").encode())
         finally:
             os._exit(0)
     os.close(writing)
     with os.fdopen(reading) as pipe:
-        text = pipe.read()
+        said = dict(json.loads(line) for line in pipe)
     os.waitpid(child, 0)
-    return text or "hangs"
+    return {name: said.get(name, "hangs") for name in verbs}
 
 
 def said_in_children(kind: str, policy: str, held: str, point: int) -> dict[str, str]:
@@ -107,7 +112,7 @@ def said_in_children(kind: str, policy: str, held: str, point: int) -> dict[str,
     run.start()
     while run.is_alive() and not hold.reached.wait(0.001):
         pass
-    said = {name: in_child(verb) for name, verb in verbs.items()}
+    said = in_child(verbs)
     hold.go.set()
     run.join(10)
     assert run.error is None

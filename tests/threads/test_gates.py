@@ -43,7 +43,7 @@ def test_a_pair_that_lost_something_once_loses_nothing_at_any_point(pair: Pair) 
         if (gate.kind, gate.policy, gate.held, gate.other, gate.fault) == pair[:5]
     ]
 
-    outcomes = run_sample(gates, run_gate, 150)
+    outcomes = run_sample(gates, run_gate, 60)
 
     assert outcomes.problems == ""
 
