@@ -184,8 +184,10 @@ def test_a_value_larger_than_what_is_made_at_once(tmp_path: Path) -> None:
 def test_a_file_that_was_cut_off_meanwhile_is_read_no_further(tmp_path: Path) -> None:
     for number in range(4):
         for kind in KINDS:
-            # So large that a read behind what is left of it would leave the memory of the process.
-            own = [Item(Key(number, 1), bytes(64 << 20), Stats())] if kind is KINDS[0] else []
+            # The one that is cut off is so large that a read past what is left of it would leave
+            # the memory of the process.
+            value = bytes(64 << 20 if number == 2 else 1)
+            own = [Item(Key(number, 1), value, Stats())] if kind is KINDS[0] else []
             encoder = RunEncoder(SALT, block_bytes=BLOCK_BYTES)
             (tmp_path / file_name(number, kind)).write_bytes(encoder.encode(own) + encoder.finish())
     sets = open_sets(tmp_path)

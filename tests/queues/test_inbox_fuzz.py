@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +18,15 @@ import forebay
 from forebay.storage import inbox
 from tests.conformance.kinds import KINDS
 from tests.queues.helpers import numbered, write_part
+from tests.support.campaigns import FULL
 from tests.support.fuzz import each_change, seal
 
 ADOPTING = ["log", "fifo", "deadline"]
 OWN = numbered(3)
 BATCH = numbered(5, first=100)
 PARTS = {"a-0.part": BATCH[:2], "a-1.part": BATCH[2:]}
+# Everyday every third change, which still meets each place of a document and each odd value.
+STEP = 1 if FULL else 3
 # A deadline that was in 1970: the items are due, before those of the queue.
 DUE = (1_000).to_bytes(8, "big")
 
@@ -70,10 +75,9 @@ def test_a_manifest_that_is_wrong_in_one_place_costs_its_batch_at_most(
     make_queue(tmp_path / "whole", kind)
     manifest = hand_in(tmp_path / "whole", kind)
     refused = taken = 0
-    for number, (change, changed) in enumerate(each_change(manifest)):
+    for number, (change, changed) in enumerate(islice(each_change(manifest), 0, None, STEP)):
         path = tmp_path / str(number)
-        make_queue(path, kind)
-        hand_in(path, kind)
+        shutil.copytree(tmp_path / "whole", path)
         (path / "inbox" / "m.ready").write_bytes(seal(changed))
 
         found = contents(path, kind)
@@ -89,9 +93,9 @@ def test_a_manifest_that_is_wrong_in_one_place_costs_its_batch_at_most(
             batch = [value for name in named for value in PARTS[name]]
             assert found == sorted([*OWN, *batch, b"more"]), change
 
-    assert refused > 150
+    assert refused * STEP > 150
     # Another writer, another batch number, no kind.
-    assert taken > 5
+    assert taken * STEP > 5
 
 
 @pytest.mark.parametrize("kind", ADOPTING)
@@ -195,9 +199,10 @@ def test_a_ledger_that_is_wrong_in_one_place_keeps_no_queue_from_opening(
         "moves": [{"part": "x-0.part", "segment": "00000000ff", "header": ""}],
         "end": [7, 8],
     }
-    for number, (change, changed) in enumerate(each_change(ledger)):
+    make_queue(tmp_path / "whole", kind)
+    for number, (change, changed) in enumerate(islice(each_change(ledger), 0, None, STEP)):
         path = tmp_path / str(number)
-        make_queue(path, kind)
+        shutil.copytree(tmp_path / "whole", path)
         (path / "ledger").write_bytes(seal(changed))
 
         assert contents(path, kind) == sorted([*OWN, b"more"]), change
