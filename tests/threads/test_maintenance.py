@@ -51,6 +51,14 @@ def put_until(session: Session, condition: Callable[[], bool]) -> bool:
     return wait_until(puts, 20)
 
 
+def state_of(session: Session) -> str:
+    """How the thread fares, or why there is no telling: the handle has ended with it."""
+    try:
+        return str(session.queue.info()["maintenance"])
+    except forebay.Closed as error:
+        return str(error)
+
+
 @each_kind
 def test_an_error_that_nobody_has_foreseen_is_told_and_the_thread_goes_on(
     kind: str, caplog: pytest.LogCaptureFixture
@@ -75,16 +83,24 @@ def test_an_error_that_nobody_has_foreseen_is_told_and_the_thread_goes_on(
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
 @each_kind
-def test_calls_raise_when_the_thread_has_ended_all_the_same(kind: str) -> None:
+def test_calls_raise_when_the_thread_has_ended_all_the_same(
+    kind: str, error: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
     session, trouble = open_session(kind)
-    trouble.error = SystemExit()
+    trouble.error = error("the end")
 
     with pytest.raises(forebay.Closed, match=r"has ended|must be reopened"):
         put_until(session, lambda: False)
-
+    state = state_of(session)
     trouble.error = None
     session.queue.close()
+
+    end = f"{error('the end')!r}"
+    assert state in (f"ended: {end}", f"/q failed and must be reopened: {end}")
+    told = [record.message for record in caplog.records if record.levelno == logging.CRITICAL]
+    assert told == [f"forebay /q: background work has ended: {end}"]
 
 
 @each_kind

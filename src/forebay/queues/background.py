@@ -175,6 +175,8 @@ class Background(ABC, Generic[_Queue]):
                     self._pause()
         except BaseException as error:
             self._death = error
+            # Of a SystemExit in a thread Python itself says nothing.
+            _logger.critical("%s: background work has ended: %r", self._name, error)
             raise
 
     def _sleep(self) -> bool:
