@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from forebay.storage import inbox
 from tests.conformance.kinds import KINDS
-from tests.crash.forgetful import ForgetfulFilesystem
+from tests.crash.forgetful import CrashState, ForgetfulFilesystem
+from tests.crash.handing_in import write_parts
 from tests.crash.workload import SteppingClock
 from tests.queues.helpers import SYNCS, numbered
 
@@ -31,10 +33,14 @@ def marks_of(files: dict[str, bytes]) -> dict[str, bytes]:
     return {path: data for path, data in files.items() if path.rpartition("/")[2] in MARKS}
 
 
-def marks_after_a_power_cut(filesystem: ForgetfulFilesystem) -> Iterator[dict[str, bytes]]:
+def states_at_the_end(filesystem: ForgetfulFilesystem) -> Iterator[CrashState]:
+    """Yields what a power cut leaves now; first, nothing but what is durable."""
     end = filesystem.operations
-    for state in filesystem.crash_states(points=lambda point: point == end, garbage=False):
-        yield marks_of(state.files())
+    return filesystem.crash_states(points=lambda point: point == end, garbage=False)
+
+
+def marks_after_a_power_cut(filesystem: ForgetfulFilesystem) -> Iterator[dict[str, bytes]]:
+    return (marks_of(state.files()) for state in states_at_the_end(filesystem))
 
 
 @each_kind
@@ -67,6 +73,46 @@ def test_the_marks_of_an_idle_queue_are_durable_a_moment_later(kind: str, sync: 
 
     marks = marks_of(filesystem.files())
     after = list(marks_after_a_power_cut(filesystem))
+    left = next(iter(states_at_the_end(filesystem))).restore()
     queue.close()
     assert marks
     assert all(found == marks for found in after)
+    with open_queue(kind, left, clock, sync) as queue:
+        assert sorted(KINDS[kind].drain(queue)) == sorted([*numbered(5), b"one more"])
+
+
+@each_kind
+@pytest.mark.parametrize("sync", SYNCS)
+def test_the_marks_of_a_queue_that_was_recovered_are_durable(kind: str, sync: str) -> None:
+    killed = ForgetfulFilesystem()
+    queue = open_queue(kind, killed, SteppingClock(), sync)
+    KINDS[kind].put_many(queue, numbered(5))
+    filesystem = killed.kill()
+    queue.close()
+
+    queue = open_queue(kind, filesystem, SteppingClock(), sync)
+
+    marks = marks_of(filesystem.files())
+    after = list(marks_after_a_power_cut(filesystem))
+    queue.close()
+    assert marks
+    assert all(found == marks for found in after)
+
+
+@pytest.mark.parametrize("kind", ["log", "fifo"])
+@pytest.mark.parametrize("sync", SYNCS)
+def test_the_end_is_durable_when_a_batch_was_taken_in(kind: str, sync: str) -> None:
+    filesystem, clock = ForgetfulFilesystem(), SteppingClock()
+    queue = open_queue(kind, filesystem, clock, sync)
+    KINDS[kind].put_many(queue, numbered(5))
+    directory = filesystem.open_directory("/q")
+    parts = write_parts(filesystem, clock, directory, "part", [[b"theirs"] * 3])
+    inbox.publish(directory, "batch", inbox.Manifest("w", 1, parts))
+
+    taken = queue.adopt()
+
+    path = "/q/tail" if kind == "log" else "/q/fifo-tail"
+    ends = {state.files()[path] for state in states_at_the_end(filesystem)}
+    now = filesystem.files()[path]
+    queue.close()
+    assert (taken, ends) == (3, {now})
