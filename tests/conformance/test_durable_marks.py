@@ -7,10 +7,12 @@ below the mark, what does not verify is told as lost, and above it, it passes fo
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from forebay import EventQueue
 from forebay.storage import inbox
 from tests.conformance.kinds import KINDS
 from tests.crash.forgetful import CrashState, ForgetfulFilesystem
@@ -41,6 +43,20 @@ def states_at_the_end(filesystem: ForgetfulFilesystem) -> Iterator[CrashState]:
 
 def marks_after_a_power_cut(filesystem: ForgetfulFilesystem) -> Iterator[dict[str, bytes]]:
     return (marks_of(state.files()) for state in states_at_the_end(filesystem))
+
+
+@each_kind
+@pytest.mark.parametrize("sync", SYNCS)
+def test_the_marks_of_a_new_queue_are_durable(kind: str, sync: str) -> None:
+    filesystem = ForgetfulFilesystem()
+
+    queue = open_queue(kind, filesystem, SteppingClock(), sync)
+
+    marks = marks_of(filesystem.files())
+    after = list(marks_after_a_power_cut(filesystem))
+    queue.close()
+    assert marks
+    assert all(found == marks for found in after)
 
 
 @each_kind
@@ -116,3 +132,42 @@ def test_the_end_is_durable_when_a_batch_was_taken_in(kind: str, sync: str) -> N
     now = filesystem.files()[path]
     queue.close()
     assert (taken, ends) == (3, {now})
+
+
+def test_the_mark_of_encrypted_events_is_durable_a_moment_later(tmp_path: Path) -> None:
+    # Their frames tell which file they are of: a commit does not wait for the mark.
+    (tmp_path / "key").write_bytes(bytes(range(16)))
+    (tmp_path / "key").chmod(0o600)
+    filesystem, clock = ForgetfulFilesystem(), SteppingClock()
+    queue = EventQueue(
+        "/q", filesystem=filesystem, clock=clock, key_file=tmp_path / "key", background=False
+    )
+    queue.put({"fields": {"value": "one"}})
+    before = [state.files()["/q/mark"] for state in states_at_the_end(filesystem)]
+
+    clock.ms += 2_000
+    queue.maintain()
+
+    now = filesystem.files()["/q/mark"]
+    after = {state.files()["/q/mark"] for state in states_at_the_end(filesystem)}
+    queue.close()
+    assert before[0] != now
+    assert after == {now}
+
+
+def test_what_a_fifo_gave_out_does_not_come_again_when_it_was_maintained() -> None:
+    filesystem, clock = ForgetfulFilesystem(), SteppingClock()
+    queue = open_queue("fifo", filesystem, clock, "interval")
+    queue.push_many([b"one", b"two"])
+    queue.sync()
+    queue.pop()
+
+    clock.ms += 2_000
+    queue.maintain()
+
+    left = [state.restore() for state in states_at_the_end(filesystem)]
+    queue.close()
+    assert left
+    for machine in left:
+        with open_queue("fifo", machine, clock, "interval") as again:
+            assert again.pop_many(9) == [b"two"]

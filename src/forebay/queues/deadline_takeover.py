@@ -107,5 +107,5 @@ def _finish(directory: Directory) -> None:
     for name in taken:
         with contextlib.suppress(FileNotFoundError):
             quarantine.keep_file(directory, name)
+    # If it comes back after a power cut, there is nothing left to do.
     directory.unlink(TAKEOVER)
-    directory.sync()

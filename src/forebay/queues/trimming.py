@@ -141,6 +141,6 @@ class Trimmer:
             with contextlib.suppress(FileNotFoundError):
                 self._directory.unlink(name)
             self._segments.drop_first(1)
-        self._directory.sync()
+        # Not synced: those that come back after a power cut go at the next open.
         keep_reserve(self._directory)
         return removed
