@@ -1,0 +1,51 @@
+"""The files of a deadline queue while they are written: when what is in them is durable."""
+
+from __future__ import annotations
+
+import pytest
+
+from forebay.formats.deadline import Item, Key
+from forebay.queues import deadline_writing
+from forebay.queues.deadline import DeadlineQueue
+from forebay.queues.deadline_names import wal_name
+from forebay.queues.deadline_writing import SetWriter
+from tests.crash.forgetful import ForgetfulFilesystem
+
+
+def test_a_large_run_is_synced_while_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deadline_writing, "_SYNC_BYTES", 10_000)
+    filesystem = ForgetfulFilesystem()
+    directory = filesystem.open_directory("/d", create=True)
+    writer = SetWriter(filesystem, directory, 1, "none", bytes(16))
+    run = writer._runs[0]
+
+    for number in range(1, 200):
+        run.add([Item(Key(number, number), bytes(1_000))])
+        run.end_block()
+    directory.sync()
+    end = filesystem.operations
+    states = filesystem.crash_states(points=lambda point: point == end)
+    sizes = [len(data) for state in states for data in state.files().values()]
+    run.remove()
+
+    assert min(sizes) > 100_000
+
+
+def test_a_log_that_is_left_is_durable_though_nobody_waited_for_what_is_in_it() -> None:
+    filesystem = ForgetfulFilesystem()
+    queue = DeadlineQueue("/q", filesystem=filesystem, sync="interval", background=False)
+    queue.enqueue(b"written by another thread, which has yet to wait for its sync")
+    journal = queue._journal
+    following = journal.prepare(journal.wal.number + 100)
+
+    with journal.lock:
+        left = journal.switch(following)
+
+    end = filesystem.operations
+    path = f"/q/{wal_name(left.number)}"
+    states = filesystem.crash_states(points=lambda point: point == end)
+    found = [b"written by another thread" in state.files()[path] for state in states]
+    left.file.close()
+    queue.close()
+    assert found
+    assert all(found)
