@@ -20,7 +20,7 @@ from tests.crash.handing_in import write_parts
 from tests.crash.workload import SteppingClock
 from tests.queues.helpers import SYNCS, numbered
 
-MARKS = {"tail", "fifo-tail", "fifo-head", "mark", "deadline-mark", "deadline-manifest"}
+MARKS = {"tail", "fifo-tail", "fifo-head", "mark", "contents", "deadline-mark", "deadline-manifest"}
 each_kind = pytest.mark.parametrize("kind", KINDS)
 
 
@@ -155,7 +155,8 @@ def test_the_mark_of_encrypted_events_is_durable_a_moment_later(tmp_path: Path) 
     assert after == {now}
 
 
-def test_what_a_fifo_gave_out_does_not_come_again_when_it_was_maintained() -> None:
+@pytest.mark.parametrize("how", ["maintain", "sync"])
+def test_what_a_fifo_gave_out_does_not_come_again(how: str) -> None:
     filesystem, clock = ForgetfulFilesystem(), SteppingClock()
     queue = open_queue("fifo", filesystem, clock, "interval")
     queue.push_many([b"one", b"two"])
@@ -163,7 +164,7 @@ def test_what_a_fifo_gave_out_does_not_come_again_when_it_was_maintained() -> No
     queue.pop()
 
     clock.ms += 2_000
-    queue.maintain()
+    getattr(queue, how)()
 
     left = [state.restore() for state in states_at_the_end(filesystem)]
     queue.close()
