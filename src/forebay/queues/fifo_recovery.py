@@ -264,9 +264,11 @@ class Recovery:
         """
         # The staging buffer before the files: what leaves it meanwhile is in the files then.
         version = self.head.version
-        staged = None
+        staged, in_use = None, None
         if not self.tail.clean:
-            staged = read_entries(self._directory, version, same_boot=self.same_boot)
+            if self.same_boot and self.tail.salt == STAGED:
+                in_use = self.tail.written
+            staged = read_entries(self._directory, version, in_use=in_use)
         bounds = Bounds(self._directory, version)
         scanner = FifoScanner(self._directory, self._file_bytes, version, bounds)
         try:
@@ -289,7 +291,8 @@ class Recovery:
         if staged is not None:
             self.staged = staged.after(self.stored)
             self.found = self.staged.end or self.stored
-        elif self.same_boot and self.tail.salt == STAGED and not self.tail.clean:
+        elif in_use is not None and read_tail(self._directory) == self.tail:
+            # Had the mark changed, an owner would have begun another chunk meanwhile.
             self.staged.damage.append(lost_buffer(self._directory))
 
     def _goes_on(self, scanner: FifoScanner, limit: int) -> bool:

@@ -1,8 +1,9 @@
 """The entries that a fifo has in its staging buffer, found again after its process has ended.
 
-The chunk's header tells which is the first, and its note how many were acknowledged (see
-`kernels/pusher.py`). So what does not verify among them is damage; after them, it is an entry that
-was just being written.
+The chunk's header tells its queue and which entry is the first, and its note how many were
+acknowledged (see `kernels/pusher.py`). So what does not verify among them is damage; after them, it
+is an entry that was just being written. While a chunk is in use the mark of the end says so, and
+that its first entry is the next one after those in the files: an older chunk is told by that.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from forebay.queues.fifo_scanner import EntryBatch, Place, take_batch
 from forebay.storage.filesystem import Directory
 from forebay.storage.staging import HEADER_BYTES, NAME, read_staged
 
-# In the header of a staged chunk: where on the tape it goes, and what its first id is above.
-STAGED_HEADER = struct.Struct(">QQ")
-# What the mark of the end has in place of a salt while the buffer is in use.
+# In the header of a staged chunk: where on the tape it goes, what its first id is above, and the
+# version of its entries, which tells the queue. In an older one the version is missing.
+STAGED_HEADER = struct.Struct(">QQ8s")
+_OLD_HEADER = struct.Struct(">QQ")
+# What the mark of the end has in place of a salt while a chunk is in use.
 STAGED = b"staging\0"
 _COUNT = struct.Struct("<II")
 _ALL = 2**62
@@ -119,25 +122,37 @@ class StagedChunk:
 
 
 def lost_buffer(directory: Directory) -> Damage:
-    """Returns the damage of a buffer that was in use and whose header is gone."""
-    reason = "its header is gone, and with it an unknown number of the newest entries"
+    """Returns the damage of a buffer that was in use and does not hold its chunk any more."""
+    reason = "its chunk is gone, and with it an unknown number of the newest entries"
     return Damage(f"{directory.path}/{NAME}", 0, HEADER_BYTES, reason)
 
 
-def read_entries(directory: Directory, version: bytes, *, same_boot: bool) -> StagedChunk | None:
+def read_entries(directory: Directory, version: bytes, *, in_use: int | None) -> StagedChunk | None:
     """Returns the chunk that is in the buffer now; None if there is none.
 
-    Its note counts only while the machine runs: a power cut may leave it without the entries.
+    `in_use` is the number of the first entry that must be there, if a chunk was in use when the
+    mark was written and the machine has run on since. Its note counts only then: a power cut may
+    leave it without the entries.
     """
     try:
         staged = read_staged(directory)
     except Damaged:
         return None
-    if staged is None or len(staged.header) != STAGED_HEADER.size:
+    if staged is None:
         return None
-    _, last_id = STAGED_HEADER.unpack(staged.header)
+    if len(staged.header) == STAGED_HEADER.size:
+        _, last_id, found_version = STAGED_HEADER.unpack(staged.header)
+        if found_version != version:
+            return None
+    elif len(staged.header) == _OLD_HEADER.size:
+        _, last_id = _OLD_HEADER.unpack(staged.header)
+    else:
+        return None
+    if in_use is not None and staged.index < in_use:
+        # An older copy: what is in it is in the files.
+        return None
     count, complement = _COUNT.unpack(staged.note)
-    known = count if same_boot and count + complement == 0xFFFFFFFF else None
+    known = count if in_use is not None and count + complement == 0xFFFFFFFF else None
     path = f"{directory.path}/{NAME}"
     first = Place(0, staged.index, last_id)
     return StagedChunk(path, version, first, staged.frames, known)

@@ -87,7 +87,7 @@ class FifoWriter:
         self._start = 0
         self._room_end = 0
         self._stop = 0
-        # Whether the mark says that the staging buffer is in use.
+        # Whether the mark says that a chunk of the staging buffer is in use.
         self._staged = False
         self.waiting = False
         # Set by the queue: what ends a look into the memory, what ends all pops, what makes room.
@@ -218,6 +218,8 @@ class FifoWriter:
         count = self.pusher.number - self.stored.number
         if count:
             self._drain(self.pusher, count)
+        # With nothing in it, whatever is written next takes its place.
+        self._staged = False
         self.before_drain()
         self.waiting = False
 
@@ -232,6 +234,8 @@ class FifoWriter:
                     self.commit.abandon(error, self.stored.number)
                 raise
         if not self.always:
+            # In the same mark as the entries: they are in the files now.
+            self._staged = False
             self._publish()
             self.changes.announce()
 
@@ -319,12 +323,11 @@ class FifoWriter:
         assert self.pusher is not None
         self._mark_unclean()
         if self._staging is not None:
-            if not self._staged:
-                # From here on a buffer that is gone is a loss.
-                self._staged = True
-                self._publish()
-            header = STAGED_HEADER.pack(self.stored.position, self._floor_id())
+            header = STAGED_HEADER.pack(self.stored.position, self._floor_id(), self._version)
             self._staging.begin(header, self.stored.number)
+            # Before the first is acknowledged: from here on a chunk that is gone is a loss.
+            self._staged = True
+            self._publish()
         self._begin(self.pusher, room)
         if not self.always:
             self.put = self.pusher.push

@@ -77,9 +77,10 @@ class Staging:
         self.size = size
 
     def begin(self, header: bytes, index: int) -> None:
-        """Starts a chunk for the entries of a segment from `index` on."""
+        """Starts a chunk for the entries of a segment from `index` on; its note is blank."""
         head = _HEADER.pack(_MAGIC, index, len(header), header)
-        self.buffer[: len(head) + _CRC.size] = head + _CRC.pack(crc32(head))
+        head += _CRC.pack(crc32(head))
+        self.buffer[:HEADER_BYTES] = head.ljust(HEADER_BYTES, b"\0")
 
     def chunk(self, end: int) -> memoryview:
         """Gives a view of the frames up to `end`; to be released before `close`."""
