@@ -330,9 +330,12 @@ class Reading:
         """Opens the next window; False if there is nothing more now."""
         # First: while a window is open, other threads pop without the lock.
         self.popper.close()
-        self._in_memory = False
+        from_memory, self._in_memory = self._in_memory, False
         place = self.place
         self._release()
+        if from_memory and place.number < self._writer.number:
+            # What is next in the buffer does not verify: on the tape it is judged.
+            self._writer.drain()
         if place.number >= self._writer.readable.number:
             return self._look_into_memory(place)
         end = self._end()
