@@ -187,6 +187,9 @@ class ForgetfulDirectory:
             self._begin("directory sync")
             self._cache.log.append(NamesSynced(self._folder.number))
 
+    def check_there(self) -> None:
+        """Nothing: no directory is ever removed here."""
+
     def directory(self, name: str, *, create: bool = False) -> ForgetfulDirectory:
         with self._cache.mutex:
             self._begin("directory", plain_name(name))

@@ -419,3 +419,18 @@ def test_an_error_of_the_system_comes_through_as_it_is(
             call()
     file.close()
     directory.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_directory_that_was_removed_while_it_was_open_says_so(
+    kind: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = place_on(kind, tmp_path_factory) / "q"
+    directory = DiskFilesystem().open_directory(str(path), create=True)
+    directory.check_there()
+
+    path.rmdir()
+
+    with pytest.raises(FileNotFoundError, match="removed while it was open"):
+        directory.check_there()
+    directory.close()

@@ -361,6 +361,9 @@ class SlowDirectory:
                 self._folder.durable, self._folder.durable_since = covered, since
             self._disk.settle_moves(self._folder, since)
 
+    def check_there(self) -> None:
+        """Nothing: no directory is ever removed here."""
+
     def directory(self, name: str, *, create: bool = False) -> SlowDirectory:
         with self._begin("directory", name):
             if name not in self._folder.entries and create:

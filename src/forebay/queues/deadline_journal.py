@@ -438,6 +438,7 @@ class Journal:
             try:
                 for each in (*before, wal):
                     each.file.sync()
+                self._directory.check_there()
             except OSError as error:
                 self.fail(error)
                 raise

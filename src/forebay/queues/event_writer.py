@@ -388,6 +388,7 @@ class EventWriter:
         try:
             if active is not None:
                 active.sync()
+            self._directory.check_there()
         except OSError as error:
             # Whoever has closed the queue meanwhile has synced it.
             self.check()

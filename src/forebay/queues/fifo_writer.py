@@ -429,6 +429,7 @@ class FifoWriter:
             try:
                 for file in files:
                     file.sync()
+                self._directory.check_there()
             except OSError as error:
                 self.fail(error)
                 raise

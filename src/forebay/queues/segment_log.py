@@ -199,6 +199,7 @@ class SegmentLog:
                 segment.sync()
             if writer is not None:
                 writer.sync()
+            self._directory.check_there()
         except OSError as error:
             self.fail(error)
             raise

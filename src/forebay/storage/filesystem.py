@@ -143,6 +143,10 @@ class Directory(Protocol):
         """Makes the names durable, as they are when it begins."""
         ...
 
+    def check_there(self) -> None:
+        """Raises `FileNotFoundError` if the directory itself was removed: nothing in it lasts."""
+        ...
+
     def directory(self, name: str, *, create: bool = False) -> Directory:
         """Opens a directory in it; what is none, a link included, raises `NotAQueue`."""
         ...
@@ -350,6 +354,10 @@ class DiskDirectory:
 
     def sync(self) -> None:
         os.fsync(_check_open(self._descriptor))
+
+    def check_there(self) -> None:
+        if os.fstat(self._descriptor).st_nlink == 0:
+            raise FileNotFoundError(errno.ENOENT, "removed while it was open", self.path)
 
     def directory(self, name: str, *, create: bool = False) -> DiskDirectory:
         plain_name(name)
