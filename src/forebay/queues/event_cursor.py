@@ -218,7 +218,9 @@ class EventCursor:
         try:
             self._segment = EventSegment(self._directory, segment_id, name, self._access, raw_size)
         except (ForebayError, FileNotFoundError) as error:
-            self._pass_over(segments, segment_id, error)
+            # What the owner has written itself is no unfinished end.
+            newest = raw_size is None and segment_id == segments.bases[-1]
+            self._pass_over(segments, segment_id, error, newest=newest)
             return True
         if self._segment.header.repaired:
             reason = "the header was damaged; its frames tell what it is"
@@ -228,12 +230,17 @@ class EventCursor:
         return True
 
     def _pass_over(
-        self, segments: SegmentList, segment_id: int, error: ForebayError | FileNotFoundError
+        self,
+        segments: SegmentList,
+        segment_id: int,
+        error: ForebayError | FileNotFoundError,
+        *,
+        newest: bool,
     ) -> None:
         """Loses a whole segment; what is not ours to read is told by its own error."""
         path = f"{self._directory.path}/{segments.names[segment_id]}"
         held = self._access.held.get(segment_id)
-        damage = damage_of(error, path, held, newest=segment_id == segments.bases[-1])
+        damage = damage_of(error, path, held, newest=newest)
         done = self.place.frame_index if self.place.segment == segment_id else 0
         if damage.count is not None:
             damage = replace(damage, count=max(0, damage.count - done))
