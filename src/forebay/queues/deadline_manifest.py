@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from forebay.formats.deadline_manifest import NAME, Manifest
-from forebay.storage import atomic
+from forebay.storage import quarantine
 from forebay.storage.filesystem import Directory
 
 
@@ -28,7 +28,7 @@ class ManifestFile:
         with self._mutex:
             before = self.manifest
             manifest = replace(change(before), generation=before.generation + 1)
-            atomic.replace(self._directory, NAME, manifest.encode())
+            quarantine.replace_anything(self._directory, NAME, manifest.encode())
             self.manifest = manifest
 
     def reserve_ids(self, next_id: int) -> None:

@@ -18,7 +18,7 @@ from forebay.queues.event_mark import Mark, MarkWriter
 from forebay.queues.event_names import STATE_NAME
 from forebay.queues.event_segments import Access, EventSegment, index_after
 from forebay.queues.places import Place
-from forebay.storage import atomic
+from forebay.storage import quarantine
 from forebay.storage.filesystem import Directory
 from forebay.storage.readable import read_whole
 from forebay.storage.segments import SegmentList
@@ -56,7 +56,7 @@ class StateFile:
             return
         self._content = None
         self._marks.announce_place(content)
-        atomic.replace(self._directory, STATE_NAME, content)
+        quarantine.replace_anything(self._directory, STATE_NAME, content)
         self._marks.settle_place(content)
         self._content = content
 

@@ -329,6 +329,10 @@ class Log(Handle):
                 self._writer.drain()
             kept_files, kept_bytes = count_kept(self._directory)
             self._measure_segments()
+            adopted: dict[str, int] = {}
+            with contextlib.suppress(Damaged):
+                # One that cannot be read costs no record, and the next adoption sets it aside.
+                adopted = read_ledger(self._directory).adopted
             return {
                 "kind": "log",
                 "path": self.path,
@@ -340,7 +344,7 @@ class Log(Handle):
                 "bytes": self._writer.used_bytes,
                 "consumers": dict(self._positions.offsets),
                 "cursors": dict(read_cursors(self._directory)),
-                "adopted": read_ledger(self._directory).adopted,
+                "adopted": adopted,
                 "syncs": self._writer.commit.syncs,
                 "dropped_records": self._trimmer.dropped_records,
                 "quarantined_files": kept_files,

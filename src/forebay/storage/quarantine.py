@@ -31,6 +31,15 @@ def keep_file(queue: Directory, name: str, source: Directory | None = None) -> N
         directory.close()
 
 
+def replace_anything(queue: Directory, name: str, data: bytes) -> None:
+    """Replaces a file of the queue whole; a directory in its place is moved out of the queue."""
+    try:
+        replace(queue, name, data)
+    except IsADirectoryError:
+        keep_file(queue, name)
+        replace(queue, name, data)
+
+
 def count_kept(queue: Directory) -> tuple[int, int]:
     """Says how many files there are, and how many bytes they hold."""
     try:
