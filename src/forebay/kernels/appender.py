@@ -1,4 +1,9 @@
-"""Appends frames to mapped memory: the put of a queue that does not wait for the disk."""
+"""Appends frames to mapped memory: the put of a queue that does not wait for the disk.
+
+In the 8 bytes before the first frame stands how many it has appended: the number and its
+complement, little-endian, 4 bytes each. So what was acknowledged there is known, even if it does
+not verify any more.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +21,11 @@ from forebay.kernels.checksum import direct_address
 
 if cython.compiled:
     from cython.cimports.forebay.kernels.fflg import put_frame
+    from cython.cimports.forebay.kernels.little import put32
     from cython.cimports.posix.time import CLOCK_REALTIME, clock_gettime, timespec
 else:
     from forebay.kernels.fflg import put_frame
+    from forebay.kernels.little import put32
 
 _FRAME = cython.declare(cython.Py_ssize_t, 12)
 
@@ -38,6 +45,8 @@ class Appender:
     index = cython.declare(cython.ulonglong, visibility="readonly")
     last_ms = cython.declare(cython.longlong, visibility="public")
     _end: cython.Py_ssize_t
+    _mark: cython.Py_ssize_t
+    _first: cython.ulonglong
     _base: cython.longlong
     _seed: cython.ulonglong
     _epoch_ms: cython.longlong
@@ -55,6 +64,8 @@ class Appender:
         self._now_ms = now_ms
         self._atomic = now_ms is None and cython.compiled and direct_address() != 0
         self._end = 0
+        self._mark = 0
+        self._first = 0
         self.position = 0
         self.index = 0
         self.last_ms = 0
@@ -70,8 +81,10 @@ class Appender:
     ) -> None:
         """Opens the room from `start` to `end` for entries from `index` on."""
         self.position = start
+        self._mark = start - 8
         self._base = base
-        self.index = index
+        self.index = self._first = index
+        self._note()
         self._seed = seed
         self._epoch_ms = epoch_ms
         self._end = end
@@ -123,7 +136,16 @@ class Appender:
         self.position = position + _FRAME + size
         offset: cython.longlong = self._base + cython.cast(cython.longlong, self.index)
         self.index += 1
+        self._note()
         return offset
+
+    @cython.cfunc
+    @cython.inline
+    def _note(self) -> cython.void:
+        """Notes how many frames are written."""
+        count: cython.ulonglong = self.index - self._first
+        put32(self._view, self._mark, count)
+        put32(self._view, self._mark + 4, 0xFFFFFFFF - count)
 
     @cython.cfunc
     @cython.inline

@@ -24,7 +24,6 @@ STAGED_HEADER = struct.Struct(">QQ8s")
 _OLD_HEADER = struct.Struct(">QQ")
 # What the mark of the end has in place of a salt while a chunk is in use.
 STAGED = b"staging\0"
-_COUNT = struct.Struct("<II")
 _ALL = 2**62
 
 
@@ -151,8 +150,7 @@ def read_entries(directory: Directory, version: bytes, *, in_use: int | None) ->
     if in_use is not None and staged.index < in_use:
         # An older copy: what is in it is in the files.
         return None
-    count, complement = _COUNT.unpack(staged.note)
-    known = count if in_use is not None and count + complement == 0xFFFFFFFF else None
+    known = None if in_use is None else staged.count
     path = f"{directory.path}/{NAME}"
     first = Place(0, staged.index, last_id)
     return StagedChunk(path, version, first, staged.frames, known)

@@ -20,6 +20,7 @@ from forebay.queues.positions import read_positions
 from forebay.queues.recovery import (
     STAGED_DAMAGE,
     View,
+    end_of_staged,
     look,
     staged_batches,
     staged_fits,
@@ -47,14 +48,18 @@ class LogReader(DirectoryReader):
         self.written = view.end
         self.durable = view.tail.durable if view.tail is not None else view.end
         self._sure = view.sure
-        self._beyond = [*view.damage, *self._staging_damage(view.tail, staged)]
+        # What is lost after the end, an unknown number of records.
+        self.beyond = [*view.damage, *self._staging_damage(view.tail, staged)]
         self._staged: list[RecordBatch] = []
+        self.end = self.written
         clean = view.tail is not None and view.tail.clean
         if staged is not None and not clean and staged_fits(self._directory, staged):
-            self._staged = list(self._staged_batches(staged))
-        self.end = self.written
-        for batch in self._staged:
-            self.end = batch.offset + len(batch.values)
+            trusted = self.tail is None or self.tail.boot_id == self._filesystem.boot_id()
+            self._staged = list(self._staged_batches(staged, trusted))
+            for batch in self._staged:
+                self.end = batch.offset + len(batch.values)
+            if trusted:
+                self.end = max(self.end, end_of_staged(staged, self.path))
         # A segment behind a gap does not count: recovery will set it aside.
         self.begin = min([*self.segments.bases[:1], self.written])
         if view.begin is not None:
@@ -137,17 +142,22 @@ class LogReader(DirectoryReader):
         finally:
             scanner.close()
         if stop >= self.end:
-            yield from self._beyond
+            yield from self.beyond
         sure = max(first, self.written)
         for batch in self._staged:
             if first < stop and sure < batch.offset:
-                yield Damage(
-                    f"{self.path}/{STAGING}",
-                    *(batch.position, 0, STAGED_DAMAGE, False, sure, batch.offset - sure),
-                )
+                yield self._lost_staged(batch.position, sure, batch.offset)
             sure = batch.offset + len(batch.values)
             if first < min(stop, sure) and batch.offset < stop:
                 yield batch.since(first).until(stop)
+        if sure < stop:
+            # The buffer tells how many it had.
+            yield self._lost_staged(0, sure, stop)
+
+    def _lost_staged(self, position: int, first: int, end: int) -> Damage:
+        count = end - first
+        path = f"{self.path}/{STAGING}"
+        return Damage(path, position, 0, STAGED_DAMAGE, False, first, count)
 
     def _begin_now(self) -> int | None:
         tail = self._read_tail(TAIL)
@@ -224,11 +234,10 @@ class LogReader(DirectoryReader):
                 return batch.offset + older
         return self.end
 
-    def _staged_batches(self, staged: Staged) -> Iterator[RecordBatch]:
-        """The staged records that are not in the files."""
+    def _staged_batches(self, staged: Staged, trusted: bool) -> Iterator[RecordBatch]:
+        """The staged records that are not in the files; `trusted`: the machine has run on."""
         path = f"{self.path}/{STAGING}"
         header = decode_header(staged.header, path)
-        trusted = self.tail is None or self.tail.boot_id == self._filesystem.boot_id()
         end = self.written
         for batch in staged_batches(staged, path):
             first = header.base_offset + batch.index

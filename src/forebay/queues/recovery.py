@@ -156,6 +156,11 @@ def first_staged(staged: Staged, path: str) -> int:
     return decode_header(staged.header, path).base_offset + staged.index
 
 
+def end_of_staged(staged: Staged, path: str) -> int:
+    """Returns the offset after the last record that a staging buffer has acknowledged."""
+    return first_staged(staged, path) + (staged.count or 0)
+
+
 def staged_fits(directory: Directory, staged: Staged) -> bool:
     """Says whether a staging buffer belongs to the segment that it names, as far as one can see."""
     header = decode_header(staged.header, f"{directory.path}/{STAGING_NAME}")
@@ -661,6 +666,9 @@ class _Recovery:
             self._last = self._write_segment(header, first + known, [left])
             self.end = first + len(batch.values)
             self._time_ms = max(self._time_ms, header.epoch_ms + batch.times[-1])
+        if self._same_boot:
+            # What does not verify at the end was there: its offsets are a gap, not given out again.
+            self.end = max(self.end, end_of_staged(staged, path))
 
     def _write_segment(
         self, like: Header, base: int, batches: Iterable[Batch]

@@ -15,7 +15,7 @@ Chunk header, big-endian, 96 bytes, checked; the frames follow it:
 | header | 64 | the segment's header, so that the frames verify even if the segment is lost |
 | crc32 | 4 | of all before |
 | | 6 | |
-| note | 8 | the queue's own, not checked |
+| note | 8 | how many frames there are, and its complement, little-endian; zeros: not noted |
 
 Frames of an older chunk that lie behind the newest frame carry other indexes or another salt and
 do not verify. An owner blanks the header, and syncs that, before it serves.
@@ -33,9 +33,11 @@ from forebay.storage.readable import open_readable
 NAME = "staging"
 HEADER_BYTES = 96
 NOTE_BYTES = 8
+_LOOKS_MAX = 100
 _MAGIC = b"FBST"
 _HEADER = struct.Struct(">4sQH64s")
 _CRC = struct.Struct(">I")
+_COUNT = struct.Struct("<II")
 assert _HEADER.size + _CRC.size + NOTE_BYTES <= HEADER_BYTES
 
 
@@ -46,8 +48,17 @@ class Staged:
     header: bytes
     index: int
     frames: bytes
-    # What stands before the frames: the queue's own.
-    note: bytes = b""
+    # What stands before the frames: how many there are, and its complement.
+    note: bytes = bytes(NOTE_BYTES)
+
+    @property
+    def count(self) -> int | None:
+        """How many frames were acknowledged; None if it is not noted.
+
+        After a power cut the note may be there without the frames.
+        """
+        count, complement = _COUNT.unpack(self.note)
+        return int(count) if count + complement == 0xFFFFFFFF else None
 
 
 class Staging:
@@ -102,8 +113,13 @@ def read_staged(directory: Directory) -> Staged | None:
         file = open_readable(directory, NAME)
     except FileNotFoundError:
         return None
+    data = b""
     try:
-        data = file.pread(file.size(), 0)
+        for _ in range(_LOOKS_MAX):
+            data = file.pread(file.size(), 0)
+            if file.pread(_HEADER.size, 0) == data[: _HEADER.size]:
+                # The frames are those of the header: no other chunk was begun meanwhile.
+                break
     finally:
         file.close()
     if len(data) < HEADER_BYTES or data[:4] != _MAGIC:
