@@ -114,9 +114,10 @@ def plan(reader: LogReader, start: int, end: int, wanted: Wanted) -> Iterator[Ra
         part = _segment_range(reader, base, stop, start, end, wanted)
         if part is not None:
             yield part
-    if end > reader.written:
-        # In the staging buffer now, perhaps in the files when the task runs.
-        yield Range(KIND, reader.path, max(start, reader.written), end)
+    if end > reader.written or (reader.beyond and end == reader.end and wanted.schema is not None):
+        # In the staging buffer now, perhaps in the files when the task runs; or lost after the end,
+        # which a stream does not read.
+        yield Range(KIND, reader.path, min(max(start, reader.written), end), end)
 
 
 def _segment_range(
