@@ -1,8 +1,8 @@
 """The matrix by hand.
 
 `python -m tests.harm KIND POLICY STATE FILE HARM [SEED]` tells the whole story of one case.
-`python -m tests.harm --table [WORD …]` runs all cells whose id has these words and prints counts.
-`python -m tests.harm --known [WORD …]` does the same and rewrites the files of known failures.
+`python -m tests.harm --table [WORD …]` runs all cells whose id has these words, and prints what
+failed, and how many cases fell under each row.
 """
 
 from __future__ import annotations
@@ -13,13 +13,11 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
-from tests.harm.cases import Outcome, run_cell
+from tests.harm.cases import run_cell
 from tests.harm.cells import Cell, all_cells
 from tests.harm.harms import NotHere
-from tests.harm.known import known_failures, write_known
 
 
 def main() -> int:
@@ -34,7 +32,7 @@ def main() -> int:
     root.chmod(0o711)
     try:
         if words[0].startswith("--"):
-            return _many(root, words[1:], rewrite=words[0] == "--known")
+            return _many(root, words[1:])
         return _one(root, words)
     finally:
         shutil.rmtree(root)
@@ -42,6 +40,7 @@ def main() -> int:
 
 def _say(text: str) -> None:
     sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
 
 
 def _one(root: Path, words: list[str]) -> int:
@@ -51,41 +50,34 @@ def _one(root: Path, words: list[str]) -> int:
     return 1 if outcome.faults else 0
 
 
-def _many(root: Path, words: list[str], *, rewrite: bool) -> int:
+def _many(root: Path, words: list[str]) -> int:
     table: dict[tuple[str, str], list[int]] = collections.defaultdict(lambda: [0, 0])
-    known = known_failures()
-    empty = 0
-    seen_kinds = set()
-    for cell, outcome in _outcomes(root, words):
-        known.pop(cell.id, None)
-        seen_kinds.add(cell.kind)
-        if outcome is None:
-            empty += 1
+    rows: collections.Counter[str] = collections.Counter()
+    empty: collections.Counter[str] = collections.Counter()
+    for cell in all_cells():
+        if not all(word in cell.id for word in words):
             continue
+        try:
+            outcome = run_cell(root, cell)
+        except NotHere as reason:
+            empty[str(reason)] += 1
+            continue
+        rows[outcome.row.text] += 1
         counts = table[cell.kind, cell.harm]
         counts[0] += 1
         if outcome.faults:
             counts[1] += 1
             first = " ".join(str(outcome.faults[0]).split())[:300]
             _say(f"{cell.id}\t{outcome.sorts}\t{first}")
-            known[cell.id] = outcome.sorts
     for (kind, harm), (cases, failed) in sorted(table.items()):
         _say(f"{kind:10} {harm:14} {cases:5} cases {failed:5} failed")
+    for text, number in rows.most_common():
+        _say(f"{number:6} cases: {text}")
+    for text, number in empty.most_common():
+        _say(f"{number:6} cells are empty: {text}")
     cases, failed = (sum(counts[at] for counts in table.values()) for at in (0, 1))
-    _say(f"{cases} cases, {failed} failed, {empty} cells are empty")
-    if rewrite:
-        order = {cell.id: None for cell in all_cells()}
-        write_known({cell: known[cell] for cell in order if cell in known}, seen_kinds)
-    return 0
-
-
-def _outcomes(root: Path, words: list[str]) -> Iterator[tuple[Cell, Outcome | None]]:
-    for cell in all_cells():
-        if all(word in cell.id for word in words):
-            try:
-                yield cell, run_cell(root, cell)
-            except NotHere:
-                yield cell, None
+    _say(f"{cases} cases, {failed} failed, {empty.total()} cells are empty")
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

@@ -20,17 +20,21 @@ import forebay
 from forebay.cli.main import main
 from forebay.errors import Damaged, ForebayError, UndecodableEvent
 from forebay.frames import Damage
+from forebay.storage.losses import is_same
+from tests.harm.alive import LiveOwner
 from tests.harm.cells import Cell
 from tests.harm.harms import HARMS, Hit, NotHere, Target, failing
-from tests.harm.judging import BATCH_ITEMS_MAX, Bounds, Fault, judge_look, judge_told
+from tests.harm.judging import BATCH_ITEMS_MAX, Bounds, Fault, judge_look, judge_told, judge_values
 from tests.harm.recipes import RECIPES, Recipe, Seen
 from tests.harm.roles import files_by_role
-from tests.harm.rows import NOTHING, Row, row_of
-from tests.harm.states import Place, copy_queue, place_of
-from tests.harm.values import ONE_MORE, marks_in, value_of
+from tests.harm.rows import Row, row_of
+from tests.harm.states import Place, copy_queue, keep_something, place_of
+from tests.harm.values import LATER, ONE_MORE, OURS, marks_in, value_of
 
-# A look that is not done by then never will be.
-SECONDS_MAX = 4
+# A look that is not done by then never will be: on a busy machine too.
+SECONDS_MAX = 25
+# The looks that take place beside a living owner.
+_BESIDE = ("read", "salvage", "recovered (sum)")
 _LOST = re.compile(r"\b0 (record|item|entrie|entry|event)s? lost")
 # Bytes of a record's frame before its value, and after it.
 _BEFORE = {"log": 12, "fifo": 32, "events": 120}
@@ -83,31 +87,56 @@ class Case:
             raise NotHere("there is no such file in this state")
         self.name = files[cell.role]
         self.work = work
-        self.baseline = _baseline(self.recipe, self.place)
-        self.queue = copy_queue(self.place.queue, work / "queue")
+        self.baseline = _baseline(self.recipe, self.place, cell)
+        self.queue = work / "queue"
+        self.owner: LiveOwner | None = None
         chance = random.Random(f"{cell.id} {seed}")
-        self.target = Target(self.queue, self.name, self.place, chance)
-        self.outcome = Outcome(cell, row_of(cell.kind, cell.role, cell.harm))
+        self.target = Target(self.queue, self.name, self.place, chance, seed)
+        row = row_of(cell.kind, cell.role, cell.harm, alive=cell.state == "alive")
+        self.outcome = Outcome(cell, row)
+        # What a living owner gave out and told, by look, and what it acknowledged since the harm.
+        self.before: dict[str, Seen] = {}
+        self.later: list[int] = []
+        self.raised: Damaged | None = None
         self.missing = False
         self.hangs = False
 
     def run(self) -> Outcome:
         """Harms the file and looks at the queue in every way."""
-        harm = HARMS[self.cell.harm]
-        hit = harm.do(self.target)
+        if self.cell.state != "alive":
+            return self._run()
+        self.owner = LiveOwner(self.recipe, self.queue, self.cell.policy)
+        try:
+            keep_something(self.queue, OURS)
+            return self._run()
+        finally:
+            self.owner.end()
+
+    def harm(self) -> Hit:
+        """Makes the copy, unless a living owner has made it, and harms it."""
+        if self.owner is None:
+            copy_queue(self.place.queue, self.queue)
+        hit = HARMS[self.cell.harm].do(self.target)
         self._say(f"{self.name}: {self.cell.harm}, bytes {hit.low} to {hit.high}")
         self.bounds = self._bounds(hit)
         self._say(f"row: {self.bounds.row.text}; may miss {sorted(self.bounds.may_miss)}")
+        return hit
+
+    def _run(self) -> Outcome:
+        hit = self.harm()
         looks: dict[str, Callable[[], None]] = {
             "read": lambda: self._read(salvage=False),
             "salvage": lambda: self._read(salvage=True),
             "fsck": self._fsck,
             "info": self._info,
             "recover": self._recover,
+            "living owner": lambda: self._go_on(hit),
             "owner": self._own,
             "afterwards": self._afterwards,
         }
-        with failing(harm, self.target, hit):
+        if self.owner is None:
+            del looks["living owner"]
+        with failing(HARMS[self.cell.harm], self.target, hit):
             for what, look in looks.items():
                 self._look(what, look)
                 if self.hangs:
@@ -134,8 +163,7 @@ class Case:
             if salvage:
                 raise
             self._say(f"read: Damaged: {error}")
-            if self.bounds.row == NOTHING:
-                self._fault("alarm", f"read: nothing can be missing, and it raised {error}")
+            self.raised = error
             return
         except UndecodableEvent as error:
             if salvage or self.bounds.row.missing == "none":
@@ -143,6 +171,8 @@ class Case:
             self._say(f"read: {error}")
             return
         self._judge(seen, expected)
+        if salvage and self.raised is not None and not seen.told:
+            self._fault("alarm", f"read: nothing is told of with salvage, it raised {self.raised}")
 
     def _fsck(self) -> None:
         result = self._verb("fsck", "--json")
@@ -152,9 +182,11 @@ class Case:
             self._fault("refused", f"fsck: code {result.exit_code}: {_text(result)}")
             return
         told = [_damage(line["damage"]) for line in lines if "damage" in line]
-        if self.bounds.row.told:
+        if self.bounds.row.told and not self.bounds.row.late:
             missing = [0] * max(0, self.baseline.records - summary["records"])
-            self._judge_code("fsck", result, bool(missing))
+            self._judge_code("fsck", result, len(missing) > len(self.bounds.untold))
+            if summary["records"] > self.baseline.records and not self.bounds.row.again:
+                self._fault("counts", f"fsck: {summary}, and {self.baseline.records} were there")
             for fault in judge_told("fsck", missing, told, 0, self.bounds):
                 self.outcome.faults.append(fault)
             self._judge_text(bool(missing))
@@ -186,9 +218,32 @@ class Case:
         seen = self.recipe.read_all(target, salvage=False)
         seen.what = "recovered (sum)"
         self._judge(seen, self.baseline.read)
+        if self.bounds.row.late:
+            return
         missing = [0] * max(0, self.baseline.copied - summary["copied"])
         told = [_damage(line["damage"]) for line in lines if "damage" in line]
         self.outcome.faults += judge_told("recover", missing, told, 0, self.bounds)
+
+    def _go_on(self, hit: Hit) -> None:
+        """Has the living owner take everything, put more and close."""
+        assert self.owner is not None
+        answers = self.owner.go_on(self.cell.harm, self.target, hit)
+        self._say(f"living owner: acknowledged {answers.acknowledged}, signal {answers.signal}")
+        self.outcome.story += [f"    raised {text}" for text in answers.refused]
+        self.later = answers.acknowledged
+        self.before = {seen.what: seen for seen in answers.looks}
+        for seen in self.before.values():
+            self.outcome.faults += judge_values(seen, self.bounds)
+            if len(set(seen.told)) < len(seen.told):
+                self._fault("told twice", f"living {seen.what}: {seen.told}")
+        for text in answers.raw:
+            self._fault("raw error", f"living owner: {text}")
+        if answers.hangs:
+            self._fault("hangs", "living owner: it does not answer")
+        if answers.refused and not self.bounds.row.kills:
+            self._fault("goes on", f"living owner: {answers.refused}")
+        if answers.signal and not (answers.signal == signal.SIGBUS and self.bounds.row.kills):
+            self._fault("killed", f"living owner: by signal {answers.signal}")
 
     def _own(self) -> None:
         queue = self.recipe.open_later(self.queue, self.cell.policy)
@@ -200,13 +255,18 @@ class Case:
 
     def _take(self, queue: Any) -> None:
         truth = self.place.truth
-        for seen in self.recipe.take_all(queue, truth):
-            expected = truth.there
-            name = seen.what.removeprefix("consumer ")
+        for now in self.recipe.take_all(queue, truth):
+            seen, expected = now, truth.there
+            name = now.what.removeprefix("consumer ")
             if name in truth.places:
                 expected = [n for n in truth.there if n >= truth.places[name]]
+            if self.owner is not None:
+                expected = [n for n in expected if n not in truth.lent] + truth.lent + self.later
+                seen = _together(self.before.get(now.what), now)
             self._judge(seen, expected)
-            self.missing = self.missing or bool(set(expected) - set(seen.given))
+            self.missing = self.missing or bool(
+                set(expected) - set(seen.given) - self.bounds.untold
+            )
         value = self.recipe.put_and_take(queue)
         if value != value_of(ONE_MORE):
             self._fault("goes on", f"one more was put, and {value!r} taken")
@@ -240,6 +300,9 @@ class Case:
         )
         for damage in seen.told:
             self._say(f"    {damage}")
+        if self.bounds.row.late and seen.what in _BESIDE and not seen.told:
+            # Nothing but the newest, which the owner's next mark shows.
+            expected = expected[: len(expected) - len(missing)]
         self.outcome.faults += judge_look(seen, expected, self.place.truth, self.bounds)
 
     def _bounds(self, hit: Hit) -> Bounds:
@@ -252,13 +315,24 @@ class Case:
             touched = self._numbers(hit.low - _AFTER[base], hit.high + _BEFORE[base])
         partial = row.missing == "hit" and base == "deadline"
         count_max = BATCH_ITEMS_MAX if partial else len(touched)
+        if self.owner is not None and row.missing != "none":
+            # What is put into the file that was harmed is lost with it, and told.
+            touched |= {*LATER, *self._staged()}
+            count_max = len(touched)
         return Bounds(
             row,
             frozenset(touched),
             count_max,
             Path(self.name).name,
             self.place.queue.joinpath(self.name).stat().st_size,
+            alive=self.owner is not None,
+            untold=frozenset(sorted(self._staged())[-1:] if row.last else ()),
         )
+
+    def _staged(self) -> set[int]:
+        """Returns the records that wait in the staging buffer."""
+        staging = self.place.queue / "staging"
+        return {n for n, _, _ in marks_in(staging.read_bytes())} if staging.exists() else set()
 
     def _numbers(self, low: int, high: int) -> set[int]:
         """Returns the records with bytes from one position of the file to another."""
@@ -308,24 +382,52 @@ def time_limit() -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-_baselines: dict[Path, Baseline] = {}
+def _together(before: Seen | None, after: Seen) -> Seen:
+    """Adds what a reopened queue gave to what its owner did before: each damage once."""
+    if before is None:
+        return after
+    told = list(before.told)
+    told += [damage for damage in after.told if not any(is_same(damage, it) for it in told)]
+    return Seen(
+        after.what,
+        before.given + after.given,
+        told,
+        before.overtaken + after.overtaken,
+        after.wrong,
+    )
 
 
-def _baseline(recipe: Recipe, place: Place) -> Baseline:
-    """Asks the verbs about the queue as it was, once in a process."""
-    if place.queue not in _baselines:
-        read = recipe.read_all(place.queue, salvage=False)
-        assert not read.wrong, read.wrong
-        assert not read.told, read.told
-        summary = _json_lines(CliRunner().invoke(main, ["fsck", str(place.queue), "--json"]))
-        target = place.queue.parent / f"recovered-{random.randbytes(4).hex()}"
-        arguments = ["recover", str(place.queue), "--to", str(target), "--json"]
-        copied = _json_lines(CliRunner().invoke(main, arguments))
-        shutil.rmtree(target)
-        _baselines[place.queue] = Baseline(
-            read.given, summary[-1]["summary"]["records"], copied[-1]["summary"]["copied"]
-        )
-    return _baselines[place.queue]
+_baselines: dict[tuple[Path, bool], Baseline] = {}
+
+
+def _baseline(recipe: Recipe, place: Place, cell: Cell) -> Baseline:
+    """Asks the verbs about the queue as it was, beside its owner if it lives; once in a process."""
+    alive = cell.state == "alive"
+    if (place.queue, alive) not in _baselines:
+        work = Path(tempfile.mkdtemp(dir=place.queue.parent))
+        owner = LiveOwner(recipe, work / "queue", cell.policy) if alive else None
+        queue = place.queue if owner is None else work / "queue"
+        try:
+            found = _ask(recipe, queue, work / "recovered")
+        finally:
+            if owner is not None:
+                owner.end()
+            shutil.rmtree(work)
+        # A reader may see what has left and is still in the files; what is there, it must.
+        unseen = set(place.truth.there) - set(found.read)
+        assert not unseen, unseen
+        _baselines[place.queue, alive] = found
+    return _baselines[place.queue, alive]
+
+
+def _ask(recipe: Recipe, queue: Path, target: Path) -> Baseline:
+    read = recipe.read_all(queue, salvage=False)
+    assert not read.wrong, read.wrong
+    assert not read.told, read.told
+    summary = _json_lines(CliRunner().invoke(main, ["fsck", str(queue), "--json"]))
+    arguments = ["recover", str(queue), "--to", str(target), "--json"]
+    copied = _json_lines(CliRunner().invoke(main, arguments))
+    return Baseline(read.given, summary[-1]["summary"]["records"], copied[-1]["summary"]["copied"])
 
 
 def _json_lines(result: Result) -> list[Any]:

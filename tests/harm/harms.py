@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import mmap
 import os
 import random
 import shutil
@@ -13,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from forebay.storage import filesystem
 from forebay.storage.filesystem import DiskDirectory, DiskFile
 from tests.harm.states import Place
+from tests.harm.values import marks_in
 
 SECTOR = 512
 
@@ -26,12 +27,16 @@ class NotHere(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A file of a copied queue, where it came from, and the chance of this case."""
+    """A file of a copied queue, where it came from, and the chance of this case.
+
+    With the first seed each harm hits its own place of the file, with others any.
+    """
 
     queue: Path
     name: str
     place: Place
     random: random.Random
+    seed: int = 0
 
     @property
     def path(self) -> Path:
@@ -40,6 +45,12 @@ class Target:
     @property
     def size(self) -> int:
         return self.path.stat().st_size
+
+    def position(self, share: float) -> int:
+        """Returns the position of a byte: at this share of the file, or at any."""
+        if self.seed:
+            share = self.random.random()
+        return min(int(self.size * share), self.size - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,30 +75,49 @@ def _flip(share: float) -> Callable[[Target], Hit]:
     def flip(target: Target) -> Hit:
         if not target.size:
             raise NotHere("the file is empty")
-        data = bytearray(target.path.read_bytes())
-        position = min(int(len(data) * share), len(data) - 1)
-        data[position] ^= 1 << target.random.randrange(8)
-        target.path.write_bytes(data)
-        return Hit(position, position + 1)
+        return _flip_at(target, target.position(share))
 
     return flip
 
 
-def _flip_anywhere(target: Target) -> Hit:
-    return _flip(target.random.random())(target)
+def _flip_at(target: Target, position: int) -> Hit:
+    data = bytearray(target.path.read_bytes())
+    data[position] ^= 1 << target.random.randrange(8)
+    # In place: a living owner has the file open, or mapped.
+    with target.path.open("r+b") as file:
+        os.pwrite(file.fileno(), data[position : position + 1], position)
+    return Hit(position, position + 1)
+
+
+def _flip_value(target: Target) -> Hit:
+    """Hits the value of a record, any of them."""
+    _, first, last = target.random.choice(_values_in(target))
+    return _flip_at(target, target.random.randrange(first, last))
+
+
+def _flip_last(target: Target) -> Hit:
+    """Hits the newest record of the file: what does not verify there may look like a torn end."""
+    _, first, last = max(_values_in(target))
+    return _flip_at(target, target.random.randrange(first, last))
+
+
+def _values_in(target: Target) -> list[tuple[int, int, int]]:
+    found = [row for row in marks_in(target.path.read_bytes()) if row[2] <= target.size]
+    if not found:
+        raise NotHere("there are no records in it")
+    return found
 
 
 def _overwrite(target: Target, low: int, high: int) -> Hit:
-    data = bytearray(target.path.read_bytes())
-    if not any(data[low:high]):
+    if not any(target.path.read_bytes()[low:high]):
         raise NotHere("it is zeros already")
-    data[low:high] = bytes(high - low)
-    target.path.write_bytes(data)
+    with target.path.open("r+b") as file:
+        os.pwrite(file.fileno(), bytes(high - low), low)
     return Hit(low, high)
 
 
 def _zero_part(target: Target) -> Hit:
-    middle = target.size // 2
+    middle = target.position(0.5)
     return _overwrite(target, max(0, middle - 32), min(middle + 32, target.size))
 
 
@@ -108,7 +138,7 @@ def _empty(target: Target) -> Hit:
 
 
 def _cut(target: Target) -> Hit:
-    return _cut_to(target, target.size // 2)
+    return _cut_to(target, target.position(0.5))
 
 
 def _cut_end(target: Target) -> Hit:
@@ -183,7 +213,7 @@ def _nothing_yet(target: Target) -> Hit:
 def _one_sector(target: Target) -> Hit:
     if target.size == 0:
         raise NotHere("the file is empty")
-    first = target.size // 2 // SECTOR * SECTOR
+    first = target.position(0.5) // SECTOR * SECTOR
     return Hit(first, min(first + SECTOR, target.size))
 
 
@@ -194,6 +224,8 @@ HARMS: dict[str, Harm] = {
         Harm("flip-quarter", _flip(0.25)),
         Harm("flip-middle", _flip(0.5)),
         Harm("flip-end", _flip(0.97)),
+        Harm("flip-value", _flip_value),
+        Harm("flip-last", _flip_last),
         Harm("zero-part", _zero_part),
         Harm("zeroed", _zero),
         Harm("emptied", _empty),
@@ -250,29 +282,33 @@ def _bad_disk(what: str, path: Path, hit: Hit) -> Iterator[None]:
     """Answers EIO for one file, known by its inode: one that takes its place is good again."""
     status = path.stat()
     bad = (status.st_dev, status.st_ino)
-    opened = DiskDirectory.open
+    opened, read, mapped = DiskDirectory.open, DiskFile.pread, DiskFile.map
 
-    class BadFile(DiskFile):
-        def pread(self, size: int, position: int) -> bytes:
-            if what == "read" or (position < hit.high and hit.low < position + size):
-                raise OSError(errno.EIO, os.strerror(errno.EIO))
-            return super().pread(size, position)
-
-        def map(self, size: int) -> filesystem.Mapping:  # type: ignore[override]
-            # The memory of a bad sector kills who touches it: there is nothing to test there.
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
+    def is_bad(file: DiskFile) -> bool:
+        status = os.fstat(file._descriptor)
+        return (status.st_dev, status.st_ino) == bad
 
     def open_badly(self: DiskDirectory, name: str, *, write: bool = False) -> DiskFile:
         file = opened(self, name, write=write)
-        status = os.fstat(file._descriptor)
-        if (status.st_dev, status.st_ino) != bad:
-            return file
-        if what == "open":
+        if what == "open" and is_bad(file):
             file.close()
             raise OSError(errno.EIO, os.strerror(errno.EIO), name)
-        descriptor, file._descriptor = file._descriptor, -1
-        return BadFile(descriptor, file._path)
+        return file
+
+    def read_badly(self: DiskFile, size: int, position: int) -> bytes:
+        within = what == "read" or (position < hit.high and hit.low < position + size)
+        if what != "open" and within and is_bad(self):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return read(self, size, position)
+
+    def map_badly(self: DiskFile, size: int) -> mmap.mmap:
+        # The memory of a bad sector kills who touches it: there is nothing to test there.
+        if is_bad(self):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return mapped(self, size)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(DiskDirectory, "open", open_badly)
+        patch.setattr(DiskFile, "pread", read_badly)
+        patch.setattr(DiskFile, "map", map_badly)
         yield

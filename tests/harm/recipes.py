@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import forebay
 from forebay import DeadlineQueue, EventQueue, Fifo, Log
@@ -33,7 +33,8 @@ class Truth:
     """What is in a queue: the numbers that an owner gives out, in order; those that have left it.
 
     `places` are those of the consumers of a log, by offset. `aside` are those of `there` that come
-    only when they are asked for: buried items. `moved` are those that were given a later place.
+    only when they are asked for: buried items. `moved` are those that were given a later place,
+    `lent` those that somebody has, and that come when the queue is opened again.
     """
 
     there: list[int] = field(default_factory=list)
@@ -41,6 +42,7 @@ class Truth:
     places: dict[str, int] = field(default_factory=dict)
     aside: list[int] = field(default_factory=list)
     moved: list[int] = field(default_factory=list)
+    lent: list[int] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -55,6 +57,8 @@ class Seen:
     told: list[Damage] = field(default_factory=list)
     overtaken: int = 0
     wrong: list[str] = field(default_factory=list)
+    # Told of it while it grows.
+    listener: ClassVar[Callable[[Seen], None]] = lambda seen: None
 
     def add(self, value: bytes) -> None:
         try:
@@ -84,8 +88,12 @@ class Recipe(ABC):
     def make(self, path: Path, **options: Any) -> Any: ...
 
     @abstractmethod
-    def write(self, queue: Any, letter: str, snapshot: Snapshot) -> Truth:
+    def write(self, queue: Any, letter: str = OURS, *, snapshot: Snapshot) -> Truth:
         """Does the story; `snapshot` is called between its parts."""
+
+    @abstractmethod
+    def put(self, queue: Any, numbers: list[int], letter: str = OURS) -> None:
+        """Puts values: one of them singly, several as a batch."""
 
     @abstractmethod
     def take_all(self, queue: Any, truth: Truth) -> list[Seen]:
@@ -129,6 +137,7 @@ def _go_on(seen: Seen, step: Callable[[], bool]) -> None:
             seen.told.append(error.damage)
         except Overtaken as error:
             seen.overtaken += error.lost
+        Seen.listener(seen)
     seen.wrong.append("it never comes to an end")
 
 
@@ -138,7 +147,7 @@ class LogRecipe(Recipe):
     def make(self, path: Path, **options: Any) -> Any:
         return Log(path, **options)
 
-    def write(self, queue: Any, letter: str, snapshot: Snapshot) -> Truth:
+    def write(self, queue: Any, letter: str = OURS, *, snapshot: Snapshot) -> Truth:
         def add(first: int, count: int) -> None:
             queue.append_many([value_of(n, letter) for n in range(first, first + count)])
 
@@ -168,6 +177,12 @@ class LogRecipe(Recipe):
         for number in range(80, 86):
             queue.append(value_of(number, letter))
         return Truth(list(range(queue.begin, 86)), list(range(queue.begin)), places)
+
+    def put(self, queue: Any, numbers: list[int], letter: str = OURS) -> None:
+        if len(numbers) == 1:
+            queue.append(value_of(numbers[0], letter))
+        else:
+            queue.append_many([value_of(number, letter) for number in numbers])
 
     def left(self, queue: Any) -> int:
         lag: int = queue.consumer("new").lag
@@ -224,7 +239,7 @@ class FifoRecipe(Recipe):
     def make(self, path: Path, **options: Any) -> Any:
         return Fifo(path, **options)
 
-    def write(self, queue: Any, letter: str, snapshot: Snapshot) -> Truth:
+    def write(self, queue: Any, letter: str = OURS, *, snapshot: Snapshot) -> Truth:
         queue.push_many([value_of(n, letter) for n in range(30)])
         for _ in range(5):
             queue.pop()
@@ -249,7 +264,13 @@ class FifoRecipe(Recipe):
             raise KeyError
         for number in range(46, 52):
             queue.push(value_of(number, letter))
-        return Truth([14, *range(17, 52)], [*range(14), 15, 16])
+        return Truth([14, *range(17, 52)], [*range(14), 15, 16], lent=[14])
+
+    def put(self, queue: Any, numbers: list[int], letter: str = OURS) -> None:
+        if len(numbers) == 1:
+            queue.push(value_of(numbers[0], letter))
+        else:
+            queue.push_many([value_of(number, letter) for number in numbers])
 
     def take_all(self, queue: Any, truth: Truth) -> list[Seen]:
         seen = Seen("owner")
@@ -272,13 +293,15 @@ class FifoRecipe(Recipe):
 class EventRecipe(Recipe):
     """Segments of some events; acknowledged, given back, handed out and left; in one version."""
 
+    # The queue of the last story, and the batch that is out.
+    out: tuple[Any, Any] = (None, None)
+
     def make(self, path: Path, **options: Any) -> Any:
         return EventQueue(path, **options)
 
-    def write(self, queue: Any, letter: str, snapshot: Snapshot) -> Truth:
+    def write(self, queue: Any, letter: str = OURS, *, snapshot: Snapshot) -> Truth:
         def event(number: int) -> dict[str, Any]:
-            text = value_of(number, letter).decode()
-            return {"timestamp_ns": START_MS * 1_000_000 + number, "fields": {"message": text}}
+            return _event(number, letter)
 
         queue.put_many([event(n) for n in range(30)])
         queue.read(8).ack()
@@ -289,13 +312,23 @@ class EventRecipe(Recipe):
         queue.read(3).ack()
         snapshot()
         queue.sync()
-        queue.read(5)
+        self.out = queue, queue.read(5)
         for number in range(45, 56):
             queue.put(event(number))
         return Truth(list(range(11, 56)), list(range(11)))
 
+    def put(self, queue: Any, numbers: list[int], letter: str = OURS) -> None:
+        if len(numbers) == 1:
+            queue.put(_event(numbers[0], letter))
+        else:
+            queue.put_many([_event(number, letter) for number in numbers])
+
     def take_all(self, queue: Any, truth: Truth) -> list[Seen]:
         seen = Seen("owner")
+        owner, batch = self.out
+        if owner is queue:
+            # While it is out, no place after it is saved: all of it would come again.
+            batch.nack()
 
         def step() -> bool:
             batch = queue.read(4)
@@ -322,14 +355,19 @@ class EventRecipe(Recipe):
         return str(record.fields.get("message")).encode()
 
 
+def _event(number: int, letter: str = OURS) -> dict[str, Any]:
+    text = value_of(number, letter).decode()
+    return {"timestamp_ns": START_MS * 1_000_000 + number, "fields": {"message": text}}
+
+
 class DeadlineRecipe(Recipe):
     """Runs of items and of tombstones, logs; released, requeued, buried, deleted items."""
 
     def make(self, path: Path, **options: Any) -> Any:
         return DeadlineQueue(path, **options)
 
-    def write(self, queue: Any, letter: str, snapshot: Snapshot) -> Truth:
-        due = {n: START_MS - 10_000_000 + n * 1000 for n in range(2000)}
+    def write(self, queue: Any, letter: str = OURS, *, snapshot: Snapshot) -> Truth:
+        due = [_due(n) for n in range(2000)]
 
         def add(first: int, count: int) -> list[int]:
             numbers = range(first, first + count)
@@ -362,7 +400,15 @@ class DeadlineRecipe(Recipe):
             ids.append(queue.enqueue(value_of(number, letter), deadline=due[number]))
         gone = [*range(7), 20, 9, 45]
         there = [n for n in range(62) if n not in (*gone, 7, 8, 10)] + [8, 10, 7]
-        return Truth(there, gone, aside=[7], moved=[7, 8, 10])
+        return Truth(there, gone, aside=[7], moved=[7, 8, 10], lent=[11])
+
+    def put(self, queue: Any, numbers: list[int], letter: str = OURS) -> None:
+        values = [value_of(number, letter) for number in numbers]
+        deadlines = [_due(2000 + number) for number in numbers]
+        if len(numbers) == 1:
+            queue.enqueue(values[0], deadline=deadlines[0])
+        else:
+            queue.enqueue_many(values, deadline=deadlines)
 
     def take_all(self, queue: Any, truth: Truth) -> list[Seen]:
         seen = Seen("owner")
@@ -388,6 +434,10 @@ class DeadlineRecipe(Recipe):
         if item is not None:
             queue.release(item)
         return None if item is None else item.value
+
+
+def _due(number: int) -> int:
+    return START_MS - 10_000_000 + number * 1000
 
 
 RECIPES: dict[str, Recipe] = {

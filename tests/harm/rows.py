@@ -14,13 +14,18 @@ class Row:
     """`missing`: "none", "hit" (the records with bytes in it) or "file" (those of the file).
 
     `again`: what has left the queue may come again, and what was moved may come at its old place.
-    `told`: False where the format cannot show it.
+    `told`: False where the format cannot show it. `late`: a reader beside the owner may not see the
+    newest records yet. `kills`: the system may kill the owner, which has the file mapped. `last`:
+    the newest change cannot be told from one that was never acknowledged.
     """
 
     text: str
     missing: str = "none"
     again: bool = False
     told: bool = True
+    late: bool = False
+    kills: bool = False
+    last: bool = False
 
 
 NOTHING = Row("nothing")
@@ -34,20 +39,31 @@ FILE_AGAIN = Row(
     "the changes of the file: items lost are told, others may come again", "file", True
 )
 CANNOT = Row("cannot be told", "file", again=True, told=False)
-ROWS = (NOTHING, HIT, FILE, AGAIN, HIT_AGAIN, FILE_AGAIN, CANNOT)
+LATE = Row("nothing; a reader sees the newest records with the owner's next mark", late=True)
+KILLED = Row(
+    "as kill -9: the system ends an owner whose mapped file is cut", "file", True, kills=True
+)
+LAST = Row(
+    "the changes of the buffer, told but for the last one: cannot be told", "file", True, last=True
+)
+ROWS = (NOTHING, HIT, FILE, AGAIN, HIT_AGAIN, FILE_AGAIN, CANNOT, LATE, KILLED, LAST)
 
 # Harms that hit some bytes and leave the others where they are.
 PARTIAL = {
-    *("flip-start", "flip-quarter", "flip-middle", "flip-end"),
+    *("flip-start", "flip-quarter", "flip-middle", "flip-end", "flip-value", "flip-last"),
     *("zero-part", "cut-end", "eio-sector"),
 }
 # Files that hold records. All others are side files.
 _DATA = {"log": "segment", "fifo": "tape", "events": "segment", "deadline": "run"}
 
 
-def row_of(kind: str, role: str, harm: str) -> Row:
-    """Returns the row that a harm to a file of a kind belongs to."""
+def row_of(kind: str, role: str, harm: str, *, alive: bool = False) -> Row:
+    """Returns the row that a harm to a file of a kind belongs to; `alive`: its owner lives."""
     base = kind.partition("-")[0]
+    if alive and role == "tail":
+        return LATE
+    if alive and harm in ("emptied", "cut") and (role == "staging" or (base, role) in _MAPPED):
+        return KILLED
     if role.startswith(_DATA[base]):
         return _of_data(base, harm)
     if role.startswith("tombstones"):
@@ -57,7 +73,10 @@ def row_of(kind: str, role: str, harm: str) -> Row:
     if role == "staging":
         if harm == "junk":
             return NOTHING
-        return FILE_AGAIN if base == "deadline" else FILE
+        if base != "deadline":
+            return FILE
+        # docs/decisions/0015: the last change in the buffer.
+        return LAST if harm in PARTIAL or harm == "cut" else FILE_AGAIN
     return _OF_SIDE_FILES.get((base, role), NOTHING)
 
 
@@ -73,6 +92,7 @@ def _of_data(kind: str, harm: str) -> Row:
     return HIT if harm in PARTIAL and kind != "deadline" else FILE
 
 
+_MAPPED = {("fifo", "head")}
 _OF_SIDE_FILES = {
     # Consumers begin where their places are known to be, or at the oldest record.
     ("log", "index"): AGAIN,

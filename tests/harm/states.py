@@ -18,10 +18,11 @@ from pathlib import Path
 
 from tests.harm.machine import files_of
 from tests.harm.recipes import RECIPES, Truth
-from tests.harm.values import OURS, SIBLING
+from tests.harm.values import LATER, OURS, SIBLING
 from tests.sources import ROOT
 
-STATES = ("closed", "reopened", "killed")
+# In the last one the owner is alive: `alive.py`.
+STATES = ("closed", "reopened", "killed", "alive")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,11 @@ class Place:
 
 
 def place_of(root: Path, kind: str, policy: str, state: str) -> Place:
-    """Returns the place of a kind, policy and state below `root`; makes it if nobody has."""
+    """Returns the place of a kind, policy and state below `root`; makes it if nobody has.
+
+    That of a living owner is what it leaves when it is killed: the same bytes.
+    """
+    state = "killed" if state == "alive" else state
     place = root / f"{kind}-{policy}-{state}"
     root.mkdir(mode=0o711, parents=True, exist_ok=True)
     with open(root / f"{place.name}.lock", "w", encoding="ascii") as lock:
@@ -73,7 +78,10 @@ def write_story(place: Path, kind: str, policy: str, letter: str, *, killed: boo
         copy_queue(place / "queue", place / f"older-{len(taken)}")
         taken.append(None)
 
-    truth = recipe.write(queue, letter, snapshot)
+    truth = recipe.write(queue, letter, snapshot=snapshot)
+    if letter == SIBLING:
+        # Not as long as ours: a mark of the one that is taken for the other's is wrong.
+        recipe.put(queue, [*LATER][:3], letter)
     (place / "truth.json").write_text(json.dumps(truth.as_json()), encoding="ascii")
     if killed:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -89,10 +97,15 @@ def _make(place: Path, kind: str, policy: str, state: str, letter: str) -> None:
     if state == "reopened":
         copy_queue(place / "queue", place / "older-9")
         RECIPES[kind].open_later(place / "queue", policy).close()
-    kept = place / "queue" / "quarantine"
+    keep_something(place / "queue", letter)
+    assert files_of(place / "queue")
+
+
+def keep_something(queue: Path, letter: str) -> None:
+    """Puts a file into `quarantine/`, as a recovery does."""
+    kept = queue / "quarantine"
     kept.mkdir(mode=0o700, exist_ok=True)
     (kept / "kept").write_bytes(b"bytes that an earlier recovery took out, " + letter.encode() * 99)
-    assert files_of(place / "queue")
 
 
 def _make_killed(place: Path, kind: str, policy: str, letter: str) -> None:

@@ -1,32 +1,34 @@
 """Every kind, policy, state, file and harm: the sum holds, and the cost is what the table says.
 
-Everyday a fifth of the cells is run, another one with each seed (`FOREBAY_SEED`); all of them with
-`FOREBAY_SLICES=all`. One case: `python -m tests.harm KIND POLICY STATE FILE HARM`.
+Everyday a fifth of the cells is run, another one with each of five seeds (`FOREBAY_SEED`). The
+campaign, `./test --full harm`, runs all of them, and again with other bytes hit for each seed. One
+case: `python -m tests.harm KIND POLICY STATE FILE HARM [SEED]`.
 """
 
 from __future__ import annotations
 
+import collections
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from forebay.errors import Closed
 from tests.counting import Count
 from tests.harm.cases import run_cell
 from tests.harm.cells import SLICES, Cell, all_cells
 from tests.harm.harms import NotHere
-from tests.harm.known import known_failures
-from tests.harm.recipes import POLICIES, RECIPES
+from tests.harm.recipes import POLICIES, RECIPES, Recipe
 from tests.harm.roles import files_by_role, roles_of
 from tests.harm.states import STATES, place_of
+from tests.support.campaigns import seeds
 
-KNOWN = known_failures()
-_ALL = os.environ.get("FOREBAY_SLICES") == "all"
 _SLICE = int(os.environ.get("FOREBAY_SEED", "0")) % SLICES
-CELLS = [cell for cell in all_cells() if _ALL or cell.slice == _SLICE]
+EVERYDAY = [cell for cell in all_cells() if cell.slice == _SLICE]
 
 
 @pytest.fixture(scope="session")
@@ -41,23 +43,43 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     shutil.rmtree(made)
 
 
-@pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.id)
+@pytest.mark.parametrize("cell", EVERYDAY, ids=lambda cell: cell.id)
 def test_one_harm_costs_what_the_table_says_and_is_told(
     cell: Cell, root: Path, record_property: Count
 ) -> None:
     try:
         outcome = run_cell(root, cell)
-    except NotHere:
-        record_property("harm: empty cells", 1)
+    except NotHere as reason:
+        record_property(f"harm: empty cells, {reason}", 1)
         return
 
     record_property(f"harm: {outcome.row.text}", 1)
-    if outcome.faults and cell.id in KNOWN:
-        record_property("harm: known failures", 1)
-        pytest.xfail(outcome.sorts)
     text = "\n".join([*map(str, outcome.faults), "", *outcome.story])
     assert not outcome.faults, text
-    assert cell.id not in KNOWN, f"{cell.id} holds now: take it out of tests/harm/known"
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kind", RECIPES)
+def test_every_cell_holds_with_every_seed(kind: str, root: Path, record_property: Count) -> None:
+    counts: collections.Counter[str] = collections.Counter()
+    failed = []
+    for seed in seeds("harm", kind, tests=len(RECIPES)):
+        counts[f"harm: seeds of all cells of a {kind}"] += 1
+        for cell in all_cells():
+            if cell.kind != kind:
+                continue
+            try:
+                outcome = run_cell(root, cell, seed)
+            except NotHere as reason:
+                counts[f"harm: empty cells, {reason}"] += 1
+                continue
+            counts[f"harm: {outcome.row.text}"] += 1
+            if outcome.faults:
+                failed.append(f"{cell.id} {seed}: {outcome.faults[0]}")
+
+    for name, number in counts.items():
+        record_property(name, number)
+    assert not failed, "\n".join(failed)
 
 
 @pytest.mark.parametrize("state", STATES)
@@ -67,3 +89,27 @@ def test_every_file_of_a_queue_has_a_role(root: Path, kind: str, policy: str, st
     place = place_of(root / "made", kind, policy, state)
 
     assert set(files_by_role(kind, place.queue)) <= set(roles_of(kind))
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("kind", RECIPES)
+def test_an_owner_whose_directory_is_removed_learns_it_at_the_next_sync(
+    kind: str, policy: str, tmp_path: Path
+) -> None:
+    recipe = RECIPES[kind]
+    queue = recipe.open_later(tmp_path / "queue", policy)
+    recipe.put(queue, [0])
+    queue.sync()
+
+    shutil.rmtree(tmp_path / "queue")
+    with pytest.raises(FileNotFoundError, match="removed while it was open"):
+        _put_durably(recipe, queue)
+
+    with pytest.raises(Closed):
+        recipe.put(queue, [2])
+    queue.close()
+
+
+def _put_durably(recipe: Recipe, queue: Any) -> None:
+    recipe.put(queue, [1])
+    queue.sync()

@@ -6,7 +6,9 @@ import re
 
 # The letter of the queue under test, and of the sibling whose files are put in place of its own.
 OURS, SIBLING = "A", "B"
-# What is put after the harm.
+# What a living owner puts after the harm: a log gives it these very offsets.
+LATER = range(86, 96)
+# What is put when all has been taken.
 ONE_MORE = 999_999
 _MARK = re.compile(rb"<([A-Z])(\d{6})\|")
 
