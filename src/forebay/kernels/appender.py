@@ -1,8 +1,8 @@
 """Appends frames to mapped memory: the put of a queue that does not wait for the disk.
 
-In the 8 bytes before the first frame stands how many it has appended: the number and its
-complement, little-endian, 4 bytes each. So what was acknowledged there is known, even if it does
-not verify any more.
+In the 8 bytes before the first frame, where there are any, stands how many it has appended: the
+number and its complement, little-endian, 4 bytes each. So what was acknowledged there is known,
+even if it does not verify any more.
 """
 
 from __future__ import annotations
@@ -143,9 +143,10 @@ class Appender:
     @cython.inline
     def _note(self) -> cython.void:
         """Notes how many frames are written."""
-        count: cython.ulonglong = self.index - self._first
-        put32(self._view, self._mark, count)
-        put32(self._view, self._mark + 4, 0xFFFFFFFF - count)
+        if self._mark >= 0:
+            count: cython.ulonglong = self.index - self._first
+            put32(self._view, self._mark, count)
+            put32(self._view, self._mark + 4, 0xFFFFFFFF - count)
 
     @cython.cfunc
     @cython.inline

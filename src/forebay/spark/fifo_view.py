@@ -21,7 +21,7 @@ from forebay.queues.fifo_names import list_files
 from forebay.queues.fifo_recovery import Recovery, look_at
 from forebay.queues.fifo_scanner import Place
 from forebay.spark.planning import Range
-from forebay.storage.filesystem import DiskFilesystem
+from forebay.storage.filesystem import DiskFilesystem, is_owned
 from forebay.storage.tail import Tail
 from forebay.storage.tape import TapeReader
 
@@ -73,7 +73,8 @@ class FifoView:
     @functools.cached_property
     def found(self) -> Recovery:
         """What is above the durable mark; reads it."""
-        return look_at(self._filesystem, self.directory, self.head, self.tail)
+        owned = is_owned(self.path) is not False
+        return look_at(self._filesystem, self.directory, self.head, self.tail, owned=owned)
 
     def boundaries(self) -> list[Place]:
         """Gives the first entries of files, as far as they are known, in their order."""

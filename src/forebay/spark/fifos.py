@@ -120,6 +120,9 @@ def plan(reader: FifoView, start: int, end: int, wanted: Wanted) -> Iterator[Ran
     behind = max(start, reader.head.number)
     if behind < end:
         yield from reader.tape_ranges(behind, end, end_ms=wanted.end_ms)
+    if end == reader.end and any(damage.count is None for damage in reader.found.staged.damage):
+        # What the staging buffer has lost comes after the end.
+        yield Range(KIND, reader.path, end, end)
 
 
 def read(wanted: Wanted, parts: Iterable[Range]) -> Iterator[Any]:
@@ -233,7 +236,7 @@ class _Entries:
         missing = part.end - part.start
         for item in self._scan(part):
             if isinstance(item, Damage):
-                damage = _clipped(item, part)
+                damage = item if part.start == part.end else _clipped(item, part)
                 if damage is None or self._was_popped(damage):
                     continue
                 missing -= damage.count or 0
@@ -258,6 +261,9 @@ class _Entries:
         self._view.close()
 
     def _scan(self, part: Range) -> Iterator[ColumnBatch | Damage]:
+        if part.start == part.end:
+            yield from (it for it in self._view.found.staged.damage if it.count is None)
+            return
         pieces = [part] if part.segment else self._view.tape_ranges(part.start, part.end)
         for piece in pieces:
             if piece.segment:
@@ -277,7 +283,11 @@ class _Entries:
     def _was_popped(self, damage: Damage) -> bool:
         """Says whether what is missing has left the queue, and its file with it."""
         gone = os.path.basename(damage.path) not in self._view.directory.names()
-        return gone and (damage.offset or 0) < self._head_number()
+        head = read_head(self._view.directory)
+        if not gone or head is None or damage.offset is None:
+            return False
+        # What is lent out has not left.
+        return damage.offset < head.number and all(row.number != damage.offset for row in head.lent)
 
     def _head_number(self) -> int:
         head = read_head(self._view.directory)

@@ -103,18 +103,23 @@ def resume(
             options,
             f"{path} begins at offset {reader.begin}: {first}..{reader.begin} were trimmed",
         )
-    yield from plan(reader, max(first, reader.begin), end, Wanted(None))
+    yield from plan(reader, max(first, reader.begin), end, Wanted(None, stream=True))
 
 
 def plan(reader: LogReader, start: int, end: int, wanted: Wanted) -> Iterator[Range]:
     """Gives the ranges of a log from offset `start` to `end`; whole segments, from headers only."""
+    oldest = min([*reader.segments.bases[:1], reader.written])
+    if start < min(oldest, end):
+        # Its segment is missing: a reader of the whole tells so.
+        yield Range(KIND, reader.path, start, min(oldest, end))
     for base, stop in _extents(reader):
         if stop <= start or base >= end:
             continue
         part = _segment_range(reader, base, stop, start, end, wanted)
         if part is not None:
             yield part
-    if end > reader.written or (reader.beyond and end == reader.end and wanted.schema is not None):
+    lost = reader.beyond and end == reader.end and not wanted.stream
+    if end > reader.written or lost:
         # In the staging buffer now, perhaps in the files when the task runs; or lost after the end,
         # which a stream does not read.
         yield Range(KIND, reader.path, min(max(start, reader.written), end), end)
