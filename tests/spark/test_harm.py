@@ -30,7 +30,7 @@ from tests.support.campaigns import seeds
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-EVERYDAY_CELLS = 150
+EVERYDAY_CELLS = 60
 BATCH_CELLS = 600
 _SEED = int(os.environ.get("FOREBAY_SEED", "0"))
 # Without those where the system answers badly only in this process, or the owner lives.
@@ -126,7 +126,8 @@ def _counts(cell: Cell, fault: Fault) -> bool:
     """Says whether a fault is one here.
 
     A task that reads a part of a deadline queue does not know what has left it: of a damaged block
-    it tells how many entries were in it, and where tombstones are lost, items come again.
+    it tells how many entries were in it, and where tombstones are lost, items come again. Where the
+    files do not fit each other it tells that of the whole queue.
     """
     return cell.kind != "deadline" or fault.sort in ("silent", "altered", "order")
 

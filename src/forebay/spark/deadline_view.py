@@ -8,12 +8,11 @@ needs to read what the planner saw.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
 
-from forebay.errors import DataLoss, InvalidOption, NotAQueue
+from forebay.errors import Damaged, DataLoss, InvalidOption
 from forebay.formats.deadline import BURIED_BIT, KeyTuple
 from forebay.frames import Damage
 from forebay.queues.deadline_contents import LAST_KEY, SnapshotFiles
@@ -63,9 +62,11 @@ class DeadlineView:
         return self.files.snapshot
 
     def ranges(self) -> Iterator[Range]:
-        """Gives the ranges of what is wanted: entries as they lie there, or live items."""
-        raw = self._options.view == "raw" or self._options.table == "damage"
-        return self._raw() if raw else self._by_key()
+        """Gives the ranges of what is wanted: entries as they lie there, or live items.
+
+        The table of damage is that of the live items: only their view knows what is missing.
+        """
+        return self._raw() if self._options.view == "raw" else self._by_key()
 
     def close(self) -> None:
         """Closes the files."""
@@ -87,11 +88,15 @@ class DeadlineView:
         text = self._options.snapshots.get(self.path)
         if text is not None:
             return SnapshotFiles(self.directory, Snapshot.decode(text))
+        reason = ""
         for _ in range(_LOOKS_MAX):
             # What was merged between the look and the opening is looked for again.
-            with contextlib.suppress(DataLoss):
+            try:
                 return SnapshotFiles(self.directory, take_snapshot(self.directory))
-        raise NotAQueue(f"{self.path}: its files change faster than they can be opened")
+            except DataLoss as error:
+                reason = str(error)
+        # A queue all the same: a pattern does not pass it over.
+        raise Damaged(Damage(self.path, 0, 0, f"its files cannot be opened together: {reason}"))
 
     def _raw(self) -> Iterator[Range]:
         for part in self.snapshot.runs:
