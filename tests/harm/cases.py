@@ -19,6 +19,7 @@ from click.testing import CliRunner, Result
 import forebay
 from forebay.cli.main import main
 from forebay.errors import Damaged, ForebayError, UndecodableEvent
+from forebay.formats.fflg import LAYOUTS, VERSION_DEFAULT
 from forebay.frames import Damage
 from forebay.storage.losses import is_same
 from tests.harm.alive import LiveOwner
@@ -36,6 +37,7 @@ SECONDS_MAX = 25
 # The looks that take place beside a living owner.
 _BESIDE = ("read", "salvage", "recovered (sum)")
 _LOST = re.compile(r"\b0 (record|item|entrie|entry|event)s? lost")
+_LOG_HEADER = LAYOUTS[VERSION_DEFAULT].header_bytes
 # Bytes of a record's frame before its value, and after it.
 _BEFORE = {"log": 12, "fifo": 32, "events": 120}
 _AFTER = {"log": 0, "fifo": 0, "events": 16}
@@ -311,6 +313,9 @@ class Case:
         # A change of a deadline queue costs its batch, wherever it is hit.
         if row.missing == "file" or (row.missing == "hit" and (hit.whole or base == "deadline")):
             touched = self._numbers(0, 2**60)
+        elif row.missing == "hit" and base == "log" and hit.low < _LOG_HEADER < hit.high:
+            # More than a bit of the header: all of the segment.
+            touched = self._numbers(0, 2**60)
         elif row.missing == "hit":
             touched = self._numbers(hit.low - _AFTER[base], hit.high + _BEFORE[base])
         partial = row.missing == "hit" and base == "deadline"
@@ -326,8 +331,14 @@ class Case:
             Path(self.name).name,
             self.place.queue.joinpath(self.name).stat().st_size,
             alive=self.owner is not None,
-            untold=frozenset(sorted(self._staged())[-1:] if row.last else ()),
+            untold=frozenset(self._untold(hit) if row.last else ()),
         )
+
+    def _untold(self, hit: Hit) -> set[int]:
+        """Returns the newest records of the staging buffer, as far as they were hit."""
+        newest = max(self._staged(), default=None)
+        found = self._numbers(hit.low - 64, hit.high + 64)
+        return {newest, *found} if newest in found else set()
 
     def _staged(self) -> set[int]:
         """Returns the records that wait in the staging buffer."""

@@ -114,8 +114,7 @@ def judge_told(
     unknown = any(damage.count is None and bounds.names(damage) for damage in losses)
     faults = []
     if missing and not losses and not overtaken:
-        # Looks that only count have no numbers.
-        if len(missing) > len(bounds.untold) or not {*missing, 0} <= {*bounds.untold, 0}:
+        if not _may_be_untold(missing, bounds.untold):
             faults.append(Fault("silent", f"{what}: {missing} are missing and nobody is told"))
     elif missing and not unknown and known != len(missing):
         sort = "unknown as 0" if known == 0 else "sum"
@@ -129,3 +128,10 @@ def judge_told(
     if len(set(told)) < len(told):
         faults.append(Fault("told twice", f"{what}: {told}"))
     return faults
+
+
+def _may_be_untold(missing: list[int], untold: frozenset[int]) -> bool:
+    """Says whether only the newest are missing; looks that only count have no numbers."""
+    if not any(missing):
+        return len(missing) <= len(untold)
+    return set(missing) <= untold and max(untold) in missing

@@ -247,6 +247,9 @@ class HeadFile:
         self._memory: Mapping = bytearray(_MAPPED_BYTES)
         if mapped:
             try:
+                if self._file.size() < _MAPPED_BYTES:
+                    # Somebody has cut it; the slots that are left tell the head all the same.
+                    self._file.allocate(0, _MAPPED_BYTES)
                 self._memory = self._file.map(_MAPPED_BYTES)
             except BaseException:
                 self._file.close()
