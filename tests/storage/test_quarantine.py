@@ -88,3 +88,20 @@ def test_kept_bytes_are_durable_on_return() -> None:
     for state in filesystem.crash_states(points=lambda point: point == last):
         assert state.files()["/d/quarantine/kept"] == b"torn"
     file.close()
+
+
+def test_a_file_that_was_moved_is_durable_on_return() -> None:
+    filesystem = ForgetfulFilesystem()
+    queue = filesystem.open_directory("/d", create=True)
+    file = queue.create("a")
+    file.pwrite(b"content", 0)
+    file.sync()
+    file.close()
+    queue.sync()
+    keep_file(queue, "a")
+    end = filesystem.operations
+
+    left = [state.files() for state in filesystem.crash_states(points=lambda point: point == end)]
+
+    assert left
+    assert all(files == {"/d/quarantine/a": b"content"} for files in left)
