@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from forebay import DeadlineQueue
 from forebay.errors import (
     Closed,
     Empty,
@@ -432,3 +433,14 @@ def test_half_a_millisecond_is_rounded_up_under_every_policy(tmp_path: Path, syn
 
         assert [item.deadline_ms - now_ms for item in found] == [1, 2, 3, 2]
         assert must(queue.get(many[0])).deadline_ms - now_ms == 3
+
+
+def test_a_copied_log_may_begin_with_what_was_deleted_before_a_large_item(tmp_path: Path) -> None:
+    with DeadlineQueue(tmp_path / "q") as queue:
+        small = queue.enqueue(b"small")
+        queue.enqueue(b"x" * 5_000)
+        queue.delete(small)
+
+    for _ in range(2):
+        with DeadlineQueue(tmp_path / "q") as queue:
+            assert [item.value for item in queue.browse(10)] == [b"x" * 5_000]

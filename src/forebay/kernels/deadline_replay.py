@@ -55,6 +55,8 @@ def put_records(
             size = record_size(memory, row)
             if position + size > end and position > 8:
                 break
+            if position + size > out.shape[0]:
+                raise ValueError("a record is larger than the buffer")
             _put_record(memory, out, position, row)
             position += size
         row += 1

@@ -368,6 +368,10 @@ class Recovery:
         buffer = bytearray(_BATCH_BYTES)
         row = 0
         while row < memory.used:
+            if not record_size(memory, row):
+                # A row that is dead: the size of the buffer is that of the first one alive.
+                row += 1
+                continue
             needed = BATCH_BYTES + len(COPIED) + record_size(memory, row)
             if needed > len(buffer):
                 buffer = bytearray(needed)
