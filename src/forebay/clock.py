@@ -41,6 +41,17 @@ class SystemClock:
         """Gives the milliseconds since the machine started, asleep or not."""
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
 
+    def ahead_ms(self) -> int:
+        """Returns by how much wall time is ahead of the time that the machine has run.
+
+        In whole milliseconds, but not of two rounded times: whoever asks next must not get less,
+        or what is due for one handle would not yet be due for the next. The largest of three: a
+        thread that has to wait between the two looks finds too little.
+        """
+        boot = time.CLOCK_BOOTTIME
+        looks = [time.time_ns() - time.clock_gettime_ns(boot) for _ in range(3)]
+        return max(looks) // 1_000_000
+
 
 class SteadyClock:
     """Wall time as it was when this was made, and what the machine has run since.
@@ -50,8 +61,11 @@ class SteadyClock:
 
     def __init__(self, clock: BootClock) -> None:
         self._clock = clock
-        self.ahead_ms = clock.now_ms() - clock.boot_ms()
         self.is_system = type(clock) is SystemClock
+        if type(clock) is SystemClock:
+            self.ahead_ms = clock.ahead_ms()
+        else:
+            self.ahead_ms = clock.now_ms() - clock.boot_ms()
 
     def now_ms(self) -> int:
         """Gives the milliseconds since 1970, UTC."""
