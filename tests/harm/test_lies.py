@@ -17,7 +17,7 @@ from tests.harm.recipes import RECIPES
 from tests.support.campaigns import seconds_of
 from tests.support.cases import SEED
 
-EVERYDAY_COUNT = 40
+EVERYDAY_COUNT = 200
 
 
 @pytest.fixture(scope="module")

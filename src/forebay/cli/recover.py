@@ -23,7 +23,7 @@ from forebay.cli.interrupts import Interrupted, Interrupts
 from forebay.cli.kinds import ORIGINAL, act, refuse_options
 from forebay.cli.output import Bar, plural, plural_or_unknown, say, write_json
 from forebay.clock import SystemClock
-from forebay.errors import Damaged
+from forebay.errors import Damaged, InvalidOption
 from forebay.frames import Damage
 from forebay.queues.scanner import RecordBatch
 
@@ -204,8 +204,14 @@ def _carry_consumers(reader: LogReader, log: Log, report: Report) -> None:
         report.consumers_damage = exits.message_of(error)
         return
     for name, offset in places.items():
-        report.consumers[name] = report.place(offset)
-        log.consumer(name, start=report.consumers[name])
+        place = report.place(offset)
+        try:
+            log.consumer(name, start=place)
+        except InvalidOption as error:
+            # A name that only another program can have given.
+            report.consumers_damage = exits.message_of(error)
+            continue
+        report.consumers[name] = place
 
 
 def _write_json(report: Report) -> None:

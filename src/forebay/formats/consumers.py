@@ -13,7 +13,6 @@ from forebay.errors import InvalidOption
 from forebay.frames import Damage
 
 NAME_BYTES_MAX = 255
-_OFFSET_MAX = 2**63
 
 # id length 4 | offset 8, then the id
 _ENTRY = struct.Struct(">IQ")
@@ -47,24 +46,22 @@ def decode_index(data: bytes, path: str) -> tuple[dict[str, int], Damage | None]
             name = data[start : start + size].decode()
         except UnicodeDecodeError:
             return positions, _damage(data, position, path, "an id is not UTF-8")
-        if not _is_name(name) or offset > _OFFSET_MAX:
-            return positions, _damage(data, position, path, f"no consumer at {offset}: {name!r}")
         positions[name] = offset
         position = start + size
     return positions, None
 
 
 def check_name(name: object) -> str:
-    """Returns a consumer's name if it may be one."""
-    if not isinstance(name, str) or not _is_name(name):
+    """Gives a consumer's name back if it may be one."""
+    if (
+        not isinstance(name, str)
+        or not name.isprintable()
+        or not 1 <= len(name.encode(errors="replace")) <= NAME_BYTES_MAX
+    ):
         raise InvalidOption(
             f"consumer name {name!r}: must be 1 to {NAME_BYTES_MAX} bytes of printable text"
         )
     return name
-
-
-def _is_name(text: str) -> bool:
-    return text.isprintable() and 1 <= len(text.encode(errors="replace")) <= NAME_BYTES_MAX
 
 
 def _damage(data: bytes, position: int, path: str, reason: str) -> Damage:
