@@ -9,7 +9,7 @@ from array import array
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.kernels.beats import FRAME_BYTES, encode, find, find_block, gather, hop, scan
+from forebay.kernels.beats import FRAME_BYTES, GAVE_UP, encode, find, find_block, gather, hop, scan
 
 ALL = 2**62
 values_strategy = st.lists(st.binary(min_size=1, max_size=300), max_size=30)
@@ -155,4 +155,4 @@ def test_a_block_may_begin_where_its_size_is_whole_in_the_buffer() -> None:
 def test_a_search_through_bytes_that_are_made_to_hold_it_up_ends() -> None:
     trap = struct.pack("<I", 1 << 20) * (1 << 20)
 
-    assert find(trap, 0) == -1
+    assert find(trap, 0) == GAVE_UP
