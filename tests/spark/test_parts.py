@@ -22,6 +22,7 @@ from forebay.storage.filesystem import Directory, DiskFilesystem, Filesystem
 from tests.crash.forgetful import ForgetfulFilesystem
 from tests.queues.helpers import FakeClock, flip, numbered
 from tests.storage.helpers import open_directory
+from tests.support.closing import closed_at_end
 
 NOW_MS = 1_800_000_000_000
 HOUR_MS = 60 * 60 * 1000
@@ -37,7 +38,7 @@ def part_writer(
 ) -> PartWriter:
     return PartWriter(
         filesystem or DiskFilesystem(),
-        queue.directory(inbox.DIRECTORY, create=True),
+        closed_at_end(queue.directory(inbox.DIRECTORY, create=True)),
         clock or FakeClock(NOW_MS),
         segment_bytes=segment_bytes,
         partition=7,
@@ -123,6 +124,8 @@ def test_a_null_is_refused_with_its_place_in_the_partition(tmp_path: Path) -> No
 
     with pytest.raises(InvalidOption, match=r"column 'value' is null in row 3 of partition 7"):
         writer.append(pyarrow.array([b"c", None, b"d", None]))
+
+    writer.discard()
 
 
 def test_no_rows_leave_no_part(tmp_path: Path) -> None:
