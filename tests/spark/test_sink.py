@@ -169,7 +169,8 @@ def test_a_null_fails_the_batch_with_its_place_and_nothing_of_it_lands(
         with pytest.raises(PySparkException, match=error):
             write(frame, tmp_path / "q")
 
-    assert os.listdir(tmp_path / "q" / "inbox") == []
+    # The tasks made the directory, and without their parts it would be no queue.
+    assert not (tmp_path / "q").exists()
     write(lines(spark, 0, 10), tmp_path / "q")
     assert values_in(tmp_path / "q") == rows(0, 10)
 
