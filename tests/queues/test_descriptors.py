@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 import forebay
-from forebay.errors import ForebayError
+from forebay.errors import Damaged, ForebayError
 from forebay.storage.filesystem import DiskFilesystem
 from tests.conformance.kinds import KINDS
 from tests.crash.forgetful import ForgetfulFilesystem
-from tests.queues.helpers import SYNCS, numbered
+from tests.queues.helpers import SYNCS, flip, numbered, open_files
 
 CALLS_MAX = 400
 
@@ -161,6 +161,29 @@ def test_a_reader_that_is_forgotten_leaves_no_descriptor_and_says_so(
 
     assert after == before
     assert {warning.category for warning in told} == {ResourceWarning}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_reader_that_met_damage_leaves_nothing_open_while_the_error_is_kept(
+    tmp_path: Path, kind: str
+) -> None:
+    case = KINDS[kind]
+    values = numbered(10)
+    with case.queue(tmp_path / "q", **case.small) as queue:
+        case.put_many(queue, values)
+    flip_value(tmp_path / "q", values[5])
+
+    with pytest.raises(Damaged) as kept, forebay.read(tmp_path / "q") as reader:
+        list(reader)
+
+    assert kept.value.damage.count
+    assert open_files(tmp_path) == []
+
+
+def flip_value(path: Path, value: bytes) -> None:
+    """Flips a byte of a value in the one file that has it."""
+    (file,) = (file for file in path.iterdir() if file.is_file() and value in file.read_bytes())
+    flip(file, file.read_bytes().index(value))
 
 
 def test_a_file_and_a_directory_that_are_forgotten_close_themselves(tmp_path: Path) -> None:

@@ -6,9 +6,10 @@ counted in `damage` and read round.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterator
 from typing import TypeVar
 
 from forebay.errors import Damaged
@@ -66,13 +67,15 @@ class DirectoryReader(Closing):
                 return None
         return self._tail_file.read() if self._tail_file is not None else None
 
-    def _sound(self, items: Iterable[_Batch | Damage]) -> Iterator[_Batch]:
+    def _sound(self, items: Generator[_Batch | Damage, None, None]) -> Iterator[_Batch]:
         """Gives what can be read; damage raises, or is counted and passed over."""
-        for item in items:
-            if isinstance(item, Damage):
-                self._meet(item)
-            else:
-                yield item
+        # Whoever keeps the error keeps this frame: the file that is read must not stay open.
+        with contextlib.closing(items):
+            for item in items:
+                if isinstance(item, Damage):
+                    self._meet(item)
+                else:
+                    yield item
 
     def _meet(self, damage: Damage) -> None:
         if not self.salvage:

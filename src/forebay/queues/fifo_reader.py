@@ -8,7 +8,7 @@ read round. Entries that have expired and that nobody has passed yet are there l
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 from forebay.errors import NotAQueue
 from forebay.formats.entry import Entry
@@ -74,7 +74,7 @@ class FifoReader(DirectoryReader):
     def __len__(self) -> int:
         return len(self.lent) + self.end - self.begin
 
-    def scan(self) -> Iterator[EntryBatch | Damage]:
+    def scan(self) -> Generator[EntryBatch | Damage, None, None]:
         """Yields batches of entries and, in its place, each damage."""
         version = self.head.version
         bounds = Bounds(self._directory, version)

@@ -7,7 +7,7 @@ as recovery; under `sync="always"` only what is durable. Damage raises `Damaged`
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from datetime import datetime
 
 from forebay.errors import Damaged, InvalidOption, NotAQueue
@@ -132,7 +132,7 @@ class LogReader(DirectoryReader):
 
     def scan(
         self, start: Start = "earliest", end: int | None = None, frames: Taking = Frames
-    ) -> Iterator[RecordBatch | Damage]:
+    ) -> Generator[RecordBatch | Damage, None, None]:
         """Gives batches of records and, in its place, each damage."""
         first = self.resolve(start)
         stop = self.end if end is None else min(end, self.end)
