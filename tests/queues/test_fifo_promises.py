@@ -15,8 +15,10 @@ import pytest
 
 import forebay
 from forebay import Damaged, Fifo, FifoReader, Full, UnsupportedVersion
+from forebay.frames import Damage
 from forebay.kernels.entry import METADATA_BYTES
 from forebay.storage.filesystem import DiskFile
+from tests.crash.forgetful import ForgetfulFilesystem
 from tests.queues.fifo_helpers import TwoClocks, open_fifo, tape_files
 from tests.queues.helpers import SYNCS, flip, numbered, run_python, run_threads
 
@@ -34,6 +36,10 @@ def drain(fifo: Fifo) -> tuple[list[bytes], list[Damaged]]:
         if value is None:
             return values, errors
         values.append(value)
+
+
+def open_on(machine: ForgetfulFilesystem) -> Fifo:
+    return Fifo("/q", filesystem=machine, sync="os", file_bytes=1_000, background=False)
 
 
 def forged(number: int, value: bytes, version: bytes) -> bytes:
@@ -356,3 +362,24 @@ def test_readers_beside_an_owner_that_pops_get_no_alarm(tmp_path: Path) -> None:
             busy.join()
 
     assert alarms == []
+
+
+def test_a_recovery_that_was_cut_shows_a_reader_no_damage() -> None:
+    # The head names a place in a file that is lost, and what was staged has its copy already.
+    machine = ForgetfulFilesystem(seed=1)
+    left = open_on(machine)
+    left.push(b"one")
+    left.push(b"two")
+    left.pop()
+    states = list(machine.crash_states(2, since=machine.operations))
+    left.close()
+
+    looks = 0
+    for state in states:
+        recovered = state.restore()
+        open_on(recovered).close()
+        for cut in recovered.crash_states(2):
+            with FifoReader("/q", filesystem=cut.restore()) as reader:
+                assert not [item for item in reader.scan() if isinstance(item, Damage)], cut
+            looks += 1
+    assert looks > 20

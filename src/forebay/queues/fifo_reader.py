@@ -119,10 +119,7 @@ class FifoReader(DirectoryReader):
         """Yields what is below the durable mark, and what recovery would find above it."""
         found = self._found
         yield from self._scan_between(scanner, self.head.place, found.mark)
-        begin = found.begin
-        if self.head.number > begin.number and self.head.position > begin.position:
-            begin = self.head.place
-        yield from self._scan_between(scanner, begin, found.stored)
+        yield from self._scan_between(scanner, found.first, found.stored)
 
     def _scan_between(
         self, scanner: FifoScanner, place: Place, end: Place

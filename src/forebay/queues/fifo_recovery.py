@@ -257,6 +257,17 @@ class Recovery:
         """What does not verify above the mark, though it was in the files."""
         return self._tape.damage
 
+    @property
+    def first(self) -> Place:
+        """Where the entries above the mark begin that the head has not passed."""
+        head = self.head.place
+        for run in self._tape.runs:
+            if run.start.number <= head.number < run.end.number:
+                # A copy may count, though the head still names the old place.
+                return head._replace(position=run.start.position + self._offsets[head.number])
+        passed = head.number > self.begin.number and head.position > self.begin.position
+        return head if passed else self.begin
+
     def survey(self, *, beyond: bool = True) -> None:
         """Finds the entries above the durable mark, in the files and the staging buffer.
 
