@@ -48,3 +48,27 @@ def test_what_recovery_removed_does_not_come_back_after_a_clean_close(sync: str)
             assert put_aside(again) == aside, (state, cut)
             looks += 1
     assert looks > 20
+
+
+@pytest.mark.slow
+def test_a_recovery_that_was_cut_leaves_no_more_bytes_than_one_that_was_not() -> None:
+    machine = ForgetfulFilesystem(seed=1)
+    left = open_log(machine, "os")
+    left.append_many(numbered(3))
+    left.sync()
+    left.append_many(numbered(3, first=3))
+    killed = machine.kill()
+    left.close()
+    since = killed.operations
+
+    with open_log(killed, "os") as log:
+        expected = log.info()["bytes"]
+        cuts = list(killed.crash_states(2, since=since))
+
+    held_bytes = []
+    for cut in cuts:
+        with open_log(cut.restore(), "os") as log:
+            if log.end == 6:
+                held_bytes.append(log.info()["bytes"])
+    assert len(held_bytes) > 10
+    assert max(held_bytes) == expected

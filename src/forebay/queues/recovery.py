@@ -426,6 +426,9 @@ def _find_end(segment: OpenSegment, following: int | None, found: _Found) -> Non
         found.position = item.end_position
         if item.times:
             found.time_ms = segment.frames.header.epoch_ms + item.times[-1]
+    if end < found.end:
+        # The log ends in a newer segment: nothing here is after its end.
+        found.position = max(found.position, segment.file.size())
     found.end = max(found.end, end)
 
 
@@ -536,8 +539,10 @@ class _Recovery:
         """Finds the records above the durable mark, up to the first gap that is no damage."""
         for base in self._segments.bases:
             following = self._segments.after(base)
-            if following is not None and following <= self._tail.durable:
+            if following is not None and following < self._tail.durable:
                 continue
+            # That of the mark even if another follows there: a crash may have come between the
+            # copy of what was after the mark and the cut.
             if base < self._tail.durable and base != self._tail.segment:
                 continue
             gap = base > self.end and (self.end >= self._sure or base > self._sure)
