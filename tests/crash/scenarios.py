@@ -134,6 +134,7 @@ LOG_SCENARIOS: dict[str, tuple[Steps, dict[str, Any]]] = {
     "killed": (killed, {}),
     "dropping": (dropping, {"max_bytes": 3000, "when_full": "drop_oldest"}),
     "version 1": (rolling, {"version": 1}),
+    "version 1 closing": (closing, {"version": 1}),
     "version 1 trimming": (trimming, {"version": 1}),
     "os dropping": (dropping, {"max_bytes": 3000, "when_full": "drop_oldest", "sync": "os"}),
     "os draining": (draining, {"sync": "os"}),
