@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from forebay.errors import ForebayError
+from forebay.errors import Damaged, ForebayError
 from tests.crash.forgetful import ForgetfulFilesystem
 from tests.crash.kinds import LOG, Kind
 from tests.crash.scenarios import Steps
@@ -46,6 +46,9 @@ class Campaign:
         work = self._kind.workload(ForgetfulFilesystem(seed), seed, **options)
         try:
             steps(work)
+        except Damaged as error:
+            # Nothing has hurt the disk.
+            raise Broken(f"{what}, seed {seed}: {error}") from error
         finally:
             work.forget()
         settings = {"random_subsets": 8, "torn": True, **limits}

@@ -50,7 +50,7 @@ def no_directory_sync(patch: Patch) -> None:
 
 
 def acknowledge_before_sync(patch: Patch) -> None:
-    patch.setattr(GroupCommit, "wait", lambda self, offset, epoch: None)
+    patch.setattr(GroupCommit, "wait", lambda self, *_: None)
 
 
 def runs_not_synced(patch: Patch) -> None:
