@@ -281,9 +281,10 @@ class View:
         """Takes in a set that is newer than all others.
 
         Its tombstones are of items that the other cursors have yet to pass, or have passed with
-        good reason; no other tombstones are of its items.
+        good reason; no other tombstones are of its items. Raises `Damaged`, and nothing changes, if
+        it cannot be read: memory still has all of it.
         """
-        cursors = self._start(newest, (0, 0), (0, 0))
+        cursors = self._start_new(newest, (0, 0))
         self.sets.append(newest)
         self._take(cursors)
 
@@ -291,13 +292,15 @@ class View:
         """Puts what a merge left into the place of what it was made of; `runs` is another then.
 
         All cursors go back to where the last of them is: then each tombstone is met again with the
-        item that it takes away.
+        item that it takes away. Raises `Damaged`, and nothing changes, if the new set cannot be
+        read: the old ones still have all of it.
         """
         start = min(self.positions(), default=LAST_KEY)
         at = self.sets.index(old[0])
-        sets = [*self.sets[:at], *([new] if new.files else []), *self.sets[at + len(old) :]]
-        cursors = [pair for each in sets for pair in self._start(each, start, start)]
-        self.sets = sets
+        before, after = self.sets[:at], self.sets[at + len(old) :]
+        cursors = self._start_new(new, start)
+        cursors += [pair for each in before + after for pair in self._start(each, start, start)]
+        self.sets = [*before, *([new] if new.files else []), *after]
         self.runs = RunView()
         self._items.clear()
         self._take(cursors)
@@ -329,6 +332,16 @@ class View:
                 row = runs.item.block.row(runs.item.at)
                 yield (runs.deadline, runs.id), row, runs.count
             runs.go_on()
+
+    def _start_new(self, written: RunSet, start: KeyTuple) -> list[tuple[RunSet, FileKind, Cursor]]:
+        """Makes cursors for a set that was just written; raises `Damaged` if it cannot be read."""
+        known = len(self.damage)
+        cursors = self._start(written, start, start)
+        if len(self.damage) > known:
+            _, bad = self.damage[known]
+            del self.damage[known:]
+            raise Damaged(bad, "what it was written from is kept")
+        return cursors
 
     def _start(
         self, each: RunSet, items: KeyTuple, others: KeyTuple
