@@ -106,7 +106,7 @@ class Consumer:
             self._log.readable()
             raise
         finally:
-            if self._log.is_closed:
+            if self._log._closed:
                 self._scanner.close()
 
     def _take(self, count: int) -> list[Record]:

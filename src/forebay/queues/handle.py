@@ -32,11 +32,6 @@ class Handle(Closing):
     _forgotten = False
     _disowned: Closed | None = None
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether somebody has begun to close it."""
-        return self._closed
-
     def close(self) -> None:
         """Makes everything durable and gives the directory back; a second time does nothing.
 
