@@ -57,6 +57,29 @@ def test_salvage_reads_round_a_flipped_byte_and_tells_what_is_missing(
     assert [(item.offset, item.count, item.torn) for item in damage] == [(offset, 1, False)]
 
 
+@pytest.mark.parametrize("start", [2, 3, 4, 5])
+def test_damage_that_begins_before_the_start_and_reaches_past_it_is_told(
+    tmp_path: Path, start: int
+) -> None:
+    path = make_log(tmp_path)
+    file = segment_files(path)[0]
+    for offset in (2, 3, 4, 5):
+        # Their heads: nothing tells where one ends and the next begins.
+        flip(file, frame_position(offset))
+
+    with Log(path, segment_bytes=SEGMENT_BYTES) as log:
+        consumer = log.consumer("c", start=start)
+        with pytest.raises(Damaged):
+            consumer.read(100)
+        values = values_of(consumer.read(100))
+    with forebay.read(path, salvage=True) as reader:
+        read = list(reader.values(start))
+        missing = sum(item.count or 0 for item in reader.damage)
+
+    assert values == read == numbered(COUNT)[6:]
+    assert missing >= 6 - start
+
+
 @pytest.mark.parametrize("byte", range(12))
 def test_a_flipped_byte_in_a_frames_head_costs_that_record_alone(tmp_path: Path, byte: int) -> None:
     path = make_log(tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -151,3 +152,18 @@ def test_what_was_saved_is_durable() -> None:
 
     for state in filesystem.crash_states(points=lambda point: point == last):
         assert losses.NAME in {name.rpartition("/")[2] for name in state.files()}
+
+
+def test_what_could_not_be_written_down_is_written_by_the_next_save() -> None:
+    filesystem = ForgetfulFilesystem()
+    directory = filesystem.open_directory("/d", create=True)
+    record = Losses.load(directory)
+    record.note(damage(), gone=True)
+    filesystem.fail_at(1, errno.EIO, forever=True)
+
+    with pytest.raises(OSError, match="losses"):
+        record.save()
+    filesystem.heal()
+    record.save()
+
+    assert [loss.damage.count for loss in read_losses(directory)] == [3]
