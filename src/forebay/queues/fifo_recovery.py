@@ -22,7 +22,7 @@ import errno
 import logging
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from forebay.clock import SteadyClock
 from forebay.errors import InvalidOption, NotAQueue
@@ -210,6 +210,12 @@ def _note_batch(bounds: Bounds, batch: EntryBatch, file_bytes: int, unknown: lis
         last_id = entry.id
 
 
+def _unread(end: Damage) -> Damage:
+    """Returns the damage of an end of the files that the disk cannot read: it is not a torn one."""
+    reason = f"{end.reason}: an unknown number of the newest entries may be lost"
+    return replace(end, reason=reason, offset=None, count=None)
+
+
 @dataclass(slots=True)
 class _Run:
     """Entries that lie one after the other in the files, and where their copy is."""
@@ -275,7 +281,7 @@ class Recovery:
         """
         # The staging buffer before the files: what leaves it meanwhile is in the files then.
         version = self.head.version
-        staged, in_use = None, None
+        staged, in_use, unread = None, None, None
         if not self.tail.clean:
             if self.same_boot and self.tail.salt == STAGED:
                 in_use = self.tail.written
@@ -294,6 +300,8 @@ class Recovery:
                 for item in scanner.scan(self.stored, Place(limit, _ALL, 0)):
                     if isinstance(item, Damage):
                         scanner.refuse_unknown(self.stored)
+                        if scanner.is_unreadable(self.stored):
+                            unread = _unread(item)
                         break
                     self._add(item)
         finally:
@@ -305,6 +313,8 @@ class Recovery:
         elif in_use is not None and read_tail(self._directory) == self.tail:
             # Had the mark changed, an owner would have begun another chunk meanwhile.
             self.staged.damage.append(lost_buffer(self._directory))
+        if unread is not None:
+            self.staged.damage.append(unread)
 
     def _goes_on(self, scanner: FifoScanner, limit: int) -> bool:
         """Says whether there may be entries that the mark does not know of.

@@ -133,6 +133,11 @@ class FifoScanner:
                 f"{describe_version(version)}; a newer one does"
             )
 
+    def is_unreadable(self, place: Place) -> bool:
+        """Says whether the disk cannot read what is at a place."""
+        self._tape.read(METADATA_BYTES, place.position)
+        return self._tape.unreadable
+
     def judge(self, place: Place, end: Place) -> tuple[Damage | None, Place]:
         """Says what is at a place where no good entry is, and where to go on."""
         file, start = divmod(place.position, self._file_bytes)
