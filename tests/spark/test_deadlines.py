@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -84,10 +85,6 @@ def do_something_to(queue: DeadlineQueue, item: DeadlineItem, chance: random.Ran
         queue.requeue(item)
     elif choice < 0.8:
         queue.bury(item)
-
-
-def directory_of(path: Path) -> Any:
-    return DiskFilesystem().open_directory(str(path))
 
 
 def test_live_items_are_rows_with_the_columns_of_every_kind_and_their_own(queue: Path) -> None:
@@ -203,13 +200,14 @@ def test_another_queue_at_the_path_is_not_taken_for_the_one_that_was_planned(
 
 
 def test_a_snapshot_has_a_text_and_an_id_that_stays_while_nothing_is_written(queue: Path) -> None:
-    first, again = take_snapshot(directory_of(queue)), take_snapshot(directory_of(queue))
+    with closing(DiskFilesystem().open_directory(str(queue))) as directory:
+        first, again = take_snapshot(directory), take_snapshot(directory)
 
-    assert Snapshot.decode(first.encode()) == first == again
-    assert first.id == again.id
-    with open_queue(queue) as opened:
-        opened.enqueue(b"more")
-        assert take_snapshot(directory_of(queue)).id != first.id
+        assert Snapshot.decode(first.encode()) == first == again
+        assert first.id == again.id
+        with open_queue(queue) as opened:
+            opened.enqueue(b"more")
+            assert take_snapshot(directory).id != first.id
 
 
 def test_a_bad_block_costs_its_entries_only_and_is_told_once(queue: Path) -> None:

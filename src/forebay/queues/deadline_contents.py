@@ -112,6 +112,10 @@ class SnapshotFiles:
             return
         yield [_marked(found[key], marks.get(key, 0)) for key in live]
 
+    def mended(self) -> Iterator[Damage]:
+        """Yields the damage that costs nothing."""
+        return (self._damage(each) for each in self.snapshot.mended)
+
     def blocks(self, part: RunPart, first: int, end: int) -> Iterator[list[Row] | Damage]:
         """Gives the entries of blocks of a run, block by block, and what is damaged."""
         run = self.run(part)

@@ -278,9 +278,11 @@ def _read(
         # What was staged is read without the file.
         log.header, log.trouble, log.data = Header(log.number, salt, manifest.queue_id), reason, b""
     if log.header is None:
-        # With nothing behind it, the log was just being made.
+        unread = None if log.reader is None else log.reader.trouble(0, len(log.data))
+        # With nothing behind it, the log was just being made. What cannot be read may be anything.
         blank = not log.data[HEADER_BYTES_MAX:].strip(b"\0") or "are those of log" in reason
-        torn = blank and not log.required
+        torn = blank and not log.required and unread is None
+        reason = unread or reason
         log.parts, log.stops = [Damage(log.path, 0, len(log.data), reason, torn)], [0]
         return
     data = with_staged(log.data, log.header, staged, holes=log.same_boot)

@@ -70,6 +70,8 @@ class Snapshot:
     lost: tuple[LostPart, ...] = ()
     # Copies of items that only came back because their tombstones are lost.
     hidden: tuple[KeyTuple, ...] = ()
+    # Damage that costs nothing: what it took is known from elsewhere.
+    mended: tuple[LostPart, ...] = ()
 
     @property
     def id(self) -> str:
@@ -91,7 +93,8 @@ class Snapshot:
         logs = tuple(LogPart(**log) for log in plain["logs"])
         lost = tuple(LostPart(**each) for each in plain.get("lost", ()))
         hidden = tuple((key[0], key[1]) for key in plain.get("hidden", ()))
-        return cls(plain["queue_id"], tuple(runs), logs, lost, hidden)
+        mended = tuple(LostPart(**each) for each in plain.get("mended", ()))
+        return cls(plain["queue_id"], tuple(runs), logs, lost, hidden, mended)
 
 
 def take_snapshot(directory: Directory, boot_id: bytes | None = None) -> Snapshot:
@@ -120,8 +123,17 @@ def snapshot_of(picture: Picture) -> Snapshot:
             logs.append(LogPart(log.name, size, log.header.encode().hex()))
         elif log.name in names:
             logs.append(LogPart(log.name, 0))
-    hidden = tuple(picture.revived)
-    return Snapshot(picture.manifest.queue_id.hex(), tuple(runs), tuple(logs), lost, hidden)
+    mended = [*picture.mended]
+    if picture.manifest_damage is not None:
+        mended.append(picture.manifest_damage)
+    return Snapshot(
+        picture.manifest.queue_id.hex(),
+        tuple(runs),
+        tuple(logs),
+        lost,
+        tuple(picture.revived),
+        tuple(map(_lost, mended)),
+    )
 
 
 def _lost(damage: Damage) -> LostPart:

@@ -73,6 +73,7 @@ def read(wanted: Wanted, parts: Iterable[Range]) -> Iterator[Any]:
 def read_damage(wanted: Wanted, part: Range) -> Iterator[Damage]:
     """Gives what does not verify in a range."""
     with _Contents(part.queue, fail_on_data_loss=True) as contents:
+        yield from contents.mended(part)
         for item in contents.scan(part):
             if isinstance(item, Damage):
                 yield item
@@ -142,6 +143,12 @@ class _Contents:
         for log in files.snapshot.logs:
             if log.name == part.segment:
                 yield from _in_lists(files.records(log))
+
+    def mended(self, part: Range) -> Iterator[Damage]:
+        """Yields damage that costs nothing, of the first range only."""
+        assert isinstance(part, SnapshotRange)
+        if part.leads:
+            yield from self._open(part.snapshot).mended()
 
     def __enter__(self) -> _Contents:
         return self
