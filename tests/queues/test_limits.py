@@ -5,15 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import forebay
-from forebay import Consumer, Full, Log
+from forebay import Full, Log
 from tests.queues.helpers import SYNCS, FakeClock, numbered, segment_files, values_of
 from tests.queues.test_unreadable import drain
 
@@ -210,34 +208,3 @@ def test_two_consumers_of_one_name_never_move_the_place_back(tmp_path: Path) -> 
 
         assert places == [60, 60]
         assert log.info()["consumers"]["w"] == 5
-
-
-def test_one_by_one_costs_little_more_than_a_thousand_at_a_time(tmp_path: Path) -> None:
-    def cost(read: Callable[[Consumer], object]) -> float:
-        """Returns the CPU time of reading everything: the least of three, whoever else works."""
-        times = []
-        for turn in range(3):
-            consumer = log.consumer(f"{read.__name__} {turn}", start="earliest")
-            began = time.process_time()
-            read(consumer)
-            times.append(time.process_time() - began)
-        return min(times)
-
-    def together(consumer: Consumer) -> None:
-        while consumer.read(1000):
-            pass
-
-    def single(consumer: Consumer) -> None:
-        while consumer.read(1):
-            pass
-
-    def iterated(consumer: Consumer) -> None:
-        assert sum(1 for _ in consumer) == 100_000
-
-    with Log(tmp_path / "q", sync="os") as log:
-        log.append_many([b""] * 100_000)
-        least = cost(together)
-
-        # Where what is left is moved for each record, these are 20 and 40 times.
-        assert cost(iterated) < 10 * least + 0.1
-        assert cost(single) < 25 * least + 0.2

@@ -156,7 +156,7 @@ def decode_manifest(data: bytes, path: str) -> Manifest:
 
 
 def _is_sound(manifest: Manifest) -> bool:
-    """Says whether a manifest can be true: its numbers, but for ids and keys, are in their range."""
+    """Says whether a manifest can be true: all numbers but ids and keys are in their range."""
     numbers = [manifest.floor_ms, manifest.oldest_wal, manifest.generation]
     for row in manifest.sets:
         numbers.append(row.number)
