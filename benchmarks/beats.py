@@ -260,7 +260,7 @@ def _wait_for_rows(spark: SparkSession, path: Path, count: int) -> None:
 
 
 def _cpu_seconds() -> float:
-    """Gives the CPU time of this process and of all that it has started, which still run."""
+    """Returns the CPU time of this process and of all that it has started, which still run."""
     tick = os.sysconf("SC_CLK_TCK")
     parents: dict[int, int] = {}
     used: dict[int, int] = {}

@@ -56,7 +56,7 @@ def noise(chance: random.Random) -> bytes:
 
 
 def text(chance: random.Random) -> bytes:
-    """Gives words and numbers, as messages have them."""
+    """Returns words and numbers, as messages have them."""
     parts = [f'{{"id": {chance.randrange(10**9)}, "text": "']
     size = len(parts[0])
     while size < SIZE:
@@ -69,7 +69,7 @@ PAYLOADS: dict[str, Callable[[random.Random], bytes]] = {"random bytes": noise, 
 
 
 def make_items(count: int, spread_ms: int, payload: Callable[[random.Random], bytes]) -> list[Item]:
-    """Gives items in the order of enqueueing."""
+    """Returns items in the order of enqueueing."""
     chance = random.Random(1)
     return [
         Item(

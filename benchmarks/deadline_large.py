@@ -159,7 +159,7 @@ def story(path: str, count: int) -> tuple[dict[str, float], Watch]:
 
 
 def page(rows: list[tuple[float, float, float, float]]) -> str:
-    """Gives a page with two plots."""
+    """Returns a page with two plots."""
     times, memory, disk, live = (list(column) for column in zip(*rows, strict=True))
     bound = [2 * each + 256 for each in live]
     series = [[times, memory], [times, disk, live, bound]]

@@ -41,7 +41,7 @@ class Bench:
         self.values = [os.urandom(SIZE) for _ in range(BATCH)]
 
     def fresh(self) -> Path:
-        """Gives a new directory, with nothing of the round before still to be written."""
+        """Returns a new directory, with nothing of the round before still to be written."""
         path = Path(tempfile.mkdtemp(dir=self.root))
         os.sync()
         return path / "fifo"
@@ -233,7 +233,7 @@ def run_wear(bench: Bench) -> dict[str, float]:
 
 
 def written_bytes(path: Path) -> int:
-    """Gives what the disk that a path is on has written since the machine started."""
+    """Returns what the disk that a path is on has written since the machine started."""
     device = path.stat().st_dev
     name = f"{os.major(device)}:{os.minor(device)}"
     fields = Path(f"/sys/dev/block/{name}/stat").read_text(encoding="ascii").split()

@@ -46,7 +46,7 @@ class ForebayLog(Adapter):
         return [record.value for record in records]
 
     def scan(self) -> Iterable[bytes]:
-        """Gives every payload without consuming."""
+        """Returns every payload without consuming."""
         return forebay.read(self.log.path).values()
 
     def __len__(self) -> int:
@@ -83,7 +83,7 @@ class ForebayFifo(Adapter):
         return self.fifo.pop_many(count)
 
     def scan(self) -> Iterable[bytes]:
-        """Gives every payload without consuming."""
+        """Returns every payload without consuming."""
         return forebay.read(self.fifo.path).values()
 
     def __len__(self) -> int:

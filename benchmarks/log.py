@@ -49,7 +49,7 @@ class Counter:
         )
 
     def count(self, path: Path) -> int:
-        """Gives how many records the other process sees."""
+        """Returns how many records the other process sees."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{path}\n")
@@ -73,7 +73,7 @@ class Bench:
         self.facts: dict[str, float] = {}
 
     def fresh(self) -> Path:
-        """Gives a new directory, with nothing of the round before still to be written."""
+        """Returns a new directory, with nothing of the round before still to be written."""
         path = Path(tempfile.mkdtemp(dir=self.root))
         os.sync()
         return path / "log"

@@ -71,7 +71,7 @@ def _closing() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Gives the Spark session of all tests: two threads, each task tried three times.
+    """Yields the Spark session of all tests: two threads, each task tried three times.
 
     A test may set SQL settings and register sources, and must put back what others would see.
     """

@@ -32,7 +32,7 @@ def python_files(*directories: str) -> Iterator[Source]:
 
 @cache
 def _files_of(directory: str) -> list[Source]:
-    """Gives the files of a directory; each is read and parsed once."""
+    """Returns the files of a directory; each is read and parsed once."""
     return [
         Source(path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8"))
         for path in sorted((ROOT / directory).rglob("*.py"))

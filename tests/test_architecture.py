@@ -152,7 +152,7 @@ def module_aliases(tree: ast.Module) -> dict[str, str]:
 
 
 def qualified_name(node: ast.expr, aliases: dict[str, str]) -> str:
-    """Gives the dotted name of what is called, with aliases replaced."""
+    """Returns the dotted name of what is called, with aliases replaced."""
     if isinstance(node, ast.Name):
         return aliases.get(node.id, node.id)
     if isinstance(node, ast.Attribute):

@@ -67,20 +67,20 @@ def holds(file: Path, key: str) -> bool:
 
 
 def dependencies_key() -> str:
-    """Gives the key of all that the installed packages depend on."""
+    """Returns the key of all that the installed packages depend on."""
     # The directory counts, because the scripts of a virtual environment name it.
     return digest([LOCK], [sys.version, sys.base_prefix, str(ROOT)])
 
 
 def package_key() -> str:
-    """Gives the key of all that the built package depends on."""
+    """Returns the key of all that the built package depends on."""
     files = [ROOT / "pyproject.toml", ROOT / "setup.py"]
     files += sorted(path for path in KERNELS.glob("*.p*") if path.suffix in (".py", ".pxd"))
     return digest(files, [dependencies_key(), *compiler()])
 
 
 def java_key() -> str:
-    """Gives the key of all that the choice of a Java depends on, without starting one."""
+    """Returns the key of all that the choice of a Java depends on, without starting one."""
     program = os.path.realpath(shutil.which("java") or "")
     changed = os.stat(program).st_mtime_ns if os.path.isfile(program) else 0
     home = os.environ.get("JAVA_HOME", "")
@@ -95,7 +95,7 @@ def compiler() -> list[str]:
 
 
 def digest(files: list[Path], facts: list[str]) -> str:
-    """Gives one hash over facts and the names and contents of files."""
+    """Returns one hash over facts and the names and contents of files."""
     whole = hashlib.sha256(repr(facts).encode())
     for file in files:
         content = hashlib.sha256(file.read_bytes()).hexdigest()

@@ -203,7 +203,7 @@ def run(step: Step, total: Counts, selected: bool) -> bool:
 
 
 def inherited() -> dict[str, str]:
-    """Gives the environment of the steps. Hundreds of processes start: all use compiled files."""
+    """Returns the environment of the steps. Hundreds of processes start: all use compiled files."""
     return {name: text for name, text in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 

@@ -10,11 +10,11 @@ class Clock(Protocol):
     """Wall time for what is stored, monotonic time for waiting."""
 
     def now_ms(self) -> int:
-        """Gives the milliseconds since 1970, UTC."""
+        """Returns the milliseconds since 1970, UTC."""
         ...
 
     def monotonic(self) -> float:
-        """Gives seconds that never go back, from an arbitrary start."""
+        """Returns seconds that never go back, from an arbitrary start."""
         ...
 
 
@@ -22,7 +22,7 @@ class BootClock(Clock, Protocol):
     """A clock that also tells how long the machine has run."""
 
     def boot_ms(self) -> int:
-        """Gives the milliseconds since the machine started, asleep or not."""
+        """Returns the milliseconds since the machine started, asleep or not."""
         ...
 
 
@@ -30,15 +30,15 @@ class SystemClock:
     """The clock of the machine."""
 
     def now_ms(self) -> int:
-        """Gives the milliseconds since 1970, UTC."""
+        """Returns the milliseconds since 1970, UTC."""
         return time.time_ns() // 1_000_000
 
     def monotonic(self) -> float:
-        """Gives seconds that never go back, from an arbitrary start."""
+        """Returns seconds that never go back, from an arbitrary start."""
         return time.monotonic()
 
     def boot_ms(self) -> int:
-        """Gives the milliseconds since the machine started, asleep or not."""
+        """Returns the milliseconds since the machine started, asleep or not."""
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
 
     def ahead_ms(self) -> int:
@@ -68,9 +68,9 @@ class SteadyClock:
             self.ahead_ms = clock.now_ms() - clock.boot_ms()
 
     def now_ms(self) -> int:
-        """Gives the milliseconds since 1970, UTC."""
+        """Returns the milliseconds since 1970, UTC."""
         return self._clock.boot_ms() + self.ahead_ms
 
     def monotonic(self) -> float:
-        """Gives seconds that never go back, from an arbitrary start."""
+        """Returns seconds that never go back, from an arbitrary start."""
         return self._clock.monotonic()

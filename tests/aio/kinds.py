@@ -106,7 +106,7 @@ KINDS = [
 
 
 def commit_of(queue: Any) -> GroupCommit:
-    """Gives what makes the changes of a queue durable."""
+    """Returns what makes the changes of a queue durable."""
     writer = "_journal" if hasattr(queue.queue, "_journal") else "_writer"
     commit: GroupCommit = getattr(queue.queue, writer).commit
     return commit

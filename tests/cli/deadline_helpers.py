@@ -45,7 +45,7 @@ def make_worn_queue(path: Path) -> Path:
 
 
 def numbered_item(number: int) -> bytes:
-    """Gives a value that fills a third of a block, so that runs have several."""
+    """Returns a value that fills a third of a block, so that runs have several."""
     return (b"%08d" % number).ljust(10_000, b".")
 
 

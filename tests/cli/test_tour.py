@@ -353,7 +353,7 @@ def test_a_producer_that_ends_by_itself_is_an_error(tmp_path: Path) -> None:
 
 
 def _place(queue: str, number: int) -> int:
-    """Gives an offset that an event may have: those of the event queue have gaps."""
+    """Returns an offset that an event may have: those of the event queue have gaps."""
     return offset_of(*divmod(number, 77)) if queue == EVENT_QUEUE else number
 
 

@@ -197,12 +197,12 @@ def open_queue(
 
 
 def content_of(queue: DeadlineQueue) -> Content:
-    """Gives what memory and runs hold, even of a handle that has ended."""
+    """Returns what memory and runs hold, even of a handle that has ended."""
     return {item.key.id: (item.value, count, item.buried) for item, count in queue._state.browse()}
 
 
 def seen_by_a_reader(machine: ForgetfulFilesystem) -> Content | None:
-    """Gives what a reader sees that leaves everything as it is; None if there is no queue."""
+    """Returns what a reader sees that leaves everything as it is; None if there is no queue."""
     with (
         contextlib.suppress(FileNotFoundError, NotAQueue),
         DeadlineReader(PATH, filesystem=machine) as reader,

@@ -132,7 +132,7 @@ class FileHistory:
         self.mask |= bit
 
     def digest(self, mask: int, variant: Variant, horizon: int) -> bytes:
-        """Gives 16 bytes that stand for `content` of the same arguments."""
+        """Returns 16 bytes that stand for `content` of the same arguments."""
         memo = self._memo(mask, variant, horizon)
         found = self._digests.get(memo)
         if found is None:
@@ -194,7 +194,7 @@ class FileHistory:
         return old + b"\xa5" * (end - start - len(old))
 
     def settled(self, *, failed: bool = False) -> FileHistory:
-        """Gives the history after a sync."""
+        """Returns the history after a sync."""
         if not failed:
             return FileHistory(self.content(self.mask, "", 0))
         history = FileHistory(self.durable)
@@ -234,7 +234,7 @@ class NameHistory:
         self.mask |= bit
 
     def settled(self, folder: int, name: str | None) -> NameHistory:
-        """Gives the history after a sync of a directory, or of one name in it."""
+        """Returns the history after a sync of a directory, or of one name in it."""
         mask = 0
         for bit, _, changes in self.items:
             for place, _ in changes:
@@ -248,7 +248,7 @@ class NameHistory:
         return history
 
     def tree(self, mask: int, folders: Iterable[int]) -> Tree:
-        """Gives the names that are there if only the items in `mask` came, and what they need."""
+        """Returns the names that are there if only the items in `mask` came, and what they need."""
         closed = self._closed(mask & self.mask)
         tree = self._trees.get(closed)
         if tree is None:
@@ -352,7 +352,7 @@ class Disk:
         return True
 
     def _file(self, number: int) -> FileHistory:
-        """Gives a file to change; where it grows, the disk may hold old bytes of another."""
+        """Returns a file to change; where it grows, the disk may hold old bytes of another."""
         file = self.files[number]
         if not file.items:
             others = [old for old in self.files.values() if old is not file and old.durable]
@@ -372,6 +372,6 @@ class Disk:
         return sorted(bits)
 
     def data_mask(self) -> int:
-        """Gives the bits of the pending data, without sizes and names."""
+        """Returns the bits of the pending data, without sizes and names."""
         items = (item for file in self.files.values() for item in file.items)
         return sum(bit for bit, _, sector in items if sector is not None)

@@ -209,12 +209,12 @@ def reader_of(machine: ForgetfulFilesystem, options: dict[str, Any]) -> EventRea
 
 
 def key_for(options: dict[str, Any]) -> str | None:
-    """Gives the key to those versions that need one: with it, more is tried at every open."""
+    """Returns the key to those versions that need one: with it, more is tried at every open."""
     return key_file() if LAYOUTS[options["version"]].encrypted else None
 
 
 def numbers_of(reader: EventReader, where: str) -> list[int]:
-    """Gives the numbers of the events that are not acknowledged; an unfinished end is none."""
+    """Returns the numbers of the events that are not acknowledged; an unfinished end is none."""
     numbers: list[int] = []
     for item in reader.scan(unread=True):
         if not isinstance(item, Damage):

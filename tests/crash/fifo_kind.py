@@ -209,7 +209,7 @@ class FifoWorkload:
 
 
 def own(numbers: list[int]) -> list[int]:
-    """Gives the numbers of values that the owner pushed itself."""
+    """Returns the numbers of values that the owner pushed itself."""
     return [number for number in numbers if number < FIRST_OF_OTHERS]
 
 

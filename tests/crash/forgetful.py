@@ -63,7 +63,7 @@ class CrashState:
         return machine
 
     def files(self) -> dict[str, bytes]:
-        """Gives the content by path, without starting a machine."""
+        """Returns the content by path, without starting a machine."""
         tree = self._remains.tree
         contents = self._remains.image().files
         return dict(zip(tree.paths, (contents[number] for number in tree.numbers), strict=True))
@@ -260,13 +260,13 @@ class ForgetfulFilesystem:
             )
 
     def files(self) -> dict[str, bytes]:
-        """Gives the content by path, as the page cache has it."""
+        """Returns the content by path, as the page cache has it."""
         with self._cache.mutex:
             self._cache.notice_stores()
             return self._cache.files()
 
     def read_file(self, path: str) -> bytes:
-        """Gives the content of a file, as the page cache has it."""
+        """Returns the content of a file, as the page cache has it."""
         files = self.files()
         if posixpath.abspath(path) not in files:
             raise os_error(errno.ENOENT, path)

@@ -41,7 +41,7 @@ class Node:
         self.owner: object = None
 
     def own(self) -> bytearray:
-        """Gives the content for writing."""
+        """Returns the content for writing."""
         if isinstance(self.content, bytes):
             self.content = bytearray(self.content)
         return self.content
@@ -147,7 +147,7 @@ class PageCache:
         self.next_number = 1 + max((*self._nodes, *folders))
 
     def image(self) -> Image:
-        """Gives the content that can be reached."""
+        """Returns the content that can be reached."""
         names: dict[Place, int] = {}
         files: dict[int, bytes] = {}
         folders = [self.root]
@@ -161,7 +161,7 @@ class PageCache:
         return Image(names, frozenset(folder.number for folder in folders), files)
 
     def files(self) -> dict[str, bytes]:
-        """Gives the content that can be reached, by path."""
+        """Returns the content that can be reached, by path."""
         files: dict[str, bytes] = {}
         folders = [("", self.root)]
         for path, folder in folders:
@@ -218,7 +218,7 @@ class PageCache:
         self.log.append(Resized(node.number, size))
 
     def room(self, node: Node, size: int) -> int:
-        """Gives the size, up to `size`, to which a file can grow."""
+        """Returns the size, up to `size`, to which a file can grow."""
         if self.capacity_bytes is None:
             return size
         free = self.capacity_bytes - sum(len(other.content) for other in self._nodes.values())
@@ -244,7 +244,7 @@ class PageCache:
         return self.next_number - 1
 
     def map(self, node: Node, size: int) -> bytearray:
-        """Gives a copy of the first bytes that is kept equal to the file from now on."""
+        """Returns a copy of the first bytes that is kept equal to the file from now on."""
         mapping = bytearray(node.content[:size])
         if not node.mappings:
             self._mapped.append(node)

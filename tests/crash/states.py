@@ -46,7 +46,7 @@ class Remains:
     horizon: int
 
     def image(self) -> Image:
-        """Gives the content of the disk."""
+        """Returns the content of the disk."""
         contents = {
             number: self.files[number].content(self.mask, self.variant, self.horizon)
             for number in self.tree.numbers

@@ -29,7 +29,7 @@ def file(fs: ForgetfulFilesystem) -> ForgetfulFile:
 
 
 def contents(fs: ForgetfulFilesystem) -> set[bytes]:
-    """Gives every content that /queue/a may have after a power cut now."""
+    """Returns every content that /queue/a may have after a power cut now."""
     return {state.files()["/queue/a"] for state in fs.crash_states(8, since=fs.operations)}
 
 

@@ -28,7 +28,7 @@ def queue(fs: ForgetfulFilesystem) -> ForgetfulDirectory:
 
 
 def durable_file(queue: ForgetfulDirectory, name: str, content: bytes) -> ForgetfulFile:
-    """Gives a file of which nothing can be lost."""
+    """Returns a file of which nothing can be lost."""
     file = queue.create(name)
     file.pwrite(content, 0)
     file.sync()
@@ -37,13 +37,13 @@ def durable_file(queue: ForgetfulDirectory, name: str, content: bytes) -> Forget
 
 
 def left(fs: ForgetfulFilesystem, path: str, *, garbage: bool = False) -> set[bytes | None]:
-    """Gives every content that a file may have after a power cut now; None if it is not there."""
+    """Returns every content that a file may have after a power cut now; None if it is not there."""
     states = fs.crash_states(64, since=fs.operations, garbage=garbage)
     return {state.files().get(path) for state in states}
 
 
 def names_left(fs: ForgetfulFilesystem) -> set[str]:
-    """Gives every set of names in /queue that may be there after a power cut now."""
+    """Returns every set of names in /queue that may be there after a power cut now."""
     states = fs.crash_states(64, since=fs.operations, garbage=False)
     return {" ".join(path.removeprefix("/queue/") for path in state.files()) for state in states}
 

@@ -143,6 +143,6 @@ def place_of(state: CrashState) -> str:
 
 
 def promises_of(state: CrashState, filesystem: ForgetfulFilesystem) -> list[Promise]:
-    """Gives the promises that were made before a power cut."""
+    """Returns the promises that were made before a power cut."""
     made = filesystem.acknowledgements[: state.acknowledged]
     return [promise for promise in made if isinstance(promise, Promise)]

@@ -27,11 +27,11 @@ def place_on(kind: str, factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(params=KINDS)
 def disk(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Gives a new directory on each file system in turn."""
+    """Returns a new directory on each file system in turn."""
     return place_on(request.param, tmp_path_factory)
 
 
 @pytest.fixture(params=[kind for kind in KINDS if kind != HERE])
 def small_disk(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Gives a new directory on each file system that a test may fill."""
+    """Returns a new directory on each file system that a test may fill."""
     return place_on(request.param, tmp_path_factory)

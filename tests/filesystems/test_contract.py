@@ -33,7 +33,7 @@ _NAMES = [f"{number:010}" for number in range(300)]
 def machine(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Filesystem, str]:
-    """Gives each file system and a directory on it that does not exist yet."""
+    """Returns each file system and a directory on it that does not exist yet."""
     if request.param == FORGETFUL:
         return ForgetfulFilesystem(), "/q"
     return DiskFilesystem(), str(place_on(request.param, tmp_path_factory) / "q")
@@ -41,7 +41,7 @@ def machine(
 
 @pytest.fixture
 def directory(machine: tuple[Filesystem, str]) -> Iterator[Directory]:
-    """Gives an open, empty directory."""
+    """Yields an open, empty directory."""
     filesystem, path = machine
     opened = filesystem.open_directory(path, create=True)
     yield opened

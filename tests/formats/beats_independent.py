@@ -80,7 +80,7 @@ def stream(parts: list[bytes]) -> bytes:
 
 
 def read_segment(name: str, data: bytes, key: bytes = KEY) -> list[bytes]:
-    """Gives the events of a clean segment, as bytes; a stream may lack its end."""
+    """Returns the events of a clean segment, as bytes; a stream may lack its end."""
     words, encrypted, compression, _ = TABLE[name]
     found = struct.unpack_from(f"<{len(words)}I", data)
     assert all(word in (None, value) for word, value in zip(words, found, strict=True))

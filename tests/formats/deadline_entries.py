@@ -48,7 +48,7 @@ def golden_bytes(name: str) -> bytes:
 
 
 def golden_entries(name: str) -> list[Entry]:
-    """Gives the entries that a golden file must give, in its own order."""
+    """Returns the entries that a golden file must give, in its own order."""
     text = (GOLDEN / "expected" / f"{name}.jsonl").read_text(encoding="utf-8")
     return [_entry(json.loads(line)) for line in text.splitlines()]
 
@@ -75,7 +75,7 @@ def split(found: Iterable[Any]) -> tuple[list[Any], list[Damage]]:
 
 
 def flipped(data: bytes, bit: int) -> bytes:
-    """Gives the data with one bit turned over."""
+    """Returns the data with one bit turned over."""
     changed = bytearray(data)
     changed[bit // 8] ^= 1 << bit % 8
     return bytes(changed)

@@ -16,7 +16,7 @@ def number_of(data: bytes) -> int:
 
 
 def read_run_1(data: bytes) -> list[Row]:
-    """Gives the entries of a version 1 run whose footer fits."""
+    """Returns the entries of a version 1 run whose footer fits."""
     rows: list[Row] = []
     largest = []
     position = 0
@@ -83,7 +83,7 @@ def read_wal(data: bytes) -> list[Row]:
 
 
 def wal_record(data: bytes) -> tuple[Row | None, int]:
-    """Gives the first record and what it takes."""
+    """Returns the first record and what it takes."""
     kind = data[0]
     if kind >= 128:
         return None, 5 + number_of(data[1:5])
@@ -104,7 +104,7 @@ def wal_record(data: bytes) -> tuple[Row | None, int]:
 
 
 def read_run_2(data: bytes) -> list[Row]:
-    """Gives the entries of an uncompressed version 2 run; checks every check, index and count."""
+    """Returns the entries of an uncompressed version 2 run; checks every check, index and count."""
     assert data[:6] == b"FBDR\2\0"
     assert number_of(data[16:20]) == crc_of(data[:16])
     salt = data[8:16]
@@ -157,7 +157,7 @@ def check_id_index(data: bytes, footer: bytes, salt: bytes, index: bytes, rows: 
 
 
 def run_block(data: bytes, position: int, number: int, salt: bytes) -> tuple[list[Row], int]:
-    """Gives the entries of a block and where it ends."""
+    """Returns the entries of a block and where it ends."""
     head = data[position : position + 24]
     assert head[:4] == b"FBDB"
     _, found, count, size, body_size, check = (
@@ -198,7 +198,7 @@ def run_block(data: bytes, position: int, number: int, salt: bytes) -> tuple[lis
 
 
 def bits_of(data: bytes, count: int, width: int) -> list[int]:
-    """Gives `count` numbers of `width` bits, the lowest bits first."""
+    """Returns `count` numbers of `width` bits, the lowest bits first."""
     assert len(data) == (count * width + 7) // 8
     bits = sum(byte << 8 * index for index, byte in enumerate(data))
     assert bits >> count * width == 0

@@ -35,7 +35,7 @@ def number_of(data: bytes) -> int:
 
 
 def read_tape(directory: Path) -> Iterator[tuple[int, int, bytes]]:
-    """Gives (id, ttl, data) of all entries from the first file's first byte on."""
+    """Yields (id, ttl, data) of all entries from the first file's first byte on."""
     tape = Tape(directory)
     if not tape.files:
         return

@@ -54,7 +54,7 @@ class Segment:
     ends: list[int]
 
     def outside(self, start: int, end: int) -> dict[int, tuple[int, bytes]]:
-        """Gives the records that have no byte in a range of the file."""
+        """Returns the records that have no byte in a range of the file."""
         return {
             index: record
             for index, record in enumerate(self.records)
@@ -62,7 +62,7 @@ class Segment:
         }
 
     def unharmed(self, data: bytes) -> dict[int, tuple[int, bytes]]:
-        """Gives the records whose bytes are the same, at the same place, in other data."""
+        """Returns the records whose bytes are the same, at the same place, in other data."""
         return {
             index: record
             for index, record in enumerate(self.records)
@@ -71,7 +71,7 @@ class Segment:
         }
 
     def before(self, cut: int) -> dict[int, tuple[int, bytes]]:
-        """Gives the records that are whole if the file ends at `cut`."""
+        """Returns the records that are whole if the file ends at `cut`."""
         return self.outside(cut, len(self.data) + 1)
 
 

@@ -39,7 +39,7 @@ def events_of(name: str, data: bytes) -> list[bytes]:
 
 
 def frame_bounds(name: str, data: bytes) -> list[tuple[int, int]]:
-    """Gives where each frame begins and ends in the file of a version that keeps their places."""
+    """Returns where each frame begins and ends in the file of a version that keeps their places."""
     position = LAYOUTS[name].body_position
     bounds = []
     for event in events_of(name, data):
@@ -56,7 +56,7 @@ def flip(data: bytes, bit: int) -> bytes:
 
 
 def missing(found: Read, events: list[bytes]) -> list[int]:
-    """Gives the numbers of the events that did not come; the others came unaltered, in order."""
+    """Returns the numbers of the events that did not come; the others came unaltered, in order."""
     numbers = [events.index(event) for event in found.events]
     assert numbers == sorted(set(numbers))
     return [number for number in range(len(events)) if number not in numbers]

@@ -55,7 +55,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def cbor(fields: str = "a0", *, keys: str = "") -> bytes:
-    """Gives an event with the CBOR of `fields`, in hex."""
+    """Returns an event with the CBOR of `fields`, in hex."""
     return bytes.fromhex(keys or "a1 66 6669656c6473") + bytes.fromhex(fields)
 
 

@@ -37,7 +37,7 @@ def key_of(case: dict[str, Any]) -> bytes | None:
 
 
 def segments_of(case: dict[str, Any]) -> list[bytes]:
-    """Gives the segments of a case; a damaged one is made from the clean one it came from."""
+    """Returns the segments of a case; a damaged one is made from the clean one it came from."""
     if "made_from" not in case:
         return [(GOLDEN / case["case"] / entry["file"]).read_bytes() for entry in case["segments"]]
     data = bytearray((GOLDEN / case["made_from"] / "0.seg").read_bytes())

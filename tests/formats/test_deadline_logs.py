@@ -13,7 +13,7 @@ LOG = "0000000003.closed-log"
 
 
 def ends(data: bytes) -> list[int]:
-    """Gives where each entry of a log with sizes below 128 begins, and the end."""
+    """Returns where each entry of a log with sizes below 128 begins, and the end."""
     found = [0]
     while found[-1] < len(data):
         found.append(found[-1] + 1 + data[found[-1]])

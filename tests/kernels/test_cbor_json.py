@@ -34,7 +34,7 @@ maps = st.dictionaries(texts, values, max_size=4)
 
 
 def plain(value: Any) -> Any:
-    """Gives a value in the text form of the page."""
+    """Returns a value in the text form of the page."""
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list):

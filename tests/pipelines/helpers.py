@@ -34,7 +34,7 @@ def run(spark: SparkSession, source: Any, out: Path, **options: Any) -> Any:
 
 
 def places(spark: SparkSession, out: Path, table: str, *, format: str = "parquet") -> list[Place]:
-    """Gives (queue, offset) of every row of a table, sorted, the queues by their names."""
+    """Returns (queue, offset) of every row of a table, sorted, the queues by their names."""
     rows = spark.read.format(format).load(f"{out}/{table}").select("queue", "offset").collect()
     return sorted((Path(queue).name, offset) for queue, offset in rows)
 

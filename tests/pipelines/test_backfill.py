@@ -77,7 +77,7 @@ def test_a_range_is_rebuilt_by_the_new_definition_or_not_at_all(
 
 
 def dying_at(part: str) -> Any:
-    """Gives an `os.rename` that ends the program where a path has that part."""
+    """Returns an `os.rename` that ends the program where a path has that part."""
     real = os.rename
 
     def rename(source: Any, target: Any) -> None:

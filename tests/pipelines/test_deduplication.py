@@ -24,7 +24,7 @@ ROWS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 60), st.booleans()),
 
 
 def arrow_batches(rows: list[Row], size: int) -> Iterator[Any]:
-    """Gives rows as Spark does: sorted, earlier batches first, in record batches."""
+    """Yields rows as Spark does: sorted, earlier batches first, in record batches."""
     numbered = sorted((key, new, number, time) for number, (key, time, new) in enumerate(rows))
     for first in range(0, len(numbered), size):
         part = numbered[first : first + size]

@@ -45,7 +45,7 @@ class Failure(Exception):
 
 
 def failing(real: Any, *, at_once: bool) -> Any:
-    """Gives a step that fails before or after its effect."""
+    """Returns a step that fails before or after its effect."""
 
     def step(*arguments: Any, **rest: Any) -> None:
         if not at_once:

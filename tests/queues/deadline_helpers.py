@@ -15,7 +15,7 @@ def open_queue(path: Path, **options: Any) -> DeadlineQueue:
 
 
 def must(item: DeadlineItem | None) -> DeadlineItem:
-    """Gives an item that has to be there."""
+    """Returns an item that has to be there."""
     assert item is not None
     return item
 

@@ -55,7 +55,7 @@ def take_all(queue: EventQueue, *, ack: bool = True) -> list[int]:
 
 
 def unread(path: Path) -> list[int]:
-    """Gives what a reader sees that is not acknowledged."""
+    """Returns what a reader sees that is not acknowledged."""
     with EventReader(path, key_file=make_key(path.parent)) as reader:
         return numbers_of(reader.events(unread=True))
 
@@ -67,14 +67,14 @@ def segment_names(path: Path) -> list[str]:
 
 
 def state_of(path: Path) -> tuple[int, int, int]:
-    """Gives segment, position and frame of a `state.dat` of version 1."""
+    """Returns segment, position and frame of a `state.dat` of version 1."""
     version, segment, position, index = struct.unpack("<IQQQ", (path / "state.dat").read_bytes())
     assert version == 1
     return segment, position, index
 
 
 def document(event: Event) -> dict[str, Any]:
-    """Gives an event as the tests' own encoder takes it."""
+    """Returns an event as the tests' own encoder takes it."""
     return {
         "timestamp": event.timestamp_ns,
         "flags": event.flags,

@@ -58,7 +58,7 @@ def segment_files(path: Path) -> list[Path]:
 
 
 def snapshot(path: Path) -> dict[str, bytes]:
-    """Gives all that is below a directory, to see that nothing changed."""
+    """Returns all that is below a directory, to see that nothing changed."""
     files = (file for file in path.rglob("*") if file.is_file())
     return {file.relative_to(path).as_posix(): file.read_bytes() for file in files}
 
@@ -74,12 +74,12 @@ def flip(file: Path, *positions: int) -> None:
 
 
 def frame_position(index: int, size: int = 100) -> int:
-    """Gives where the frame of a record is in its version 2 segment, all of one size."""
+    """Returns where the frame of a record is in its version 2 segment, all of one size."""
     return HEADER_BYTES + index * (FRAME_BYTES + size)
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
-    """Gives whether it came true; the time is for a machine that is busy with other things."""
+    """Returns whether it came true; the time is for a machine that is busy with other things."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if condition():
@@ -144,7 +144,7 @@ def open_files(path: Path) -> list[str]:
 
 
 def kill(log: Log, filesystem: ForgetfulFilesystem) -> ForgetfulFilesystem:
-    """Gives the machine after the owner's process died; its handle is only dropped."""
+    """Returns the machine after the owner's process died; its handle is only dropped."""
     log._closed = True
     return filesystem.kill()
 

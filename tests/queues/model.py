@@ -50,7 +50,7 @@ class QueueModel(RuleBasedStateMachine, Generic[_Queue]):
         self.opened = self.make()
 
     def make(self) -> _Queue:
-        """Gives the queue, open, without a thread."""
+        """Returns the queue, open, without a thread."""
         raise NotImplementedError
 
     @property

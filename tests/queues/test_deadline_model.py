@@ -72,7 +72,7 @@ class DeadlinesAgainstADictionary(TimedModel[DeadlineQueue]):
         return [row for row in self.rows.values() if row.until_ms > self.now_ms]
 
     def waiting(self) -> list[Row]:
-        """Gives the pending items in the order of giving out."""
+        """Returns the pending items in the order of giving out."""
         rows = [r for r in self.rows.values() if not r.buried and r.until_ms <= self.now_ms]
         return sorted(rows, key=lambda row: (row.deadline_ms, row.id))
 

@@ -12,7 +12,7 @@ from tests.queues.deadline_helpers import open_queue
 
 
 def values_after_a_kill(queue: DeadlineQueue, path: Path) -> list[bytes]:
-    """Gives what is there if the process ends now: all that it has written stays."""
+    """Returns what is there if the process ends now: all that it has written stays."""
     shutil.copytree(queue.path, path)
     with open_queue(path) as again:
         assert again.damage == []

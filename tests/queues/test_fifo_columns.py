@@ -37,7 +37,7 @@ def queue(tmp_path: Path) -> Path:
 
 
 def scan(path: Path, place: Place = BEGIN, **options: Any) -> list[Any]:
-    """Gives the rows of each batch, as they are when it comes, and damage."""
+    """Returns the rows of each batch, as they are when it comes, and damage."""
     with FifoReader(path) as reader:
         version = reader.head.version
         bounds = Bounds(reader.directory, version)

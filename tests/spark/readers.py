@@ -34,7 +34,7 @@ def rows_of(reader: Any, partitions: list[Any] | None = None) -> list[dict[str, 
 
 
 def sent(thing: Any) -> Any:
-    """Gives what a task gets of an object that Spark sends to it."""
+    """Returns what a task gets of an object that Spark sends to it."""
     return cloudpickle.loads(cloudpickle.dumps(thing))  # type: ignore[no-untyped-call]
 
 

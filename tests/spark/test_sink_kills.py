@@ -40,7 +40,7 @@ class Feed:
 
 
 def stops_in_its_window(owner: Owner, feed: Feed) -> bool:
-    """Gives the owner batches to adopt until it is where it is to be killed."""
+    """Returns the owner batches to adopt until it is where it is to be killed."""
 
     def is_there() -> bool:
         feed.go_on()

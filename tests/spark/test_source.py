@@ -36,7 +36,7 @@ def load(spark: SparkSession, path: str | Path, **options: Any) -> DataFrame:
 
 
 def message_of(error: PySparkException) -> str:
-    """Gives what a user reads, without the text of Spark's own stack."""
+    """Returns what a user reads, without the text of Spark's own stack."""
     return str(error)
 
 

@@ -196,7 +196,7 @@ def scan(data: bytes, expected: int = 0, limit: int = 2**62) -> list[Batch | Dam
 
 
 def counts(found: list[Batch | Damage]) -> list[tuple[int | None, int | None, bool]]:
-    """Gives first index, count and whether it is damage."""
+    """Returns first index, count and whether it is damage."""
     return [
         (item.offset, item.count, True)
         if isinstance(item, Damage)

@@ -32,7 +32,7 @@ def run_each(
     seconds: float = SECONDS,
     until: float | None = None,
 ) -> Iterator[tuple[_Case, str | None]]:
-    """Gives each case and what went wrong with it; None if nothing did.
+    """Yields each case and what went wrong with it; None if nothing did.
 
     Ends early at the time `until`, on the monotonic clock.
     """
@@ -85,7 +85,7 @@ class _Child:
         self._stacks.close()
 
     def next_outcome(self, seconds: float) -> tuple[bool, str | None]:
-        """Gives whether the next case ended, and what went wrong with it."""
+        """Returns whether the next case ended, and what went wrong with it."""
         head = self._read(_LENGTH.size, seconds)
         if head is None:
             return False, None

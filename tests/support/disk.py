@@ -43,14 +43,14 @@ class Node:
         self._mapped = bytearray()
 
     def map(self, size: int) -> bytearray:
-        """Gives the first `size` bytes as memory that stays one with the file."""
+        """Returns the first `size` bytes as memory that stays one with the file."""
         self._mapped = self._mapped or bytearray(self.content[:size])
         if len(self._mapped) != size:
             raise ValueError(f"{len(self._mapped)} bytes are mapped, not {size}")
         return self._mapped
 
     def seen(self) -> bytearray:
-        """Gives the content, with what was stored into the mapped memory."""
+        """Returns the content, with what was stored into the mapped memory."""
         self.content[: len(self._mapped)] = self._mapped
         return self.content
 
@@ -165,7 +165,7 @@ class SlowDisk:
             return Left(len(self.files_open), len(self.directories_open))
 
     def cut(self, chance: float = 0.0) -> SlowDisk:
-        """Gives the machine after a power cut.
+        """Returns the machine after a power cut.
 
         With a chance, what was written to a file and is not durable may have come all the same;
         and all names that are not, or none, because a rename comes whole.
@@ -177,7 +177,7 @@ class SlowDisk:
         return SlowDisk(root, self._seed + 1)
 
     def kill(self) -> SlowDisk:
-        """Gives the machine after the process died: all that was written is there.
+        """Returns the machine after the process died: all that was written is there.
 
         It has not started again: what only a start takes away still counts.
         """

@@ -91,7 +91,7 @@ class Ledger:
             self.gone.update(before[1])
 
     def promises(self, *, power_cut: bool) -> Promises:
-        """Gives what a crash from now on must keep; to be asked for before the crash."""
+        """Returns what a crash from now on must keep; to be asked for before the crash."""
         with self.mutex:
             there = self.durable if power_cut else self.put
             gone = self.gone if power_cut else self.taken
@@ -208,7 +208,7 @@ class Kind(ABC):
 
     @abstractmethod
     def rest(self, queue: Any) -> list[bytes]:
-        """Gives everything that is there, damage passed on as it is raised."""
+        """Returns everything that is there, damage passed on as it is raised."""
 
     def look(self, path: str, filesystem: Filesystem | None = None) -> list[bytes]:
         """Reads everything without the lock."""
@@ -240,7 +240,7 @@ class Kind(ABC):
         return {**verbs, **self.others(), "close": lambda session: session.close()}
 
     def find_rest(self, queue: Any) -> Found:
-        """Gives everything that is there; damage is told, and read past."""
+        """Returns everything that is there; damage is told, and read past."""
         values: list[bytes] = []
         told: list[str] = []
         for _ in range(1_000):

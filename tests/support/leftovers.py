@@ -123,7 +123,7 @@ def _descriptors() -> Iterator[str]:
 
 
 def _locks() -> Iterator[str]:
-    """Gives the locks that this process has taken, even if only a child still holds the file."""
+    """Yields the locks that this process has taken, even if only a child still holds the file."""
     for line in Path("/proc/locks").read_text().splitlines():
         _, kind, _, access, pid, file, *_ = line.replace("-> ", "").split()
         if pid == str(os.getpid()):

@@ -64,7 +64,7 @@ def _mount_overlay(folder: Path, target: Path) -> None:
 
 @functools.cache
 def _enter_namespace() -> None:
-    """Gives this process mounts of its own, which go when it ends."""
+    """Returns this process mounts of its own, which go when it ends."""
     if os.geteuid() != 0:
         raise Unavailable("only root can mount a file system")
     libc = ctypes.CDLL(None, use_errno=True)

@@ -54,7 +54,7 @@ class Consumer:
         return self._consumer.committed
 
     async def lag(self) -> int:
-        """Gives how many records there are that it has not committed."""
+        """Returns how many records there are that it has not committed."""
         return await self._run(lambda: self._consumer.lag)
 
     async def read(self, count: int = 1000, *, timeout: float | None = None) -> list[Record]:
@@ -102,7 +102,7 @@ class Consumer:
                 await self._run(self._consumer.close)
 
     def __aiter__(self) -> AsyncIterator[Record]:
-        """Gives the records that are there now, one by one; `commit` saves what was given."""
+        """Returns the records that are there now, one by one; `commit` saves what was given."""
         return self
 
     async def __anext__(self) -> Record:

@@ -118,7 +118,7 @@ class DeadlineQueue(LoopQueue[blocking.DeadlineQueue]):
         deadline: datetime | int | None = None,
         value: Buffer | None = None,
     ) -> None:
-        """Gives an item back under a later deadline, with another value if one is given.
+        """Returns an item back under a later deadline, with another value if one is given.
 
         One that was given out `max_attempts` times is buried instead. Raises `LeaseLost`.
         """
@@ -127,7 +127,7 @@ class DeadlineQueue(LoopQueue[blocking.DeadlineQueue]):
     async def reclaim(
         self, id: int, dequeue_count: int, *, lease_seconds: float | None = None
     ) -> DeadlineItem:
-        """Gives an item back to who took it before and has its token, due or not.
+        """Returns an item back to who took it before and has its token, due or not.
 
         Raises `LeaseLost` if it was given out again since, is buried, or is gone.
         """
@@ -153,34 +153,34 @@ class DeadlineQueue(LoopQueue[blocking.DeadlineQueue]):
         return await self._work(self.queue.delete, id)
 
     async def peek(self) -> DeadlineItem | None:
-        """Gives the pending item that is due first, now or later; it stays."""
+        """Returns the pending item that is due first, now or later; it stays."""
         return await self._work(self.queue.peek)
 
     async def get(self, id: int) -> DeadlineItem | None:
-        """Gives an item by its id, pending, given out or buried; None if there is none."""
+        """Returns an item by its id, pending, given out or buried; None if there is none."""
         return await self._work(self.queue.get, id)
 
     async def browse(self, count: int = 100) -> list[DeadlineItem]:
-        """Gives the first items by deadline, given out ones too, buried ones last; they stay."""
+        """Returns the first items by deadline, given out ones too, buried ones last; they stay."""
         return await self._work(self.queue.browse, count)
 
     async def pending(self) -> int:
-        """Gives how many items wait, due or not."""
+        """Returns how many items wait, due or not."""
         queue = self.queue
         return await self._work(lambda: queue.pending)
 
     async def due(self) -> int:
-        """Gives how many of the pending items are due."""
+        """Returns how many of the pending items are due."""
         queue = self.queue
         return await self._work(lambda: queue.due)
 
     async def working(self) -> int:
-        """Gives how many items are given out."""
+        """Returns how many items are given out."""
         queue = self.queue
         return await self._work(lambda: queue.working)
 
     async def buried(self) -> int:
-        """Gives how many items are put aside."""
+        """Returns how many items are put aside."""
         queue = self.queue
         return await self._work(lambda: queue.buried)
 

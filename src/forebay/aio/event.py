@@ -46,7 +46,7 @@ class EventQueue(LoopQueue[event.EventQueue]):
         return EventBatch(batch, self._work)
 
     async def damage(self) -> list[Damage]:
-        """Gives what was met so far that could not be read, or looked wrong."""
+        """Returns what was met so far that could not be read, or looked wrong."""
         queue = self.queue
         return await self._work(lambda: queue.damage)
 
@@ -93,7 +93,7 @@ class EventBatch:
         await self._work(self._batch.ack)
 
     async def nack(self) -> None:
-        """Gives the events back: the next reads hand them out again, before newer ones."""
+        """Returns the events back: the next reads hand them out again, before newer ones."""
         await self._work(self._batch.nack)
 
     def __len__(self) -> int:

@@ -35,17 +35,17 @@ class Log(LoopQueue[log.Log]):
     put_many = append_many
 
     async def begin(self) -> int:
-        """Gives the offset of the oldest record that is there."""
+        """Returns the offset of the oldest record that is there."""
         queue = self.queue
         return await self._work(lambda: queue.begin)
 
     async def end(self) -> int:
-        """Gives the offset that the next record gets."""
+        """Returns the offset that the next record gets."""
         queue = self.queue
         return await self._work(lambda: queue.end)
 
     async def durable(self) -> int:
-        """Gives the offset behind the last record that survives a power cut."""
+        """Returns the offset behind the last record that survives a power cut."""
         queue = self.queue
         return await self._work(lambda: queue.durable)
 

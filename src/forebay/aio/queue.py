@@ -79,7 +79,7 @@ class LoopQueue(ABC, Generic[_Blocking]):
         await self._work(self.queue.maintain)
 
     async def info(self) -> dict[str, Any]:
-        """Gives facts on the queue, for people and for scripts."""
+        """Returns facts on the queue, for people and for scripts."""
         return await self._work(self.queue.info)
 
     async def close(self) -> None:

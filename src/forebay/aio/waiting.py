@@ -82,7 +82,7 @@ class Line:
     async def wait(
         self, attempt: Callable[[], Awaitable[_Result | None]], timeout: float | None
     ) -> _Result | None:
-        """Gives what `attempt` gives; None if that was nothing within `timeout` seconds.
+        """Returns what `attempt` gives; None if that was nothing within `timeout` seconds.
 
         Without a timeout it tries once, past the line.
         """

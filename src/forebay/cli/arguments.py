@@ -100,7 +100,7 @@ def tokens_argument(command: _Command) -> _Command:
 def parse_start(
     _context: click.Context, _parameter: click.Parameter, value: str
 ) -> str | int | datetime:
-    """Gives the place in a log that a text means: earliest, latest, an offset or a time."""
+    """Returns the place in a log that a text means: earliest, latest, an offset or a time."""
     if value in ("earliest", "latest"):
         return value
     if value.isascii() and value.isdigit():
@@ -117,14 +117,14 @@ def parse_start(
 def parse_optional_start(
     context: click.Context, parameter: click.Parameter, value: str | None
 ) -> str | int | datetime | None:
-    """Gives the same, and None if nothing was given."""
+    """Returns the same, and None if nothing was given."""
     return None if value is None else parse_start(context, parameter, value)
 
 
 def _parse_token(
     _context: click.Context, _parameter: click.Parameter, value: str
 ) -> tuple[int, int]:
-    """Gives id and count of a token."""
+    """Returns id and count of a token."""
     id, _, count = value.partition(".")
     if not (_is_number(id) and _is_number(count) and int(id) <= ID_MAX and int(count) > 0):
         raise click.BadParameter(

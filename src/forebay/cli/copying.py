@@ -16,11 +16,11 @@ class CopyClock(SystemClock):
     ms = 0
 
     def now_ms(self) -> int:
-        """Gives the time of the entries."""
+        """Returns the time of the entries."""
         return self.ms
 
     def boot_ms(self) -> int:
-        """Gives the same, so that an open queue follows it."""
+        """Returns the same, so that an open queue follows it."""
         return self.ms
 
 

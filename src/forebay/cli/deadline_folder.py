@@ -60,7 +60,7 @@ class FolderRun:
                 yield (entry.key.deadline_ms, entry.key.id), self._record(entry)
 
     def check_ids(self) -> list[Damage]:
-        """Gives what is wrong with the index by id, which only a look at it tells."""
+        """Returns what is wrong with the index by id, which only a look at it tells."""
         if self.run is None or not self.run.footer.id_index_position:
             return []
         known = len(self.run.damage)
@@ -122,7 +122,7 @@ class Folder:
         return sum(runs) + len(self._records)
 
     def kept(self) -> tuple[int, int]:
-        """Gives how many files quarantine holds, and their bytes."""
+        """Returns how many files quarantine holds, and their bytes."""
         return count_kept(self._directory)
 
     def items(self, *, whole: bool = False) -> Iterator[Item | Damage]:

@@ -149,7 +149,7 @@ def _text(facts: dict[str, Any]) -> dict[str, object]:
 
 
 def _histogram(counts: dict[str, int]) -> dict[str, object]:
-    """Gives the counts by row; on a terminal with bars."""
+    """Returns the counts by row; on a terminal with bars."""
     if not sys.stdout.isatty():
         return {_ROWS[name]: count for name, count in counts.items()}
     most = max(1, *counts.values())

@@ -74,7 +74,7 @@ def _counts(totals: list[int]) -> Counts:
 
 
 def next_deadline(folder: Folder) -> int | None:
-    """Gives when the first pending item is or was due."""
+    """Returns when the first pending item is or was due."""
     for item in folder.items():
         if isinstance(item, Item):
             return None if item.buried else item.key.deadline_ms

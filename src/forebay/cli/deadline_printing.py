@@ -68,7 +68,7 @@ def print_pending(path: str, **options: Any) -> int:
 def items_text(
     items: Sequence[DeadlineItem], framing: str, *, as_json: bool, tokens: bool = False
 ) -> bytes:
-    """Gives items as they are printed: the values, or a line of JSON each.
+    """Returns items as they are printed: the values, or a line of JSON each.
 
     With tokens each value has its token and a tab before it; in JSON the token is a field.
     """
@@ -82,7 +82,7 @@ def items_text(
 
 
 def token_text(item: DeadlineItem) -> str:
-    """Gives what tells who holds an item: its id, and how often it was given out."""
+    """Returns what tells who holds an item: its id, and how often it was given out."""
     id, dequeue_count = item.token
     return f"{id}.{dequeue_count}"
 
@@ -99,7 +99,7 @@ def as_record(item: DeadlineItem) -> Item:
 
 
 def json_line(record: Record, token: str | None = None) -> bytes:
-    """Gives a record as one line of JSON."""
+    """Returns a record as one line of JSON."""
     id, deadline_ms = record.key.id, record.key.deadline_ms
     if isinstance(record, Dequeued):
         key = b'"id":%d,"deadline_ms":%d' % (id, deadline_ms)

@@ -135,7 +135,7 @@ class _Taker:
             self._print_leased()
 
     def _dequeue(self, queue: DeadlineQueue, count: int) -> list[DeadlineItem]:
-        """Gives the next items that are due; damage before them is told and passed over."""
+        """Returns the next items that are due; damage before them is told and passed over."""
         while True:
             try:
                 return queue.dequeue_many(count, lease_seconds=_OWN_SECONDS)

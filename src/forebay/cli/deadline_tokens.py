@@ -22,7 +22,7 @@ def opened(path: str, verb: str) -> Iterator[DeadlineQueue]:
 def reclaim_all(
     queue: DeadlineQueue, tokens: Sequence[tuple[int, int]]
 ) -> tuple[list[DeadlineItem], list[str]]:
-    """Gives the items of tokens, and those tokens that are lost, which it tells."""
+    """Returns the items of tokens, and those tokens that are lost, which it tells."""
     items, lost = [], []
     for id, count in dict.fromkeys(tokens):
         try:

@@ -27,7 +27,7 @@ class Records:
         self._noise = random.Random(seed).randbytes(_NOISE_BYTES + RECORD_BYTES)
 
     def make(self, first: int, count: int) -> list[bytes]:
-        """Gives the records of `count` offsets from `first` on."""
+        """Returns the records of `count` offsets from `first` on."""
         noise, length = self._noise, RECORD_BYTES - _OFFSET_BYTES
         return [
             offset.to_bytes(_OFFSET_BYTES, "big")

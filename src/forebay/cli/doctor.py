@@ -112,7 +112,7 @@ def _places(paths: Sequence[str]) -> Iterator[Finding]:
 
 
 def _existing(path: str) -> str:
-    """Gives the path, or the directory that it would be made in."""
+    """Returns the path, or the directory that it would be made in."""
     path = os.path.abspath(path)
     while not os.path.isdir(path) and path != os.path.dirname(path):
         path = os.path.dirname(path)

@@ -47,7 +47,7 @@ def spark_findings(paths: Sequence[str], master: str | None) -> Iterator[Finding
 
 
 def _spark_errors() -> tuple[type[Exception], ...]:
-    """Gives the roots of what Spark raises; only called when it is installed."""
+    """Returns the roots of what Spark raises; only called when it is installed."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 

@@ -96,7 +96,7 @@ def _copy(reader: EventReader, queue: EventQueue, interrupts: Interrupts) -> Cop
 
 
 def _decodable(reader: EventReader, report: Copied, item: Payloads, place: Place) -> list[bytes]:
-    """Gives the events that are some, as CBOR, and counts those that were done with."""
+    """Returns the events that are some, as CBOR, and counts those that were done with."""
     payloads = []
     for number, payload in enumerate(item.payloads):
         try:

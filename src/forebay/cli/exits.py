@@ -55,7 +55,7 @@ class Failure(click.ClickException):
 
 
 def code_of(error: BaseException) -> int:
-    """Gives the exit code for an error of the library or of the system."""
+    """Returns the exit code for an error of the library or of the system."""
     if isinstance(error, Damaged):
         return DAMAGE
     if isinstance(error, Locked | Full):
@@ -72,7 +72,7 @@ def code_of(error: BaseException) -> int:
 
 
 def message_of(error: BaseException) -> str:
-    """Gives one line that says what happened, and where if that is known."""
+    """Returns one line that says what happened, and where if that is known."""
     if isinstance(error, Damaged):
         damage = error.damage
         place = f"{damage.path}, byte {damage.position}, {damage.length} bytes"

@@ -40,7 +40,7 @@ def print_fifo(
 
 
 def entries_text(entries: Sequence[Entry], framing: str, *, as_json: bool) -> bytes:
-    """Gives entries as they are printed: the values, or a line of JSON each."""
+    """Returns entries as they are printed: the values, or a line of JSON each."""
     values = [entry.value for entry in entries]
     if not as_json:
         return join(values, framing)

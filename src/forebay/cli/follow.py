@@ -26,7 +26,7 @@ class Follower:
         self.dropped = 0
 
     def poll(self) -> Iterator[RecordBatch | Damage]:
-        """Gives what came since the last call, perhaps nothing."""
+        """Yields what came since the last call, perhaps nothing."""
         tail = self._read_tail()
         if tail is None or tail.written <= self.offset:
             return

@@ -32,7 +32,7 @@ class Splitter(Protocol):
 
 
 def make_splitter(framing: str, record_bytes_max: int) -> Splitter:
-    """Gives the splitter of a framing; a record that grows larger than the bound is bad input."""
+    """Returns the splitter of a framing; a record that grows larger than the bound is bad input."""
     if framing == "files":
         return _WholeSplitter(record_bytes_max)
     if framing == "length":

@@ -197,7 +197,7 @@ def _check_side_files(reader: LogReader, findings: Findings) -> None:
 
 
 def summary(findings: Findings) -> dict[str, Any]:
-    """Gives the counts, for the last line of JSON."""
+    """Returns the counts, for the last line of JSON."""
     return {
         "records": findings.records,
         "segments": findings.segments,

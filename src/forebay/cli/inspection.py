@@ -50,7 +50,7 @@ class SegmentFacts:
 
 
 def owner_of(path: str) -> int | None:
-    """Gives the process that owns a queue; None if none is seen."""
+    """Returns the process that owns a queue; None if none is seen."""
     return lock_owner(path)
 
 
@@ -89,7 +89,7 @@ def segment_facts(reader: LogReader, owner: int | None) -> list[SegmentFacts]:
 
 
 def newest_version(reader: LogReader) -> int:
-    """Gives the version that new segments get if nothing else is asked for."""
+    """Returns the version that new segments get if nothing else is asked for."""
     if not reader.segments.bases:
         return VERSION_DEFAULT
     base = reader.segments.bases[-1]
@@ -236,7 +236,7 @@ def total_lost(found: Iterable[Damage]) -> int | None:
 
 
 def describe(damage: Damage) -> str:
-    """Gives damage as a line for people."""
+    """Returns damage as a line for people."""
     kind = "damage" if is_loss(damage) else "unfinished end"
     lost = ""
     if is_loss(damage):
@@ -248,7 +248,7 @@ def describe(damage: Damage) -> str:
 
 
 def damage_fields(damage: Damage) -> dict[str, Any]:
-    """Gives damage as JSON, the same for every verb."""
+    """Returns damage as JSON, the same for every verb."""
     return {
         "path": damage.path,
         "position": damage.position,

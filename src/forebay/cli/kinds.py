@@ -34,7 +34,7 @@ def act(path: str, verb: str, actions: Mapping[str, Action]) -> int:
 
 
 def only_for(path: str, verb: str, *kinds: str) -> str:
-    """Gives the kind of queue at a path; refuses one that a verb has no meaning for."""
+    """Returns the kind of queue at a path; refuses one that a verb has no meaning for."""
     kind = find_kind(path)
     if kind not in kinds:
         if kind == "log":

@@ -49,7 +49,7 @@ class VerbGroup(click.Group):
     """The verbs by name, imported late, with one place for their errors."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Gives the verbs in the order of the help."""
+        """Returns the verbs in the order of the help."""
         return list(VERBS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:

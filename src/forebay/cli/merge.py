@@ -83,7 +83,7 @@ def _merge(queue: DeadlineQueue, interrupts: Interrupts) -> None:
 
 
 def _new_bytes(path: str, old: set[str]) -> int:
-    """Gives how much was written by now into files that were not there."""
+    """Returns how much was written by now into files that were not there."""
     done = 0
     for name in set(os.listdir(path)) - old:
         try:

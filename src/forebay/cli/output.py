@@ -77,7 +77,7 @@ def write_facts(facts: Mapping[str, object]) -> None:
 
 
 def time_text(time_ms: int | None) -> str | None:
-    """Gives a time as ISO 8601 in UTC, with milliseconds."""
+    """Returns a time as ISO 8601 in UTC, with milliseconds."""
     if time_ms is None:
         return None
     moment = datetime.fromtimestamp(time_ms / 1000, UTC)
@@ -85,7 +85,7 @@ def time_text(time_ms: int | None) -> str | None:
 
 
 def size_text(size: float) -> str:
-    """Gives a number of bytes for people, in powers of ten."""
+    """Returns a number of bytes for people, in powers of ten."""
     for unit in ("B", "kB", "MB", "GB"):
         if size < 1000:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
@@ -94,7 +94,7 @@ def size_text(size: float) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """Gives a count with its noun: "1 record", "2,000 entries"."""
+    """Returns a count with its noun: "1 record", "2,000 entries"."""
     if noun.endswith("s"):
         return f"{count:,} {noun}{'' if count == 1 else 'es'}"
     if noun.endswith("y"):

@@ -112,7 +112,7 @@ def write_proof(found: Reconciliation, *, as_json: bool) -> None:
 
 
 def cause_of(message: str) -> str:
-    """Gives the line that matters of what Spark says when a query fails."""
+    """Returns the line that matters of what Spark says when a query fails."""
     ours = _OURS.findall(message)
     if ours:
         return str(ours[-1])

@@ -66,7 +66,7 @@ class Printer:
 
 
 def framing_of(framing: str | None, as_json: bool) -> str:
-    """Gives the framing to use; JSON has its own."""
+    """Returns the framing to use; JSON has its own."""
     if framing is not None and as_json:
         raise click.UsageError("--framing and --json exclude each other")
     return framing or "lines"

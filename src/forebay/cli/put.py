@@ -270,7 +270,7 @@ def _total_bytes(names: tuple[str, ...]) -> int | None:
 
 
 def _chunks(name: str, interrupts: Interrupts) -> Iterator[tuple[bytes, bool]]:
-    """Gives the bytes of an input as they come, and whether more are there right now."""
+    """Yields the bytes of an input as they come, and whether more are there right now."""
     if name != "-":
         with open(name, "rb", buffering=0) as file:
             yield from _descriptor_chunks(file.fileno(), interrupts)

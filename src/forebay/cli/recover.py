@@ -64,7 +64,7 @@ class Report:
         self.copied += count
 
     def place(self, offset: int) -> int:
-        """Gives where a consumer's place is in the new queue."""
+        """Returns where a consumer's place is in the new queue."""
         for run in self.runs:
             if offset < run.source + run.count:
                 return run.target + max(0, offset - run.source)
@@ -145,7 +145,7 @@ class _RecordedClock(SystemClock):
     recorded_ms: int | None = None
 
     def now_ms(self) -> int:
-        """Gives the recorded time, if there is one."""
+        """Returns the recorded time, if there is one."""
         return super().now_ms() if self.recorded_ms is None else self.recorded_ms
 
 

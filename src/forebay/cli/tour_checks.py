@@ -90,7 +90,7 @@ def prove(directory: str, plan: Plan) -> Proof:
 
 
 def reconcile(directory: str) -> list[QueueSums]:
-    """Gives the sums that `forebay pipeline reconcile` finds, in a process of its own."""
+    """Returns the sums that `forebay pipeline reconcile` finds, in a process of its own."""
     answer = answer_of(
         ["pipeline", "reconcile", *(os.path.join(directory, out) for out in OUTS), "--json"],
         os.path.join(directory, "reconcile.log"),

@@ -50,12 +50,12 @@ FILTERED = "filtered"
 
 
 def event(queue: str, offset: int) -> bytes:
-    """Gives the event of an offset, as it has to land."""
+    """Returns the event of an offset, as it has to land."""
     return _beats_event(offset) if queue == EVENT_QUEUE else _log_event(queue, offset)
 
 
 def number_of(value: bytes) -> int:
-    """Gives the number that the time of an event of the event queue tells."""
+    """Returns the number that the time of an event of the event queue tells."""
     time_ns = value.partition(b",")[0].rpartition(b":")[2]
     return (int(time_ns) - _FIRST_TIME_NS) // _STEP_NS
 
@@ -101,7 +101,7 @@ def fate(offset: int) -> str:
 
 
 def frame_position(queue: str, offset: int) -> int:
-    """Gives where in the first segment the frame of an event begins."""
+    """Returns where in the first segment the frame of an event begins."""
     layout = LAYOUTS[VERSION_DEFAULT]
     sizes = (layout.frame_bytes + len(event(queue, before)) for before in range(offset))
     return layout.header_bytes + sum(sizes)
@@ -129,7 +129,7 @@ class Plan:
         return Jobs(max(PER_QUEUE_MIN, self.per_queue // 10))
 
     def expected(self, queue: str) -> dict[str, int]:
-        """Gives the sums of a queue that `reconcile` must find."""
+        """Returns the sums of a queue that `reconcile` must find."""
         if queue == JOBS:
             return self.jobs.expected()
         sums = dict.fromkeys((DECODED, REJECTED, DEDUPLICATED, FILTERED), 0)

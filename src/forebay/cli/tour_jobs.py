@@ -42,33 +42,33 @@ class Jobs:
         return self.count + sum(self.fate(number) != KEPT for number in range(self.count))
 
     def left(self) -> dict[int, str]:
-        """Gives the jobs that are in the queue at the end, with their fates."""
+        """Returns the jobs that are in the queue at the end, with their fates."""
         fates = {number: self.fate(number) for number in range(self.count)}
         return {number: fate for number, fate in fates.items() if fate != RELEASED}
 
     def expected(self) -> dict[str, int]:
-        """Gives the sums that `reconcile` must find."""
+        """Returns the sums that `reconcile` must find."""
         sums = dict.fromkeys(("decoded", "rejected", "deduplicated", "filtered"), 0)
         for number in self.left():
             sums[_outcome(number)] += 1
         return {"landed": len(self.left()), **sums, "damaged": 0, "trimmed": 0}
 
     def progress(self, found: Mapping[int, str]) -> tuple[int, int]:
-        """Gives how many jobs were enqueued and how many steps done, by what is in the queue."""
+        """Returns how many jobs were enqueued and how many steps done, by what is in the queue."""
         enqueued = max(found, default=-1) + 1
         done = sum(found.get(number, RELEASED) != KEPT for number in range(enqueued))
         return enqueued, enqueued + done
 
 
 def job(number: int) -> bytes:
-    """Gives the value of a job."""
+    """Returns the value of a job."""
     kind = "test" if number % 20 == _TEST else "call"
     text = f'{{"id":"{JOBS}-{number}","kind":"{kind}","hall":{number % 17}}}'
     return (text[:-5] if number % 100 == _NO_JSON else text).encode()
 
 
 def number_of(value: bytes) -> int:
-    """Gives the number of a job, -1 if it is none."""
+    """Returns the number of a job, -1 if it is none."""
     number = value.partition(b'"id":"')[2].partition(b'"')[0].rpartition(b"-")[2]
     return int(number) if number.isdigit() else -1
 

@@ -163,7 +163,7 @@ class Command:
 
 
 def _code_of(process: subprocess.Popen[bytes]) -> int | None:
-    """Gives the code of a process that has ended; None if it still runs.
+    """Returns the code of a process that has ended; None if it still runs.
 
     `poll` takes a lock that it keeps if Ctrl-C comes in the middle of it: a `wait` would then never
     return, and the tour would leave its processes behind.
@@ -177,7 +177,7 @@ def _code_of(process: subprocess.Popen[bytes]) -> int | None:
 
 
 def answer_of(arguments: Sequence[str], log: str, codes: Sequence[int]) -> str:
-    """Gives what a command of `forebay` prints; raises `ProcessFailed` if it ends otherwise."""
+    """Returns what a command of `forebay` prints; raises `ProcessFailed` if it ends otherwise."""
     with open(log, "wb") as target:
         result = subprocess.run(
             [sys.executable, "-m", "forebay", *arguments],
@@ -205,14 +205,14 @@ def _failure(arguments: Sequence[str], code: int, log: str) -> str:
 
 
 def environment() -> dict[str, str]:
-    """Gives the environment of a process that finds this package, wherever it was started."""
+    """Returns the environment of a process that finds this package, wherever it was started."""
     root = os.path.dirname(os.path.dirname(forebay.__file__))
     paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def _spark_environment(directory: str) -> dict[str, str]:
-    """Gives the environment of a process that starts Spark for a short while.
+    """Returns the environment of a process that starts Spark for a short while.
 
     A Java that is killed leaves its temporary files behind: they go where the tour can remove them.
     Quick compiling and plain plans halve the time of jobs as small as these.

@@ -67,7 +67,7 @@ class Watch:
         return max(0, self.appended - self.landed)
 
     def names(self) -> dict[int, str]:
-        """Gives the batches that are published, by the names of their directories."""
+        """Returns the batches that are published, by the names of their directories."""
         return self._output.current().batches() if self._output.exists else {}
 
     def _look_at_batches(self) -> None:

@@ -29,7 +29,7 @@ class Mark:
 
 
 def rates(samples: Sequence[Sample], window_seconds: float) -> list[tuple[float, float]]:
-    """Gives for each sample how many records a second were appended, and landed, just before it.
+    """Returns for each sample how many records a second were appended, and landed, just before it.
 
     Averaged over the window. A batch lands at one moment, so a window shorter than the time between
     two batches would show peaks and zeros.

@@ -73,7 +73,7 @@ class Page:
     settings: str
 
     def html(self) -> str:
-        """Gives the whole file."""
+        """Returns the whole file."""
         styles = [_asset(name) for name in _STYLES]
         scripts = [_asset(name) for name in _SCRIPTS]
         policy = (
@@ -141,7 +141,7 @@ class Page:
 
 
 def cell_text(value: Cell) -> str:
-    """Gives a value as it stands in a table."""
+    """Returns a value as it stands in a table."""
     if value is None:
         return "–"
     if isinstance(value, float):
@@ -174,6 +174,6 @@ def _asset(name: str) -> str:
 
 
 def _hashes(texts: Iterable[str]) -> str:
-    """Gives the sources of a policy that allows exactly these texts."""
+    """Returns the sources of a policy that allows exactly these texts."""
     digests = (hashlib.sha256(text.encode()).digest() for text in texts)
     return " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)

@@ -48,7 +48,7 @@ class Frames:
         return self._decompress(values, position, stop) if self._in_blocks else (values, stop)
 
     def frame_size(self, data: bytes, position: int) -> int | None:
-        """Gives what the frame at `position` claims to take; None if that cannot be seen."""
+        """Returns what the frame at `position` claims to take; None if that cannot be seen."""
         if len(data) - position < 4:
             return None
         size = int.from_bytes(data[position : position + 4], "little")
@@ -74,7 +74,7 @@ class Frames:
         return found, min(index + (passed if passed >= 0 else 1), limit)
 
     def _decompress(self, values: list[bytes], position: int, stop: int) -> tuple[list[bytes], int]:
-        """Gives the events of a version that compresses each; stops at the first bad block."""
+        """Returns the events of a version that compresses each; stops at the first bad block."""
         events: list[bytes] = []
         for value in values:
             event = decompress_block(value)
@@ -123,7 +123,7 @@ class SegmentEncoder:
         return len(values) - first, total
 
     def encode(self, values: list[bytes], first: int, count: int) -> bytes:
-        """Gives the bytes that go behind those before; refuses an event that is too large."""
+        """Returns the bytes that go behind those before; refuses an event that is too large."""
         chosen = values[first : first + count]
         _, largest, smallest = measure(chosen)
         if chosen and (smallest == 0 or largest > EVENT_BYTES_MAX):
@@ -143,7 +143,7 @@ class SegmentEncoder:
         return self._encrypt(data)
 
     def finish(self) -> bytes:
-        """Gives what ends the segment, if its version has an end."""
+        """Returns what ends the segment, if its version has an end."""
         return self._encrypt(self._stream.finish()) if self._stream is not None else b""
 
     def _encrypt(self, data: bytes) -> bytes:

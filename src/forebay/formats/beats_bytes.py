@@ -47,7 +47,7 @@ class RawBytes(Protocol):
         ...
 
     def size(self) -> int:
-        """Gives how many bytes there are."""
+        """Returns how many bytes there are."""
         ...
 
 
@@ -60,7 +60,7 @@ class LogicalBytes(RawBytes, Protocol):
     gave_up: bool
 
     def file_position(self, position: int) -> int:
-        """Gives where in the file a logical position lies: for messages."""
+        """Returns where in the file a logical position lies: for messages."""
         ...
 
     def look_again(self) -> None:
@@ -69,7 +69,7 @@ class LogicalBytes(RawBytes, Protocol):
 
 
 def open_bytes(raw: RawBytes, header: Header, key: Key | None, path: str) -> LogicalBytes:
-    """Gives the logical bytes of a segment; raises WrongKey where a key is needed and missing."""
+    """Returns the logical bytes of a segment; raises WrongKey where a key is needed and missing."""
     layout = header.layout
     source: LogicalBytes = PlainBytes(raw)
     if layout.encrypted:
@@ -91,7 +91,7 @@ class PlainBytes:
         self.size = raw.size
 
     def file_position(self, position: int) -> int:
-        """Gives the position itself."""
+        """Returns the position itself."""
         return position
 
     def look_again(self) -> None:
@@ -118,11 +118,11 @@ class DecryptedBytes:
         return self._keystream.apply(data, position - self._header_bytes)
 
     def size(self) -> int:
-        """Gives the size without the vector."""
+        """Returns the size without the vector."""
         return self._raw.size() - IV_BYTES
 
     def file_position(self, position: int) -> int:
-        """Gives where the byte lies in the file."""
+        """Returns where the byte lies in the file."""
         return position if position < self._header_bytes else position + IV_BYTES
 
     def look_again(self) -> None:
@@ -175,13 +175,13 @@ class StreamBytes:
         return b"".join(parts)
 
     def size(self) -> int:
-        """Gives the size of the content; decodes every block once to know it."""
+        """Returns the size of the content; decodes every block once to know it."""
         while self._next is not None:
             self._extend(self._next)
         return self._end
 
     def file_position(self, position: int) -> int:
-        """Gives where the block that holds a position begins in the file."""
+        """Returns where the block that holds a position begins in the file."""
         number = bisect_right(self._starts, position) - 1
         return self._source.file_position(self._positions[number] if number >= 0 else position)
 
@@ -231,7 +231,7 @@ class StreamBytes:
         return False
 
     def _after(self, block: Block) -> int | None:
-        """Gives where the blocks go on behind a bad one; None if none does."""
+        """Returns where the blocks go on behind a bad one; None if none does."""
         if block.size <= BLOCK_BYTES_MAX and block.end < self._source_size:
             head = self._read(_HEAD_BYTES, block.end)
             following = decode_block_head(head.ljust(_HEAD_BYTES, b"\0"), block.end)
@@ -288,7 +288,7 @@ class StreamBytes:
         self._add(position, end - position, good=False)
 
     def _part(self, number: int, first: int, stop: int) -> bytes:
-        """Gives a part of the content of a block that was found, or as much filler."""
+        """Returns a part of the content of a block that was found, or as much filler."""
         last = number + 1 == len(self._starts)
         size = (self._end if last else self._starts[number + 1]) - self._starts[number]
         content = self._content(number) if self._good[number] else None

@@ -46,7 +46,7 @@ class Key:
         raise TypeError("a key cannot be copied to another process: give it the key's file")
 
     def keystream(self, iv: bytes) -> Keystream:
-        """Gives the keystream of the segment with an initialization vector."""
+        """Returns the keystream of the segment with an initialization vector."""
         # Imported here: most queues are not encrypted, and it takes long.
         from cryptography.hazmat.primitives.ciphers.algorithms import AES
 

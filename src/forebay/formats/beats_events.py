@@ -58,7 +58,7 @@ class Event:
 
 
 def encode_event(event: Event) -> bytes:
-    """Gives the CBOR of an event; raises InvalidEvent for what Beats would not read back."""
+    """Returns the CBOR of an event; raises InvalidEvent for what Beats would not read back."""
     _check_integer("timestamp_ns", event.timestamp_ns, INT64_MIN, INT64_MAX)
     _check_integer("flags", event.flags, 0, FLAGS_MAX)
     for name, value in (("meta", event.meta), ("fields", event.fields)):
@@ -91,7 +91,7 @@ def _write_raw(encoder: cbor2.CBOREncoder, value: object) -> None:
 
 
 def _prepare(value: Value, where: str, depth: int) -> Value:
-    """Gives a value as the library shall write it; refuses what Beats does not read."""
+    """Returns a value as the library shall write it; refuses what Beats does not read."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -209,7 +209,7 @@ def _decode_bad_text(data: bytes) -> Value:
 
 
 def _replace(value: Value, undefined: object) -> Value:
-    """Gives a value with None for every `undefined`, as Beats reads it."""
+    """Returns a value with None for every `undefined`, as Beats reads it."""
     if isinstance(value, dict):
         return {key: _replace(item, undefined) for key, item in value.items()}
     if isinstance(value, list):
@@ -234,7 +234,7 @@ def _decode_json(data: bytes) -> dict[str, Value]:
 
 
 def _nesting(text: str) -> int:
-    """Gives how deep the brackets of a JSON text go, those in strings left out."""
+    """Returns how deep the brackets of a JSON text go, those in strings left out."""
     depth = deepest = 0
     for sign in re.sub(r'"(?:[^"\\]|\\.)*"?', "", text):
         if sign in "[{":
@@ -263,7 +263,7 @@ def _refuse_constant(text: str) -> NoReturn:
 
 
 def _mended(value: Value) -> Value:
-    """Gives a value with U+FFFD for every half of a pair: alone it is no character."""
+    """Returns a value with U+FFFD for every half of a pair: alone it is no character."""
     if isinstance(value, str):
         return _SURROGATES.sub("\ufffd", value)
     if isinstance(value, dict):

@@ -56,7 +56,7 @@ def decompress_block(data: bytes | memoryview, size_max: int = EVENT_BYTES_MAX) 
 
 
 def compressed_size_max(size: int) -> int:
-    """Gives what a block of `size` bytes takes at most."""
+    """Returns what a block of `size` bytes takes at most."""
     return size + size // 255 + 16
 
 
@@ -73,11 +73,11 @@ class StreamCompressor:
         self._begun = False
 
     def compress(self, data: bytes) -> bytes:
-        """Gives the blocks of a batch, before the first one the descriptor."""
+        """Returns the blocks of a batch, before the first one the descriptor."""
         return self._start() + bytes(self._compressor.compress(data))
 
     def finish(self) -> bytes:
-        """Gives the end mark and the checksum of the content."""
+        """Returns the end mark and the checksum of the content."""
         return self._start() + bytes(self._compressor.flush())
 
     def _start(self) -> bytes:
@@ -102,7 +102,7 @@ class Block:
 
 
 def descriptor_size(data: bytes, path: str) -> int | None:
-    """Gives how long the descriptor at the start of a stream is; None if it is damaged.
+    """Returns how long the descriptor at the start of a stream is; None if it is damaged.
 
     Refuses streams with features that Beats never writes.
     """
@@ -124,7 +124,7 @@ def decode_block_head(data: bytes | memoryview, position: int) -> Block | None:
 
 
 def decode_block(stored: Stored, block: Block) -> Stored | bytes | None:
-    """Gives the content of a block from its stored bytes; None if they are damaged."""
+    """Returns the content of a block from its stored bytes; None if they are damaged."""
     if not block.compressed:
         return stored if len(stored) <= BLOCK_BYTES_MAX else None
     return decompress_block(stored, BLOCK_BYTES_MAX)

@@ -96,7 +96,7 @@ class _Evidence:
     accept: Callable[[bytes], bool]
 
     def first(self, raw: RawBytes, headers: Iterable[Header]) -> Header | None:
-        """Gives the first header that the evidence is for."""
+        """Returns the first header that the evidence is for."""
         for header in headers:
             if header.layout.encrypted and self.key is None:
                 continue

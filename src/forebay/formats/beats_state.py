@@ -46,7 +46,7 @@ class State:
         return 0 if self.frame_index is None else 1
 
     def position(self, header_bytes: int) -> int:
-        """Gives the logical position of the first frame that is not acknowledged.
+        """Returns the logical position of the first frame that is not acknowledged.
 
         Byte index 0 is the first frame of the segment. Beats takes frame index 0 for that too,
         whatever the bytes say.
@@ -56,7 +56,7 @@ class State:
         return max(header_bytes, self.byte_index) if self.frame_index else header_bytes
 
     def encode(self) -> bytes:
-        """Gives the content of `state.dat`."""
+        """Returns the content of `state.dat`."""
         if self.frame_index is None:
             return _STATE_0.pack(0, self.segment_id, self.byte_index)
         return _STATE_1.pack(1, self.segment_id, self.byte_index, self.frame_index)

@@ -35,7 +35,7 @@ _IGNORED_KEYS = ("kind", "segment")
 
 
 def event_document(event: Event) -> dict[str, Any]:
-    """Gives an event as values that `json` takes."""
+    """Returns an event as values that `json` takes."""
     return {
         "timestamp_ns": event.timestamp_ns,
         "flags": event.flags,
@@ -45,12 +45,12 @@ def event_document(event: Event) -> dict[str, Any]:
 
 
 def event_text(event: Event) -> str:
-    """Gives an event as one line of JSON."""
+    """Returns an event as one line of JSON."""
     return json_text(event_document(event))
 
 
 def json_text(value: object) -> str:
-    """Gives the one text of a plain value: no spaces, and only what must be escaped is."""
+    """Returns the one text of a plain value: no spaces, and only what must be escaped is."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
@@ -64,7 +64,7 @@ class TextDecoder:
         self._transcoder = Transcoder() if COMPILED else None
 
     def decode(self, data: bytes) -> tuple[int, int, bytes, bytes]:
-        """Gives timestamp, flags, and meta and fields as JSON in UTF-8.
+        """Returns timestamp, flags, and meta and fields as JSON in UTF-8.
 
         Raises UndecodableEvent if the bytes hold no event.
         """
@@ -73,7 +73,7 @@ class TextDecoder:
 
 
 def decode_parts(data: bytes) -> tuple[int, int, bytes, bytes]:
-    """Gives the same as `TextDecoder.decode`, by way of the event."""
+    """Returns the same as `TextDecoder.decode`, by way of the event."""
     event = decode_event(data)
     meta, fields = json_text(_plain(event.meta)), json_text(_plain(event.fields))
     return event.timestamp_ns, event.flags, meta.encode(), fields.encode()
@@ -103,7 +103,7 @@ def make_event(document: Mapping[str, Any], timestamp_ns: int | None = None) -> 
 
 
 def _plain(value: Any) -> Any:
-    """Gives a value as `json` takes it."""
+    """Returns a value as `json` takes it."""
     if isinstance(value, dict):
         return {_plain_key(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -134,7 +134,7 @@ def _bytes_of_bad_text(value: str) -> bytes | None:
 
 
 def _rich(value: Any, depth: int) -> Any:
-    """Gives the value that a plain one stands for."""
+    """Returns the value that a plain one stands for."""
     if depth > NESTING_MAX + 2:
         raise InvalidEvent(f"the event is nested deeper than {NESTING_MAX}")
     if isinstance(value, list):

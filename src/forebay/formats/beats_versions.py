@@ -111,7 +111,7 @@ class Header:
             )
 
     def encode(self) -> bytes:
-        """Gives the bytes of the header and of the vector behind it."""
+        """Returns the bytes of the header and of the vector behind it."""
         words = (self.layout.version, self.count, self.options)[: self.layout.words]
         return struct.pack(f"<{len(words)}I", *words) + self.iv
 
@@ -135,7 +135,7 @@ def lossy_warning(name: str) -> str:
 
 
 def encode_count(count: int) -> bytes:
-    """Gives the four bytes that go to `COUNT_POSITION` when a segment is closed."""
+    """Returns the four bytes that go to `COUNT_POSITION` when a segment is closed."""
     return _WORD.pack(count)
 
 
@@ -179,12 +179,12 @@ def _may_be_released(row: Layout, options: int, dialect: Dialect | None) -> bool
 
 
 def segment_name(segment_id: int) -> str:
-    """Gives the file name of a segment."""
+    """Returns the file name of a segment."""
     return f"{segment_id}.seg"
 
 
 def parse_segment_name(name: str) -> int | None:
-    """Gives the id that a file name tells; None if it is no segment's name."""
+    """Returns the id that a file name tells; None if it is no segment's name."""
     match = _NAME.fullmatch(name)
     if match is None or len(match[1]) > 20 or int(match[1]) > SEGMENT_ID_MAX:
         return None

@@ -20,7 +20,7 @@ assert _ENTRY.size == 12
 
 
 def encode_index(positions: Mapping[str, int]) -> bytes:
-    """Gives the bytes of the file, in the order of the mapping."""
+    """Returns the bytes of the file, in the order of the mapping."""
     parts = []
     for name, offset in positions.items():
         encoded = name.encode()
@@ -52,7 +52,7 @@ def decode_index(data: bytes, path: str) -> tuple[dict[str, int], Damage | None]
 
 
 def check_name(name: object) -> str:
-    """Gives a consumer's name back if it may be one."""
+    """Returns a consumer's name back if it may be one."""
     if (
         not isinstance(name, str)
         or not name.isprintable()

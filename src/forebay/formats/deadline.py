@@ -135,7 +135,7 @@ class Footer:
         return self.pending_count + self.tombstone_count
 
     def encode(self) -> bytes:
-        """Gives the bytes of the footer."""
+        """Returns the bytes of the footer."""
         key = _encode_key(self.last_key, self.last_is_tombstone)
         return _FOOTER.pack(self.pending_count, self.tombstone_count, *key, self.max_id)
 
@@ -145,12 +145,12 @@ _EMPTY = (Footer(), Footer(max_id=2**63))
 
 
 def file_name(number: int, kind: FileKind) -> str:
-    """Gives the name of a file; numbers of the original program's files are decimal."""
+    """Returns the name of a file; numbers of the original program's files are decimal."""
     return f"{number:010x}{kind}" if kind in _HEX_KINDS else f"{number:010d}{kind}"
 
 
 def parse_file_name(name: str) -> tuple[int, FileKind] | None:
-    """Gives number and kind of a file; None if the name is none of a deadline queue."""
+    """Returns number and kind of a file; None if the name is none of a deadline queue."""
     match, base = _HEX_NAME.fullmatch(name), 16
     if match is None:
         match, base = _DECIMAL_NAME.fullmatch(name), 10
@@ -184,7 +184,7 @@ class RunEncoder:
         self._max_id = 0
 
     def encode(self, entries: Iterable[Entry]) -> bytes:
-        """Gives the bytes that go behind those before; the keys must not fall."""
+        """Returns the bytes that go behind those before; the keys must not fall."""
         parts = []
         for entry in entries:
             check_entry(entry)
@@ -200,7 +200,7 @@ class RunEncoder:
         return b"".join(parts)
 
     def finish(self) -> bytes:
-        """Gives the footer, which ends the run."""
+        """Returns the footer, which ends the run."""
         if self._last is None:
             return Footer().encode()
         return Footer(
@@ -213,7 +213,7 @@ class RunEncoder:
 
 
 def encode_entry(entry: Entry) -> bytes:
-    """Gives the bytes of an entry in version 1."""
+    """Returns the bytes of an entry in version 1."""
     key = _KEY.pack(*_encode_key(entry.key, isinstance(entry, Tombstone)))
     if isinstance(entry, Tombstone):
         return key

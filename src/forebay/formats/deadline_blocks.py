@@ -169,7 +169,7 @@ class Places:
         return map(self.__getitem__, range(len(self)))
 
     def row_of(self, key: Key) -> int:
-        """Gives the first row whose key is not below the one given."""
+        """Returns the first row whose key is not below the one given."""
         return bisect_left(range(len(self)), (key.deadline_ms, key.id), key=self._key)
 
     def is_sorted(self) -> bool:
@@ -226,7 +226,7 @@ class Footer:
         return self.index_position + self.block_count * INDEX_BYTES
 
     def encode(self) -> bytes:
-        """Gives the bytes of the footer."""
+        """Returns the bytes of the footer."""
         fields = (
             *(self.pending_count, self.tombstone_count, self.buried_count),
             *(_six(self.first_key.deadline_ms), self.first_key.id),
@@ -291,7 +291,7 @@ def decode_footer(data: bytes, size: int, path: str) -> Footer:
 
 
 def encode_block(body: bytes, number: int, count: int, header: Header) -> bytes:
-    """Gives a block with its head; compressed if the run is and it gets smaller."""
+    """Returns a block with its head; compressed if the run is and it gets smaller."""
     stored = body
     if header.compression == "lz4":
         compressed = bytes(lz4.block.compress(body, mode="fast", store_size=False))
@@ -334,7 +334,7 @@ def decode_block(data: bytes, head: Head, salt: bytes) -> Block | str:
 
 
 def encode_index(places: Places) -> bytes:
-    """Gives the bytes of the index."""
+    """Returns the bytes of the index."""
     deadlines = map(_six, places.deadlines)
     return b"".join(map(_INDEX.pack, deadlines, places.ids, places.positions, places.counts))
 
@@ -350,7 +350,7 @@ def decode_index(data: bytes) -> Places:
 def encode_id_index(
     ids: array[int], counts: array[int], base: int, largest: int
 ) -> bytes | bytearray:
-    """Gives the bytes of the id index of a run: its ids in order, and the entries of each block.
+    """Returns the bytes of the id index of a run: its ids in order, and the entries of each block.
 
     `base` is the smallest id.
     """
@@ -383,7 +383,7 @@ class IdIndex:
             raise ValueError(f"an id index of {len(data)} bytes, and its columns end at {end}")
 
     def blocks(self, id: int) -> list[int]:
-        """Gives the numbers of the blocks that hold an id, rising, each once."""
+        """Returns the numbers of the blocks that hold an id, rising, each once."""
         start, base, width = _ID_INDEX.size, self._base, self._id_width
         found: list[int] = []
         at = search_packed(self._data, start, self._count, base, width, id)

@@ -153,7 +153,7 @@ def _number(fields: dict[int, tuple[int, int]], field: int, most: int) -> int:
 def _fields(
     data: bytes, position: int, end: int, wires: dict[int, int]
 ) -> dict[int, tuple[int, int]]:
-    """Gives the fields of a message: a number and 0, or where the bytes begin and end."""
+    """Returns the fields of a message: a number and 0, or where the bytes begin and end."""
     fields: dict[int, tuple[int, int]] = {}
     last = 0
     while position < end:

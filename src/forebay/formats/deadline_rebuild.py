@@ -118,7 +118,7 @@ class _Walk:
             self._take(found)
 
     def footer(self) -> Footer:
-        """Gives the footer of what was found."""
+        """Returns the footer of what was found."""
         pending_count, tombstone_count, buried_count = self._counts
         min_id, max_id = self._id_bounds or (0, 0)
         return Footer(

@@ -80,7 +80,7 @@ class RunEncoder:
         self._id_bounds: tuple[int, int] | None = None
 
     def encode(self, entries: Iterable[Entry]) -> bytes:
-        """Gives the bytes that go behind those before; the keys must not fall."""
+        """Returns the bytes that go behind those before; the keys must not fall."""
         for entry in entries:
             check_entry(entry)
             if self._last is not None and entry.key < self._last:
@@ -90,11 +90,11 @@ class RunEncoder:
         return self.take()
 
     def finish(self) -> bytes:
-        """Gives what ends the run: the last block, the index, the footer."""
+        """Returns what ends the run: the last block, the index, the footer."""
         return b"".join(self.finish_parts())
 
     def finish_parts(self) -> list[bytes | memoryview]:
-        """Gives the same in few parts."""
+        """Returns the same in few parts."""
         if self._stream is not None:
             self._take_stream(self._stream)
         self._end_builder()
@@ -232,11 +232,11 @@ class RunEncoder:
             self._counts[kind] += count
 
     def take(self) -> bytes:
-        """Gives the bytes of the blocks that have ended since it was called last."""
+        """Returns the bytes of the blocks that have ended since it was called last."""
         return b"".join(self.take_parts())
 
     def take_parts(self) -> list[bytes | memoryview]:
-        """Gives the same in few parts, which are good until more rows are taken in."""
+        """Returns the same in few parts, which are good until more rows are taken in."""
         parts: list[bytes | memoryview] = []
         for is_view, group in groupby(self._done, lambda part: isinstance(part, memoryview)):
             found = list(group)

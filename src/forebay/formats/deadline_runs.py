@@ -94,11 +94,11 @@ class Run:
                 yield decode_row(block.row(index))
 
     def row_of(self, key: Key) -> int:
-        """Gives the number of the first block that may hold keys from this one on."""
+        """Returns the number of the first block that may hold keys from this one on."""
         return max(self.places.row_of(key) - 1, 0)
 
     def count_below(self, key: Key) -> int:
-        """Gives how many entries have a key below this one, from one block.
+        """Returns how many entries have a key below this one, from one block.
 
         Of a bad block that the key lies in, none are counted.
         """
@@ -110,7 +110,7 @@ class Run:
         return self._offsets[row] + within
 
     def find(self, key: Key) -> Entry | None:
-        """Gives an entry of a key, from one block; None if there is none. Raises Damaged."""
+        """Returns an entry of a key, from one block; None if there is none. Raises Damaged."""
         row = self.places.row_of(key)
         if row == len(self.places) or self.places[row].key != key:
             row -= 1
@@ -123,7 +123,7 @@ class Run:
         return decode_row(block.row(at))
 
     def find_id(self, id: int) -> list[Entry]:
-        """Gives all entries of an id, by key; raises Damaged. Without an id index, reads all."""
+        """Returns all entries of an id, by key; raises Damaged. Without an id index, reads all."""
         if not self.footer.min_id <= id <= self.footer.max_id:
             return []
         found = []
@@ -161,7 +161,7 @@ class Run:
         return block
 
     def load(self, row: int) -> kernel.Block | Damage:
-        """Gives a block, or what is wrong with it."""
+        """Returns a block, or what is wrong with it."""
         if self._kept is not None and self._kept[0] == row:
             return self._kept[1]
         block = self.decode(row, self.read(row, row + 1))
@@ -170,12 +170,12 @@ class Run:
         return block
 
     def read(self, first: int, stop: int) -> bytes:
-        """Gives the bytes of some blocks, one behind the other."""
+        """Returns the bytes of some blocks, one behind the other."""
         start = self.places.positions[first]
         return self._read(start, self._ends[stop - 1] - start)
 
     def table(self, first: int, stop: int) -> array[int]:
-        """Gives where some blocks begin in what `read` gives, their numbers and entries; the end.
+        """Returns where some blocks begin in what `read` gives, their numbers and entries; the end.
 
         Three numbers each, as a merge takes them.
         """
@@ -191,11 +191,11 @@ class Run:
         return max(bisect_right(self._ends, self.places.positions[first] + size), first + 1)
 
     def block_size(self, row: int) -> int:
-        """Gives how many bytes a block takes."""
+        """Returns how many bytes a block takes."""
         return self._ends[row] - self.places.positions[row]
 
     def decode(self, row: int, data: bytes) -> kernel.Block | Damage:
-        """Gives a block of its bytes, or what is wrong with it."""
+        """Returns a block of its bytes, or what is wrong with it."""
         place, size = self.places[row], self.block_size(row)
         head = decode_head(data, size)
         block: kernel.Block | str

@@ -212,7 +212,7 @@ class Batches:
         self.seed = header.seed
 
     def fresh_size(self, values: Sequence[bytes]) -> int:
-        """Gives what a batch of these values takes as new items."""
+        """Returns what a batch of these values takes as new items."""
         return kernel.BATCH_BYTES + len(values) * kernel.FRESH_BYTES + sum(map(len, values))
 
     def encode_fresh(
@@ -243,7 +243,7 @@ class Batches:
         )
 
     def encode_tombstones(self, deadlines: list[int], ids: list[int], number: int) -> bytes:
-        """Gives the bytes of a batch of tombstones."""
+        """Returns the bytes of a batch of tombstones."""
         _check_times(deadlines)
         _check_ids(ids)
         buffer = self._buffer(len(deadlines), kernel.TOMBSTONE_BYTES, len(ids))
@@ -253,7 +253,7 @@ class Batches:
     def encode_dequeued(
         self, deadlines: list[int], ids: list[int], counts: list[int], time_ms: int, number: int
     ) -> bytes:
-        """Gives the bytes of a batch that says how often items have been given out by now."""
+        """Returns the bytes of a batch that says how often items have been given out by now."""
         _check_times([*deadlines, time_ms])
         _check_ids(ids)
         if counts and not 0 <= min(counts) <= max(counts) <= DEQUEUE_COUNT_MAX:
@@ -263,7 +263,7 @@ class Batches:
         return bytes(buffer)
 
     def encode(self, records: Sequence[Record], number: int) -> bytes:
-        """Gives the bytes of a batch of any records."""
+        """Returns the bytes of a batch of any records."""
         body = b"".join(map(encode_record, records))
         _check_batch(len(body), len(records))
         return self._encode_body(body, number)
@@ -298,7 +298,7 @@ class Batches:
 
 
 def encode_record(record: Record) -> bytes:
-    """Gives the bytes of one record."""
+    """Returns the bytes of one record."""
     key = record.key
     if isinstance(record, Dequeued):
         check_entry(Item(key, b"", Stats(record.time_ms, 0, record.dequeue_count)))

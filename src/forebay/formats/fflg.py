@@ -76,7 +76,7 @@ class Header:
         return crc32(self.salt)
 
     def encode(self) -> bytes:
-        """Gives the bytes of the header."""
+        """Returns the bytes of the header."""
         if self.version == 0:
             return _HEADER_0.pack(MAGIC, 0, self.base_offset)
         if self.version == 1:
@@ -146,7 +146,7 @@ def segment_name(base_offset: int, version: int = VERSION_DEFAULT) -> str:
 
 
 def parse_segment_name(name: str) -> int | None:
-    """Gives the base offset that a file name tells; None if it is no segment's name."""
+    """Returns the base offset that a file name tells; None if it is no segment's name."""
     if _NAME.fullmatch(name) is None:
         return None
     base_offset = int(name, 16)
@@ -192,7 +192,7 @@ class Frames:
         return scan_plain(data, position, limit, self.layout.zero_size_ends)
 
     def frame_size(self, data: bytes, position: int) -> int | None:
-        """Gives what the frame at `position` claims to take; None if that cannot be seen."""
+        """Returns what the frame at `position` claims to take; None if that cannot be seen."""
         if len(data) - position < 4:
             return None
         size = int.from_bytes(data[position : position + 4], "big")

@@ -110,7 +110,7 @@ def rebuild(
 
 
 def document_of(builder: Builder, starts: dict[str, int]) -> dict[str, Any]:
-    """Gives what is stored with tables."""
+    """Returns what is stored with tables."""
     return {
         "definition": builder.definition.document(),
         "columns": builder.columns,
@@ -120,7 +120,7 @@ def document_of(builder: Builder, starts: dict[str, int]) -> dict[str, Any]:
 
 
 def choose(manifests: dict[int, Manifest], definition: Definition, span: Span) -> list[int]:
-    """Gives the batches that must be rebuilt for a range."""
+    """Returns the batches that must be rebuilt for a range."""
     touched = [
         batch
         for batch, manifest in manifests.items()
@@ -214,7 +214,7 @@ def _is_held(queue: str, share: Share) -> bool:
 
 
 def _first(share: Share) -> int:
-    """Gives the first offset of a range that was not trimmed when it landed."""
+    """Returns the first offset of a range that was not trimmed when it landed."""
     offsets = share.offsets
     start = offsets.parts[0][0] if offsets.parts else offsets.start
     if offsets.begin is None:

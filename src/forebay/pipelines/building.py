@@ -210,7 +210,7 @@ class Builder:
 
 
 def _begin_of(queue: str, covered: Offsets) -> int:
-    """Gives where a queue begins now; behind the range if it is gone, or another one."""
+    """Returns where a queue begins now; behind the range if it is gone, or another one."""
     try:
         kind, reader = open_queue(queue, SourceOptions((queue,)))
         with reader:

@@ -25,7 +25,7 @@ _REFERENCES = (25, 28, 29, 256)
 
 
 def decode(value: bytes) -> tuple[str | None, str | None]:
-    """Gives one value as JSON text, or the reason why that cannot be."""
+    """Returns one value as JSON text, or the reason why that cannot be."""
     # Imported here: where only JSON is decoded, nobody needs it.
     import cbor2
 
@@ -73,7 +73,7 @@ def _finite(value: object) -> object:
 
 
 def _plain(value: object) -> object:
-    """Gives what JSON has for a value that it does not know."""
+    """Returns what JSON has for a value that it does not know."""
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     if isinstance(value, date):

@@ -30,7 +30,7 @@ _FIRST_COMMIT = b'v1\n{"nextBatchWatermarkMs":0}'
 
 
 def batch_offsets(checkpoint: str, batch: int, starts: dict[str, int]) -> dict[str, Offsets]:
-    """Gives the range of each queue in a batch that Spark has planned; empty ones are left out.
+    """Returns the range of each queue in a batch that Spark has planned; empty ones are left out.
 
     `starts` tells where queues begin that were there when the stream began. Others begin at 0, so
     that what was trimmed before the stream came counts as trimmed; so does another queue at the

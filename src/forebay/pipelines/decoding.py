@@ -38,7 +38,7 @@ _CBOR_OPTIONS = {**_OPTIONS, "allowNonNumericNumbers": "true"}
 
 @contextlib.contextmanager
 def decoded(landed: DataFrame, definition: Definition) -> Iterator[DataFrame]:
-    """Gives the rows of `decoded`: what can be decoded, by way of the user's SQL.
+    """Yields the rows of `decoded`: what can be decoded, by way of the user's SQL.
 
     The view that the SQL reads is there as long as the context: Spark Connect may look for it late.
     """
@@ -51,7 +51,7 @@ def decoded(landed: DataFrame, definition: Definition) -> Iterator[DataFrame]:
 
 
 def rejected(landed: DataFrame, definition: Definition) -> DataFrame:
-    """Gives the rows of `rejected`: what cannot be decoded, with the reason."""
+    """Returns the rows of `rejected`: what cannot be decoded, with the reason."""
     from pyspark.sql import functions as F
 
     if definition.decode == "raw":
@@ -65,7 +65,7 @@ def rejected(landed: DataFrame, definition: Definition) -> DataFrame:
 
 
 def check_columns(spark: SparkSession, definition: Definition) -> StructType:
-    """Gives the columns of `decoded`; raises `InvalidOption` if schema or SQL are wrong."""
+    """Returns the columns of `decoded`; raises `InvalidOption` if schema or SQL are wrong."""
     from pyspark.errors import PySparkException
 
     if definition.decode in WITH_SCHEMA:
@@ -110,7 +110,7 @@ def _no_records(spark: SparkSession, definition: Definition) -> DataFrame:
 
 
 def _place(definition: Definition) -> tuple[str, ...]:
-    """Gives what `records` has of a record beside the decoded columns."""
+    """Returns what `records` has of a record beside the decoded columns."""
     return (*_PLACE, *ITEM_COLUMNS) if definition.snapshots else _PLACE
 
 
@@ -144,7 +144,7 @@ def _check_keys(definition: Definition, found: StructType) -> None:
 
 
 def _records(landed: DataFrame, definition: Definition) -> DataFrame:
-    """Gives the view that the user's SQL reads."""
+    """Returns the view that the user's SQL reads."""
     from pyspark.sql import functions as F
 
     if definition.decode == "raw":

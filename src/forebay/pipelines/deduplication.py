@@ -30,7 +30,7 @@ _KEY_HEX_DIGITS = 32
 
 
 def keys_of(decoded: DataFrame, same: Deduplicate) -> DataFrame:
-    """Gives `key` and `time_us` of the rows of `decoded` that have a key, with their place."""
+    """Returns `key` and `time_us` of the rows of `decoded` that have a key, with their place."""
     from pyspark.sql import functions as F
 
     present = decoded.dropna(subset=list(same.key))
@@ -64,7 +64,7 @@ def _exact(column: Column, kind: DataType, name: str) -> Column:
 
 
 def duplicates(decoded: DataFrame, same: Deduplicate, earlier: Sequence[str]) -> DataFrame:
-    """Gives the rows of `decoded` that repeat an earlier one, as rows of `dropped`."""
+    """Returns the rows of `decoded` that repeat an earlier one, as rows of `dropped`."""
     from pyspark.sql import functions as F
 
     rows = keys_of(decoded, same).withColumn("new", F.lit(True))

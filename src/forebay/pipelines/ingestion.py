@@ -293,7 +293,7 @@ class _Teller:
             self._on_progress(progress)
 
     def result(self) -> IngestResult:
-        """Gives all that was told."""
+        """Returns all that was told."""
         seconds = time.monotonic() - self._started
         queues = dict(sorted(self._queues.items()))
         return IngestResult(self._output.path, tuple(self._batches), queues, seconds)
@@ -319,7 +319,7 @@ def _refusal(output: Output, changed: list[str]) -> str:
 
 
 def _starts(definition: Definition, key_file: str | None) -> dict[str, int]:
-    """Gives the offsets at which queues begin that are there now; none if at their beginning.
+    """Returns the offsets at which queues begin that are there now; none if at their beginning.
 
     They are kept with the tables: "latest" must mean the same when the first batch is replayed.
     """
@@ -350,7 +350,7 @@ def _source_options(
     max_bytes_per_trigger: int | str | None,
     fail_on_data_loss: bool,
 ) -> dict[str, str]:
-    """Gives the options of the source; it checks them itself."""
+    """Returns the options of the source; it checks them itself."""
     if not isinstance(fail_on_data_loss, bool):
         raise InvalidOption(f"fail_on_data_loss = {fail_on_data_loss!r}: must be true or false")
     given = {

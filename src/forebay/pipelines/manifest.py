@@ -100,7 +100,7 @@ class Manifest:
         return total(share.counts for share in self.queues.values())
 
     def encode(self) -> bytes:
-        """Gives the bytes of `manifest.json`."""
+        """Returns the bytes of `manifest.json`."""
         return json.dumps({"v": _VERSION, **asdict(self)}, indent=1).encode() + b"\n"
 
     @classmethod

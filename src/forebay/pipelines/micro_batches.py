@@ -47,7 +47,7 @@ class MicroBatches:
 
 
 def keys_between(directories: Iterable[str], first_us: int, last_us: int) -> list[str]:
-    """Gives where batches have their keys, of those that kept some between two times."""
+    """Returns where batches have their keys, of those that kept some between two times."""
     found = []
     for directory in directories:
         kept = _keys_us(directory)

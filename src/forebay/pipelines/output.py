@@ -52,7 +52,7 @@ _VERSION = 1
 
 
 def batch_name(batch: int) -> str:
-    """Gives the number of a batch as it stands in names: sorted as text, it is sorted."""
+    """Returns the number of a batch as it stands in names: sorted as text, it is sorted."""
     return f"{batch:012d}"
 
 
@@ -64,7 +64,7 @@ class Output:
 
     @classmethod
     def at(cls, path: str | os.PathLike[str]) -> Output:
-        """Gives the output at a path, there or not."""
+        """Returns the output at a path, there or not."""
         return cls(absolute(os.fspath(path)))
 
     @property
@@ -78,7 +78,7 @@ class Output:
         return os.path.exists(self._inner(_CURRENT, DOCUMENT))
 
     def current(self) -> TableSet:
-        """Gives the tables as they are now; raises `NotAQueue` if there are none."""
+        """Returns the tables as they are now; raises `NotAQueue` if there are none."""
         if not self.exists:
             raise NotAQueue(f"{self.path} holds no tables: it has no {DOCUMENT}")
         return TableSet(os.path.realpath(self._inner(_CURRENT)), self._inner(_POOL))
@@ -165,7 +165,7 @@ class Output:
         sync(self.path)
 
     def settled(self, name: str) -> str:
-        """Gives the directory of a settled batch."""
+        """Returns the directory of a settled batch."""
         return self._inner(_POOL, name)
 
     def has(self, batch: int) -> bool:
@@ -217,11 +217,11 @@ class TableSet:
     pool: str
 
     def table(self, name: str) -> str:
-        """Gives the directory of a table."""
+        """Returns the directory of a table."""
         return os.path.join(self.path, name)
 
     def document(self) -> dict[str, Any]:
-        """Gives what is stored with the tables: their definition and their columns."""
+        """Returns what is stored with the tables: their definition and their columns."""
         path = os.path.join(self.path, DOCUMENT)
         with open(path, encoding="utf-8") as file:
             document: dict[str, Any] = json.load(file)
@@ -231,18 +231,18 @@ class TableSet:
         return document
 
     def batches(self) -> dict[int, str]:
-        """Gives the batches that are published, in their order, with their directories."""
+        """Returns the batches that are published, in their order, with their directories."""
         names = sorted(self.names().items())
         return {
             batch: os.path.join(self.pool, name) for batch, name in names if batch != COLUMNS_ONLY
         }
 
     def batch(self, batch: int) -> str:
-        """Gives the directory of a published batch."""
+        """Returns the directory of a published batch."""
         return os.path.join(self.path, _INDEX, batch_name(batch))
 
     def names(self) -> dict[int, str]:
-        """Gives the published batches, the one of the columns too, by their names in the pool."""
+        """Returns the published batches, the one of the columns too, by their names in the pool."""
         found: dict[int, str] = {}
         with os.scandir(os.path.join(self.path, _INDEX)) as links:
             for link in links:
@@ -252,7 +252,7 @@ class TableSet:
 
 
 def read_manifest(directory: str) -> Manifest:
-    """Gives what a batch says of itself."""
+    """Returns what a batch says of itself."""
     with open(os.path.join(directory, MANIFEST), "rb") as file:
         return Manifest.decode(file.read())
 

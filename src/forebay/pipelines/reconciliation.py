@@ -268,7 +268,7 @@ class _Sums:
                 )
 
     def proof(self) -> QueueProof:
-        """Gives what was found."""
+        """Returns what was found."""
         for batch, rows in sorted(self.rows.items()):
             self.problems.append(f"batch {batch} has rows, but does not know it: {rows.counts}")
         problems = self.problems[:_PROBLEMS_MAX]
@@ -381,7 +381,7 @@ class _Reader:
         return rows.where(F.col("batch") <= self._manifests[-1].batch)
 
     def _begins(self) -> list[tuple[str, int, int]]:
-        """Gives where queues began, for the batches that found something trimmed."""
+        """Returns where queues began, for the batches that found something trimmed."""
         return [
             (queue, manifest.batch, share.offsets.begin)
             for manifest in self._manifests

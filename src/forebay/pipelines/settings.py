@@ -24,7 +24,7 @@ def known_settings() -> list[str]:
 
 
 def read_settings(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Gives the arguments for `ingest` that a file holds; raises `InvalidOption`."""
+    """Returns the arguments for `ingest` that a file holds; raises `InvalidOption`."""
     try:
         with open(path, "rb") as file:
             settings = tomllib.load(file)

@@ -100,7 +100,7 @@ class _Taken:
     count: int
 
     def offsets(self) -> Offsets:
-        """Gives what a batch says of it."""
+        """Returns what a batch says of it."""
         return Offsets(self.snapshot.queue_id, 0, 0, self.count, snapshot=self.snapshot.id)
 
     def is_held(self) -> bool:

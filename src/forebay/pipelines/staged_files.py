@@ -50,11 +50,11 @@ class StagedFiles:
             rows.write.format(self._format).partitionBy(column).save(self._path(table))
 
     def read(self, table: str, schema: StructType | str) -> DataFrame:
-        """Gives the rows of a table."""
+        """Returns the rows of a table."""
         return self._spark.read.schema(schema).format(self._format).load(self._path(table))
 
     def rename(self, source: str, target: str) -> None:
-        """Gives a table another name."""
+        """Returns a table another name."""
         os.rename(self._path(source), self._path(target))
 
     def add_to(self, table: str, other: str) -> None:
@@ -83,7 +83,7 @@ class StagedFiles:
             counted.add(*row)
 
     def lost(self) -> dict[str, list[Lost]]:
-        """Gives what damage took of each queue; an unfinished end takes nothing."""
+        """Returns what damage took of each queue; an unfinished end takes nothing."""
         found: dict[str, list[Lost]] = {}
         if self.has(DAMAGE):
             rows = self.read(DAMAGE, DAMAGE_DDL).where("NOT torn")

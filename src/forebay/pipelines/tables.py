@@ -38,7 +38,7 @@ DROPPED_DDL = "queue STRING, offset BIGINT, timestamp TIMESTAMP, why STRING"
 
 
 def ddls(*, snapshots: bool) -> dict[str, str]:
-    """Gives the columns of all tables but `decoded`, of streams or of snapshots."""
+    """Returns the columns of all tables but `decoded`, of streams or of snapshots."""
     added = "".join(f", {name} {kind}" for name, kind in ITEM_COLUMNS.items() if snapshots)
     landed = LANDED_DDL + added
     return {
@@ -50,7 +50,7 @@ def ddls(*, snapshots: bool) -> dict[str, str]:
 
 
 def columns_of(text: str) -> StructType:
-    """Gives columns in Spark's types, from DDL or from Spark's JSON."""
+    """Returns columns in Spark's types, from DDL or from Spark's JSON."""
     from pyspark.sql.types import StructType
 
     if text.startswith("{"):

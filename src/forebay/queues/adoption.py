@@ -144,7 +144,7 @@ def _remove_orphans(
 
 
 def _named_by_rubbish(work: Directory, manifest: str) -> list[str]:
-    """Gives the parts whose names stand in a manifest that does not verify."""
+    """Returns the parts whose names stand in a manifest that does not verify."""
     try:
         data = read_whole(work, manifest, inbox.MANIFEST_BYTES_MAX) or b""
     except Damaged:

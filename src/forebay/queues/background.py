@@ -144,7 +144,7 @@ class Background(ABC, Generic[_Queue]):
         """Makes it durable."""
 
     def _sync_seconds(self) -> float:
-        """Gives how long a change may wait for its sync."""
+        """Returns how long a change may wait for its sync."""
         if self._sync_policy == "interval":
             return self._sync_interval_seconds
         # "always": the mark once a second; "os": full files at once.

@@ -18,7 +18,7 @@ class Backoff:
         self._delay_seconds = _FIRST_SECONDS
 
     def next_try(self) -> float | None:
-        """Gives the moment of the next try, on the monotonic clock; None to give up."""
+        """Returns the moment of the next try, on the monotonic clock; None to give up."""
         now = self._clock.monotonic()
         if self._give_up_at is None:
             self._give_up_at = now + self._bound_seconds

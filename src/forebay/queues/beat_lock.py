@@ -44,7 +44,7 @@ class BeatLocks:
             parent.close()
 
     def close(self) -> None:
-        """Gives them back."""
+        """Returns them back."""
         for file in self._files:
             file.close()
         self._files = []

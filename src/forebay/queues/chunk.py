@@ -63,11 +63,11 @@ class Chunk:
         return self._appender.index - self._first if self.waiting else 0
 
     def frames(self) -> memoryview:
-        """Gives the bytes of those that wait; to be released before `close`."""
+        """Returns the bytes of those that wait; to be released before `close`."""
         return self._staging.chunk(self._appender.position)
 
     def done(self) -> None:
-        """Gives the space free: the records are in the segment."""
+        """Returns the space free: the records are in the segment."""
         self.waiting = False
 
     def close(self) -> None:

@@ -55,7 +55,7 @@ class Rows:
         return Rows(self.columns, self.first + first, self.first + stop)
 
     def array(self, kind: Any, *buffers: bytearray) -> Any:
-        """Gives an Arrow array over buffers of the columns; it copies nothing."""
+        """Returns an Arrow array over buffers of the columns; it copies nothing."""
         held = [None, *map(pyarrow.py_buffer, buffers)]
         return pyarrow.Array.from_buffers(kind, len(self), held, offset=self.first)
 
@@ -102,14 +102,14 @@ def make_columns(size: int, *, values: bool = True) -> Columns:
 
 
 def record_batches(reader: LogReader) -> Iterator[Any]:
-    """Gives the records of a reader as Arrow record batches."""
+    """Yields the records of a reader as Arrow record batches."""
     for batch in reader.batches(frames=partial(ColumnFrames, buffers=make_columns)):
         columns = [column(batch, name) for name in SCHEMA.names]
         yield pyarrow.record_batch(columns, schema=SCHEMA)
 
 
 def column(batch: RecordBatch, name: str) -> Any:
-    """Gives one column of a batch: `offset`, `timestamp`, `value` or `position`."""
+    """Returns one column of a batch: `offset`, `timestamp`, `value` or `position`."""
     rows: Any = batch.values
     if isinstance(rows, list):
         return _MAKERS[name](batch)

@@ -87,7 +87,7 @@ class Consumer:
         self.close()
 
     def __iter__(self) -> Iterator[Record]:
-        """Gives the records that are there now, one by one; a commit covers those given so far."""
+        """Yields the records that are there now, one by one; a commit covers those given so far."""
         while records := self.read(1):
             yield records[0]
             while self._records:

@@ -195,7 +195,7 @@ class DeadlineQueue(Looking, Handle):
         deadline: datetime | int | None = None,
         value: Buffer | None = None,
     ) -> None:
-        """Gives an item back under a later deadline, with another value if one is given.
+        """Returns an item back under a later deadline, with another value if one is given.
 
         The old copy goes and the new one comes in one step. One that was given out `max_attempts`
         times is buried instead. Raises `LeaseLost`.
@@ -211,7 +211,7 @@ class DeadlineQueue(Looking, Handle):
     def reclaim(
         self, id: int, dequeue_count: int, *, lease_seconds: float | None = None
     ) -> DeadlineItem:
-        """Gives an item back to who took it before and has its token, due or not.
+        """Returns an item back to who took it before and has its token, due or not.
 
         For takers that end and come back, and leave it pending meanwhile. It is not counted. Raises
         `LeaseLost` if it was given out again since, is buried, or is gone.
@@ -296,7 +296,7 @@ class DeadlineQueue(Looking, Handle):
         self._maintenance.run_due()
 
     def info(self) -> dict[str, Any]:
-        """Gives facts on the queue, for people and for scripts."""
+        """Returns facts on the queue, for people and for scripts."""
         with self._journal.lock:
             self._journal.check()
             kept_files, kept_bytes = count_kept(self._directory)

@@ -131,7 +131,7 @@ class _Adoption:
                 self._directory.unlink(file_name(row.number, FileKind.PENDING_RUN))
 
     def _segments(self, work: Directory, parts: list[_Part], first_id: int) -> Iterator[Memory]:
-        """Gives the items of some parts at a time, as many as memory may hold."""
+        """Yields the items of some parts at a time, as many as memory may hold."""
         now_ms = self._queue._clock.now_ms()
         earliest_ms = min(now_ms, self._desk.floor_ms)
         segment, id = Memory(0), first_id

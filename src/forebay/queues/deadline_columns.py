@@ -46,7 +46,7 @@ class ColumnBatch:
         return self._count
 
     def column(self, name: str) -> Any:
-        """Gives one column."""
+        """Returns one column."""
         if name in ("offset", "id"):
             # As the original program has them: the highest bit is a sign there.
             return pyarrow.array(self._fields["id"], pyarrow.uint64()).view(pyarrow.int64())
@@ -63,7 +63,7 @@ class ColumnBatch:
         return self._fact(name)
 
     def _fact(self, name: str) -> Any:
-        """Gives what is known of items only."""
+        """Returns what is known of items only."""
         if name == "timestamp":
             return self._time("enqueue")
         if name == "enqueue_time":

@@ -79,7 +79,7 @@ class SnapshotFiles:
         return self._runs[part.name]
 
     def live(self, start: KeyTuple, end: KeyTuple, *, leads: bool) -> Iterator[list[Row] | Damage]:
-        """Gives the live items from a key up to another, sorted, and before them what is damaged.
+        """Yields the live items from a key up to another, sorted, and before them what is damaged.
 
         Without `leads`, a bad block that begins before `start` is somebody else's to tell.
         """
@@ -117,7 +117,7 @@ class SnapshotFiles:
         return (self._damage(each) for each in self.snapshot.mended)
 
     def blocks(self, part: RunPart, first: int, end: int) -> Iterator[list[Row] | Damage]:
-        """Gives the entries of blocks of a run, block by block, and what is damaged."""
+        """Yields the entries of blocks of a run, block by block, and what is damaged."""
         run = self.run(part)
         if isinstance(run, Damage):
             yield self._told(run)
@@ -133,7 +133,7 @@ class SnapshotFiles:
                 yield [(*row[:2], DEQUEUED, *row[3:]) for row in rows] if dequeued else rows
 
     def records(self, part: LogPart) -> Iterator[Row | Damage]:
-        """Gives the records of a log in the order of writing, and what is damaged."""
+        """Yields the records of a log in the order of writing, and what is damaged."""
         path = f"{self._directory.path}/{part.name}"
         if not part.size:
             yield from (self._damage(each) for each in self.snapshot.lost if each.name == part.name)
@@ -145,11 +145,11 @@ class SnapshotFiles:
                 yield _row_of(record, part.name)
 
     def log_weights(self) -> Iterator[tuple[KeyTuple, int]]:
-        """Gives the keys that logs tell of, and about what each takes."""
+        """Returns the keys that logs tell of, and about what each takes."""
         return self._log_content().weights()
 
     def count(self) -> int:
-        """Gives how many items are alive: all that there are, less those that tombstones take."""
+        """Returns how many items are alive: all that there are, less those that tombstones take."""
         count = self._log_content().count()
         for part in self.snapshot.runs:
             run = self.run(part)
@@ -256,7 +256,7 @@ class SnapshotFiles:
     def _blocks(
         self, part: RunPart, start: KeyTuple, end: KeyTuple, *, leads: bool
     ) -> Iterator[_Slice | Damage]:
-        """Gives what of the blocks of a run lies between two keys."""
+        """Yields what of the blocks of a run lies between two keys."""
         run = self.run(part)
         if isinstance(run, Damage):
             # The snapshot tells.
@@ -293,7 +293,7 @@ class _Slice:
 
 
 def _rows(part: _Slice, name: str) -> list[Row]:
-    """Gives entries one by one: all work that is done for each row of a run is done here."""
+    """Returns entries one by one: all work that is done for each row of a run is done here."""
     row, place = part.block.row, (name, part.position)
     return [row(at) + place for at in range(part.first, part.stop)]
 
@@ -359,7 +359,7 @@ class _Logs:
                 marks[key] = max(marks.get(key, 0), self._marks[key])
 
     def weights(self) -> Iterator[tuple[KeyTuple, int]]:
-        """Gives the keys, and about what each takes."""
+        """Yields the keys, and about what each takes."""
         for key in self._keys:
             item = self._items.get(key)
             yield key, 0 if item is None else len(item[VALUE])

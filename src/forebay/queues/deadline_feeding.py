@@ -66,7 +66,7 @@ class _Source:
         self._first = self._stop = 0
 
     def feed(self, merger: kernel.Merger) -> None:
-        """Gives the merge what it needs of this run."""
+        """Returns the merge what it needs of this run."""
         row = self._first + merger.block
         if row < self._stop:
             self._feed_block(merger, row)
@@ -86,7 +86,7 @@ class _Source:
         merger.feed(self._data, run.table(row, stop))
 
     def _feed_block(self, merger: kernel.Merger, row: int) -> None:
-        """Gives the merge a block that it cannot read by itself."""
+        """Returns the merge a block that it cannot read by itself."""
         run = self._file.run
         start = run.places.positions[row] - run.places.positions[self._first]
         block = run.decode(row, self._data[start : start + run.block_size(row)])

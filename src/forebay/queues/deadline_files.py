@@ -72,7 +72,7 @@ def merged_items(directory: Directory, names: list[str], found: list[Damage]) ->
 
 
 def _parse(name: str) -> tuple[int, FileKind] | None:
-    """Gives number and kind of a file; of a run by any name, 0 and its kind."""
+    """Returns number and kind of a file; of a run by any name, 0 and its kind."""
     ends = (kind for kind in _KNOWN_BY_END if name.endswith(kind))
     return parse_file_name(name) or next(((0, kind) for kind in ends), None)
 

@@ -34,7 +34,7 @@ def as_item(item: Item, dequeue_count: int) -> DeadlineItem:
 
 
 def retry_seconds(item: DeadlineItem) -> float:
-    """Gives what a failed `take` waits before the item is due again: 1 s, doubled each time."""
+    """Returns what a failed `take` waits before the item is due again: 1 s, doubled each time."""
     return min(2.0 ** min(item.dequeue_count - 1, 20), _RETRY_SECONDS_MAX)
 
 
@@ -113,7 +113,7 @@ def wanted_all(
     delay: Duration | None,
     deadline: datetime | int | Sequence[datetime | int] | None,
 ) -> list[int]:
-    """Gives the deadlines of so many items, which a caller asks for at once."""
+    """Returns the deadlines of so many items, which a caller asks for at once."""
     if deadline is None or not isinstance(deadline, Sequence):
         return [wanted_ms(now_ms, delay, deadline)] * count
     if len(deadline) != count:

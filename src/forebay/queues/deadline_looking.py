@@ -25,21 +25,21 @@ class Looking:
     _clock: SteadyClock
 
     def peek(self) -> DeadlineItem | None:
-        """Gives the pending item that is due first, now or later; it stays."""
+        """Returns the pending item that is due first, now or later; it stays."""
         with self._journal.lock:
             self._journal.check()
             self._desk.leases.expire(self._clock.now_ms())
             return self._desk.load() if self._desk.head() else None
 
     def get(self, id: int) -> DeadlineItem | None:
-        """Gives an item by its id, pending, given out or buried; None if there is none."""
+        """Returns an item by its id, pending, given out or buried; None if there is none."""
         with self._journal.lock:
             self._journal.check()
             found = self._state.find_id(id)
             return None if found is None else as_item(*found)
 
     def browse(self, count: int = 100) -> list[DeadlineItem]:
-        """Gives the first items by deadline, given out ones too, buried ones last; they stay."""
+        """Returns the first items by deadline, given out ones too, buried ones last; they stay."""
         if count < 0:
             raise InvalidOption(f"count = {count}: must be at least 0")
         with self._journal.lock:
@@ -73,7 +73,7 @@ class Looking:
         return self._desk.buried
 
     def due_in(self) -> float:
-        """Gives in how many seconds an item may be due, by its deadline or the end of a lease."""
+        """Returns in how many seconds an item may be due, by its deadline or the end of a lease."""
         with self._journal.lock:
             self._journal.check()
             now = self._clock.now_ms()

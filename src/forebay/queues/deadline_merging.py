@@ -17,7 +17,7 @@ _SMALL_BYTES = 64 * 1024
 
 
 def choose_merge(sets: list[RunSet], *, everything: bool = False) -> tuple[int, int]:
-    """Gives the first of the sets to merge, the oldest being 0, and how many; 0: none."""
+    """Returns the first of the sets to merge, the oldest being 0, and how many; 0: none."""
     if everything:
         only = len(sets) == 1 and set(sets[0].files) == {FileKind.PENDING_RUN}
         return (0, 0) if not sets or only else (0, len(sets))
@@ -39,7 +39,7 @@ def are_half_dead(sets: list[RunSet]) -> bool:
 
 
 def _first_alike(sets: list[RunSet]) -> int:
-    """Gives the oldest set from which on none is much larger than all newer ones."""
+    """Returns the oldest set from which on none is much larger than all newer ones."""
     largest = _SMALL_BYTES
     first = len(sets)
     while first > 0:

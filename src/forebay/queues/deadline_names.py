@@ -23,7 +23,7 @@ def is_deadline_queue(names: list[str]) -> bool:
 
 
 def list_files(names: list[str]) -> list[tuple[int, FileKind]]:
-    """Gives number and kind of the logs and runs of a queue, sorted."""
+    """Returns number and kind of the logs and runs of a queue, sorted."""
     return sorted(found for found in map(_parse, names) if found is not None)
 
 
@@ -33,7 +33,7 @@ def file_names(names: list[str]) -> list[str]:
 
 
 def wal_name(number: int) -> str:
-    """Gives the name of a log."""
+    """Returns the name of a log."""
     return file_name(number, FileKind.WAL)
 
 

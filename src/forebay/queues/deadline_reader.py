@@ -43,7 +43,7 @@ class DeadlineReader(DirectoryReader):
         return self._state.desk.total + self._state.desk.buried
 
     def records(self) -> Iterator[DeadlineItem]:
-        """Gives items by deadline, buried ones last."""
+        """Yields items by deadline, buried ones last."""
         assert self._state is not None
         bad: BadBlocks = []
         if self._state.lacks_tombstones():
@@ -55,12 +55,12 @@ class DeadlineReader(DirectoryReader):
         self._tell_bad(bad)
 
     def values(self) -> Iterator[bytes]:
-        """Gives the values of items."""
+        """Yields the values of items."""
         for item in self.records():
             yield item.value
 
     def due_counts(self, times_ms: Sequence[int]) -> list[int]:
-        """Gives for each time how many items that are not buried have a deadline up to it.
+        """Returns for each time how many items that are not buried have a deadline up to it.
 
         Runs are counted by their indexes. Items in bad blocks still count.
         """

@@ -207,7 +207,7 @@ class Recovery:
             quarantine.keep_file(self._directory, name)
 
     def _name_new_log(self) -> None:
-        """Gives the log of a recovery its name, if that was all that was left to do."""
+        """Returns the log of a recovery its name, if that was all that was left to do."""
         for log in self._picture.logs:
             if log.name.endswith(atomic.TEMPORARY):
                 name = log.name.removesuffix(atomic.TEMPORARY)

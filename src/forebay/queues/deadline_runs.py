@@ -100,7 +100,7 @@ class RunSet:
         return 0 if file is None else int(getattr(file.run.footer, name))
 
     def counts(self) -> tuple[int, int]:
-        """Gives what it adds to the pending and to the buried items."""
+        """Returns what it adds to the pending and to the buried items."""
         pending = buried = 0
         items = self.files.get(FileKind.PENDING_RUN)
         if items is not None:
@@ -113,7 +113,7 @@ class RunSet:
         return pending, buried
 
     def due_count(self, now_ms: int) -> int:
-        """Gives how many of its items are due, less those that its tombstones take away."""
+        """Returns how many of its items are due, less those that its tombstones take away."""
         end = Key(now_ms + 1, 0)
         items = self.files.get(FileKind.PENDING_RUN)
         gone = self.files.get(FileKind.TOMBSTONE_RUN)
@@ -247,7 +247,7 @@ class _Loader:
         return None
 
     def _read(self, run: Run) -> bytes:
-        """Gives the bytes of the next block."""
+        """Returns the bytes of the next block."""
         if self._row == self._stop:
             stop = run.rows_within(self._row, _AHEAD_BYTES)
             data = run.read(self._row, stop)
@@ -306,11 +306,11 @@ class View:
         self._take(cursors)
 
     def positions(self) -> list[KeyTuple]:
-        """Gives the keys that the cursors stand at."""
+        """Returns the keys that the cursors stand at."""
         return [(cursor.deadline, cursor.id) for cursor in self.runs.cursors]
 
     def low_water(self, each: RunSet) -> KeyTuple:
-        """Gives the key below which the cursor of a set's items has passed all."""
+        """Returns the key below which the cursor of a set's items has passed all."""
         cursor = self._items.get(each.number)
         return LAST_KEY if cursor is None else (cursor.deadline, cursor.id)
 

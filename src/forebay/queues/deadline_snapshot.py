@@ -79,7 +79,7 @@ class Snapshot:
         return hashlib.sha256(self.encode().encode()).hexdigest()[:16]
 
     def encode(self) -> str:
-        """Gives its text."""
+        """Returns its text."""
         return json.dumps(asdict(self), separators=(",", ":"))
 
     @classmethod

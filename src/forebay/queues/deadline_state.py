@@ -78,13 +78,13 @@ class State:
         return self.desk.total - self.working
 
     def due(self, now_ms: int) -> int:
-        """Gives how many of the pending items are due."""
+        """Returns how many of the pending items are due."""
         self.desk.leases.expire(now_ms)
         due = self.count_until(now_ms) - self.desk.leases.due(now_ms)
         return min(due, self.pending)
 
     def count_until(self, time_ms: int) -> int:
-        """Gives how many items, given out ones too, have a deadline up to a time.
+        """Returns how many items, given out ones too, have a deadline up to a time.
 
         Items in bad blocks are still in the sum over the runs.
         """
@@ -183,7 +183,7 @@ class State:
         self.desk.view = self.view.runs
 
     def low_waters(self) -> dict[int, KeyTuple]:
-        """Gives for each set the key below which nothing is left of it."""
+        """Returns for each set the key below which nothing is left of it."""
         back = self.desk.leases.lowest()
         return {each.number: min(self.view.low_water(each), back) for each in self.view.sets}
 

@@ -373,7 +373,7 @@ class _Marks:
     floor_ms: int
 
     def apply(self, manifest: Manifest) -> Manifest:
-        """Gives a manifest that says so. The tombstones below the marks must be durable."""
+        """Returns a manifest that says so. The tombstones below the marks must be durable."""
         sets = tuple(map(self._apply_to_row, manifest.sets))
         return replace(manifest, sets=sets, floor_ms=max(manifest.floor_ms, self.floor_ms))
 

@@ -91,7 +91,7 @@ class Verbs:
     def requeue(
         self, item: DeadlineItem, wanted: Callable[[int], int], value: bytes | None
     ) -> None:
-        """Gives an item back under a new deadline; with too many attempts it is buried."""
+        """Returns an item back under a new deadline; with too many attempts it is buried."""
         stored = item.value if value is None else value
         most = self._options.max_attempts
         if most is not None and item.dequeue_count >= most:
@@ -122,7 +122,7 @@ class Verbs:
         self._settle(end)
 
     def reclaim(self, id: int, dequeue_count: int, lease_seconds: float | None) -> DeadlineItem:
-        """Gives an item to who took it before, as long as nobody else did since."""
+        """Returns an item to who took it before, as long as nobody else did since."""
         seconds = self._options.lease_seconds if lease_seconds is None else lease_seconds
         with self._journal.lock:
             self._journal.check()
@@ -300,7 +300,7 @@ class Verbs:
             raise NoRoom
 
     def used_bytes(self) -> int:
-        """Gives what runs and logs take. Lock held."""
+        """Returns what runs and logs take. Lock held."""
         frozen = sum(segment.bytes for segment in self._state.frozen)
         sets = sum(each.size for each in self._state.view.sets)
         return sets + frozen + self._journal.position + self._journal.kept_bytes

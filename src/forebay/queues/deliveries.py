@@ -98,7 +98,7 @@ class Deliveries:
         return any(item is delivery for item in self._out[index : index + 2])
 
     def take_returned(self) -> Delivery | None:
-        """Gives the first part that was given back; it counts as handed out again."""
+        """Returns the first part that was given back; it counts as handed out again."""
         while self._returned:
             delivery = heapq.heappop(self._returned)
             if delivery.returned:

@@ -59,7 +59,7 @@ class DirectoryReader(Closing):
         self._directory.close()
 
     def _read_tail(self, name: str) -> Tail | None:
-        """Gives what the owner last published; None if it never did, or it cannot be read."""
+        """Returns what the owner last published; None if it never did, or it cannot be read."""
         if self._tail_file is None:
             try:
                 self._tail_file = TailFile.open(self._directory, write=False, name=name)
@@ -68,7 +68,7 @@ class DirectoryReader(Closing):
         return self._tail_file.read() if self._tail_file is not None else None
 
     def _sound(self, items: Generator[_Batch | Damage, None, None]) -> Iterator[_Batch]:
-        """Gives what can be read; damage raises, or is counted and passed over."""
+        """Yields what can be read; damage raises, or is counted and passed over."""
         # Whoever keeps the error keeps this frame: the file that is read must not stay open.
         with contextlib.closing(items):
             for item in items:

@@ -152,7 +152,7 @@ class EventQueue(Handle):
         self._maintenance.run_due()
 
     def info(self) -> dict[str, Any]:
-        """Gives facts on the queue, for people and for scripts."""
+        """Returns facts on the queue, for people and for scripts."""
         with self._writer.lock:
             self._writer.check()
             kept_files, kept_bytes = count_kept(self._directory)
@@ -338,7 +338,7 @@ class EventQueue(Handle):
             yield payloads[first:], self._bound(total)
 
     def _bound(self, size: int) -> int:
-        """Gives what events take in the files at most, headers of new segments included."""
+        """Returns what events take in the files at most, headers of new segments included."""
         segments = 2 + 2 * size // self.options.segment_bytes
         return size + segments * (HEADER_BYTES_MAX + _STREAM_BYTES)
 

@@ -34,7 +34,7 @@ class EventBatch:
         self._end(acknowledged=True)
 
     def nack(self) -> None:
-        """Gives the events back: the next reads hand them out again, before newer ones.
+        """Returns the events back: the next reads hand them out again, before newer ones.
 
         Raises `LeaseLost` if they are acknowledged, by an `ack` that a signal handler interrupted.
         """

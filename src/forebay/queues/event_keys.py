@@ -12,7 +12,7 @@ _KEY_FILE_BYTES_MAX = 4096
 
 
 def read_key(path: str | os.PathLike[str] | None) -> Key | None:
-    """Gives the key that a file holds; refuses a file that others than its owner can get at."""
+    """Returns the key that a file holds; refuses a file that others than its owner can get at."""
     if path is None:
         return None
     name = os.fspath(path)

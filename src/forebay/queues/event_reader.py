@@ -57,7 +57,7 @@ class Payloads:
     end_position: int
 
     def part(self, start: int, stop: int) -> Payloads:
-        """Gives those with an index from `start` up to `stop`."""
+        """Returns those with an index from `start` up to `stop`."""
         first, last = max(start - self.index, 0), min(stop - self.index, len(self.payloads))
         if first == 0 and last == len(self.payloads):
             return self
@@ -138,7 +138,7 @@ class EventReader(DirectoryReader):
         return sorted({*self.segments.bases, *self.missing})
 
     def read_mark(self) -> Mark | None:
-        """Gives what the mark says now; None if there is none, as in what Beats writes."""
+        """Returns what the mark says now; None if there is none, as in what Beats writes."""
         try:
             if self._mark_file is None:
                 self._mark_file = MarkFile.open(self._directory, write=False)
@@ -155,7 +155,7 @@ class EventReader(DirectoryReader):
             return None
 
     def place(self) -> Place:
-        """Gives the first frame that is not acknowledged."""
+        """Returns the first frame that is not acknowledged."""
         place, damage = find_place(self._directory, self.segments, self.state, self._access)
         if damage is not None and damage not in self.side_damage:
             self.side_damage.append(damage)
@@ -168,7 +168,7 @@ class EventReader(DirectoryReader):
         super().close()
 
     def scan(self, *, unread: bool = False) -> Iterator[Payloads | Damage]:
-        """Gives the events as bytes and, in its place, each damage; `unread`: from the place on.
+        """Yields the events as bytes and, in its place, each damage; `unread`: from the place on.
 
         Raises `Overtaken` if segments went that were to come next.
         """
@@ -203,7 +203,7 @@ class EventReader(DirectoryReader):
     def scan_segment(
         self, segment_id: int, start: Place | None = None
     ) -> Iterator[Payloads | Damage]:
-        """Gives the events of one segment, from a place on if that lies in it."""
+        """Yields the events of one segment, from a place on if that lies in it."""
         if segment_id in self.missing:
             yield self._missing_damage(segment_id, start or Place(0))
             return
@@ -292,7 +292,7 @@ class EventReader(DirectoryReader):
         return is_unfinished(segment_id, self.tail, self._access.held)
 
     def size_of(self, name: str) -> int:
-        """Gives how many bytes the file of a segment has; 0 if it is gone, or no file."""
+        """Returns how many bytes the file of a segment has; 0 if it is gone, or no file."""
         try:
             file = self._directory.open(name)
         except (OSError, NotAQueue):
@@ -302,7 +302,7 @@ class EventReader(DirectoryReader):
         return size
 
     def events(self, *, unread: bool = False) -> Iterator[Event]:
-        """Gives events one by one; damage raises, or is counted and passed over."""
+        """Yields events one by one; damage raises, or is counted and passed over."""
         for item in self.scan(unread=unread):
             if isinstance(item, Damage):
                 self._meet(item)
@@ -376,7 +376,7 @@ class EventReader(DirectoryReader):
 
 
 def undecodable(item: Payloads, number: int, error: UndecodableEvent) -> Damage:
-    """Gives the damage of a frame that verifies and holds no event."""
+    """Returns the damage of a frame that verifies and holds no event."""
     size = len(item.payloads[number]) + FRAME_BYTES
     index = item.index + number
     return Damage(item.path, item.positions[number], size, str(error), False, index, 1)

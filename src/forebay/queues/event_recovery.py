@@ -536,7 +536,7 @@ def durable_events(mark: Mark | None, *, ours: bool) -> int:
 
 
 def next_segment_id(mark: Mark) -> int:
-    """Gives the number of the next segment. Numbers never go back, whatever became of the files.
+    """Returns the number of the next segment. Numbers never go back, whatever became of the files.
 
     Where nothing was ever written the mark stands at 0 of segment 0.
     """

@@ -125,7 +125,7 @@ class Room:
             self._writer.check()
 
     def _named(self, place: Place) -> Place | None:
-        """Gives the place to save: in a segment that is there, past the ends of finished ones."""
+        """Returns the place to save: in a segment that is there, past the ends of finished ones."""
         segments, last = self._writer.segments, self._writer.readable.segment
         missing = self._writer.missing
         while place.segment not in segments.names or self._is_end(place):
@@ -186,7 +186,7 @@ class Room:
         self.messages.append(f"{path} is full: the {lost} oldest events were dropped")
 
     def _count(self, segment_id: int) -> int:
-        """Gives how many events of a segment were not acknowledged, as far as it can be read."""
+        """Returns how many events of a segment were not acknowledged, as far as it can be read."""
         name = self._writer.segments.names[segment_id]
         done = self._deliveries.place
         held = self._access.held.get(segment_id)

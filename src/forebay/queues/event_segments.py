@@ -63,7 +63,7 @@ class BoundedFile:
         return self._fill(data, position) if self._file.holes else data
 
     def size(self) -> int:
-        """Gives the size, at most the bound."""
+        """Returns the size, at most the bound."""
         size = self._file.size()
         return size if self.bound is None else min(size, self.bound)
 
@@ -152,11 +152,11 @@ class EventSegment:
             damaged = True
 
     def in_file(self, damage: Damage) -> Damage:
-        """Gives damage with the position that it has in the file, for messages."""
+        """Returns damage with the position that it has in the file, for messages."""
         return replace(damage, position=self.content.file_position(damage.position))
 
     def stored_sizes(self, batch: Batch) -> list[int] | None:
-        """Gives what each frame of a batch takes; None where its event tells that.
+        """Returns what each frame of a batch takes; None where its event tells that.
 
         Where events are compressed one by one, only the sizes in the frames tell it.
         """

@@ -295,7 +295,7 @@ class EventWriter:
             self.marks.note_live((active.id, active.position, active.raw_size, active.count))
 
     def _segment_for(self, payload: bytes) -> ActiveSegment:
-        """Gives a segment with room for an event."""
+        """Returns a segment with room for an event."""
         active = self._active
         if active is not None and active.fits(payload, self._options.segment_bytes):
             return active

@@ -242,7 +242,7 @@ class _Copy:
             inbox.remove(self._work, name)
 
     def moves(self) -> list[inbox.Move]:
-        """Gives which of them becomes which file of the tape."""
+        """Returns which of them becomes which file of the tape."""
         numbered = enumerate(self.names, self.first)
         return [inbox.Move(name, file_name(number), "") for number, name in numbered]
 

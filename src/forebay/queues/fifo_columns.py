@@ -56,12 +56,12 @@ class ColumnBatch:
         return self.stop - self.first
 
     def between(self, start: int, end: int) -> ColumnBatch:
-        """Gives the rows with numbers from `start` up to `end`."""
+        """Returns the rows with numbers from `start` up to `end`."""
         first = max(self.first, start - self.start.number)
         return replace(self, first=first, stop=max(first, min(self.stop, end - self.start.number)))
 
     def within(self, start_ms: int | None, end_ms: int | None) -> ColumnBatch:
-        """Gives the rows that were pushed between two times; times never fall."""
+        """Returns the rows that were pushed between two times; times never fall."""
         micros = memoryview(self.columns.micros).cast("q")
         first, stop = self.first, self.stop
         if start_ms is not None:
@@ -71,7 +71,7 @@ class ColumnBatch:
         return replace(self, first=first, stop=stop)
 
     def column(self, name: str) -> Any:
-        """Gives one column; it is valid until the next batch is taken."""
+        """Returns one column; it is valid until the next batch is taken."""
         columns = self.columns
         if name == "value":
             return self._array(pyarrow.binary(), columns.ends, columns.payload)
@@ -119,11 +119,11 @@ class ColumnScanner:
         self._size = 0
 
     def scan(self, place: Place, end: Place) -> Iterator[ColumnBatch | Damage]:
-        """Gives the entries between two places and, in its place, each damage."""
+        """Returns the entries between two places and, in its place, each damage."""
         return self._scanner.scan_by(self._take, place, end, _WINDOW_BYTES)
 
     def scan_staged(self, batch: EntryBatch) -> Iterator[ColumnBatch]:
-        """Gives the columns of entries that are not on the tape yet."""
+        """Yields the columns of entries that are not on the tape yet."""
         entries = (encode_entry(entry, self._version) for entry in batch.entries())
         data = memoryview(b"".join(entries))
         place = Place(0, batch.start.number, 0)

@@ -24,7 +24,7 @@ def is_fifo(names: list[str]) -> bool:
 
 
 def list_files(directory: Directory) -> list[int]:
-    """Gives the numbers of the tape's files, in order."""
+    """Returns the numbers of the tape's files, in order."""
     numbers = (parse_file_name(name) for name in directory.names())
     return sorted(number for number in numbers if number is not None)
 

@@ -202,7 +202,7 @@ class Log(Handle):
             self._positions.forget(name)
 
     def resolve(self, start: Start) -> int:
-        """Gives the offset of "earliest", "latest", an offset or a time."""
+        """Returns the offset of "earliest", "latest", an offset or a time."""
         end, durable = self.readable()
         if start == "earliest":
             return self.begin
@@ -221,7 +221,7 @@ class Log(Handle):
         )
 
     def readable(self) -> tuple[int, int]:
-        """Gives the offsets up to which records may be read now, and are durable."""
+        """Returns the offsets up to which records may be read now, and are durable."""
         with self._writer.lock:
             self._writer.check()
             if self.options.sync == "always":
@@ -234,7 +234,7 @@ class Log(Handle):
             return self._writer.written, self._writer.commit.durable
 
     def segments(self) -> SegmentList:
-        """Gives a snapshot of the segments that are there."""
+        """Returns a snapshot of the segments that are there."""
         with self._writer.lock:
             return self._segments.copy()
 
@@ -322,7 +322,7 @@ class Log(Handle):
         self._maintenance.run_due()
 
     def info(self) -> dict[str, Any]:
-        """Gives facts on the queue, for people and for scripts."""
+        """Returns facts on the queue, for people and for scripts."""
         with self._writer.lock:
             self._writer.check()
             with contextlib.suppress(OSError):

@@ -36,10 +36,10 @@ SEGMENTS_MAX = 1 << (63 - _INDEX_BITS)
 
 
 def offset_of(segment: int, frame_index: int) -> int:
-    """Gives the one number of an event. Numbers rise, with gaps between segments."""
+    """Returns the one number of an event. Numbers rise, with gaps between segments."""
     return (segment << _INDEX_BITS) + frame_index
 
 
 def split_offset(offset: int) -> tuple[int, int]:
-    """Gives the segment and the place in it of a number."""
+    """Returns the segment and the place in it of a number."""
     return offset >> _INDEX_BITS, offset & ((1 << _INDEX_BITS) - 1)

@@ -133,7 +133,7 @@ class LogReader(DirectoryReader):
     def scan(
         self, start: Start = "earliest", end: int | None = None, frames: Taking = Frames
     ) -> Generator[RecordBatch | Damage, None, None]:
-        """Gives batches of records and, in its place, each damage."""
+        """Yields batches of records and, in its place, each damage."""
         first = self.resolve(start)
         stop = self.end if end is None else min(end, self.end)
         scanner = Scanner(self._directory, self.segments, frames, self._begin_now)
@@ -166,16 +166,16 @@ class LogReader(DirectoryReader):
     def batches(
         self, start: Start = "earliest", end: int | None = None, frames: Taking = Frames
     ) -> Iterator[RecordBatch]:
-        """Gives batches of records; damage raises, or is counted and passed over."""
+        """Returns batches of records; damage raises, or is counted and passed over."""
         return self._sound(self.scan(start, end, frames))
 
     def records(self, start: Start = "earliest", end: int | None = None) -> Iterator[Record]:
-        """Gives records one by one."""
+        """Yields records one by one."""
         for batch in self.batches(start, end):
             yield from batch.records()
 
     def values(self, start: Start = "earliest", end: int | None = None) -> Iterator[bytes]:
-        """Gives only the payloads, which is faster."""
+        """Yields only the payloads, which is faster."""
         for batch in self.batches(start, end):
             yield from batch.values
 
@@ -193,7 +193,7 @@ class LogReader(DirectoryReader):
         return stream.__arrow_c_stream__(requested_schema)
 
     def resolve(self, start: Start) -> int:
-        """Gives the offset of "earliest", "latest", an offset or a time."""
+        """Returns the offset of "earliest", "latest", an offset or a time."""
         if start == "earliest":
             return self.begin
         if start == "latest":
@@ -214,7 +214,7 @@ class LogReader(DirectoryReader):
         return places
 
     def cursors(self) -> dict[str, int]:
-        """Gives the saved places of readers in other processes."""
+        """Returns the saved places of readers in other processes."""
         return dict(read_cursors(self._directory))
 
     def __repr__(self) -> str:

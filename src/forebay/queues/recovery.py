@@ -455,7 +455,7 @@ def _found_tail(
 
 
 def _good_batches(segment: OpenSegment, position: int, index: int, limit: int) -> Iterator[Batch]:
-    """Gives the frames from a place on, up to the first that is not good."""
+    """Yields the frames from a place on, up to the first that is not good."""
     for item in scan_segment(
         segment.file, segment.path, segment.frames, position=position, index=index, limit=limit
     ):
@@ -749,7 +749,7 @@ class _Recovery:
 
 
 def staged_batches(staged: Staged, path: str) -> Iterator[Batch]:
-    """Gives the staged records, round those that do not verify.
+    """Yields the staged records, round those that do not verify.
 
     A good one after a bad one is newer: what is left of older chunks claims lower indexes.
     """

@@ -86,7 +86,7 @@ class Root(Handle):
             self._write({**self._definitions, name: options})
 
     def queue(self, name: str) -> DeadlineQueue:
-        """Gives a queue that is defined, with its options; the root closes it."""
+        """Returns a queue that is defined, with its options; the root closes it."""
         with self._lock:
             self._check()
             if name not in self._definitions:
@@ -102,7 +102,7 @@ class Root(Handle):
             return self._open[name]
 
     def options_of(self, name: str) -> dict[str, Any]:
-        """Gives the options that a queue was defined with."""
+        """Returns the options that a queue was defined with."""
         return dict(self._definitions[name])
 
     def forget(self, name: str) -> None:

@@ -57,11 +57,11 @@ class RecordBatch:
     frame_bytes: int
 
     def records(self) -> list[Record]:
-        """Gives them as objects."""
+        """Returns them as objects."""
         return make_records(self.values, self.times, self.offset, self.epoch_ms)
 
     def since(self, offset: int) -> RecordBatch:
-        """Gives the part from an offset on."""
+        """Returns the part from an offset on."""
         skip = offset - self.offset
         if skip <= 0:
             return self
@@ -75,7 +75,7 @@ class RecordBatch:
         )
 
     def until(self, offset: int) -> RecordBatch:
-        """Gives the part below an offset."""
+        """Returns the part below an offset."""
         keep = offset - self.offset
         if keep >= len(self.values):
             return self
@@ -146,7 +146,7 @@ class Scanner:
         self._segments = segments
 
     def scan(self, start: int, end: int, durable: int) -> Iterator[RecordBatch | Damage]:
-        """Gives batches and damage from offset `start` to `end`.
+        """Yields batches and damage from offset `start` to `end`.
 
         Records below `durable` must be there; what does not verify above it is a torn end.
         """
@@ -164,7 +164,7 @@ class Scanner:
             base = following
 
     def offset_at(self, time_ms: int, end: int, durable: int) -> int:
-        """Gives the offset of the first record that is not older than a time."""
+        """Returns the offset of the first record that is not older than a time."""
         bases = self._segments.bases
         number = bisect.bisect_left(bases, time_ms, key=self._first_time_ms) - 1
         if number < 0:
@@ -178,7 +178,7 @@ class Scanner:
         return end
 
     def cut(self, base: int, position: int, end: int) -> int:
-        """Gives the offset of the first sure record at or behind a position; `end` if none is.
+        """Returns the offset of the first sure record at or behind a position; `end` if none is.
 
         What it gives depends on the segment alone, so two readers may part a segment there.
         """
@@ -268,7 +268,7 @@ class Scanner:
             ).since(start)
 
     def _begin(self, segment: OpenSegment, start: int, stop: int) -> tuple[int, int]:
-        """Gives position and index of a frame at or before `start`, as near as it is known."""
+        """Returns position and index of a frame at or before `start`, as near as it is known."""
         base, position, index = self._place
         if base != segment.base or base + index > start:
             position, index = segment.frames.layout.header_bytes, 0

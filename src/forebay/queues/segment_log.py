@@ -148,7 +148,7 @@ class SegmentLog:
             self.check()
 
     def _segment_for(self, size: int, now_ms: int) -> tuple[SegmentWriter, Frames]:
-        """Gives a segment with room for a record of `size` bytes at a time."""
+        """Returns a segment with room for a record of `size` bytes at a time."""
         if self._writer is not None and self._frames is not None:
             used = self._writer.end + self._layout.frame_bytes + size
             elapsed = now_ms - self._frames.header.epoch_ms

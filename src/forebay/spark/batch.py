@@ -41,11 +41,11 @@ class RecordsReader(DataSourceReader):
         self._limits = Limits()
 
     def partitions(self) -> list[InputPartition]:
-        """Gives the tasks."""
+        """Returns the tasks."""
         return pack(self._ranges(), self._options.partition_bytes)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Gives the record batches of one task."""
+        """Yields the record batches of one task."""
         yield from kinds.read(self._wanted, partition.value or ())
 
     def _ranges(self) -> Iterator[Range]:
@@ -125,7 +125,7 @@ class Limits:
         return self._queues is None or queue in self._queues
 
     def narrow(self, start: int, end: int) -> tuple[int, int]:
-        """Gives the part of a range that can be wanted."""
+        """Returns the part of a range that can be wanted."""
         return max(start, self.start), end if self.end is None else min(end, self.end)
 
     def _only(self, queues: set[str]) -> None:

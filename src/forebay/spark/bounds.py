@@ -31,7 +31,7 @@ class Extent:
 
 
 def first_offset(queue: Extent, options: SourceOptions, otherwise: str) -> int:
-    """Gives the offset at which a read begins; `otherwise` says where if the options do not."""
+    """Returns the offset at which a read begins; `otherwise` says where if the options do not."""
     bound = _of_path(options.start if options.start is not None else otherwise, queue.path)
     if bound is None:
         bound = otherwise
@@ -52,7 +52,7 @@ def first_offset(queue: Extent, options: SourceOptions, otherwise: str) -> int:
 
 
 def end_offset(queue: Extent, options: SourceOptions) -> int:
-    """Gives the offset at which a batch read ends."""
+    """Returns the offset at which a batch read ends."""
     bound = _of_path(options.end, queue.path)
     if bound is None or isinstance(bound, str):
         return queue.end

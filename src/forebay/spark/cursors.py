@@ -25,7 +25,7 @@ class Cursors:
         self._without: set[str] = set()
 
     def saved(self, path: str) -> int | None:
-        """Gives the place that an earlier stream of this name left in a queue."""
+        """Returns the place that an earlier stream of this name left in a queue."""
         if self._name is None or not self._may_hold(path):
             return None
         directory = DiskFilesystem().open_directory(path)
@@ -64,6 +64,6 @@ class Cursors:
             cursor.close()
 
     def close(self) -> None:
-        """Gives all of them back."""
+        """Returns all of them back."""
         for path in list(self._held):
             self.let_go(path)

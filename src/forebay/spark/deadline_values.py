@@ -23,7 +23,7 @@ DEADLINE = "deadline"
 
 
 def check_deadline(schema: StructType, column: str | None) -> str | None:
-    """Gives the column of the deadlines, if there is one; raises `InvalidOption` if it is wrong.
+    """Returns the column of the deadlines, if there is one; raises `InvalidOption` if it is wrong.
 
     Without a name it is `deadline`, as the source calls it.
     """
@@ -43,7 +43,7 @@ def check_deadline(schema: StructType, column: str | None) -> str | None:
 
 
 def with_deadlines(values: Array, deadlines: Array | None) -> Array:
-    """Gives values with their deadlines before them; null stays null."""
+    """Returns values with their deadlines before them; null stays null."""
     ms = _milliseconds(len(values), deadlines)
     prefix = pyarrow.Array.from_buffers(
         pyarrow.binary(PREFIX.size), len(ms), [None, ms.buffers()[1]], offset=ms.offset

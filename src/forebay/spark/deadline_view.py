@@ -62,7 +62,7 @@ class DeadlineView:
         return self.files.snapshot
 
     def ranges(self) -> Iterator[Range]:
-        """Gives the ranges of what is wanted: entries as they lie there, or live items.
+        """Returns the ranges of what is wanted: entries as they lie there, or live items.
 
         The table of damage is that of the live items: only their view knows what is missing.
         """
@@ -129,7 +129,7 @@ class DeadlineView:
             leads = False
 
     def _zones(self) -> Iterator[tuple[int, int]]:
-        """Gives the keys between which the items are that are wanted; buried ones come last."""
+        """Yields the keys between which the items are that are wanted; buried ones come last."""
         start, end = self._options.start_deadline_ms, self._options.end_deadline_ms
         if start is None and end is None:
             yield 0, number_of(LAST_KEY)
@@ -156,17 +156,17 @@ class DeadlineView:
 
 
 def number_of(key: KeyTuple) -> int:
-    """Gives a key as one number, which rises as keys do."""
+    """Returns a key as one number, which rises as keys do."""
     return key[0] << _ID_BITS | key[1]
 
 
 def key_of(number: int) -> KeyTuple:
-    """Gives the key that a number stands for."""
+    """Returns the key that a number stands for."""
     return number >> _ID_BITS, number & ((1 << _ID_BITS) - 1)
 
 
 def _blocks_of(files: SnapshotFiles, part: RunPart) -> list[tuple[int, int]]:
-    """Gives the first key of each block of a run, and about what it takes."""
+    """Returns the first key of each block of a run, and about what it takes."""
     run = files.run(part)
     if isinstance(run, Damage):
         return []

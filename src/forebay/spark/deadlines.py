@@ -41,7 +41,7 @@ def queue_id(reader: DeadlineView) -> str:
 
 
 def bounds(reader: DeadlineView, options: SourceOptions) -> tuple[int, int]:
-    """Gives no bounds; raises if some were asked for that a deadline queue does not have."""
+    """Returns no bounds; raises if some were asked for that a deadline queue does not have."""
     given = {
         "startingOffsets": options.start not in (None, "earliest"),
         "endingOffsets": options.end not in (None, "latest"),
@@ -58,12 +58,12 @@ def bounds(reader: DeadlineView, options: SourceOptions) -> tuple[int, int]:
 
 
 def plan(reader: DeadlineView, start: int, end: int, wanted: Wanted) -> Iterator[Range]:
-    """Gives the ranges of a snapshot."""
+    """Returns the ranges of a snapshot."""
     return reader.ranges()
 
 
 def read(wanted: Wanted, parts: Iterable[Range]) -> Iterator[Any]:
-    """Gives the items, or entries, of ranges as Arrow record batches."""
+    """Yields the items, or entries, of ranges as Arrow record batches."""
     for queue, some in itertools.groupby(parts, key=lambda part: part.queue):
         with _Contents(queue, fail_on_data_loss=wanted.fail_on_data_loss) as contents:
             for part in some:
@@ -71,7 +71,7 @@ def read(wanted: Wanted, parts: Iterable[Range]) -> Iterator[Any]:
 
 
 def read_damage(wanted: Wanted, part: Range) -> Iterator[Damage]:
-    """Gives what does not verify in a range."""
+    """Yields what does not verify in a range."""
     with _Contents(part.queue, fail_on_data_loss=True) as contents:
         yield from contents.mended(part)
         for item in contents.scan(part):
@@ -80,12 +80,12 @@ def read_damage(wanted: Wanted, part: Range) -> Iterator[Damage]:
 
 
 def consumer_rows(reader: DeadlineView) -> Iterator[dict[str, Any]]:
-    """Gives nothing: a deadline queue keeps no places of readers."""
+    """Returns nothing: a deadline queue keeps no places of readers."""
     return iter(())
 
 
 def segment_rows(reader: DeadlineView) -> Iterator[dict[str, Any]]:
-    """Gives a row for each run, from its footer, and for each log.
+    """Yields a row for each run, from its footer, and for each log.
 
     Counts are of entries, tombstones too. Of what is damaged, and of logs, they are null.
     """
@@ -131,7 +131,7 @@ class _Contents:
         self._files: SnapshotFiles | None = None
 
     def scan(self, part: Range) -> Iterator[list[Row] | Damage]:
-        """Gives what is in a range, and its damage."""
+        """Yields what is in a range, and its damage."""
         assert isinstance(part, SnapshotRange)
         files = self._open(part.snapshot)
         if not part.segment:

@@ -69,15 +69,15 @@ class EventMark:
         return f"{self.path}: {unread} events went unread" if unread > 0 else None
 
     def restart(self, place: dict[str, Any]) -> int:
-        """Gives the offset from which on events are new to a reader that lost some."""
+        """Returns the offset from which on events are new to a reader that lost some."""
         return max(min(int(place["offset"]), self.durable), self._begin)
 
     def waiting(self, start: int) -> int:
-        """Gives how many events lie behind an offset."""
+        """Returns how many events lie behind an offset."""
         return sum(last - first for first, last in self.spans(start, self.durable))
 
     def advance(self, start: int, count: int) -> int:
-        """Gives the offset behind so many of the events that are waiting."""
+        """Returns the offset behind so many of the events that are waiting."""
         end = start
         for first, last in self.spans(start, self.durable):
             if count <= 0:
@@ -87,7 +87,7 @@ class EventMark:
         return self.behind(end)
 
     def spans(self, start: int, end: int) -> list[Span]:
-        """Gives the offsets between two, segment by segment."""
+        """Returns the offsets between two, segment by segment."""
         found = []
         for segment, counted in sorted(self.segments.items()):
             first = max(start, offset_of(segment, 0))
@@ -97,7 +97,7 @@ class EventMark:
         return found
 
     def behind(self, offset: int) -> int:
-        """Gives an offset as a place has it: not at the end of a segment that is finished."""
+        """Returns an offset as a place has it: not at the end of a segment that is finished."""
         segment, index = split_offset(offset)
         counted = self.segments.get(segment)
         if counted is None or not counted.finished or index < counted.count:
@@ -124,7 +124,7 @@ class EventLive:
         self._mark = self._make_mark()
 
     def look(self) -> EventMark:
-        """Gives where it stands now."""
+        """Returns where it stands now."""
         stamp = self._look_from_outside()
         if stamp != self._stamp:
             self._reader.refresh()
@@ -138,7 +138,7 @@ class EventLive:
         return _inode(self._reader.path) == self._inode
 
     def fields(self, mark: EventMark, place: dict[str, Any], end: int) -> dict[str, Any]:
-        """Gives `position` and `spans` of the place at `end`, which follows `place`."""
+        """Returns `position` and `spans` of the place at `end`, which follows `place`."""
         spans = mark.spans(place["offset"], end)
         return {"position": self._position(place, end), "spans": [list(span) for span in spans]}
 
@@ -149,7 +149,7 @@ class EventLive:
         self._reader.close()
 
     def _look_from_outside(self) -> tuple[Any, ...]:
-        """Gives what changes whenever the queue does, at the cost of two calls or three."""
+        """Returns what changes whenever the queue does, at the cost of two calls or three."""
         directory = os.stat(self._reader.path)
         newest = self._held.file.size() if self._held is not None else 0
         tail = self._reader.read_mark()
@@ -226,7 +226,7 @@ class EventLive:
         return replace(mark, durable=end)
 
     def _position(self, place: dict[str, Any], end: int) -> int:
-        """Gives where the frame at `end` begins; 0 if that is not known, or the first one."""
+        """Returns where the frame at `end` begins; 0 if that is not known, or the first one."""
         segment, index = split_offset(end)
         counted = self._segments.get(segment)
         if index == 0 or counted is None:

@@ -62,14 +62,14 @@ def queue_id(reader: EventReader) -> str:
 
 
 def bounds(reader: EventReader, options: SourceOptions) -> tuple[int, int]:
-    """Gives the offsets at which a batch read begins and ends."""
+    """Returns the offsets at which a batch read begins and ends."""
     extent = _extent(reader)
     start = bounds_of.first_offset(extent, options, "earliest")
     return start, end_offset(extent, options)
 
 
 def begin(reader: EventReader) -> int:
-    """Gives the offset of the earliest event that can be there."""
+    """Returns the offset of the earliest event that can be there."""
     return offset_of(reader.numbers[0], 0) if reader.numbers else 0
 
 
@@ -84,7 +84,7 @@ def gone(reader: EventReader) -> str | None:
 
 
 def first_offset(reader: EventReader, options: SourceOptions) -> int:
-    """Gives the offset at which a stream begins: the latest, if the options do not say."""
+    """Returns the offset at which a stream begins: the latest, if the options do not say."""
     return bounds_of.first_offset(_extent(reader), options, "latest")
 
 
@@ -106,7 +106,7 @@ def resume(
     place: dict[str, Any],
     options: SourceOptions,
 ) -> Iterator[Range]:
-    """Gives the ranges of a stream's batch: the spans that its place names."""
+    """Yields the ranges of a stream's batch: the spans that its place names."""
     if reader.tail is not None and place["id"] not in ("", reader.tail.queue_id.hex()):
         lose(options, f"{reader.path} was made again: events that were planned of it are gone")
         return
@@ -124,7 +124,7 @@ def resume(
 
 
 def plan(reader: EventReader, start: int, end: int, wanted: Wanted) -> Iterator[Range]:
-    """Gives the ranges of a queue from offset `start` to `end`: one a segment."""
+    """Yields the ranges of a queue from offset `start` to `end`: one a segment."""
     for segment in reader.numbers:
         first, last = offset_of(segment, 0), offset_of(segment + 1, 0)
         if last <= start or first >= end:
@@ -135,7 +135,7 @@ def plan(reader: EventReader, start: int, end: int, wanted: Wanted) -> Iterator[
 
 
 def read(wanted: Wanted, parts: Iterable[Range]) -> Iterator[Any]:
-    """Gives the events of ranges as Arrow record batches."""
+    """Yields the events of ranges as Arrow record batches."""
     decoder = TextDecoder()
     for queue, some in itertools.groupby(parts, key=lambda part: part.queue):
         with EventReader(queue, salvage=True, key_file=wanted.key_file) as reader:
@@ -144,7 +144,7 @@ def read(wanted: Wanted, parts: Iterable[Range]) -> Iterator[Any]:
 
 
 def read_damage(wanted: Wanted, part: Range) -> Iterator[Damage]:
-    """Gives what does not verify in a range, what holds no event, and unfinished ends."""
+    """Yields what does not verify in a range, what holds no event, and unfinished ends."""
     decoder = TextDecoder()
     with EventReader(part.queue, salvage=True, key_file=wanted.key_file) as reader:
         for item in _scan(reader, part):
@@ -156,7 +156,7 @@ def read_damage(wanted: Wanted, part: Range) -> Iterator[Damage]:
 
 
 def consumer_rows(reader: EventReader) -> Iterator[dict[str, Any]]:
-    """Gives a row for the place in `state.dat`."""
+    """Yields a row for the place in `state.dat`."""
     for name, offset in _places(reader).items():
         yield {
             "queue": reader.path,
@@ -168,7 +168,7 @@ def consumer_rows(reader: EventReader) -> Iterator[dict[str, Any]]:
 
 
 def segment_rows(reader: EventReader) -> Iterator[dict[str, Any]]:
-    """Gives a row for each segment; the count is null where the header does not tell it."""
+    """Yields a row for each segment; the count is null where the header does not tell it."""
     for segment in reader.segments.bases:
         name = reader.segments.names[segment]
         row = {
@@ -200,7 +200,7 @@ def _places(reader: EventReader) -> dict[str, int]:
 
 
 def _scan(reader: EventReader, part: Range) -> Iterator[Payloads | Damage]:
-    """Gives the frames of a range, and the damage in it with its offset.
+    """Yields the frames of a range, and the damage in it with its offset.
 
     Raises `DataLoss` if what was planned is not there any more.
     """
@@ -268,7 +268,7 @@ def _damage_rows(wanted: Wanted, rows: Rows, damage: Damage) -> Iterator[Any]:
 def _decoded(
     item: Payloads, decoder: TextDecoder
 ) -> Iterator[tuple[Payloads, EventColumns, list[Damage]]]:
-    """Gives events as columns, some at a time, and the frames that hold no event as damage."""
+    """Yields events as columns, some at a time, and the frames that hold no event as damage."""
     while item.payloads:
         columns = decode_columns(item.payloads, decoder, _TEXT_BYTES_MAX)
         bad = [
@@ -310,7 +310,7 @@ class _Columns:
         self._columns = columns
 
     def column(self, field: Any) -> Any:
-        """Gives one column, in the type of its field."""
+        """Returns one column, in the type of its field."""
         made = getattr(self, f"_{field.name}")()
         if field.name in ("meta", "fields") and field.type != made.type:
             return typed(made, field.type)

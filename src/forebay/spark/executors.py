@@ -38,7 +38,7 @@ class Executor:
 
 
 def ask_executors(spark: SparkSession, paths: Iterable[str]) -> list[Executor]:
-    """Gives what the executors tell, those of one host together.
+    """Returns what the executors tell, those of one host together.
 
     Asks again until a round finds nobody new: Spark gives no list of executors under Connect, and
     those of a cluster come one after the other.

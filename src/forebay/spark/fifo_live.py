@@ -54,7 +54,7 @@ class FifoLive:
         self._mark = FifoMark(path, "", 0, mark.number, RECORD_BYTES, None, mark.position)
 
     def look(self) -> FifoMark:
-        """Gives where it stands now."""
+        """Returns where it stands now."""
         tail = self._tail_file.read() if self._tail_file is not None else None
         if tail is not None:
             position = tail.segment * self._file_bytes + tail.position
@@ -76,7 +76,7 @@ class FifoLive:
         return False
 
     def fields(self, mark: FifoMark, place: dict[str, Any], end: int) -> dict[str, Any]:
-        """Gives where on the tape `end` is, and how many entries were popped unread."""
+        """Returns where on the tape `end` is, and how many entries were popped unread."""
         if end == place["offset"]:
             return {name: place[name] for name in _KEPT if name in place}
         fields: dict[str, Any] = {}
@@ -96,7 +96,7 @@ class FifoLive:
 
 
 def known_places(view: FifoView, place: dict[str, Any]) -> list[Place]:
-    """Gives where on the tape a stream stands, if its checkpoint says so and it is still true.
+    """Returns where on the tape a stream stands, if its checkpoint says so and it is still true.
 
     In another incarnation it may not be, and of a file that is gone it is not.
     """
@@ -108,7 +108,7 @@ def known_places(view: FifoView, place: dict[str, Any]) -> list[Place]:
 
 
 def popped_before(view: FifoView, start: int, end: int, known: Sequence[Place] = ()) -> int:
-    """Gives how many entries from `start` up to `end` are not on the tape any more."""
+    """Returns how many entries from `start` up to `end` are not on the tape any more."""
     stop = min(end, view.mark.number)
     if start >= stop:
         return 0

@@ -77,7 +77,7 @@ class FifoView:
         return look_at(self._filesystem, self.directory, self.head, self.tail, owned=owned)
 
     def boundaries(self) -> list[Place]:
-        """Gives the first entries of files, as far as they are known, in their order."""
+        """Returns the first entries of files, as far as they are known, in their order."""
         bounds = Bounds(self.directory, self.head.version)
         rows = [bounds.get(number) for number in list_files(self.directory)]
         return [
@@ -87,7 +87,7 @@ class FifoView:
         ]
 
     def place_before(self, number: int, known: Sequence[Place] = ()) -> Place | None:
-        """Gives the nearest known place at or before an entry that is below the mark.
+        """Returns the nearest known place at or before an entry that is below the mark.
 
         If what was there is gone, the first place that is left; None if there is none. `known` are
         places that the caller knows of.
@@ -103,7 +103,7 @@ class FifoView:
     def tape_ranges(
         self, start: int, end: int, known: Sequence[Place] = (), end_ms: int | None = None
     ) -> Iterator[Range]:
-        """Gives the ranges of what is left on the tape from number `start` to `end`.
+        """Yields the ranges of what is left on the tape from number `start` to `end`.
 
         Popped or not; a range a file, or several files where it is not known where one begins.
         What was pushed at `end_ms` or later need not be among them.
@@ -121,7 +121,7 @@ class FifoView:
             yield Range(KIND, self.path, max(start, self.mark.number), end)
 
     def lent_ranges(self, start: int, end: int) -> Iterator[Range]:
-        """Gives a range for each entry that is lent out."""
+        """Yields a range for each entry that is lent out."""
         tape = TapeReader(self.directory, self.file_bytes, file_name)
         try:
             for row in self.lent:

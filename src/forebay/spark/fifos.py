@@ -51,7 +51,7 @@ def queue_id(reader: FifoView) -> str:
 
 
 def bounds(reader: FifoView, options: SourceOptions) -> tuple[int, int]:
-    """Gives the numbers at which a batch read begins and ends."""
+    """Returns the numbers at which a batch read begins and ends."""
     end = end_offset(_extent(reader), options)
     if options.start_ms is not None:
         # The tasks skip what is older.
@@ -60,7 +60,7 @@ def bounds(reader: FifoView, options: SourceOptions) -> tuple[int, int]:
 
 
 def begin(reader: FifoView) -> int:
-    """Gives the number of the first entry that has not left the queue."""
+    """Returns the number of the first entry that has not left the queue."""
     return reader.begin
 
 
@@ -70,7 +70,7 @@ def gone(reader: FifoView) -> str | None:
 
 
 def first_offset(reader: FifoView, options: SourceOptions) -> int:
-    """Gives the number at which a stream begins: the latest, if the options do not say."""
+    """Returns the number at which a stream begins: the latest, if the options do not say."""
     if options.start_ms is not None:
         return _first_since(reader, options.start_ms)
     return _first(reader, options, "latest")
@@ -94,7 +94,7 @@ def resume(
     place: dict[str, Any],
     options: SourceOptions,
 ) -> Iterator[Range]:
-    """Gives the ranges of a stream's batch: what is left of it on the tape, popped or not."""
+    """Yields the ranges of a stream's batch: what is left of it on the tape, popped or not."""
     path, tail, end = reader.path, reader.tail, place["offset"]
     if tail is not None and (
         place["id"] not in ("", tail.queue_id.hex())
@@ -115,7 +115,7 @@ def resume(
 
 
 def plan(reader: FifoView, start: int, end: int, wanted: Wanted) -> Iterator[Range]:
-    """Gives the ranges of what is in the queue from number `start` to `end`."""
+    """Yields the ranges of what is in the queue from number `start` to `end`."""
     yield from reader.lent_ranges(start, min(end, reader.end))
     behind = max(start, reader.head.number)
     if behind < end:
@@ -126,7 +126,7 @@ def plan(reader: FifoView, start: int, end: int, wanted: Wanted) -> Iterator[Ran
 
 
 def read(wanted: Wanted, parts: Iterable[Range]) -> Iterator[Any]:
-    """Gives the entries of ranges as Arrow record batches, in buffers that are used again."""
+    """Yields the entries of ranges as Arrow record batches, in buffers that are used again."""
     for queue, some in itertools.groupby(parts, key=lambda part: part.queue):
         with _Entries(queue, values="value" in wanted.schema.names) as entries:
             for part in some:
@@ -134,7 +134,7 @@ def read(wanted: Wanted, parts: Iterable[Range]) -> Iterator[Any]:
 
 
 def read_damage(wanted: Wanted, part: Range) -> Iterator[Damage]:
-    """Gives what does not verify in a range."""
+    """Yields what does not verify in a range."""
     with _Entries(part.queue, values=False) as entries:
         for item in entries.scan(part):
             if isinstance(item, Damage):
@@ -142,12 +142,12 @@ def read_damage(wanted: Wanted, part: Range) -> Iterator[Damage]:
 
 
 def consumer_rows(reader: FifoView) -> Iterator[dict[str, Any]]:
-    """Gives nothing: a fifo keeps no places of readers."""
+    """Returns nothing: a fifo keeps no places of readers."""
     return iter(())
 
 
 def segment_rows(reader: FifoView) -> Iterator[dict[str, Any]]:
-    """Gives a row for each file, and one for what is not on the tape yet.
+    """Yields a row for each file, and one for what is not on the tape yet.
 
     Counts are of what has not left the queue. Where no entry begins, or it is not known which, the
     count is null, and with the file before.
@@ -198,7 +198,7 @@ def _first(reader: FifoView, options: SourceOptions, otherwise: str) -> int:
 
 
 def _first_since(reader: FifoView, time_ms: int) -> int:
-    """Gives the number of the first durable entry that was not pushed before a time."""
+    """Returns the number of the first durable entry that was not pushed before a time."""
     place = reader.head.place
     for boundary in reader.boundaries():
         if boundary.number > place.number and boundary.last_id >> 16 < time_ms:
@@ -229,7 +229,7 @@ class _Entries:
         )
 
     def scan(self, part: Range) -> Iterator[ColumnBatch | Damage]:
-        """Gives the entries of a range, and its damage; what was popped meanwhile may be missing.
+        """Yields the entries of a range, and its damage; what was popped meanwhile may be missing.
 
         Raises `DataLoss` if anything else is missing.
         """
@@ -273,7 +273,7 @@ class _Entries:
                 yield from self._scan_found()
 
     def _scan_found(self) -> Iterator[ColumnBatch | Damage]:
-        """Gives what is above the durable mark: in the files, and not in them yet."""
+        """Yields what is above the durable mark: in the files, and not in them yet."""
         found = self._view.found
         yield from self._scanner.scan(found.begin, found.stored)
         for batch in found.staged.batches:
@@ -295,7 +295,7 @@ class _Entries:
 
 
 def _clipped(damage: Damage, part: Range) -> Damage | None:
-    """Gives what of damage lies in a range."""
+    """Returns what of damage lies in a range."""
     offset, count = damage.offset or 0, damage.count or 0
     start, end = max(offset, part.start), min(offset + count, part.end)
     if start < end:

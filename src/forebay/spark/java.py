@@ -63,7 +63,7 @@ class Java:
 
 
 def find_java() -> Java:
-    """Gives the first usable Java; raises `NotInstalled` if there is none."""
+    """Returns the first usable Java; raises `NotInstalled` if there is none."""
     problems = []
     for origin, command in _candidates():
         answer = _ask(command)
@@ -137,7 +137,7 @@ def _run(command: str, *arguments: str) -> tuple[bool, str]:
 
 
 def _home(origin: str, command: str, answer: _Answer) -> str | None:
-    """Gives what JAVA_HOME is to be."""
+    """Returns what JAVA_HOME is to be."""
     if not answer.has_module:
         return _launcher(command)
     return None if origin == "PATH" else os.path.dirname(os.path.dirname(command))

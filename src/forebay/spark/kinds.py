@@ -64,31 +64,31 @@ class Kind(Protocol):
         ...
 
     def bounds(self, reader: Any, options: SourceOptions) -> tuple[int, int]:
-        """Gives the offsets at which a batch read begins and ends."""
+        """Returns the offsets at which a batch read begins and ends."""
         ...
 
     def plan(self, reader: Any, start: int, end: int, wanted: Wanted) -> Iterator[Range]:
-        """Gives the ranges of a queue from offset `start` to `end`."""
+        """Returns the ranges of a queue from offset `start` to `end`."""
         ...
 
     def read(self, wanted: Wanted, parts: Iterable[Range]) -> Iterator[Any]:
-        """Gives the records of ranges as Arrow record batches."""
+        """Returns the records of ranges as Arrow record batches."""
         ...
 
     def read_damage(self, wanted: Wanted, part: Range) -> Iterator[Damage]:
-        """Gives what does not verify in a range."""
+        """Returns what does not verify in a range."""
         ...
 
     def consumer_rows(self, reader: Any) -> Iterator[dict[str, Any]]:
-        """Gives a row for each saved place."""
+        """Returns a row for each saved place."""
         ...
 
     def segment_rows(self, reader: Any) -> Iterator[dict[str, Any]]:
-        """Gives a row for each segment, from headers only."""
+        """Returns a row for each segment, from headers only."""
         ...
 
     def begin(self, reader: Any) -> int:
-        """Gives the offset of the earliest record."""
+        """Returns the offset of the earliest record."""
         ...
 
     def gone(self, reader: Any) -> str | None:
@@ -96,7 +96,7 @@ class Kind(Protocol):
         ...
 
     def first_offset(self, reader: Any, options: SourceOptions) -> int:
-        """Gives the offset at which a stream begins: the latest, if the options do not say."""
+        """Returns the offset at which a stream begins: the latest, if the options do not say."""
         ...
 
     def follow(self, path: str, options: SourceOptions) -> Live:
@@ -110,7 +110,7 @@ class Kind(Protocol):
     def resume(
         self, reader: Any, first: int, before: Place, place: Place, options: SourceOptions
     ) -> Iterator[Range]:
-        """Gives the ranges of a stream's batch, from offset `first` up to `place`.
+        """Returns the ranges of a stream's batch, from offset `first` up to `place`.
 
         `before` is the place behind the batch before. What is gone by now is data loss.
         """
@@ -118,7 +118,7 @@ class Kind(Protocol):
 
 
 def kind_named(name: str) -> Kind:
-    """Gives the module of a kind; raises NotAQueue if Spark reads none of that kind."""
+    """Returns the module of a kind; raises NotAQueue if Spark reads none of that kind."""
     if name not in _MODULES:
         raise NotAQueue(f"a {name} is no queue that Spark reads; it reads {', '.join(_MODULES)}")
     return cast(Kind, importlib.import_module(_MODULES[name]))

@@ -44,7 +44,7 @@ def queue_id(reader: LogReader) -> str:
 
 
 def bounds(reader: LogReader, options: SourceOptions) -> tuple[int, int]:
-    """Gives the offsets at which a batch read begins and ends."""
+    """Returns the offsets at which a batch read begins and ends."""
     end = end_offset(_extent(reader), options)
     if options.start_ms is not None:
         # Planning skips whole segments by their headers, the tasks do the rest.
@@ -53,7 +53,7 @@ def bounds(reader: LogReader, options: SourceOptions) -> tuple[int, int]:
 
 
 def begin(reader: LogReader) -> int:
-    """Gives the offset of the earliest record."""
+    """Returns the offset of the earliest record."""
     return reader.begin
 
 
@@ -65,7 +65,7 @@ def gone(reader: LogReader) -> str | None:
 
 
 def first_offset(reader: LogReader, options: SourceOptions) -> int:
-    """Gives the offset at which a stream begins: the latest, if the options do not say."""
+    """Returns the offset at which a stream begins: the latest, if the options do not say."""
     if options.start_ms is not None:
         return reader.resolve(datetime.fromtimestamp(options.start_ms / 1000, UTC))
     return bounds_of.first_offset(_extent(reader), options, "latest")
@@ -85,7 +85,7 @@ def holds(reader: LogReader, incarnation: int, end: int) -> bool:
 def resume(
     reader: LogReader, first: int, before: Place, place: Place, options: SourceOptions
 ) -> Iterator[Range]:
-    """Gives the ranges of a stream's batch; what is gone by now is data loss."""
+    """Yields the ranges of a stream's batch; what is gone by now is data loss."""
     path, tail, end = reader.path, reader.tail, place["offset"]
     if tail is not None and (
         place["id"] not in ("", tail.queue_id.hex())
@@ -175,7 +175,7 @@ def _begins_before(reader: LogReader, base: int, time_ms: int) -> bool:
 
 
 def read(wanted: Wanted, parts: Iterable[Range]) -> Iterator[Any]:
-    """Gives the records of ranges as Arrow record batches, in buffers that are used again."""
+    """Yields the records of ranges as Arrow record batches, in buffers that are used again."""
     buffers = ReusedBuffers(values="value" in wanted.schema.names)
     for part in parts:
         yield from _read_one(wanted, part, buffers)
@@ -205,7 +205,7 @@ def _read_one(wanted: Wanted, part: Range, buffers: ReusedBuffers) -> Iterator[A
 
 
 def read_damage(wanted: Wanted, part: Range) -> Iterator[Damage]:
-    """Gives what does not verify in a range."""
+    """Yields what does not verify in a range."""
     directory = DiskFilesystem().open_directory(part.queue)
     try:
         for item in _scan(directory, part, ReusedBuffers(values=False)):
@@ -240,7 +240,7 @@ def _scan(
 
 
 def _within(batch: RecordBatch, wanted: Wanted) -> RecordBatch:
-    """Gives the part of a batch that lies in the times that were asked for."""
+    """Returns the part of a batch that lies in the times that were asked for."""
     if wanted.start_ms is None and wanted.end_ms is None:
         return batch
     times = column(batch, "timestamp").cast(pyarrow.int64())
@@ -253,7 +253,7 @@ def _within(batch: RecordBatch, wanted: Wanted) -> RecordBatch:
 
 
 def _first_at(times: Any, micros: int) -> int:
-    """Gives the number of the first of rising times that is not below one."""
+    """Returns the number of the first of rising times that is not below one."""
     low, high = 0, len(times)
     while low < high:
         middle = (low + high) // 2
@@ -286,7 +286,7 @@ def _record_batch(rows: Rows, batch: RecordBatch) -> Any:
 
 
 def consumer_rows(reader: LogReader) -> Iterator[dict[str, Any]]:
-    """Gives a row for each saved place."""
+    """Yields a row for each saved place."""
     for kind, places in (("consumer", reader.consumers()), ("cursor", reader.cursors())):
         for name, offset in sorted(places.items()):
             yield {
@@ -300,7 +300,7 @@ def consumer_rows(reader: LogReader) -> Iterator[dict[str, Any]]:
 
 
 def segment_rows(reader: LogReader) -> Iterator[dict[str, Any]]:
-    """Gives a row for each segment, and one for what is still in the staging buffer."""
+    """Yields a row for each segment, and one for what is still in the staging buffer."""
     for base, stop in _extents(reader):
         yield {
             "queue": reader.path,

@@ -161,7 +161,7 @@ class _OpenPart:
         self.file: File = work.create(self.name)
 
     def advance(self, now_ms: int) -> int:
-        """Gives the ms after the epoch for records of now; it never falls."""
+        """Returns the ms after the epoch for records of now; it never falls."""
         self._last_ms = max(self._last_ms, now_ms - self.header.epoch_ms)
         return self._last_ms
 
@@ -180,7 +180,7 @@ class _OpenPart:
 
 
 def _narrow(column: Array) -> Iterator[Array]:
-    """Gives a column as arrays whose offsets are of 32 bits."""
+    """Yields a column as arrays whose offsets are of 32 bits."""
     kind = column.type
     if pyarrow.types.is_binary(kind) or pyarrow.types.is_string(kind):
         yield column
@@ -232,7 +232,7 @@ def discard_parts(queue: Directory, parts: Iterable[inbox.Part]) -> None:
 
 
 def waiting_manifests(queue: Directory) -> set[str]:
-    """Gives the names of the manifests that wait to be adopted."""
+    """Returns the names of the manifests that wait to be adopted."""
     try:
         with _open_inbox(queue) as work:
             return {name for name in work.names() if name.endswith(inbox.READY)}

@@ -17,7 +17,7 @@ from forebay.errors import InvalidOption, NotAQueue
 
 
 def absolute(path: str) -> str:
-    """Gives the absolute form of a path or a `file:` URL, without touching the disk."""
+    """Returns the absolute form of a path or a `file:` URL, without touching the disk."""
     parts = urlsplit(path)
     if parts.scheme == "file" and parts.netloc in ("", "localhost"):
         path = unquote(parts.path)
@@ -32,7 +32,7 @@ def is_pattern(path: str) -> bool:
 
 
 def find(paths: Iterable[str]) -> list[str]:
-    """Gives the directories that are there of those that absolute paths and patterns name."""
+    """Returns the directories that are there of those that absolute paths and patterns name."""
     found: set[str] = set()
     for path in paths:
         with contextlib.suppress(NotAQueue):
@@ -41,7 +41,7 @@ def find(paths: Iterable[str]) -> list[str]:
 
 
 def expand(paths: Iterable[str]) -> list[str]:
-    """Gives the directories that the absolute paths name, each once.
+    """Returns the directories that the absolute paths name, each once.
 
     A path without a pattern must be there; a pattern gives the directories that match now.
     """

@@ -22,7 +22,7 @@ class Rows:
         self._same: dict[tuple[str, str], Any] = {}
 
     def constant(self, name: str, count: int, segment: str) -> Any:
-        """Gives a column that has one value."""
+        """Returns a column that has one value."""
         part = self._part
         text = {
             "queue": part.queue,
@@ -37,7 +37,7 @@ class Rows:
         return held.slice(0, count)
 
     def of_damage(self, damage: Damage) -> Any:
-        """Gives a batch of one row that stands for a damaged place."""
+        """Returns a batch of one row that stands for a damaged place."""
         row = {
             "queue": self._part.queue,
             "queue_id": self._part.queue_id,

@@ -112,7 +112,7 @@ _TABLES = {"records": _RECORDS, "consumers": _CONSUMERS, "segments": _SEGMENTS, 
 def arrow_schema(
     table: str, columns: Sequence[str] | None, kinds: Collection[str] = ()
 ) -> pyarrow.Schema:
-    """Gives the columns of a table, or the chosen ones in the order in which they were named.
+    """Returns the columns of a table, or the chosen ones in the order in which they were named.
 
     `kinds` are those of the queues: records of one kind have its columns as well.
     """
@@ -132,12 +132,12 @@ def arrow_schema(
 
 
 def spark_schema(schema: pyarrow.Schema) -> StructType:
-    """Gives a schema in Spark's types."""
+    """Returns a schema in Spark's types."""
     return from_arrow_schema(schema)
 
 
 def check_schema(table: str, schema: StructType) -> pyarrow.Schema:
-    """Gives the Arrow form of a schema that a user may have chosen; raises if it is not ours."""
+    """Returns the Arrow form of a schema that a user may have chosen; raises if it is not ours."""
     ours = arrow_schema(table, schema.fieldNames())
     chosen = []
     for found, expected in zip(schema.fields, ours, strict=True):

@@ -44,7 +44,7 @@ _NEW_LOCAL = {
 def session(
     master: str | None = None, *, app_name: str = "forebay", **conf: object
 ) -> SparkSession:
-    """Gives a Spark session: a new one, or the one that is running.
+    """Returns a Spark session: a new one, or the one that is running.
 
     `master` is `local[*]` by default; `local[2,3]` has two threads and tries a task three times,
     `spark://HOST:PORT` is a cluster and `sc://HOST:PORT` a Spark Connect server. A program that

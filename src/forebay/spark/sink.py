@@ -101,7 +101,7 @@ class _Sink:
                 work.close()
 
     def _values(self, batch: RecordBatch) -> Array:
-        """Gives what becomes a record of a part, row by row."""
+        """Returns what becomes a record of a part, row by row."""
         values = batch.column(VALUE)
         if not self._takes_deadlines:
             return values
@@ -173,7 +173,7 @@ class ForebayStreamWriter(_Sink, DataSourceStreamArrowWriter):
 
 
 def _parts(messages: Messages) -> list[inbox.Part]:
-    """Gives the parts in the order of the partitions; a task that failed has no message."""
+    """Returns the parts in the order of the partitions; a task that failed has no message."""
     written = [message for message in messages if isinstance(message, Written)]
     written.sort(key=lambda message: message.partition)
     return [part for message in written for part in message.parts]

@@ -34,13 +34,13 @@ class ForebaySource(DataSource):
         return "forebay"
 
     def schema(self) -> StructType:
-        """Gives the columns of the table that was asked for."""
+        """Returns the columns of the table that was asked for."""
         options = self._source_options()
         found = kinds.kinds_of(options.paths)
         return schemas.spark_schema(schemas.arrow_schema(options.table, options.columns, found))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Gives a reader of the queues as they are now."""
+        """Returns a reader of the queues as they are now."""
         options = self._source_options()
         columns = schemas.check_schema(options.table, schema)
         if options.table == "damage":
@@ -50,7 +50,7 @@ class ForebaySource(DataSource):
         return (PushdownReader if options.pushdown else RecordsReader)(options, columns)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Gives a reader that goes on as records come."""
+        """Returns a reader that goes on as records come."""
         options = self._source_options()
         if options.table != "records":
             raise InvalidOption(f"table = {options.table!r}: a stream reads records only")
@@ -60,11 +60,11 @@ class ForebaySource(DataSource):
         return QueueStreamReader(options, schemas.check_schema(options.table, schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Gives a writer of one batch of records."""
+        """Returns a writer of one batch of records."""
         return ForebayWriter(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """Gives a writer of one batch after the other."""
+        """Returns a writer of one batch after the other."""
         return ForebayStreamWriter(self.options, schema, overwrite)
 
     def _source_options(self) -> SourceOptions:

@@ -71,7 +71,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**self.__dict__, "_watch": None, "_cursors": None, "_sound": {}, "_final": None}
 
     def initialOffset(self) -> dict[str, Any]:
-        """Gives the offsets at which a new query begins."""
+        """Returns the offsets at which a new query begins."""
         if self._initial is None:
             marks = self._queues().marks()
             check_paths(self._options, paths.find(self._options.paths))
@@ -89,7 +89,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Gives the limit of one batch."""
+        """Returns the limit of one batch."""
         if self._options.max_records is not None:
             return ReadMaxRows(self._options.max_records)
         if self._options.max_bytes is not None:
@@ -102,7 +102,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._final = self._queues().marks()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Gives the offsets behind the next batch: what is durable, within the limit."""
+        """Returns the offsets behind the next batch: what is durable, within the limit."""
         before = _places(start)
         marks = self._final if self._final is not None else self._queues().marks()
         known: Places = {}
@@ -126,12 +126,12 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"v": VERSION, "queues": after}
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        """Gives the durable ends: progress shows them beside those that were read."""
+        """Returns the durable ends: progress shows them beside those that were read."""
         marks = self._queues().marks()
         return {"v": VERSION, "queues": {path: _place(mark) for path, mark in marks.items()}}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Gives the tasks of a batch; of a replayed one the same records."""
+        """Returns the tasks of a batch; of a replayed one the same records."""
         before, after = _places(start), _places(end)
         ranges: list[Range] = []
         for path, place in sorted(after.items()):
@@ -144,7 +144,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return pack(ranges, self._options.partition_bytes)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Gives the record batches of one task."""
+        """Yields the record batches of one task."""
         yield from kinds.read(self._wanted, partition.value or ())
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -152,7 +152,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._kept().advance(_places(end))
 
     def stop(self) -> None:
-        """Gives files and cursors back."""
+        """Returns files and cursors back."""
         if self._watch is not None:
             self._watch.close()
         if self._cursors is not None:
@@ -214,7 +214,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**_place(mark, begin), "from": begin}
 
     def _checked(self, path: str, place: dict[str, Any], mark: Mark) -> dict[str, Any]:
-        """Gives the place from which to go on; raises if records were lost behind its back."""
+        """Returns the place from which to go on; raises if records were lost behind its back."""
         if place["id"] not in ("", mark.queue_id):
             if "gone" not in place:
                 lose(
@@ -296,7 +296,7 @@ def _places(offsets: dict[str, Any]) -> Places:
 
 
 def _offsets(places: Places) -> Places:
-    """Gives what of places says how far they are."""
+    """Returns what of places says how far they are."""
     names = ("id", "incarnation", "offset", "seen", "gone")
     return {
         path: {name: place[name] for name in names if name in place}

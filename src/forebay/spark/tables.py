@@ -40,7 +40,7 @@ class SmallTableReader(DataSourceReader):
         self._tolerant = options.mode != "FAILFAST"
 
     def partitions(self) -> list[InputPartition]:
-        """Gives the tasks: some queues each."""
+        """Returns the tasks: some queues each."""
         bad: list[Unreadable] = []
         queues = [
             reader.path
@@ -55,7 +55,7 @@ class SmallTableReader(DataSourceReader):
         return [Task(tuple(queues[start : start + _QUEUES_PER_TASK])) for start in starts]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Gives the rows of the queues of one task."""
+        """Yields the rows of the queues of one task."""
         rows_of = {"consumers": "consumer_rows", "segments": "segment_rows"}[self._options.table]
         for queue in partition.value or ():
             rows: list[dict[str, Any]] = []
@@ -79,7 +79,7 @@ class DamageReader(DataSourceReader):
         self._wanted = Wanted(None, key_file=options.key_file)
 
     def partitions(self) -> list[InputPartition]:
-        """Gives the tasks, of ranges as for a read of the records."""
+        """Returns the tasks, of ranges as for a read of the records."""
         ranges: list[Range] = []
         bad: list[Unreadable] = []
         for kind, reader in open_queues(self._options, bad.append):
@@ -91,7 +91,7 @@ class DamageReader(DataSourceReader):
         yield from kind.plan(reader, *kind.bounds(reader, everything), self._wanted)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Gives a row for each damaged place in the ranges of one task."""
+        """Yields a row for each damaged place in the ranges of one task."""
         rows = [
             {
                 "queue": part.queue,

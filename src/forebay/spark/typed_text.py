@@ -36,7 +36,7 @@ def check_type(name: str, kind: Any) -> None:
 
 
 def typed(texts: Any, kind: Any) -> Any:
-    """Gives an array of JSON texts as an array of structs."""
+    """Returns an array of JSON texts as an array of structs."""
     try:
         return _by_arrow(texts, kind)
     except pyarrow.ArrowInvalid:
@@ -57,7 +57,7 @@ def _by_arrow(texts: Any, kind: Any) -> Any:
 
 
 def _value(value: Any, kind: Any) -> Any:
-    """Gives a value in a type; None if it does not fit."""
+    """Returns a value in a type; None if it does not fit."""
     if value is None:
         return None
     if types.is_struct(kind):

@@ -56,15 +56,15 @@ class Mark(Protocol):
         ...
 
     def restart(self, place: dict[str, Any]) -> int:
-        """Gives the offset from which on records are new to a reader that lost some."""
+        """Returns the offset from which on records are new to a reader that lost some."""
         ...
 
     def waiting(self, start: int) -> int:
-        """Gives how many records lie behind an offset."""
+        """Returns how many records lie behind an offset."""
         ...
 
     def advance(self, start: int, count: int) -> int:
-        """Gives the offset behind so many of the records that are waiting."""
+        """Returns the offset behind so many of the records that are waiting."""
         ...
 
 
@@ -72,7 +72,7 @@ class Live(Protocol):
     """A queue that is looked at again and again."""
 
     def look(self) -> Mark:
-        """Gives where it stands now."""
+        """Returns where it stands now."""
         ...
 
     def is_same(self) -> bool:
@@ -80,7 +80,7 @@ class Live(Protocol):
         ...
 
     def fields(self, mark: Any, place: dict[str, Any], end: int) -> dict[str, Any]:
-        """Gives what else belongs into the place at `end`, which follows `place`.
+        """Returns what else belongs into the place at `end`, which follows `place`.
 
         `mark` is one that `look` gave, and that the end was taken from.
         """
@@ -118,7 +118,7 @@ class Watch:
         return any(path == one or fnmatch.fnmatchcase(path, one) for one in self._given)
 
     def marks(self) -> dict[str, Mark]:
-        """Gives where each queue stands, as of now or a moment ago."""
+        """Returns where each queue stands, as of now or a moment ago."""
         now = time.monotonic()
         if now - self._discovered >= DISCOVERY_SECONDS:
             self._discover()
@@ -138,7 +138,7 @@ class Watch:
         return dict(self._marks)
 
     def fields(self, path: str, mark: Mark, place: dict[str, Any], end: int) -> dict[str, Any]:
-        """Gives what else belongs into the place of a queue at `end`."""
+        """Returns what else belongs into the place of a queue at `end`."""
         live = self._lives.get(path)
         return {} if live is None else live.fields(mark, place, end)
 
@@ -209,7 +209,7 @@ class LogMark:
         )
 
     def restart(self, place: dict[str, Any]) -> int:
-        """Gives the offset from which on records are new to a reader that lost some."""
+        """Returns the offset from which on records are new to a reader that lost some."""
         offset = min(int(place["offset"]), self.durable)
         if self.tail is None:
             return offset
@@ -217,11 +217,11 @@ class LogMark:
         return min([offset, *self.tail.starts[:passed]])
 
     def waiting(self, start: int) -> int:
-        """Gives how many records lie behind an offset."""
+        """Returns how many records lie behind an offset."""
         return max(0, self.durable - start)
 
     def advance(self, start: int, count: int) -> int:
-        """Gives the offset behind so many of the records that are waiting."""
+        """Returns the offset behind so many of the records that are waiting."""
         return start + count
 
     def _is_behind(self, place: dict[str, Any]) -> bool:
@@ -257,7 +257,7 @@ class LogLive:
                 self._mark = replace(self._mark, durable=reader.written)
 
     def look(self) -> LogMark:
-        """Gives where it stands now."""
+        """Returns where it stands now."""
         tail = self._tail_file.read() if self._tail_file is not None else None
         if tail is not None:
             self._mark = mark_of(self._path, tail)
@@ -268,7 +268,7 @@ class LogLive:
         return False
 
     def fields(self, mark: LogMark, place: dict[str, Any], end: int) -> dict[str, Any]:
-        """Gives nothing: an offset of a log tells all."""
+        """Returns nothing: an offset of a log tells all."""
         return {}
 
     def close(self) -> None:
@@ -278,7 +278,7 @@ class LogLive:
 
 
 def mark_of(path: str, tail: Tail) -> LogMark:
-    """Gives the mark that a `tail` means."""
+    """Returns the mark that a `tail` means."""
     records = tail.durable - tail.segment
     size = tail.position // records if records > 0 else RECORD_BYTES
     return LogMark(path, tail.queue_id.hex(), tail.incarnation, tail.durable, max(size, 1), tail)

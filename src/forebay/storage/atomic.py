@@ -48,7 +48,7 @@ def keep_reserve(directory: Directory) -> None:
 
 
 def read_small(directory: Directory, name: str) -> bytes | None:
-    """Gives the whole content of a small file; None if there is none."""
+    """Returns the whole content of a small file; None if there is none."""
     try:
         file = directory.open(name)
     except FileNotFoundError:

@@ -65,7 +65,7 @@ class Cursor:
         self.offset, self.incarnation = offset, incarnation
 
     def close(self) -> None:
-        """Gives the cursor back."""
+        """Returns the cursor back."""
         self._slots.close()
 
 

@@ -467,7 +467,7 @@ def _filesystem_type(descriptor: int) -> int | None:
 
 
 def read_private(path: str, size_max: int) -> bytes:
-    """Gives the content of a small file that holds a secret; refuses one that others may read."""
+    """Returns the content of a small file that holds a secret; refuses one that others may read."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         status = os.fstat(descriptor)

@@ -99,7 +99,7 @@ def new_stem(now_ms: int) -> str:
 
 
 def made_ms(name: str) -> int | None:
-    """Gives when a file was made, if its name is one of `new_stem`."""
+    """Returns when a file was made, if its name is one of `new_stem`."""
     found = _TIMED.fullmatch(name)
     return None if found is None else int(found[1])
 

@@ -61,7 +61,7 @@ def count_kept(queue: Directory) -> tuple[int, int]:
 
 
 def _free_name(directory: Directory, name: str, data: bytes | None) -> str:
-    """Gives a name that nothing else is kept under; a repeated recovery finds its own bytes."""
+    """Returns a name that nothing else is kept under; a repeated recovery finds its own bytes."""
     names = set(directory.names())
     number = 1
     free = name

@@ -41,7 +41,7 @@ class FrameCodec(Protocol):
         ...
 
     def frame_size(self, data: bytes, position: int) -> int | None:
-        """Gives what the frame at a position claims to take; None if that cannot be seen."""
+        """Returns what the frame at a position claims to take; None if that cannot be seen."""
         ...
 
     def find(self, data: bytes, position: int, index: int, limit: int) -> tuple[int, int] | None:
@@ -119,7 +119,7 @@ class SegmentWriter:
         self._file.sync()
 
     def seal(self) -> None:
-        """Gives preallocated space back; the caller syncs."""
+        """Returns preallocated space back; the caller syncs."""
         if self._allocated > self.end:
             self._file.truncate(self.end)
             self._allocated = self.end
@@ -167,7 +167,7 @@ class SegmentList:
         self.names[base] = name
 
     def copy(self) -> SegmentList:
-        """Gives a snapshot, for a reader that walks over it while segments come and go."""
+        """Returns a snapshot, for a reader that walks over it while segments come and go."""
         snapshot = SegmentList(self.names)
         snapshot.begin = self.begin
         return snapshot
@@ -185,12 +185,12 @@ class SegmentList:
         del self.bases[:count]
 
     def containing(self, offset: int) -> int | None:
-        """Gives the base of the segment that an offset is in, if it is in any."""
+        """Returns the base of the segment that an offset is in, if it is in any."""
         number = bisect_right(self.bases, offset) - 1
         return self.bases[number] if number >= 0 else None
 
     def after(self, base: int) -> int | None:
-        """Gives the base of the segment behind one."""
+        """Returns the base of the segment behind one."""
         number = bisect_right(self.bases, base)
         return self.bases[number] if number < len(self.bases) else None
 
@@ -321,7 +321,7 @@ def _claimed_size(file: Readable, codec: FrameCodec, data: bytes, position: int)
 
 
 def _windows(rest: int) -> Iterator[tuple[int, int]]:
-    """Gives the parts of the rest of a segment to search, in turn: start and length.
+    """Yields the parts of the rest of a segment to search, in turn: start and length.
 
     What is damaged is mostly short: more is read only if the next chunk has no answer.
     """

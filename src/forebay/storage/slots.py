@@ -104,7 +104,7 @@ class SlotFile:
         directory.sync()
 
     def read(self) -> bytes | None:
-        """Gives the newest payload as it is in the file now; None if no slot verifies."""
+        """Returns the newest payload as it is in the file now; None if no slot verifies."""
         self.sequence, self.payload = self._newest()
         return self.payload
 

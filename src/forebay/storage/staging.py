@@ -94,7 +94,7 @@ class Staging:
         self.buffer[:HEADER_BYTES] = head.ljust(HEADER_BYTES, b"\0")
 
     def chunk(self, end: int) -> memoryview:
-        """Gives a view of the frames up to `end`; to be released before `close`."""
+        """Returns a view of the frames up to `end`; to be released before `close`."""
         return memoryview(self.buffer)[HEADER_BYTES:end]
 
     def close(self) -> None:

@@ -67,7 +67,7 @@ class Tail(NamedTuple):
     staged: bool = False
 
     def encode(self) -> bytes:
-        """Gives the payload of a slot."""
+        """Returns the payload of a slot."""
         return _PAYLOAD.pack(
             self.queue_id,
             self.boot_id,
@@ -153,7 +153,7 @@ class TailFile:
         return cls(SlotFile.create(directory, name, _MAGIC, tail.encode()))
 
     def read(self) -> Tail | None:
-        """Gives the newest slot; None if none verifies."""
+        """Returns the newest slot; None if none verifies."""
         payload = self._slots.read()
         return None if payload is None else Tail.decode(payload)
 

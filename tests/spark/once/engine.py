@@ -82,18 +82,18 @@ class Engine:
             self._reader = None
 
     def rows(self) -> list[Row]:
-        """Gives what is in the sink, in the order of the batches."""
+        """Returns what is in the sink, in the order of the batches."""
         return [row for batch in sorted(self.landed) for row in self.landed[batch]]
 
     @property
     def offset(self) -> int:
-        """Gives the offset behind the last batch that was planned, of a query over one queue."""
+        """Returns the offset behind the last batch that was planned, of a query over one queue."""
         (place,) = json.loads(self.planned[-1])["queues"].values()
         offset: int = place["offset"]
         return offset
 
     def _start(self) -> dict[str, Any]:
-        """Gives the offsets before the batch that is to be done."""
+        """Returns the offsets before the batch that is to be done."""
         if not self.done:
             return self._running().initialOffset()
         start: dict[str, Any] = json.loads(self.planned[self.done - 1])

@@ -108,7 +108,7 @@ class FailingSource(ForebaySource):
         return reader
 
     def _plain(self) -> tuple[ForebaySource, Points]:
-        """Gives the source without the option that only this one knows."""
+        """Returns the source without the option that only this one knows."""
         rest = {name.lower(): value for name, value in self.options.items()}
         points = Points(Path(rest.pop("pointsat")))
         return ForebaySource(rest), points

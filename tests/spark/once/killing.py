@@ -52,7 +52,7 @@ class Writers:
             Log(self.path(role)).close()
 
     def path(self, role: str) -> Path:
-        """Gives the queue of a writer."""
+        """Returns the queue of a writer."""
         return self._directory / "queues" / role
 
     @property
@@ -203,7 +203,7 @@ def _is_alive(pid: int) -> bool:
 
 
 def _window_of(moment: str) -> str | None:
-    """Gives what a process of the query does at a moment; None if it does nothing, or lands."""
+    """Returns what a process of the query does at a moment; None if it does nothing, or lands."""
     hook = moment.rpartition(" ")[2]
     if moment in READS:
         return "reading"

@@ -50,7 +50,7 @@ class Machine:
         kill(log, self.disk)
 
     def files(self) -> Files:
-        """Gives what a process of this machine sees now."""
+        """Returns what a process of this machine sees now."""
         return self.disk.files()
 
     def show(self, files: Files | None = None) -> None:
@@ -62,7 +62,7 @@ class Machine:
             file.write_bytes(data)
 
     def crashes(self, since: int, until: int, limit: int) -> Iterator[CrashState]:
-        """Gives what a power cut may leave after one of some operations, a few states each."""
+        """Returns what a power cut may leave after one of some operations, a few states each."""
         return self.disk.crash_states(since=since, points=lambda point: point <= until, limit=limit)
 
     def restart(self, files: Files) -> None:

@@ -69,7 +69,7 @@ class Points:
         return len(left)
 
     def phases(self) -> dict[int, str]:
-        """Gives where each process is, or was when it died."""
+        """Returns where each process is, or was when it died."""
         found = {}
         for file in (self.directory / PHASES).iterdir():
             moment = file.read_text().rstrip()

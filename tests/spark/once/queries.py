@@ -57,7 +57,7 @@ class Query:
         return None
 
     def first_batch(self) -> tuple[int, int]:
-        """Gives the first offset of the first batch, and the one behind it; of one queue."""
+        """Returns the first offset of the first batch, and the one behind it; of one queue."""
         *_, line = Path(self._checkpoint, "offsets", "0").read_text().splitlines()
         (place,) = json.loads(line)["queues"].values()
         return place["from"], place["offset"]
@@ -91,7 +91,7 @@ class Landing:
         self._points.meet(LANDED)
 
     def rows(self) -> list[Row]:
-        """Gives what arrived, batch after batch."""
+        """Returns what arrived, batch after batch."""
         found: list[Row] = []
         for file in sorted(self._directory.glob("*.parquet")):
             columns = pyarrow.parquet.read_table(file).to_pydict()

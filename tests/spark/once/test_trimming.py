@@ -23,7 +23,7 @@ UNLINKED_MIN = 50
 
 
 def unlinked(directory: Path) -> int:
-    """Gives how many segments are gone, of those that the producer surely made."""
+    """Returns how many segments are gone, of those that the producer surely made."""
     if WRITTEN not in (directory / "output").read_text():
         return 0
     return SEGMENTS - len(segment_files(directory / "q"))
