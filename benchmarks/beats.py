@@ -1,4 +1,4 @@
-"""Event queues beside the Log, beside a plain loop, and in Spark over many directories.
+"""Beats queues beside the Log, beside a plain loop, and in Spark over many directories.
 
     python benchmarks/beats.py [--events 200000] [--spark] [--dir DIR]
 
@@ -25,9 +25,8 @@ import cbor2
 import pyarrow
 
 import forebay
-from forebay.formats.beats_columns import decode_columns
-from forebay.formats.beats_text import TextDecoder
-from forebay.frames import Damage
+from forebay.damage import Damage
+from forebay.formats.beats.text import TextDecoder, decode_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,7 +51,7 @@ def event(number: int) -> dict[str, Any]:
 
 
 def fill(path: Path, first: int, count: int, version: str = "v1", **options: Any) -> None:
-    with forebay.EventQueue(path, version=version, sync="os", **options) as queue:
+    with forebay.BeatsQueue(path, version=version, sync="os", **options) as queue:
         for start in range(first, first + count, _BATCH):
             stop = min(start + _BATCH, first + count)
             queue.put_many([event(number) for number in range(start, stop)])
@@ -76,7 +75,7 @@ def scan_log(path: Path) -> int:
 
 
 def scan_events(path: Path) -> int:
-    with forebay.EventReader(path) as reader:
+    with forebay.BeatsReader(path) as reader:
         return sum(len(item.payloads) for item in reader.scan() if not isinstance(item, Damage))
 
 
@@ -115,7 +114,7 @@ def plain_to_arrow(path: Path) -> int:
 def to_arrow(path: Path) -> int:
     decoder = TextDecoder()
     rows = 0
-    with forebay.EventReader(path) as reader:
+    with forebay.BeatsReader(path) as reader:
         for item in reader.scan():
             if isinstance(item, Damage):
                 continue
@@ -144,7 +143,7 @@ def _text(text: Any) -> Any:
 def write(directory: Path, version: str, key_file: Path | None, events: list[Any]) -> None:
     path = directory / "written"
     shutil.rmtree(path, ignore_errors=True)
-    with forebay.EventQueue(path, version=version, key_file=key_file, sync="os") as queue:
+    with forebay.BeatsQueue(path, version=version, key_file=key_file, sync="os") as queue:
         for start in range(0, len(events), _BATCH):
             queue.put_many(events[start : start + _BATCH])
 
@@ -152,7 +151,7 @@ def write(directory: Path, version: str, key_file: Path | None, events: list[Any
 def without_spark(directory: Path, events: int) -> None:
     queue, log = directory / "queue", directory / "log"
     fill(queue, 0, events)
-    with forebay.EventReader(queue) as reader:
+    with forebay.BeatsReader(queue) as reader:
         found = [item for item in reader.scan() if not isinstance(item, Damage)]
         with forebay.Log(log, sync="os") as target:
             for item in found:

@@ -91,15 +91,20 @@ def measure_beats(path: Path, sync: str, count: int) -> dict[str, float]:
 
     count = max(100, count // 10)
     event = {"fields": {"message": "hello " * 30, "door": 4}}
-    with forebay.EventQueue(path, sync=sync) as queue:
+    with beats_queue(forebay)(path, sync=sync) as queue:
         rows = {"put": timed(count, lambda: repeat(count, queue.put, event))}
         rows["put_many"] = timed(count, lambda: queue.put_many([event] * count))
         rows["forebay.read"] = timed(2 * count, lambda: scan(path))
         batches: list[Any] = []
         rows["read"] = timed(2 * count, lambda: drain(lambda: note(batches, queue.read(100))))
         rows["ack"] = timed(len(batches), lambda: [batch.ack() for batch in batches])
-    rows["open"] = timed(1, lambda: forebay.EventQueue(path, sync=sync).close())
+    rows["open"] = timed(1, lambda: beats_queue(forebay)(path, sync=sync).close())
     return rows
+
+
+def beats_queue(package: Any) -> Any:
+    """Returns the class, which had another name before."""
+    return getattr(package, "BeatsQueue", None) or package.EventQueue
 
 
 KINDS: dict[str, Measure] = {

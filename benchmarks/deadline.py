@@ -12,10 +12,10 @@ import argparse
 import random
 from collections.abc import Callable, Iterable
 
-from forebay.formats import deadline
-from forebay.formats.deadline import Item, Key, Stats
-from forebay.formats.deadline_run_encoder import RunEncoder
-from forebay.formats.deadline_wal import Batches, Header
+from forebay.formats.deadline import items as deadline
+from forebay.formats.deadline.items import Item, Key, Stats
+from forebay.formats.deadline.run_encoder import RunEncoder
+from forebay.formats.deadline.wal import Batches, Header
 
 SIZE = 278
 BATCH = 1000

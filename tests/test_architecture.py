@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 # From the bottom up. A module may import what stands in a row below its own, and its own name.
 # Siblings in a row do not know one another.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "frames", "clock", "metrics"),
+    ("errors", "damage", "clock"),
     ("kernels",),
     ("formats", "storage", "wire"),
     ("queues",),
@@ -200,8 +200,8 @@ def test_importing_forebay_imports_no_heavy_library() -> None:
         ("src/forebay/kernels/fflg.py", "from forebay.formats import fflg"),
         ("src/forebay/formats/fflg.py", "from forebay.storage.segments import Segments"),
         ("src/forebay/formats/fflg.py", "from ..storage import segments"),
-        ("src/forebay/storage/tape.py", "from .. import wire"),
-        ("src/forebay/queues/log.py", "def late():\n    from forebay import Fifo"),
+        ("src/forebay/storage/segments.py", "from .. import wire"),
+        ("src/forebay/queues/log/queue.py", "def late():\n    from forebay import Fifo"),
         ("src/forebay/__init__.py", "from forebay import aio"),
         ("src/forebay/daemon/server.py", "import forebay.client"),
         ("src/forebay/__init__.py", "from forebay.spark import source"),
@@ -216,13 +216,16 @@ def test_an_import_that_points_up_or_sideways_is_found(path: str, text: str) -> 
 @pytest.mark.parametrize(
     ("path", "text"),
     [
-        ("src/forebay/errors.py", "from forebay.frames import Damage"),
-        ("src/forebay/__init__.py", "from forebay.queues.log import Log"),
-        ("src/forebay/queues/log.py", "from . import options\nfrom forebay.formats import fflg"),
+        ("src/forebay/errors.py", "from forebay.damage import Damage"),
+        ("src/forebay/__init__.py", "from forebay.queues.log.queue import Log"),
+        (
+            "src/forebay/queues/log/queue.py",
+            "from . import options\nfrom forebay.formats import fflg",
+        ),
         ("src/forebay/cli/main.py", "import forebay\nfrom forebay import Log, errors"),
         ("src/forebay/daemon/server.py", "import forebay.aio"),
         ("src/pyspark_forebay/__init__.py", "from forebay.spark.source import DefaultSource"),
-        ("src/forebay/wire/frames.py", "import os, json"),
+        ("src/forebay/wire/damage.py", "import os, json"),
     ],
 )
 def test_an_import_that_points_down_is_allowed(path: str, text: str) -> None:
@@ -260,7 +263,10 @@ def test_a_call_that_goes_past_the_door_is_found(text: str) -> None:
     [
         (DOOR, "import os\nos.fsync(3)"),
         ("src/forebay/storage/segments.py", "directory.open('x').sync()"),
-        ("src/forebay/queues/log.py", "import os\nos.path.join(os.fspath(path), str(os.getpid()))"),
+        (
+            "src/forebay/queues/log/queue.py",
+            "import os\nos.path.join(os.fspath(path), str(os.getpid()))",
+        ),
         ("src/forebay/cli/main.py", "open('x')"),
     ],
 )

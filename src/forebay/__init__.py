@@ -6,6 +6,7 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
+from forebay.damage import Damage
 from forebay.errors import (
     Closed,
     Damaged,
@@ -25,42 +26,40 @@ from forebay.errors import (
     UnsupportedVersion,
     WrongKey,
 )
-from forebay.frames import Damage
 from forebay.kernels.records import Record
-from forebay.queues.consumer import Consumer
-from forebay.queues.kinds import kind_of
-from forebay.queues.log import Log
-from forebay.queues.losses import accept_losses
-from forebay.queues.reader import LogReader
+from forebay.queues.kinds import accept_losses, kind_of
+from forebay.queues.log.consumer import Consumer
+from forebay.queues.log.queue import Log
+from forebay.queues.log.reader import LogReader
 
 if TYPE_CHECKING:
-    from forebay.formats.beats_events import Event
+    from forebay.formats.beats.events import Event
     from forebay.formats.entry import Entry
-    from forebay.queues.deadline import DeadlineQueue
-    from forebay.queues.deadline_item import DeadlineItem
-    from forebay.queues.deadline_reader import DeadlineReader
-    from forebay.queues.event import EventQueue
-    from forebay.queues.event_batch import EventBatch
-    from forebay.queues.event_reader import EventReader
-    from forebay.queues.fifo import Fifo
-    from forebay.queues.fifo_reader import FifoReader
-    from forebay.queues.root import Root
+    from forebay.queues.beats.batch import EventBatch
+    from forebay.queues.beats.queue import BeatsQueue
+    from forebay.queues.beats.reader import BeatsReader
+    from forebay.queues.deadline.item import DeadlineItem
+    from forebay.queues.deadline.queue import DeadlineQueue
+    from forebay.queues.deadline.reader import DeadlineReader
+    from forebay.queues.deadline.root import Root
+    from forebay.queues.fifo.queue import Fifo
+    from forebay.queues.fifo.reader import FifoReader
 
 __version__ = "0.1.0"
 
 # Imported at first use: who only has logs needs neither LZ4 nor AES nor CBOR.
 _MODULES = {
-    "DeadlineItem": "forebay.queues.deadline_item",
-    "DeadlineQueue": "forebay.queues.deadline",
-    "DeadlineReader": "forebay.queues.deadline_reader",
+    "DeadlineItem": "forebay.queues.deadline.item",
+    "DeadlineQueue": "forebay.queues.deadline.queue",
+    "DeadlineReader": "forebay.queues.deadline.reader",
     "Entry": "forebay.formats.entry",
-    "Event": "forebay.formats.beats_events",
-    "EventBatch": "forebay.queues.event_batch",
-    "EventQueue": "forebay.queues.event",
-    "EventReader": "forebay.queues.event_reader",
-    "Fifo": "forebay.queues.fifo",
-    "FifoReader": "forebay.queues.fifo_reader",
-    "Root": "forebay.queues.root",
+    "Event": "forebay.formats.beats.events",
+    "EventBatch": "forebay.queues.beats.queue",
+    "BeatsQueue": "forebay.queues.beats.queue",
+    "BeatsReader": "forebay.queues.beats.reader",
+    "Fifo": "forebay.queues.fifo.queue",
+    "FifoReader": "forebay.queues.fifo.reader",
+    "Root": "forebay.queues.deadline.root",
 }
 
 __all__ = [
@@ -75,8 +74,8 @@ __all__ = [
     "Entry",
     "Event",
     "EventBatch",
-    "EventQueue",
-    "EventReader",
+    "BeatsQueue",
+    "BeatsReader",
     "Fifo",
     "FifoReader",
     "ForebayError",
@@ -114,7 +113,7 @@ def open(path: str | os.PathLike[str], **options: Any) -> Any:
 def read(path: str | os.PathLike[str], *, salvage: bool = False, **options: Any) -> Any:
     """Reads a queue without owning it: no lock, nothing written, dead or alive.
 
-    An event queue takes `key_file` and `dialect` as well.
+    A Beats queue takes `key_file` and `dialect` as well.
     """
     return kind_of(path).open_reader(path, salvage=salvage, **options)
 

@@ -34,7 +34,7 @@ import queue
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from forebay.frames import Damage
+    from forebay.damage import Damage
 
 
 class ForebayError(Exception):

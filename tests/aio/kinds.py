@@ -77,7 +77,7 @@ KINDS = [
     ),
     Kind(
         "beats",
-        forebay.aio.EventQueue,
+        forebay.aio.BeatsQueue,
         {**SMALL, "segment_bytes": 1_000},
         "put",
         "put_many",

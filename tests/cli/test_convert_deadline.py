@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from forebay.formats.deadline import FOOTER_BYTES, Item, scan_run
+from forebay.formats.deadline.items import FOOTER_BYTES, Item, scan_run
 from tests.cli.deadline_helpers import PAST_MS, items_of, make_queue, make_worn_queue
 from tests.cli.helpers import flip, json_lines, run
 from tests.formats.deadline_independent import read_run_1

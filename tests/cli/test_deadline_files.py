@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from forebay.cli import exits
-from forebay.formats.deadline import Item, Key, Stats, Tombstone
-from forebay.formats.deadline_run_encoder import RunEncoder
-from forebay.formats.deadline_wal import Batches, Dequeued, Header
+from forebay.formats.deadline.items import Item, Key, Stats, Tombstone
+from forebay.formats.deadline.run_encoder import RunEncoder
+from forebay.formats.deadline.wal import Batches, Dequeued, Header
 from tests.cli.helpers import json_lines, run
 from tests.sources import ROOT
 

@@ -16,8 +16,8 @@ from forebay.cli.demo_records import (
     compare,
 )
 from forebay.cli.demo_teller import Teller
-from forebay.frames import Damage
-from forebay.queues.scanner import RecordBatch
+from forebay.damage import Damage
+from forebay.queues.log.scanner import RecordBatch
 from tests.cli.helpers import NOTHING_LOADED, json_lines, run, start_held
 
 LINES_MAX = 25

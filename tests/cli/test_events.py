@@ -1,4 +1,4 @@
-"""The command line on event queues: every fixture of Beats, and what we write ourselves."""
+"""The command line on Beats queues: every fixture of Beats, and what we write ourselves."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from forebay.cli import exits
 from tests.cli.helpers import flip, json_lines, run
-from tests.queues.event_helpers import (
+from tests.queues.beats_helpers import (
     GOLDEN,
     WRITABLE,
     leave_segment,
@@ -296,4 +296,4 @@ def test_a_verb_that_means_nothing_for_events_says_so(verb: str, tmp_path: Path)
     result = run(verb, tmp_path / "q")
 
     assert result.exit_code == exits.USAGE
-    assert f'"{verb}" is for a log; {tmp_path / "q"} is an event queue' in result.stderr
+    assert f'"{verb}" is for a log; {tmp_path / "q"} is a Beats queue' in result.stderr

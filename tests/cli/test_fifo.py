@@ -534,7 +534,7 @@ def test_convert_is_for_event_queues(tmp_path: Path) -> None:
     result = run("convert", path, "--to-version", "v2", "--to", tmp_path / "new")
 
     assert result.exit_code == exits.USAGE
-    assert f'"convert" is for an event queue or a deadline queue; {path} is a fifo' in result.stderr
+    assert f'"convert" is for a Beats queue or a deadline queue; {path} is a fifo' in result.stderr
     assert not (tmp_path / "new").exists()
 
 
@@ -567,7 +567,7 @@ def test_options_of_other_kinds_are_refused(tmp_path: Path, arguments: tuple[str
     ("arguments", "message"),
     [
         (("peek",), '"peek" is for a fifo or a deadline queue; {} is a log'),
-        (("take",), '"take" is for an event queue, a fifo or a deadline queue; {} is a log'),
+        (("take",), '"take" is for a Beats queue, a fifo or a deadline queue; {} is a log'),
         (("put", "--kind", "fifo"), "--kind fifo: {} is a log"),
         (("put", "--ttl", "5"), "--ttl has no meaning for a log"),
         (("put", "--max-bytes", "5000"), "--max-bytes has no meaning for a log"),

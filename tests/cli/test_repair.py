@@ -12,7 +12,7 @@ from forebay.cli import exits
 from forebay.cli.fsck import Findings, summary, write_text
 from forebay.cli.inspection import STATES
 from forebay.cli.recover import Report
-from forebay.frames import Damage
+from forebay.damage import Damage
 from tests.cli.helpers import (
     flip,
     json_lines,

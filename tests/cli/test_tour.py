@@ -47,7 +47,7 @@ from forebay.cli.tour_story import claim_recovered, claim_resumed
 from forebay.cli.tour_teller import TourTeller
 from forebay.dashboard.history import Outage
 from forebay.dashboard.page import cell_text
-from forebay.queues.places import offset_of
+from forebay.queues.beats.place import offset_of
 from tests.cli.helpers import NOTHING_LOADED, make_log, run, start, start_held, values_of
 from tests.dashboard.reading import PageReader
 from tests.queues.helpers import wait_until
@@ -353,7 +353,7 @@ def test_a_producer_that_ends_by_itself_is_an_error(tmp_path: Path) -> None:
 
 
 def _place(queue: str, number: int) -> int:
-    """Returns an offset that an event may have: those of the event queue have gaps."""
+    """Returns an offset that an event may have: those of the Beats queue have gaps."""
     return offset_of(*divmod(number, 77)) if queue == EVENT_QUEUE else number
 
 

@@ -79,12 +79,12 @@ LOG = Kind(
     {"segment_bytes": 1_000},
 )
 EVENTS = Kind(
-    forebay.EventQueue,
+    forebay.BeatsQueue,
     lambda queue, value: queue.put(_event(value)),
     lambda queue, values: queue.put_many([_event(value) for value in values]),
     _drain_events,
     lambda reader: [event.fields["value"] for event in reader],
-    "queue = forebay.EventQueue(sys.argv[1], sync=sys.argv[2]);"
+    "queue = forebay.BeatsQueue(sys.argv[1], sync=sys.argv[2]);"
     " put = lambda value: queue.put({'fields': {'value': value}})",
     {"segment_bytes": 1_000},
 )

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from forebay import EventQueue
+from forebay import BeatsQueue
 from forebay.storage import inbox
 from tests.conformance.kinds import KINDS
 from tests.crash.forgetful import CrashState, ForgetfulFilesystem
@@ -139,7 +139,7 @@ def test_the_mark_of_encrypted_events_is_durable_a_moment_later(tmp_path: Path) 
     (tmp_path / "key").write_bytes(bytes(range(16)))
     (tmp_path / "key").chmod(0o600)
     filesystem, clock = ForgetfulFilesystem(), SteppingClock()
-    queue = EventQueue(
+    queue = BeatsQueue(
         "/q", filesystem=filesystem, clock=clock, key_file=tmp_path / "key", background=False
     )
     queue.put({"fields": {"value": "one"}})

@@ -13,9 +13,9 @@ from random import Random
 from typing import Any
 
 from forebay.errors import ForebayError, NotAQueue
-from forebay.queues.deadline import DeadlineQueue
-from forebay.queues.deadline_item import DeadlineItem
-from forebay.queues.deadline_reader import DeadlineReader
+from forebay.queues.deadline.item import DeadlineItem
+from forebay.queues.deadline.queue import DeadlineQueue
+from forebay.queues.deadline.reader import DeadlineReader
 from tests.crash.forgetful import ForgetfulFilesystem
 from tests.crash.workload import PATH, Broken, Promise, SteppingClock
 

@@ -6,18 +6,22 @@ import errno
 
 from forebay.kernels.entry import METADATA_BYTES
 from forebay.kernels.pusher import Pusher
-from forebay.queues import fifo_adoption, fifo_recovery, fifo_scanner, fifo_staged
-from forebay.queues.fifo_adoption import _Copy
-from forebay.queues.fifo_bounds import Bounds, TapeEnd
-from forebay.queues.fifo_head import HeadFile, Lent
-from forebay.queues.fifo_reading import Reading
-from forebay.queues.fifo_recovery import Recovery
-from forebay.queues.fifo_scanner import FifoScanner, Place
-from forebay.queues.fifo_writer import FifoWriter
-from forebay.storage import filesystem, tape
+from forebay.queues.fifo import adoption as fifo_adoption
+from forebay.queues.fifo import recovery as fifo_recovery
+from forebay.queues.fifo import scanner as fifo_scanner
+from forebay.queues.fifo import staging as fifo_staged
+from forebay.queues.fifo import tape
+from forebay.queues.fifo.adoption import _Copy
+from forebay.queues.fifo.bounds import Bounds, TapeEnd
+from forebay.queues.fifo.front import Reading
+from forebay.queues.fifo.head import HeadFile, Lent
+from forebay.queues.fifo.recovery import Recovery
+from forebay.queues.fifo.scanner import FifoScanner, Place
+from forebay.queues.fifo.tape import TapeWriter
+from forebay.queues.fifo.writer import FifoWriter
+from forebay.storage import filesystem
 from forebay.storage.commit import GroupCommit
 from forebay.storage.staging import HEADER_BYTES
-from forebay.storage.tape import TapeWriter
 from tests.crash.handles import ForgetfulDirectory
 from tests.crash.hunts import Bugs, Patch, cut_power, fail_calls
 from tests.crash.kinds import FIFO

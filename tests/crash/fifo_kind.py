@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from forebay.damage import Damage
 from forebay.errors import ForebayError, NotAQueue
-from forebay.frames import Damage
-from forebay.queues.fifo import Fifo
-from forebay.queues.fifo_reader import FifoReader
+from forebay.queues.fifo.queue import Fifo
+from forebay.queues.fifo.reader import FifoReader
 from forebay.storage import inbox
 from tests.crash.forgetful import ForgetfulFilesystem
 from tests.crash.handing_in import write_parts

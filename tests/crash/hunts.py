@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from forebay.errors import ForebayError
-from forebay.queues.deadline import DeadlineQueue
-from forebay.queues.event import EventQueue
-from forebay.queues.fifo import Fifo
-from forebay.queues.log import Log
+from forebay.queues.beats.queue import BeatsQueue
+from forebay.queues.deadline.queue import DeadlineQueue
+from forebay.queues.fifo.queue import Fifo
+from forebay.queues.log.queue import Log
 from tests.crash.campaign import Campaign
 from tests.crash.kinds import Kind
 from tests.crash.test_io_errors import check_healed, fail_each_call
@@ -81,7 +81,7 @@ def quietly(patch: Patch) -> Iterator[None]:
     """Lets a hunt end in the middle, which leaves queues behind that nobody closes."""
     patch.setattr(logging.getLogger("forebay"), "disabled", True)
     patch.setattr(Log, "__del__", lambda self: None)
-    patch.setattr(EventQueue, "__del__", lambda self: None)
+    patch.setattr(BeatsQueue, "__del__", lambda self: None)
     patch.setattr(Fifo, "__del__", lambda self: None)
     patch.setattr(DeadlineQueue, "__del__", lambda self: None)
     yield

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from forebay.formats.beats_versions import LAYOUTS
-from tests.crash import deadline_kind, event_kind, fifo_kind, log_kind, scenarios
+from forebay.formats.beats.versions import LAYOUTS
+from tests.crash import beats_kind, deadline_kind, fifo_kind, log_kind, scenarios
 from tests.crash.scenarios import Steps
 from tests.crash.workload import Check, Hold, Workload
 
@@ -54,9 +54,9 @@ LOG = Kind(
     lambda options: options.get("version") != 1,
 )
 EVENTS = Kind(
-    event_kind.EventWorkload,
-    event_kind.check_machine,
-    event_kind.hold_promises,
+    beats_kind.EventWorkload,
+    beats_kind.check_machine,
+    beats_kind.hold_promises,
     scenarios.EVENT_SCENARIOS,
     [
         {"version": "v2"},

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from forebay.damage import Damage
 from forebay.errors import ForebayError, NotAQueue
-from forebay.frames import Damage
-from forebay.queues.log import Log
-from forebay.queues.reader import LogReader
+from forebay.queues.log.queue import Log
+from forebay.queues.log.reader import LogReader
 from forebay.storage import inbox
 from forebay.storage.cursors import Cursor
 from forebay.storage.filesystem import write_all

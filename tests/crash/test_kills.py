@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from forebay import Event, EventQueue, EventReader, Fifo, FifoReader, Log
+from forebay import BeatsQueue, BeatsReader, Event, Fifo, FifoReader, Log
 from tests.counting import Count
-from tests.queues.event_helpers import make_key
+from tests.queues.beats_helpers import make_key
 
 KILLS_EACH = 40
 EVENT_KILLS_EACH = 15
@@ -69,8 +69,8 @@ def event_at(number: int) -> Event:
 def write_events(path: Path, pipe: int, seed: int, options: dict[str, Any]) -> None:
     """Puts in all ways there are, and reports each acknowledged end; acknowledges now and then."""
     draw = random.Random(seed)
-    queue = EventQueue(path, segment_bytes=40_000, **options)
-    with EventReader(path, key_file=options.get("key_file")) as reader:
+    queue = BeatsQueue(path, segment_bytes=40_000, **options)
+    with BeatsReader(path, key_file=options.get("key_file")) as reader:
         end = max((event.timestamp_ns for event in reader), default=-1) + 1
     while True:
         count = 1 if draw.random() < 0.9 else draw.randrange(1, 60)
@@ -163,12 +163,12 @@ def test_kill_at_random_moments_loses_no_event(
     for seed in range(EVENT_KILLS_EACH):
         seconds = draw.uniform(0, 0.04)
         acknowledged = kill_a_writer(write_events, tmp_path / "q", seed, seconds, options)
-        with EventQueue(tmp_path / "q", **options) as queue:
+        with BeatsQueue(tmp_path / "q", **options) as queue:
             events = []
             while batch := queue.read(1000):
                 events += batch.events
             assert all(event == event_at(event.timestamp_ns) for event in events)
-            with EventReader(tmp_path / "q", key_file=key_file) as reader:
+            with BeatsReader(tmp_path / "q", key_file=key_file) as reader:
                 there = [event.timestamp_ns for event in reader]
             assert there == list(range(there[0], there[-1] + 1))
             assert there[-1] + 1 >= acknowledged, (seed, acknowledged, there[-1])

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.counting import Count
-from tests.crash import deadline_bugs, event_bugs, fifo_bugs, log_bugs
+from tests.crash import beats_bugs, deadline_bugs, fifo_bugs, log_bugs
 from tests.crash.hunts import Bugs, quietly
 from tests.crash.kinds import CRASH_CAMPAIGNS
 from tests.crash.workload import Broken
@@ -20,7 +20,7 @@ from tests.support.campaigns import seeds
 
 KINDS = {
     "log": log_bugs.BUGS,
-    "events": event_bugs.BUGS,
+    "events": beats_bugs.BUGS,
     "fifo": fifo_bugs.BUGS,
     "deadline": deadline_bugs.BUGS,
 }

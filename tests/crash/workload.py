@@ -2,7 +2,7 @@
 
 A `Kind` runs operations on a forgetful file system, one thread, no background work, and logs every
 promise as an acknowledgement; then it opens what a power cut left and holds it against the promises
-made before it. `log_kind.py`, `event_kind.py`, `fifo_kind.py` and `deadline_kind.py` are the kinds;
+made before it. `log_kind.py`, `beats_kind.py`, `fifo_kind.py` and `deadline_kind.py` are the kinds;
 the scenarios, the campaign, the failing disk and the planted bugs know none of them.
 """
 

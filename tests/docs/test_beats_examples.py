@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from forebay.formats.beats_events import Event, decode_event, encode_event
-from forebay.formats.beats_state import State, decode_state
-from forebay.formats.beats_text import event_text, parse_event
-from forebay.formats.beats_versions import LAYOUTS, new_header
+from forebay.formats.beats.events import Event, decode_event, encode_event
+from forebay.formats.beats.state import State, decode_state
+from forebay.formats.beats.text import event_text, parse_event
+from forebay.formats.beats.versions import LAYOUTS, new_header
 from tests.docs.pages import ROOT, hex_bytes, only_block
 from tests.formats.beats_independent import KEY
 from tests.formats.beats_reading import WRITABLE, read, write

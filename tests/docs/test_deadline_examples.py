@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from forebay.formats import deadline, deadline_run_encoder, deadline_runs
-from forebay.formats.deadline import Entry, FileKind, Item, Key, Stats, Tombstone, scan_run
-from forebay.formats.deadline_manifest import (
+from forebay.formats.deadline import items as deadline
+from forebay.formats.deadline import run_encoder as deadline_run_encoder
+from forebay.formats.deadline import runs as deadline_runs
+from forebay.formats.deadline.items import Entry, FileKind, Item, Key, Stats, Tombstone, scan_run
+from forebay.formats.deadline.manifest import (
     LogRow,
     Manifest,
     SetCounts,
     SetRow,
     decode_manifest,
 )
-from forebay.formats.deadline_mark import End, Mark
-from forebay.formats.deadline_wal import (
+from forebay.formats.deadline.mark import End, Mark
+from forebay.formats.deadline.wal import (
     Batches,
     Dequeued,
     Header,

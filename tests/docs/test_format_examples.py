@@ -7,8 +7,15 @@ import sys
 from pathlib import Path
 
 import forebay
-from forebay.formats.consumers import decode_index, encode_index
-from forebay.formats.fflg import Frames, Header, decode_header, parse_segment_name, segment_name
+from forebay.formats.fflg import (
+    Frames,
+    Header,
+    decode_header,
+    decode_index,
+    encode_index,
+    parse_segment_name,
+    segment_name,
+)
 from tests.docs.pages import hex_bytes, only_block
 
 PAGE = "docs/formats/fflg.md"

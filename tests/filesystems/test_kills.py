@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from forebay import DeadlineQueue, Event, EventQueue, Fifo, Log
+from forebay import BeatsQueue, DeadlineQueue, Event, Fifo, Log
 from tests.counting import Count
 from tests.crash.test_kills import kill_a_writer, value_at
 from tests.queues.helpers import SYNCS
@@ -28,7 +28,7 @@ SMALL: dict[str, dict[str, Any]] = {
 }
 OPEN: dict[str, Callable[..., Any]] = {
     "log": Log,
-    "events": EventQueue,
+    "events": BeatsQueue,
     "fifo": Fifo,
     "deadline": DeadlineQueue,
 }

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import cast
 
-from forebay.formats.beats import Frames, SegmentEncoder
-from forebay.formats.beats_bytes import open_bytes
-from forebay.formats.beats_crypto import Key
-from forebay.formats.beats_recognition import recognise
-from forebay.formats.beats_versions import (
+from forebay.damage import Damage
+from forebay.formats.beats.bytes import open_bytes
+from forebay.formats.beats.crypto import Key
+from forebay.formats.beats.frames import Frames, SegmentEncoder
+from forebay.formats.beats.recognition import recognise
+from forebay.formats.beats.versions import (
     COUNT_POSITION,
     LAYOUTS,
     Dialect,
@@ -17,7 +18,6 @@ from forebay.formats.beats_versions import (
     encode_count,
     new_header,
 )
-from forebay.frames import Damage
 from forebay.storage.filesystem import File
 from forebay.storage.segments import scan_segment
 from tests.formats.beats_independent import IV, KEY

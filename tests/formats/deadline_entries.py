@@ -10,7 +10,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from forebay.formats.deadline import (
+from forebay.damage import Damage
+from forebay.formats.deadline.items import (
     DEQUEUE_COUNT_MAX,
     ID_MAX,
     TIME_MS_MAX,
@@ -20,7 +21,6 @@ from forebay.formats.deadline import (
     Stats,
     Tombstone,
 )
-from forebay.frames import Damage
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden" / "qrono"
 NOW_MS = 1_700_000_000_000

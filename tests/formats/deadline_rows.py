@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from forebay.formats.deadline import Entry, Tombstone
+from forebay.formats.deadline.items import Entry, Tombstone
 from tests.formats.deadline_independent import Row
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import cast
 
 from forebay import Log
+from forebay.damage import Damage
 from forebay.formats.fflg import HEADER_BYTES_MAX, Frames, Header, decode_header
-from forebay.frames import Damage
 from forebay.storage.filesystem import File
 from forebay.storage.segments import scan_segment
 

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.errors import InvalidOption, RecordTooLarge
-from forebay.formats.beats import FRAME_BYTES, Frames, SegmentEncoder
-from forebay.formats.beats_crypto import Key
-from forebay.formats.beats_lz4 import EVENT_BYTES_MAX
-from forebay.formats.beats_versions import (
+from forebay.formats.beats.bytes import EVENT_BYTES_MAX
+from forebay.formats.beats.crypto import Key
+from forebay.formats.beats.frames import FRAME_BYTES, Frames, SegmentEncoder
+from forebay.formats.beats.versions import (
     HEADER_BYTES_MAX,
     LAYOUTS,
     Header,

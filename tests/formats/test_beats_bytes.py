@@ -12,17 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.errors import UnsupportedVersion, WrongKey
-from forebay.formats.beats_bytes import LogicalBytes, PlainBytes, StreamBytes, open_bytes
-from forebay.formats.beats_crypto import Key
-from forebay.formats.beats_lz4 import (
+from forebay.formats.beats.bytes import (
     BLOCK_BYTES_MAX,
     DESCRIPTOR,
     EVENT_BYTES_MAX,
+    LogicalBytes,
+    PlainBytes,
+    StreamBytes,
     compress_block,
     compressed_size_max,
     decompress_block,
+    open_bytes,
 )
-from forebay.formats.beats_versions import LAYOUTS, Header
+from forebay.formats.beats.crypto import Key
+from forebay.formats.beats.versions import LAYOUTS, Header
 from forebay.kernels.beats import COMPILED
 from tests.formats import beats_independent as independent
 from tests.formats.beats_independent import IV, KEY

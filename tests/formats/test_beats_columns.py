@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.formats.beats_columns import EventColumns, Text, decode_columns
-from forebay.formats.beats_events import Event, encode_event
-from forebay.formats.beats_text import TextDecoder, decode_parts
+from forebay.formats.beats.events import Event, encode_event
+from forebay.formats.beats.text import EventColumns, Text, TextDecoder, decode_columns, decode_parts
 from tests.formats.test_beats_events import events
 
 

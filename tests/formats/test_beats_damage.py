@@ -8,7 +8,7 @@ import struct
 import pytest
 
 from forebay.errors import ForebayError
-from forebay.formats.beats_versions import LAYOUTS
+from forebay.formats.beats.versions import LAYOUTS
 from forebay.kernels.beats import COMPILED
 from tests.formats import beats_independent as independent
 from tests.formats.beats_independent import KEY

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.errors import InvalidEvent, RecordTooLarge, UndecodableEvent
-from forebay.formats.beats_events import Event, decode_event, encode_event
-from forebay.formats.beats_lz4 import EVENT_BYTES_MAX
+from forebay.formats.beats.bytes import EVENT_BYTES_MAX
+from forebay.formats.beats.events import Event, decode_event, encode_event
 from forebay.kernels.cbor_check import NESTING_MAX
 
 INT64 = st.integers(-(2**63), 2**63 - 1)

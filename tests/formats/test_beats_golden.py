@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from forebay.formats.beats_events import decode_event
-from forebay.formats.beats_state import State, decode_state
-from forebay.formats.beats_text import TextDecoder, decode_parts, event_document
-from forebay.formats.beats_versions import LAYOUTS
+from forebay.formats.beats.events import decode_event
+from forebay.formats.beats.state import State, decode_state
+from forebay.formats.beats.text import TextDecoder, decode_parts, event_document
+from forebay.formats.beats.versions import LAYOUTS
 from tests.formats.beats_independent import read_segment
 from tests.formats.beats_reading import Read, read
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.errors import Damaged, InvalidOption, UnsupportedVersion, WrongKey
-from forebay.formats.beats_crypto import Key, decode_key
-from forebay.formats.beats_recognition import recognise
-from forebay.formats.beats_versions import LAYOUTS, Dialect
+from forebay.formats.beats.crypto import Key, decode_key
+from forebay.formats.beats.recognition import recognise
+from forebay.formats.beats.versions import LAYOUTS, Dialect
 from tests.formats import beats_independent as independent
 from tests.formats.beats_independent import IV, KEY
 from tests.formats.beats_reading import READABLE, read

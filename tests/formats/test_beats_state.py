@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.errors import Damaged, InvalidOption
-from forebay.formats.beats_state import State, decode_state
+from forebay.formats.beats.state import State, decode_state
 
 number = st.integers(0, 2**64 - 1)
 state_strategy = st.builds(State, number, number, st.none() | number)

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.errors import InvalidEvent, UndecodableEvent
-from forebay.formats.beats_events import Event, decode_event, encode_event
-from forebay.formats.beats_text import (
+from forebay.formats.beats.events import Event, decode_event, encode_event
+from forebay.formats.beats.text import (
     TextDecoder,
     decode_parts,
     event_document,

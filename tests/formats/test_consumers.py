@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay import InvalidOption
-from forebay.formats.consumers import check_name, decode_index, encode_index
+from forebay.formats.fflg import check_name, decode_index, encode_index
 
 positions_strategy = st.dictionaries(
     st.text(st.characters(exclude_categories=["Cs"]), max_size=20),

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.errors import Damaged, RecordTooLarge
-from forebay.formats.deadline import (
+from forebay.formats.deadline.items import (
     FOOTER_BYTES,
     ID_MAX,
     TIME_MS_MAX,

@@ -12,16 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from forebay.damage import Damage
 from forebay.errors import Damaged, NotAQueue, UnsupportedVersion
-from forebay.formats import deadline_blocks, deadline_run_encoder, deadline_runs
-from forebay.formats.deadline import Entry, Item, Key, Stats, Tombstone, scan_run
-from forebay.formats.deadline_blocks import FOOTER_BYTES, Place
-from forebay.formats.deadline_logs import scan_log
-from forebay.formats.deadline_rebuild import rebuild_run
-from forebay.formats.deadline_run_encoder import RunEncoder
-from forebay.formats.deadline_runs import Run
-from forebay.formats.deadline_wal import scan_wal
-from forebay.frames import Damage
+from forebay.formats.deadline import blocks as deadline_blocks
+from forebay.formats.deadline import run_encoder as deadline_run_encoder
+from forebay.formats.deadline import runs as deadline_runs
+from forebay.formats.deadline.blocks import FOOTER_BYTES, Place
+from forebay.formats.deadline.items import Entry, Item, Key, Stats, Tombstone, scan_run
+from forebay.formats.deadline.original import scan_log
+from forebay.formats.deadline.run_encoder import RunEncoder
+from forebay.formats.deadline.runs import Run, rebuild_run
+from forebay.formats.deadline.wal import scan_wal
 from forebay.kernels import deadline_wal
 from tests.formats.deadline_entries import NOW_MS, flipped, split
 from tests.formats.test_deadline_wal import HEADER, RECORDS

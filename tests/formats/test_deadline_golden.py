@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from forebay.formats.deadline import Footer, Key, RunEncoder, decode_footer, scan_run
-from forebay.formats.deadline_merge import in_unsigned_order, merge
+from forebay.formats.deadline.items import Footer, Key, RunEncoder, decode_footer, scan_run
+from forebay.formats.deadline.original import in_unsigned_order, merge
 from tests.formats.deadline_entries import golden_bytes, golden_entries
 
 RUNS = [

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from forebay.formats.deadline import Item, Key, Stats, Tombstone
-from forebay.formats.deadline_logs import scan_log
-from forebay.frames import Damage
+from forebay.damage import Damage
+from forebay.formats.deadline.items import Item, Key, Stats, Tombstone
+from forebay.formats.deadline.original import scan_log
 from tests.formats.deadline_entries import flipped, golden_bytes, golden_entries, split
 
 LOG = "0000000003.closed-log"

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.errors import Damaged, UnsupportedVersion
-from forebay.formats.deadline import FileKind, Key
-from forebay.formats.deadline_manifest import FILE_BITS, Manifest, SetRow, decode_manifest
+from forebay.formats.deadline.items import FileKind, Key
+from forebay.formats.deadline.manifest import FILE_BITS, Manifest, SetRow, decode_manifest
 from forebay.kernels.checksum import crc32
 
 # What is larger can be no number of a file, a time or a count.

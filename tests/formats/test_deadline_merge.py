@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.formats.deadline import Entry, Item, Key, Tombstone
-from forebay.formats.deadline_merge import in_unsigned_order, merge
+from forebay.formats.deadline.items import Entry, Item, Key, Tombstone
+from forebay.formats.deadline.original import in_unsigned_order, merge
 from tests.formats.deadline_entries import by_key, golden_entries
 
 A = ["0000000000.p-idx"]

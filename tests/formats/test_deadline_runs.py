@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.formats.deadline import Entry, Item, Key, Stats, Tombstone
-from forebay.formats.deadline_blocks import BLOCK_ENTRIES_MAX, decode_head
-from forebay.formats.deadline_run_encoder import RunEncoder
-from forebay.formats.deadline_runs import Run
+from forebay.formats.deadline.blocks import BLOCK_ENTRIES_MAX, decode_head
+from forebay.formats.deadline.items import Entry, Item, Key, Stats, Tombstone
+from forebay.formats.deadline.run_encoder import RunEncoder
+from forebay.formats.deadline.runs import Run
 from tests.formats.deadline_entries import NOW_MS, by_key, items, keys, split, tombstones
 from tests.formats.deadline_independent import read_run_2
 from tests.formats.deadline_rows import row_of

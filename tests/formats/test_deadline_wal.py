@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.errors import Damaged, NotAQueue, RecordTooLarge, UnsupportedVersion
-from forebay.formats.deadline import Item, Key, Stats, Tombstone
-from forebay.formats.deadline_wal import (
+from forebay.formats.deadline.items import Item, Key, Stats, Tombstone
+from forebay.formats.deadline.wal import (
     After,
     Batches,
     Dequeued,

@@ -18,9 +18,9 @@ from click.testing import CliRunner, Result
 
 import forebay
 from forebay.cli.main import main
+from forebay.damage import Damage
 from forebay.errors import Damaged, ForebayError, UndecodableEvent
 from forebay.formats.fflg import LAYOUTS, VERSION_DEFAULT
-from forebay.frames import Damage
 from forebay.storage.losses import is_same
 from tests.harm.alive import LiveOwner
 from tests.harm.cells import Cell

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from forebay.damage import Damage
 from forebay.formats.entry import parse_file_name
-from forebay.frames import Damage
 from tests.harm.recipes import Seen, Truth
 from tests.harm.rows import NOTHING, Row
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import forebay
-from forebay import DeadlineQueue, EventQueue, Fifo, Log
+from forebay import BeatsQueue, DeadlineQueue, Fifo, Log
+from forebay.damage import Damage
 from forebay.errors import Damaged, Overtaken
-from forebay.frames import Damage
 from forebay.storage.cursors import Cursor
 from forebay.storage.filesystem import DiskFilesystem
 from tests.harm.machine import START_MS, SteadyMachine, SteadyTime
@@ -297,7 +297,7 @@ class EventRecipe(Recipe):
     out: tuple[Any, Any] = (None, None)
 
     def make(self, path: Path, **options: Any) -> Any:
-        return EventQueue(path, **options)
+        return BeatsQueue(path, **options)
 
     def write(self, queue: Any, letter: str = OURS, *, snapshot: Snapshot) -> Truth:
         def event(number: int) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import pytest
 
-from forebay.formats.deadline_wal import Batches, Header, scan_wal
+from forebay.formats.deadline.wal import Batches, Header, scan_wal
 from forebay.kernels.deadline_clerk import Clerk
 from forebay.kernels.deadline_memory import Memory
 

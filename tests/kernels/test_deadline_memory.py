@@ -6,10 +6,10 @@ from random import Random
 
 import pytest
 
-from forebay.formats.deadline_run_encoder import RunEncoder
-from forebay.formats.deadline_runs import Run
-from forebay.formats.deadline_wal import Batches, Header, scan_rows
-from forebay.frames import Damage
+from forebay.damage import Damage
+from forebay.formats.deadline.run_encoder import RunEncoder
+from forebay.formats.deadline.runs import Run
+from forebay.formats.deadline.wal import Batches, Header, scan_rows
 from forebay.kernels.deadline_block import Block
 from forebay.kernels.deadline_build import BlockBuilder
 from forebay.kernels.deadline_memory import ITEM, MARK, TOMBSTONE, Memory

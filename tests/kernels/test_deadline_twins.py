@@ -10,9 +10,9 @@ from tests.sources import ROOT
 
 PROGRAM = """
 import hashlib, random
-from forebay.formats.deadline import Item, Key, Stats, Tombstone
-from forebay.formats.deadline_run_encoder import RunEncoder
-from forebay.formats.deadline_wal import Batches, Header
+from forebay.formats.deadline.items import Item, Key, Stats, Tombstone
+from forebay.formats.deadline.run_encoder import RunEncoder
+from forebay.formats.deadline.wal import Batches, Header
 
 chance = random.Random(7)
 entries = sorted(

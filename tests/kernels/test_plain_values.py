@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 
 from forebay.errors import InvalidEvent
-from forebay.formats.beats_events import Event, _prepare, encode_event
+from forebay.formats.beats.events import Event, _prepare, encode_event
 from forebay.kernels.plain_values import is_plain
 from tests.formats.test_beats_events import events, nested
 

@@ -8,7 +8,7 @@ from forebay.formats.entry import Entry, encode_entry
 from forebay.kernels.entry import scan
 from forebay.kernels.popper import Popper
 from forebay.kernels.pusher import Pusher
-from forebay.queues.fifo_head import Head
+from forebay.queues.fifo.head import Head
 from tests.formats.entries import VERSION, make_id
 
 NOW_MS = 1_700_000_000_000

@@ -1,4 +1,4 @@
-"""Event queues through the ingest: beside logs, damaged, encrypted, rebuilt, gone."""
+"""Beats queues through the ingest: beside logs, damaged, encrypted, rebuilt, gone."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 
 from forebay.pipelines import Counts, reconcile
 from forebay.pipelines.tables import DAMAGE, DECODED, LANDED, REJECTED
-from forebay.queues.places import offset_of
+from forebay.queues.beats.place import offset_of
 from tests.pipelines.helpers import append, event, places, proof_of, run
-from tests.queues.event_helpers import (
+from tests.queues.beats_helpers import (
     PER_SEGMENT,
     copy_golden,
     leave_segment,

@@ -9,7 +9,7 @@ import pytest
 
 from forebay.pipelines import Counts
 from forebay.pipelines.tables import DAMAGE, DECODED, LANDED
-from forebay.queues.fifo import Fifo
+from forebay.queues.fifo.queue import Fifo
 from tests.pipelines.helpers import append, event, numbered, places, proof_of, run
 
 if TYPE_CHECKING:

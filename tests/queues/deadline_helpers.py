@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from forebay.queues.deadline import DeadlineQueue
-from forebay.queues.deadline_item import DeadlineItem
+from forebay.queues.deadline.item import DeadlineItem
+from forebay.queues.deadline.queue import DeadlineQueue
 
 
 def open_queue(path: Path, **options: Any) -> DeadlineQueue:

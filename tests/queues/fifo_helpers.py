@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from forebay.formats.entry import Entry, parse_file_name
-from forebay.queues.fifo import Fifo
+from forebay.queues.fifo.queue import Fifo
 
 FILE_BYTES = 1_000
 DAY_MS = 86_400_000

@@ -17,7 +17,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from forebay.queues.handle import Handle
+from forebay.queues.shared.handle import Handle
 from tests.counting import Count
 from tests.crash.forgetful import ForgetfulFilesystem
 from tests.queues.fifo_helpers import DAY_MS, TwoClocks

@@ -312,7 +312,7 @@ def test_an_open_that_fails_late_gives_its_files_back(
     def failing(*_: object, **__: object) -> None:
         raise OSError("too late")
 
-    monkeypatch.setattr(f"forebay.queues.log.{late}", failing)
+    monkeypatch.setattr(f"forebay.queues.log.queue.{late}", failing)
     for _ in range(3):
         with pytest.raises(OSError, match="too late"):
             Log(path)

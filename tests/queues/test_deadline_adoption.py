@@ -13,9 +13,8 @@ from click.testing import CliRunner
 
 from forebay.cli.main import main
 from forebay.errors import Closed
-from forebay.queues.deadline import DeadlineQueue
-from forebay.queues.deadline_adoption import adopt
-from forebay.queues.deadline_parts import NOW, PREFIX
+from forebay.queues.deadline.adoption import NOW, PREFIX, adopt
+from forebay.queues.deadline.queue import DeadlineQueue
 from forebay.storage import inbox
 from forebay.storage.filesystem import DiskFilesystem
 from tests.crash.forgetful import ForgetfulFilesystem

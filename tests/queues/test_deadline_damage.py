@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from forebay.errors import Damaged
-from forebay.formats.deadline_manifest import NAME
-from forebay.queues.deadline_reader import DeadlineReader
+from forebay.formats.deadline.manifest import NAME
+from forebay.queues.deadline.reader import DeadlineReader
 from tests.queues.deadline_helpers import counts_of, files_of, must, open_queue, values_of
 from tests.queues.helpers import flip, numbered
 

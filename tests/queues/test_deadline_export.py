@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from forebay.formats.deadline import Entry, Item, Key, scan_run
-from forebay.frames import Damage
-from forebay.queues.deadline_export import export_run
+from forebay.damage import Damage
+from forebay.formats.deadline.items import Entry, Item, Key, scan_run
+from forebay.queues.deadline.original import export_run
 from forebay.storage.atomic import TEMPORARY, read_small
 from forebay.storage.filesystem import Filesystem
 from tests.crash.forgetful import ForgetfulFilesystem

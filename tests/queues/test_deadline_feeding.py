@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from forebay.formats.deadline import (
+from forebay.formats.deadline.items import (
     BURIED_BIT,
     Entry,
     FileKind,
@@ -19,13 +19,13 @@ from forebay.formats.deadline import (
     Tombstone,
     file_name,
 )
-from forebay.formats.deadline_manifest import SetRow
-from forebay.formats.deadline_run_encoder import RunEncoder
-from forebay.formats.deadline_runs import Run
+from forebay.formats.deadline.manifest import SetRow
+from forebay.formats.deadline.run_encoder import RunEncoder
+from forebay.formats.deadline.runs import Run
 from forebay.kernels.deadline_stream import can_stream
 from forebay.kernels.deadline_view import RunView, merge
-from forebay.queues.deadline_feeding import Feeder
-from forebay.queues.deadline_runs import BadBlocks, RunSet, open_set, start_cursor
+from forebay.queues.deadline.compaction import Feeder
+from forebay.queues.deadline.runs import BadBlocks, RunSet, open_set, start_cursor
 from forebay.storage.filesystem import DiskFilesystem
 from tests.queues.helpers import flip
 from tests.support.closing import closed_at_end

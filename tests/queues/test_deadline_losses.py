@@ -13,8 +13,8 @@ from click.testing import CliRunner
 import forebay
 from forebay.cli.main import main
 from forebay.errors import Damaged, ForebayError
-from forebay.formats.deadline_manifest import NAME as MANIFEST
-from forebay.formats.deadline_mark import NAME as MARK
+from forebay.formats.deadline.manifest import NAME as MANIFEST
+from forebay.formats.deadline.mark import NAME as MARK
 from tests.queues.deadline_helpers import files_of, open_queue, values_of
 from tests.queues.helpers import flip, numbered
 

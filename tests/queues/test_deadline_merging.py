@@ -7,9 +7,9 @@ from typing import cast
 
 import pytest
 
-from forebay.formats.deadline import FileKind
-from forebay.queues.deadline_merging import SETS_MAX, choose_merge
-from forebay.queues.deadline_runs import RunSet
+from forebay.formats.deadline.items import FileKind
+from forebay.queues.deadline.compaction import SETS_MAX, choose_merge
+from forebay.queues.deadline.runs import RunSet
 
 MIB = 1 << 20
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 
 from forebay.errors import LeaseLost
-from forebay.queues import deadline_upkeep
-from forebay.queues.deadline import DeadlineQueue
-from forebay.queues.deadline_item import DeadlineItem
+from forebay.queues.deadline import compaction as deadline_upkeep
+from forebay.queues.deadline.item import DeadlineItem
+from forebay.queues.deadline.queue import DeadlineQueue
 from tests.counting import Count
 from tests.queues.fifo_helpers import DAY_MS
 from tests.queues.model import PATH, TimedModel, chances, check_model, check_model_for_long

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from forebay.queues.deadline import DeadlineQueue
+from forebay.queues.deadline.queue import DeadlineQueue
 from tests.queues.deadline_helpers import open_queue
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import forebay
-from forebay.formats.deadline import FileKind, Item, Key, RunEncoder, Stats, file_name
-from forebay.queues.deadline_files import scan_folder
+from forebay.formats.deadline.items import FileKind, Item, Key, RunEncoder, Stats, file_name
+from forebay.queues.deadline.original import scan_folder
 from forebay.storage.filesystem import write_all
 from tests.crash.forgetful import ForgetfulFilesystem
 

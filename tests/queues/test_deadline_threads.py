@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from forebay.errors import Closed, Empty
-from forebay.queues.deadline import DeadlineQueue
+from forebay.queues.deadline.queue import DeadlineQueue
 from tests.queues.deadline_helpers import files_of, must, open_queue
 from tests.queues.fifo_helpers import TwoClocks
 from tests.queues.helpers import run_python, run_threads, wait_until
@@ -110,7 +110,7 @@ def test_a_child_of_a_fork_cannot_use_the_handle_and_the_parent_can(tmp_path: Pa
 
 KILLED = """
 import os, signal, sys
-from forebay.queues.deadline import DeadlineQueue
+from forebay.queues.deadline.queue import DeadlineQueue
 queue = DeadlineQueue(sys.argv[1], sync=sys.argv[2], segment_items=40, background=False)
 for number in range(100):
     queue.enqueue(b"%d" % number)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from forebay.formats.deadline import Item, Key
-from forebay.queues import deadline_writing
-from forebay.queues.deadline import DeadlineQueue
-from forebay.queues.deadline_names import wal_name
-from forebay.queues.deadline_writing import SetWriter
+from forebay.formats.deadline.items import Item, Key
+from forebay.queues.deadline import compaction as deadline_writing
+from forebay.queues.deadline.compaction import SetWriter
+from forebay.queues.deadline.names import wal_name
+from forebay.queues.deadline.queue import DeadlineQueue
 from tests.crash.forgetful import ForgetfulFilesystem
 
 

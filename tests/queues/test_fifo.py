@@ -11,7 +11,7 @@ import pytest
 
 import forebay
 from forebay import Closed, Empty, Fifo, Full, InvalidOption, Locked, NotAQueue, RecordTooLarge
-from forebay.queues.fifo_head import LENT_MAX
+from forebay.queues.fifo.head import LENT_MAX
 from tests.formats.entry_independent import read_tape
 from tests.queues.fifo_helpers import open_fifo, peek_all, tape_files
 from tests.queues.helpers import SYNCS, numbered, run_python, run_threads, sync_together, wait_until
@@ -301,7 +301,7 @@ def test_bad_options_and_values_are_named_and_change_nothing(tmp_path: Path) -> 
 
 def test_the_directory_of_another_kind_is_refused(tmp_path: Path) -> None:
     forebay.Log(tmp_path / "log").close()
-    forebay.EventQueue(tmp_path / "events").close()
+    forebay.BeatsQueue(tmp_path / "events").close()
     open_fifo(tmp_path / "fifo", sync="os").close()
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "notes.txt").write_text("mine")
@@ -312,7 +312,7 @@ def test_the_directory_of_another_kind_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotAQueue, match="is a fifo, not a log"):
         forebay.Log(tmp_path / "fifo")
     with pytest.raises(NotAQueue):
-        forebay.EventQueue(tmp_path / "fifo")
+        forebay.BeatsQueue(tmp_path / "fifo")
     assert (tmp_path / "other" / "notes.txt").read_text() == "mine"
 
 

@@ -10,8 +10,8 @@ import pytest
 
 import forebay
 from forebay.errors import Closed
-from forebay.queues import fifo_adoption
-from forebay.queues.fifo import Fifo
+from forebay.queues.fifo import adoption as fifo_adoption
+from forebay.queues.fifo.queue import Fifo
 from forebay.storage import inbox
 from forebay.storage.filesystem import DiskFilesystem
 from tests.queues.helpers import (

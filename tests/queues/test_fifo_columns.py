@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
+from forebay.damage import Damage
 from forebay.errors import RecordTooLarge
-from forebay.frames import Damage
 from forebay.kernels.entry import METADATA_BYTES
-from forebay.queues import fifo_columns
-from forebay.queues.fifo import Fifo
-from forebay.queues.fifo_bounds import Bounds
-from forebay.queues.fifo_columns import COLUMNS, ColumnBatch, ColumnScanner
-from forebay.queues.fifo_reader import FifoReader
-from forebay.queues.fifo_scanner import EntryBatch, Place
+from forebay.queues.fifo import columns as fifo_columns
+from forebay.queues.fifo.bounds import Bounds
+from forebay.queues.fifo.columns import COLUMNS, ColumnBatch, ColumnScanner
+from forebay.queues.fifo.queue import Fifo
+from forebay.queues.fifo.reader import FifoReader
+from forebay.queues.fifo.scanner import EntryBatch, Place
 from tests.queues.helpers import FakeClock, numbered
 
 FILE_BYTES = 1000

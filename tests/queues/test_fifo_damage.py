@@ -8,7 +8,7 @@ import pytest
 
 import forebay
 from forebay import Damaged, Fifo
-from forebay.queues.fifo_names import BOUNDS, HEAD, TAIL
+from forebay.queues.fifo.names import BOUNDS, HEAD, TAIL
 from tests.queues.fifo_helpers import open_fifo, tape_files
 from tests.queues.helpers import flip, numbered, snapshot
 

@@ -15,7 +15,7 @@ import pytest
 
 import forebay
 from forebay import Damaged, Fifo, FifoReader, Full, UnsupportedVersion
-from forebay.frames import Damage
+from forebay.damage import Damage
 from forebay.kernels.entry import METADATA_BYTES
 from forebay.storage.filesystem import DiskFile
 from tests.crash.forgetful import ForgetfulFilesystem

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from forebay import Fifo, FifoReader
-from forebay.queues.fifo_head import Head
+from forebay.queues.fifo.head import Head
 from forebay.storage.filesystem import Buffer, DiskFile
 from tests.crash.forgetful import ForgetfulFilesystem
 from tests.crash.handles import ForgetfulFile

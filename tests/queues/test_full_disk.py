@@ -10,7 +10,7 @@ import pytest
 
 import forebay
 from forebay import DeadlineQueue, Log
-from forebay.formats.consumers import encode_index
+from forebay.formats.fflg import encode_index
 from tests.crash.forgetful import ForgetfulFilesystem
 from tests.crash.workload import SteppingClock
 from tests.queues.helpers import SYNCS, numbered, run_python, values_of
@@ -222,7 +222,7 @@ def test_a_limit_of_file_size_raises_efbig_and_the_log_goes_on(tmp_path: Path, s
     program = """
 import resource, sys
 from forebay import DeadlineQueue, Log
-from forebay.formats.consumers import encode_index
+from forebay.formats.fflg import encode_index
 log = Log(sys.argv[1], sync=sys.argv[2], staging_bytes=4096, background=False)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
 count = 0

@@ -152,7 +152,7 @@ class Spool(logging.Handler):
 def test_a_handler_of_messages_may_append_to_the_log_that_logs(tmp_path: Path, sync: str) -> None:
     options: dict[str, Any] = {"max_bytes": 4_000, "when_full": "drop_oldest", "sync": sync}
     log = Log(tmp_path / "q", segment_bytes=2_000, **options)
-    logger = logging.getLogger("forebay.queues.trimming")
+    logger = logging.getLogger("forebay.queues.log.trimming")
     handler = Spool(log)
     logger.addHandler(handler)
 

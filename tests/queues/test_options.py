@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from forebay import InvalidOption, Log
-from forebay.queues.options import LogOptions
+from forebay.queues.shared.options import LogOptions
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from forebay.errors import Closed, Damaged, InvalidOption, Locked, NotAQueue
-from forebay.queues.deadline import DeadlineQueue
-from forebay.queues.root import DEFINITIONS, Root
+from forebay.queues.deadline.queue import DeadlineQueue
+from forebay.queues.deadline.root import DEFINITIONS, Root
 from tests.crash.forgetful import ForgetfulFilesystem
 from tests.queues.deadline_helpers import must
 from tests.queues.helpers import flip

@@ -9,8 +9,14 @@ from pathlib import Path
 import pytest
 
 from forebay import Damage, Log
-from forebay.queues.scanner import OpenSegment, Scanner, list_segments
-from forebay.queues.seeking import NEAR, frame_from, frame_near
+from forebay.queues.log.scanner import (
+    NEAR,
+    OpenSegment,
+    Scanner,
+    frame_from,
+    frame_near,
+    list_segments,
+)
 from forebay.storage.filesystem import Directory, DiskFilesystem
 from tests.queues.helpers import FRAME_BYTES, HEADER_BYTES
 from tests.support.closing import closed_at_end

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from forebay import Log
-from forebay.frames import Damage
-from forebay.queues.reader import LogReader
+from forebay.damage import Damage
+from forebay.queues.log.reader import LogReader
 from tests.crash.forgetful import ForgetfulFilesystem
 from tests.queues.helpers import SYNCS, numbered
 

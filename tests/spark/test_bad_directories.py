@@ -17,11 +17,11 @@ import pytest
 import forebay
 from forebay.errors import ForebayError
 from forebay.formats.fflg import segment_name
-from forebay.queues.fifo import Fifo
+from forebay.queues.fifo.queue import Fifo
 from forebay.storage.filesystem import DiskDirectory, DiskFile, DiskFilesystem
 from tests.counting import Count
-from tests.queues.event_helpers import numbered as events
-from tests.queues.event_helpers import open_queue
+from tests.queues.beats_helpers import numbered as events
+from tests.queues.beats_helpers import open_queue
 from tests.queues.helpers import SEGMENT_BYTES, numbered
 from tests.spark.readers import batch_reader, read, rows_of, stream_reader
 

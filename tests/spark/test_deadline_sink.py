@@ -19,7 +19,7 @@ from pyspark.sql.types import (
 
 from forebay import DeadlineReader
 from forebay.errors import InvalidOption
-from forebay.queues.deadline_adoption import adopt
+from forebay.queues.deadline.adoption import adopt
 from forebay.spark.schemas import arrow_schema, spark_schema
 from forebay.spark.sink import ForebayStreamWriter, ForebayWriter, Written
 from tests.queues.deadline_helpers import open_queue, values_of

@@ -13,9 +13,9 @@ import pytest
 
 import forebay
 from forebay.errors import Damaged, DataLoss, InvalidOption
-from forebay.queues.deadline import DeadlineQueue
-from forebay.queues.deadline_item import DeadlineItem
-from forebay.queues.deadline_snapshot import Snapshot, take_snapshot
+from forebay.queues.deadline.item import DeadlineItem
+from forebay.queues.deadline.queue import DeadlineQueue
+from forebay.queues.deadline.snapshot import Snapshot, take_snapshot
 from forebay.storage.filesystem import DiskFilesystem
 from tests.queues.deadline_helpers import files_of, must, open_queue
 from tests.queues.helpers import FakeClock, flip, numbered

@@ -1,4 +1,4 @@
-"""Streams over event queues, without Spark: what comes, what goes, what is lost meanwhile."""
+"""Streams over Beats queues, without Spark: what comes, what goes, what is lost meanwhile."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from forebay import EventQueue
+from forebay import BeatsQueue
 from forebay.errors import DataLoss, InvalidOption
-from forebay.queues.places import offset_of
+from forebay.queues.beats.place import offset_of
 from forebay.spark.stream import QueueStreamReader
-from tests.queues.event_helpers import (
+from tests.queues.beats_helpers import (
     PER_SEGMENT,
     copy_golden,
     leave_segment,
@@ -44,7 +44,7 @@ def start() -> Iterator[Any]:
         reader.stop()
 
 
-def opened(path: Path, version: str = "v2", **options: Any) -> EventQueue:
+def opened(path: Path, version: str = "v2", **options: Any) -> BeatsQueue:
     return open_queue(path, version, **options)
 
 

@@ -1,4 +1,4 @@
-"""Random stories of an event queue and a stream over it: every event comes once, none is missed.
+"""Random stories of a Beats queue and a stream over it: every event comes once, none is missed.
 
 The owner puts, acknowledges what the stream has read, closes and opens again; the stream polls with
 limits, is started anew from its checkpoint, and has its last batch replayed.
@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from forebay import EventQueue
+from forebay import BeatsQueue
 from forebay.errors import ForebayError
-from forebay.queues.places import offset_of
-from forebay.spark.event_live import Counted, EventLive, EventMark
+from forebay.queues.beats.place import offset_of
+from forebay.spark.event_live import BeatsLive, BeatsMark, Counted
 from tests.counting import Count
-from tests.queues.event_helpers import make_key, numbered, open_queue
+from tests.queues.beats_helpers import make_key, numbered, open_queue
 from tests.spark.readers import rows_of, stream_reader
 
 VERSIONS = ("v1", "v2", "v2-lz4", "v3-seed")
@@ -110,7 +110,7 @@ class Story:
         self._reader.stop()
         self._reader = self._start()
 
-    def _open(self) -> EventQueue:
+    def _open(self) -> BeatsQueue:
         return open_queue(self._path, self._version, sync="os", background=False)
 
     def _start(self) -> Any:
@@ -142,49 +142,49 @@ def test_every_event_comes_once(tmp_path: Path, record_property: Count) -> None:
 
 
 def limit_is_one_more(patch: pytest.MonkeyPatch) -> None:
-    original = EventMark.spans
+    original = BeatsMark.spans
 
-    def spans(self: EventMark, start: int, end: int) -> list[tuple[int, int]]:
+    def spans(self: BeatsMark, start: int, end: int) -> list[tuple[int, int]]:
         return [(first, last + 1) for first, last in original(self, start, end)]
 
-    patch.setattr(EventMark, "spans", spans)
+    patch.setattr(BeatsMark, "spans", spans)
 
 
 def position_of_the_frame_before(patch: pytest.MonkeyPatch) -> None:
-    original = EventLive._position
+    original = BeatsLive._position
 
-    def position(self: EventLive, place: dict[str, Any], end: int) -> int:
+    def position(self: BeatsLive, place: dict[str, Any], end: int) -> int:
         return original(self, place, end - 1) if original(self, place, end) else 0
 
-    patch.setattr(EventLive, "_position", position)
+    patch.setattr(BeatsLive, "_position", position)
 
 
 def all_that_is_written_is_counted(patch: pytest.MonkeyPatch) -> None:
     """A segment is taken for finished while it is still being written."""
-    patch.setattr(EventLive, "_is_finished", lambda self, segment: True)
+    patch.setattr(BeatsLive, "_is_finished", lambda self, segment: True)
 
 
 def segments_counted_once_only(patch: pytest.MonkeyPatch) -> None:
-    original = EventLive._count
+    original = BeatsLive._count
 
-    def count(self: EventLive, segment: int, *, finished: bool) -> None:
+    def count(self: BeatsLive, segment: int, *, finished: bool) -> None:
         if segment not in self._segments:
             original(self, segment, finished=finished)
         else:
             known = self._segments[segment]
             self._segments[segment] = Counted(known.count, known.position, finished)
 
-    patch.setattr(EventLive, "_count", count)
+    patch.setattr(BeatsLive, "_count", count)
 
 
 def start_of_a_batch_left_out(patch: pytest.MonkeyPatch) -> None:
     """A batch begins with the segment in which it begins, not where it does."""
-    original = EventMark.spans
+    original = BeatsMark.spans
 
-    def spans(self: EventMark, start: int, end: int) -> list[tuple[int, int]]:
+    def spans(self: BeatsMark, start: int, end: int) -> list[tuple[int, int]]:
         return original(self, offset_of(start >> 32, 0), end)
 
-    patch.setattr(EventMark, "spans", spans)
+    patch.setattr(BeatsMark, "spans", spans)
 
 
 BUGS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {

@@ -1,4 +1,4 @@
-"""Event queues as tables, without Spark: columns, damage, keys, kinds that are mixed."""
+"""Beats queues as tables, without Spark: columns, damage, keys, kinds that are mixed."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from pyspark.sql.types import (
 import forebay
 from forebay import Event
 from forebay.errors import Damaged, DataLoss, InvalidOption, WrongKey
-from forebay.queues.places import offset_of
+from forebay.queues.beats.place import offset_of
 from forebay.spark.source import ForebaySource
-from tests.queues.event_helpers import (
+from tests.queues.beats_helpers import (
     GOLDEN,
     PER_SEGMENT,
     WRITABLE,
@@ -43,7 +43,7 @@ COMMON = ["queue", "kind", "offset", "timestamp", "value", "segment", "position"
 ADDED = ["timestamp_ns", "flags", "meta", "fields"]
 
 
-def opened(path: Path, version: str = "v2", **options: Any) -> forebay.EventQueue:
+def opened(path: Path, version: str = "v2", **options: Any) -> forebay.BeatsQueue:
     return open_queue(path, version, **options)
 
 

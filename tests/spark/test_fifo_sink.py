@@ -9,11 +9,11 @@ import pytest
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from forebay.errors import NotAQueue
-from forebay.queues.fifo import Fifo
-from forebay.queues.log import Log
+from forebay.queues.fifo.queue import Fifo
+from forebay.queues.log.queue import Log
 from forebay.spark.sink import ForebayStreamWriter, ForebayWriter
-from tests.queues.event_helpers import numbered as events
-from tests.queues.event_helpers import open_queue
+from tests.queues.beats_helpers import numbered as events
+from tests.queues.beats_helpers import open_queue
 from tests.queues.helpers import numbered, wait_until
 from tests.spark.readers import offsets_of, read
 from tests.spark.test_sink_writers import (
@@ -99,5 +99,5 @@ def test_a_log_is_copied_into_a_fifo_and_an_event_queue_takes_none(tmp_path: Pat
     assert values_in(tmp_path / "q") == numbered(30)
     schema = StructType([StructField("value", BinaryType())])
     for kind in (ForebayWriter, ForebayStreamWriter):
-        with pytest.raises(NotAQueue, match="is an event queue, not a log"):
+        with pytest.raises(NotAQueue, match="is a Beats queue, not a log"):
             kind({"path": str(tmp_path / "events")}, schema)

@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import forebay
-from forebay.queues.fifo import Fifo
+from forebay.queues.fifo.queue import Fifo
 from tests.queues.helpers import numbered
 
 COUNT = 5000

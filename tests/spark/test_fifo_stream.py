@@ -16,8 +16,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from forebay.errors import DataLoss, InvalidOption
 from forebay.kernels.entry import METADATA_BYTES
-from forebay.queues.fifo import Fifo
-from forebay.queues.fifo_names import TAIL
+from forebay.queues.fifo.names import TAIL
+from forebay.queues.fifo.queue import Fifo
 from forebay.spark.fifo_view import FifoView
 from forebay.spark.stream import QueueStreamReader
 from forebay.storage.filesystem import DiskFilesystem
@@ -346,7 +346,7 @@ def test_a_mark_that_is_behind_the_reader_is_waited_for(tmp_path: Path, start: A
 
 
 def test_a_fifo_keeps_no_cursor_of_a_stream(fifo: Fifo, start: Any) -> None:
-    with pytest.raises(InvalidOption, match="consumerId: all queues are event queues or fifos"):
+    with pytest.raises(InvalidOption, match="consumerId: all queues are Beats queues or fifos"):
         start(fifo.path, consumerId="spark").initialOffset()
 
 

@@ -15,10 +15,10 @@ import pytest
 import forebay
 from forebay.errors import Damaged, DataLoss, InvalidOption
 from forebay.kernels.entry import METADATA_BYTES
-from forebay.queues.fifo import Fifo
+from forebay.queues.fifo.queue import Fifo
 from forebay.spark.fifo_view import FifoView
-from tests.queues.event_helpers import numbered as events
-from tests.queues.event_helpers import open_queue
+from tests.queues.beats_helpers import numbered as events
+from tests.queues.beats_helpers import open_queue
 from tests.queues.helpers import FakeClock, numbered, open_files
 from tests.spark.readers import batch_reader, offsets_of, read, rows_of, sent
 

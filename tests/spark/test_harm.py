@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from forebay.frames import Damage
+from forebay.damage import Damage
 from tests.counting import Count
 from tests.harm.cases import Case
 from tests.harm.cells import SLICES, Cell, all_cells

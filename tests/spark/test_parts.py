@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import forebay
 from forebay.errors import Damaged, InvalidOption, RecordTooLarge
-from forebay.queues.log import Log
+from forebay.queues.log.queue import Log
 from forebay.spark import parts as module
 from forebay.spark.parts import PartWriter, discard_parts, publish_batch, waiting_manifests
 from forebay.storage import inbox

@@ -18,7 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import forebay
-from forebay.queues.log import Log
+from forebay.queues.log.queue import Log
 from tests.counting import Count
 from tests.queues.helpers import wait_until
 from tests.spark.failing_sink import ABORTED, FORMAT, LATE, LATE_DONE, FailingSource, arm

@@ -8,7 +8,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 import forebay
-from forebay.queues.log import Log
+from forebay.queues.log.queue import Log
 from tests.counting import Count
 from tests.queues.helpers import wait_until
 from tests.spark.owner import WINDOWS

@@ -24,7 +24,7 @@ from pyspark.sql.types import (
 import forebay
 from forebay.errors import Damaged, ForebayError, InvalidOption, NotAQueue
 from forebay.queues.kinds import Kind
-from forebay.queues.log import Log
+from forebay.queues.log.queue import Log
 from forebay.spark import sink
 from forebay.spark.sink import ForebayStreamWriter, ForebayWriter, Written
 from tests.queues.helpers import flip, numbered, wait_until

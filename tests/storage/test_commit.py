@@ -7,8 +7,7 @@ import time
 
 import pytest
 
-from forebay.storage.alarm import Alarm
-from forebay.storage.commit import GroupCommit, NotWritten
+from forebay.storage.commit import Alarm, GroupCommit, NotWritten
 from tests.queues.helpers import run_threads, sync_together, wait_until
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from forebay.frames import Damage
+from forebay.damage import Damage
 from forebay.storage import losses
-from forebay.storage.documents import encode_document
+from forebay.storage.atomic import encode_document
 from forebay.storage.filesystem import DiskDirectory
 from forebay.storage.losses import Losses, accept, read_losses
 from tests.crash.forgetful import ForgetfulFilesystem

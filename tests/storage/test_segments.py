@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from forebay.damage import Damage
 from forebay.errors import NotAQueue
 from forebay.formats.fflg import Frames, Header
-from forebay.frames import Damage
 from forebay.storage.segments import Batch, SegmentList, SegmentWriter, check_base, scan_segment
 from tests.crash.forgetful import ForgetfulFilesystem
 from tests.crash.handles import ForgetfulDirectory

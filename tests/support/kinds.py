@@ -412,7 +412,7 @@ class LogKind(Kind):
 
 class EventKind(Kind):
     name = "events"
-    make = forebay.EventQueue
+    make = forebay.BeatsQueue
     small = {"segment_bytes": 1_000, "version": "v2"}  # noqa: RUF012 - read only
     adopts = False
 

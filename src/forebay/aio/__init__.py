@@ -53,7 +53,7 @@ from forebay.aio.queue import open_queue
 if TYPE_CHECKING:
     from forebay.aio.consumer import Consumer
     from forebay.aio.deadline import DeadlineQueue
-    from forebay.aio.event import EventBatch, EventQueue
+    from forebay.aio.event import BeatsQueue, EventBatch
     from forebay.aio.fifo import Fifo
     from forebay.aio.log import Log
 
@@ -62,12 +62,12 @@ _MODULES = {
     "Consumer": "forebay.aio.consumer",
     "DeadlineQueue": "forebay.aio.deadline",
     "EventBatch": "forebay.aio.event",
-    "EventQueue": "forebay.aio.event",
+    "BeatsQueue": "forebay.aio.event",
     "Fifo": "forebay.aio.fifo",
     "Log": "forebay.aio.log",
 }
 
-__all__ = ["Consumer", "DeadlineQueue", "EventBatch", "EventQueue", "Fifo", "Log", "open"]
+__all__ = ["Consumer", "DeadlineQueue", "EventBatch", "BeatsQueue", "Fifo", "Log", "open"]
 
 
 async def open(path: str | os.PathLike[str], **options: Any) -> Any:

@@ -16,8 +16,9 @@ from forebay.aio.threads import raise_owed
 from forebay.aio.waiting import Line, News
 from forebay.errors import Closed, Empty, InvalidOption
 from forebay.kernels.records import Record
-from forebay.queues import consumer, log
-from forebay.queues.consumer import Start
+from forebay.queues.log import consumer
+from forebay.queues.log import queue as log
+from forebay.queues.log.consumer import Start
 
 _FETCH_RECORDS = 1000
 _Result = TypeVar("_Result")

@@ -12,8 +12,8 @@ from forebay.aio.room import Room
 from forebay.aio.threads import raise_owed
 from forebay.aio.waiting import Line
 from forebay.errors import Closed, Empty, LeaseLost
-from forebay.queues import deadline as blocking
-from forebay.queues.deadline_item import DeadlineItem, retry_seconds
+from forebay.queues.deadline import queue as blocking
+from forebay.queues.deadline.item import DeadlineItem, retry_seconds
 from forebay.storage.filesystem import Buffer
 
 # The shortest lease there is: what is touched with it is pending again at once.

@@ -1,4 +1,4 @@
-"""`EventQueue` on a loop: put, read and acknowledge events."""
+"""`BeatsQueue` on a loop: put, read and acknowledge events."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from typing import Any
 from forebay.aio.queue import LoopQueue
 from forebay.aio.threads import raise_owed
 from forebay.aio.waiting import Line
+from forebay.damage import Damage
 from forebay.errors import Closed, Empty
-from forebay.formats.beats_events import Event
-from forebay.frames import Damage
-from forebay.queues import event, event_batch
+from forebay.formats.beats.events import Event
+from forebay.queues.beats import batch as event_batch
+from forebay.queues.beats import queue as event
 
 
-class EventQueue(LoopQueue[event.EventQueue]):
-    """A durable queue of events, in the files of Beats. The options are those of `EventOptions`."""
+class BeatsQueue(LoopQueue[event.BeatsQueue]):
+    """A durable queue of events, in the files of Beats. The options are those of `BeatsOptions`."""
 
     async def put(self, event: Event | Mapping[str, Any]) -> None:
         """Puts an event, as durably as the sync policy says.
@@ -55,13 +56,13 @@ class EventQueue(LoopQueue[event.EventQueue]):
         """Of the segments that it writes."""
         return self.queue.version
 
-    def serve(self, queue: event.EventQueue) -> None:
-        """Takes over an event queue that is open."""
+    def serve(self, queue: event.BeatsQueue) -> None:
+        """Takes over a Beats queue that is open."""
         super().serve(queue)
         self._events = Line(self._news)
 
-    def _make(self) -> event.EventQueue:
-        return event.EventQueue(self.path, **self._options)
+    def _make(self) -> event.BeatsQueue:
+        return event.BeatsQueue(self.path, **self._options)
 
     async def _deliver(self, count: int) -> event_batch.EventBatch | None:
         batch, cancellation = await self._see_through(self.queue.read, count)

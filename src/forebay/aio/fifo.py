@@ -16,7 +16,7 @@ from forebay.aio.waiting import Line
 from forebay.errors import Closed, Empty
 from forebay.formats.entry import Entry
 from forebay.kernels.entry import METADATA_BYTES
-from forebay.queues import fifo
+from forebay.queues.fifo import queue as fifo
 from forebay.storage.filesystem import Buffer
 
 _Lent = tuple[AbstractContextManager[Entry], Entry]

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from forebay.aio.consumer import Consumer
 from forebay.aio.queue import LoopQueue
-from forebay.queues import log
-from forebay.queues.consumer import Start
+from forebay.queues.log import queue as log
+from forebay.queues.log.consumer import Start
 from forebay.storage.filesystem import Buffer
 
 

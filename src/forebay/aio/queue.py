@@ -12,7 +12,7 @@ from typing import Any, Generic, ParamSpec, Protocol, Self, TypeVar
 from forebay.aio.threads import Threads, begin_alone, finish
 from forebay.aio.waiting import News
 from forebay.errors import Closed
-from forebay.queues.changes import Changes
+from forebay.queues.shared.owner import Changes
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")

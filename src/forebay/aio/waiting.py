@@ -12,7 +12,7 @@ import math
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TypeVar
 
-from forebay.queues.changes import Changes
+from forebay.queues.shared.owner import Changes
 
 # Not everything is news: that the handle failed is found by trying. Once a second costs nothing.
 _LOOK_SECONDS = 1.0

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from forebay.cli.framing import OUTPUT_FRAMINGS
-from forebay.formats.deadline import BURIED_BIT, ID_MAX
+from forebay.formats.deadline.items import BURIED_BIT, ID_MAX
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -38,7 +38,7 @@ def key_option(command: _Command) -> _Command:
     return click.option(
         "--key-file",
         type=click.Path(dir_okay=False),
-        help="The key of an encrypted event queue: a file that only its owner can read.",
+        help="The key of an encrypted Beats queue: a file that only its owner can read.",
     )(command)
 
 

@@ -21,8 +21,8 @@ from forebay.cli.arguments import (
 from forebay.cli.inspection import end_damage, owner_of
 from forebay.cli.kinds import ORIGINAL, act, refuse_options
 from forebay.cli.printing import Printer, framing_of
-from forebay.frames import Damage
-from forebay.queues.deadline_files import is_deadline_file
+from forebay.damage import Damage
+from forebay.queues.deadline.original import is_deadline_file
 
 
 @click.command("cat")

@@ -9,7 +9,7 @@ from forebay.cli.event_copy import copy_events
 from forebay.cli.kinds import act, refuse_options
 from forebay.cli.output import say
 from forebay.cli.recover import check_target
-from forebay.formats.beats_versions import LAYOUTS, LOSSY_IN_BEATS, lossy_warning
+from forebay.formats.beats.versions import LAYOUTS, LOSSY_IN_BEATS, lossy_warning
 
 _EVENT_VERSIONS = [name for name, row in LAYOUTS.items() if row.writable]
 # What the original deadline queue reads.
@@ -36,7 +36,7 @@ def command(
 ) -> int:
     """Copy the queue PATH into files of another version; PATH is not changed.
 
-    For event queues, one of the versions of Beats. The key is that of both, where a version is
+    For Beats queues, one of the versions of Beats. The key is that of both, where a version is
     encrypted. What is done with in PATH is done with in the copy.
 
     For deadline queues, version 1: a run that the original program reads. Buried items are left
@@ -50,7 +50,7 @@ def command(
 
         refuse_options("deadline", {"--key-file": key_file})
         if version != _DEADLINE_VERSION:
-            raise click.UsageError(f"--to-version {version} is for an event queue; give 1")
+            raise click.UsageError(f"--to-version {version} is for a Beats queue; give 1")
         check_target(path, target)
         return convert_deadline(path, target, salvage, as_json)
 

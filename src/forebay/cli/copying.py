@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from forebay.cli.inspection import damage_fields
 from forebay.cli.output import write_json
 from forebay.clock import SystemClock
-from forebay.frames import Damage
+from forebay.damage import Damage
 
 
 class CopyClock(SystemClock):

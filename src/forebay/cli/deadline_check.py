@@ -12,12 +12,12 @@ from forebay.cli.fsck import Findings, summary, write_findings, write_text
 from forebay.cli.inspection import owner_of
 from forebay.cli.kinds import NAMES
 from forebay.cli.output import Bar, plural, size_text
-from forebay.formats.deadline import FileKind, Item, file_name, parse_file_name
-from forebay.formats.deadline_manifest import NAME
-from forebay.formats.deadline_wal import Record
-from forebay.frames import Damage
-from forebay.queues.deadline_files import scan_folder
-from forebay.queues.deadline_names import OWN_DIRECTORIES, OWN_NAMES, is_temporary, list_files
+from forebay.damage import Damage
+from forebay.formats.deadline.items import FileKind, Item, file_name, parse_file_name
+from forebay.formats.deadline.manifest import NAME
+from forebay.formats.deadline.wal import Record
+from forebay.queues.deadline.names import OWN_DIRECTORIES, OWN_NAMES, is_temporary, list_files
+from forebay.queues.deadline.original import scan_folder
 
 
 def check_deadline(path: str, accept: bool, as_json: bool) -> int:

@@ -19,12 +19,11 @@ from forebay.cli.deadline_folder import Folder
 from forebay.cli.inspection import describe, is_loss, owner_of, total_lost
 from forebay.cli.interrupts import Interrupted, Interrupts
 from forebay.cli.output import Bar, plural, plural_or_unknown, say, write_json
+from forebay.damage import Damage
 from forebay.errors import Damaged
-from forebay.formats.deadline import BURIED_BIT, Item
-from forebay.formats.deadline_wal import Record
-from forebay.frames import Damage
-from forebay.queues.deadline_export import export_run
-from forebay.queues.deadline_files import scan_folder
+from forebay.formats.deadline.items import BURIED_BIT, Item
+from forebay.formats.deadline.wal import Record
+from forebay.queues.deadline.original import export_run, scan_folder
 
 _BATCH_ITEMS_MAX = 4096
 _BATCH_BYTES_MAX = 1 << 20

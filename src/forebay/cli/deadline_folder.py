@@ -14,8 +14,9 @@ from itertools import groupby
 from operator import itemgetter
 from types import TracebackType
 
+from forebay.damage import Damage
 from forebay.errors import Damaged
-from forebay.formats.deadline import (
+from forebay.formats.deadline.items import (
     NO_KEY,
     FileKind,
     Item,
@@ -24,13 +25,12 @@ from forebay.formats.deadline import (
     Tombstone,
     file_name,
 )
-from forebay.formats.deadline_manifest import Manifest
-from forebay.formats.deadline_runs import Run
-from forebay.formats.deadline_wal import Dequeued, Record, decode_record
-from forebay.frames import Damage
-from forebay.queues.deadline_picture import Picture, look
-from forebay.queues.deadline_runs import BadBlocks
-from forebay.queues.deadline_state import State
+from forebay.formats.deadline.manifest import Manifest
+from forebay.formats.deadline.runs import Run
+from forebay.formats.deadline.wal import Dequeued, Record, decode_record
+from forebay.queues.deadline.picture import Picture, look
+from forebay.queues.deadline.runs import BadBlocks
+from forebay.queues.deadline.state import State
 from forebay.storage.filesystem import DiskFilesystem
 from forebay.storage.quarantine import count_kept
 

@@ -24,7 +24,7 @@ from forebay.cli.output import (
     write_json,
     write_table,
 )
-from forebay.formats.deadline import BURIED_BIT
+from forebay.formats.deadline.items import BURIED_BIT
 
 _COLUMNS = ("name", "holds", "entries", "bytes", "first deadline", "last deadline")
 _ROWS = {

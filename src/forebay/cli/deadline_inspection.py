@@ -12,7 +12,7 @@ from itertools import pairwise
 from forebay import DeadlineReader
 from forebay.cli.deadline_folder import Folder
 from forebay.clock import SystemClock
-from forebay.formats.deadline import BURIED_BIT, FileKind, Item
+from forebay.formats.deadline.items import BURIED_BIT, FileKind, Item
 
 # What state a queue is in, in a word, and what that means.
 STATES = {

@@ -16,12 +16,12 @@ from forebay.cli.framing import join
 from forebay.cli.inspection import owner_of
 from forebay.cli.output import say, write_bytes
 from forebay.cli.printing import Printer, framing_of
+from forebay.damage import Damage
 from forebay.errors import NotAQueue
-from forebay.formats.deadline import BURIED_BIT, FileKind, Item, Key, Stats, file_name
-from forebay.formats.deadline_wal import Dequeued, Record
-from forebay.frames import Damage
-from forebay.queues.deadline_files import is_deadline_file, scan_file, scan_folder
-from forebay.queues.deadline_names import list_files
+from forebay.formats.deadline.items import BURIED_BIT, FileKind, Item, Key, Stats, file_name
+from forebay.formats.deadline.wal import Dequeued, Record
+from forebay.queues.deadline.names import list_files
+from forebay.queues.deadline.original import is_deadline_file, scan_file, scan_folder
 
 
 @dataclass(frozen=True, slots=True)

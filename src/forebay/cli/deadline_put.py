@@ -7,7 +7,7 @@ from typing import Any
 from forebay import DeadlineQueue
 from forebay.cli.batch_put import BatchPutter
 from forebay.cli.output import plural, talk, write_json
-from forebay.formats.deadline import VALUE_BYTES_MAX
+from forebay.formats.deadline.items import VALUE_BYTES_MAX
 from forebay.kernels.deadline_wal import BATCH_BYTES, FRESH_BYTES
 
 

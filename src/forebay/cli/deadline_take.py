@@ -19,9 +19,9 @@ from forebay.cli.interrupts import Interrupted, Interrupts
 from forebay.cli.output import say, write_bytes
 from forebay.cli.printing import framing_of
 from forebay.clock import SystemClock
+from forebay.damage import Damage
 from forebay.errors import Damaged, Locked
-from forebay.formats.deadline import Item
-from forebay.frames import Damage
+from forebay.formats.deadline.items import Item
 
 _BATCH_ITEMS = 100
 _LOOK_SECONDS = 0.1

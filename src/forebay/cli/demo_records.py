@@ -10,8 +10,8 @@ import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from forebay.frames import Damage
-from forebay.queues.scanner import RecordBatch
+from forebay.damage import Damage
+from forebay.queues.log.scanner import RecordBatch
 
 RECORD_BYTES = 278
 _OFFSET_BYTES = 8

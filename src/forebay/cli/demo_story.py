@@ -28,7 +28,7 @@ from forebay.cli.demo_teller import Teller
 from forebay.cli.demo_writer import ACK_BYTES
 from forebay.cli.output import Bar, size_text
 from forebay.formats.fflg import LAYOUTS, VERSION_DEFAULT, segment_name
-from forebay.queues.scanner import RecordBatch
+from forebay.queues.log.scanner import RecordBatch
 
 _SEGMENT_BYTES = 16_000_000
 _SEGMENTS_MIN = 12

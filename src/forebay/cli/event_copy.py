@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from forebay import EventQueue, EventReader
+from forebay import BeatsQueue, BeatsReader
 from forebay.cli import exits
 from forebay.cli.inspection import damage_fields, describe, is_loss, total_lost
 from forebay.cli.interrupts import Interrupted, Interrupts
 from forebay.cli.output import plural, plural_or_unknown, say, write_json
+from forebay.damage import Damage
 from forebay.errors import Damaged, UndecodableEvent
-from forebay.formats.beats_events import decode_event, encode_event
-from forebay.frames import Damage
-from forebay.queues.event_reader import Payloads, undecodable
-from forebay.queues.event_segments import is_harmless
-from forebay.queues.places import Place
+from forebay.formats.beats.events import decode_event, encode_event
+from forebay.queues.beats.place import Place
+from forebay.queues.beats.reader import Payloads, undecodable
+from forebay.queues.beats.segments import is_harmless
 
 _BATCH_EVENTS = 1000
 
@@ -44,12 +44,12 @@ def copy_events(
     as_json: bool,
 ) -> int:
     """Copies all that can be read into a new queue; the old one is not changed."""
-    with EventReader(path, key_file=key_file, salvage=salvage) as reader:
+    with BeatsReader(path, key_file=key_file, salvage=salvage) as reader:
         chosen = version or _version_of(reader)
         with Interrupts() as interrupts:
             options: dict[str, Any] = {"key_file": key_file, "version": chosen, "sync": "os"}
             try:
-                with EventQueue(target, **options) as queue:
+                with BeatsQueue(target, **options) as queue:
                     report = _copy(reader, queue, interrupts)
             except Interrupted as stop:
                 say(f"interrupted: {target} holds only a part; remove it and start again")
@@ -64,7 +64,7 @@ def copy_events(
     return exits.OK
 
 
-def _version_of(reader: EventReader) -> str | None:
+def _version_of(reader: BeatsReader) -> str | None:
     """The version of the newest segment, if it can be written."""
     for segment_id in reversed(reader.segments.bases):
         segment = reader.open_segment(segment_id)
@@ -76,7 +76,7 @@ def _version_of(reader: EventReader) -> str | None:
     return None
 
 
-def _copy(reader: EventReader, queue: EventQueue, interrupts: Interrupts) -> Copied:
+def _copy(reader: BeatsReader, queue: BeatsQueue, interrupts: Interrupts) -> Copied:
     report = Copied()
     place = reader.place()
     for item in reader.scan():
@@ -95,7 +95,7 @@ def _copy(reader: EventReader, queue: EventQueue, interrupts: Interrupts) -> Cop
     return report
 
 
-def _decodable(reader: EventReader, report: Copied, item: Payloads, place: Place) -> list[bytes]:
+def _decodable(reader: BeatsReader, report: Copied, item: Payloads, place: Place) -> list[bytes]:
     """Returns the events that are some, as CBOR, and counts those that were done with."""
     payloads = []
     for number, payload in enumerate(item.payloads):
@@ -109,7 +109,7 @@ def _decodable(reader: EventReader, report: Copied, item: Payloads, place: Place
     return payloads
 
 
-def _meet(reader: EventReader, report: Copied, damage: Damage) -> None:
+def _meet(reader: BeatsReader, report: Copied, damage: Damage) -> None:
     if not reader.salvage and not is_harmless(damage):
         raise Damaged(damage)
     report.damage.append(damage)

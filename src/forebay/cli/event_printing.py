@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from forebay import EventReader
+from forebay import BeatsReader
 from forebay.cli import exits
 from forebay.cli.inspection import describe
 from forebay.cli.output import say, write_bytes
 from forebay.cli.printing import Printer
+from forebay.damage import Damage
 from forebay.errors import UndecodableEvent
-from forebay.formats.beats_text import TextDecoder
-from forebay.frames import Damage
-from forebay.queues.event_reader import Payloads, undecodable
-from forebay.queues.event_segments import is_harmless
+from forebay.formats.beats.text import TextDecoder
+from forebay.queues.beats.reader import Payloads, undecodable
+from forebay.queues.beats.segments import is_harmless
 
 
 class EventPrinter:
@@ -24,7 +24,7 @@ class EventPrinter:
         self._left = count
         self._decoder = TextDecoder()
 
-    def print_all(self, reader: EventReader, *, unread: bool) -> None:
+    def print_all(self, reader: BeatsReader, *, unread: bool) -> None:
         """Prints what a reader gives, up to the count; stops at damage unless asked to go on."""
         for damage in reader.side_damage:
             say(f"note: {damage.path}: {damage.reason}; no event is lost by it")
@@ -79,7 +79,7 @@ def print_events(
     count: int | None,
 ) -> int:
     """Prints the events of a queue, without a lock."""
-    with EventReader(path, key_file=key_file, salvage=salvage) as reader:
+    with BeatsReader(path, key_file=key_file, salvage=salvage) as reader:
         printer = EventPrinter(as_json=as_json, salvage=salvage, count=count)
         printer.print_all(reader, unread=unread)
     return exits.OK

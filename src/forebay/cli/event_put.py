@@ -1,16 +1,16 @@
-"""Puts events from lines of JSON into an event queue."""
+"""Puts events from lines of JSON into a Beats queue."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from forebay import EventQueue
+from forebay import BeatsQueue
 from forebay.cli.framing import BadInput
 from forebay.cli.output import plural, talk, write_json
 from forebay.clock import SystemClock
 from forebay.errors import InvalidEvent, RecordTooLarge
-from forebay.formats.beats_events import encode_event
-from forebay.formats.beats_text import parse_event
+from forebay.formats.beats.events import encode_event
+from forebay.formats.beats.text import parse_event
 
 _BATCH_EVENTS_MAX = 4096
 _BATCH_BYTES_MAX = 1 << 20
@@ -19,7 +19,7 @@ _BATCH_BYTES_MAX = 1 << 20
 class EventPutter:
     """Collects events and puts them in batches."""
 
-    def __init__(self, queue: EventQueue) -> None:
+    def __init__(self, queue: BeatsQueue) -> None:
         self._queue = queue
         self._clock = SystemClock()
         self._pending: list[bytes] = []
@@ -61,10 +61,10 @@ class EventPutter:
             talk(f"{prefix}{plural(self.count, 'event')}")
 
 
-def open_for_put(path: str, options: dict[str, Any]) -> EventQueue:
-    """Opens or makes an event queue; numbers stand for versions as in Python."""
+def open_for_put(path: str, options: dict[str, Any]) -> BeatsQueue:
+    """Opens or makes a Beats queue; numbers stand for versions as in Python."""
     given = {name: value for name, value in options.items() if value is not None}
     version = given.get("version")
     if isinstance(version, str) and version.isdigit():
         given["version"] = int(version)
-    return EventQueue(path, **given)
+    return BeatsQueue(path, **given)

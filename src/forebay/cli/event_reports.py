@@ -1,11 +1,11 @@
-"""What `info`, `segments` and `fsck` tell of an event queue. Only reads, takes no lock."""
+"""What `info`, `segments` and `fsck` tell of a Beats queue. Only reads, takes no lock."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
 
-from forebay import EventReader
+from forebay import BeatsReader
 from forebay.cli import exits
 from forebay.cli.inspection import damage_fields, describe, owner_of, total_lost
 from forebay.cli.losses import settle
@@ -18,14 +18,14 @@ from forebay.cli.output import (
     write_json,
     write_table,
 )
+from forebay.damage import Damage
 from forebay.errors import UndecodableEvent, WrongKey
-from forebay.formats.beats_events import decode_event
-from forebay.formats.beats_versions import segment_name
-from forebay.frames import Damage
-from forebay.queues.event_names import OWN_DIRECTORIES, OWN_NAMES
-from forebay.queues.event_reader import undecodable
-from forebay.queues.event_segments import is_harmless
-from forebay.queues.places import Place
+from forebay.formats.beats.events import decode_event
+from forebay.formats.beats.versions import segment_name
+from forebay.queues.beats.names import OWN_DIRECTORIES, OWN_NAMES
+from forebay.queues.beats.place import Place
+from forebay.queues.beats.reader import undecodable
+from forebay.queues.beats.segments import is_harmless
 from forebay.storage.atomic import TEMPORARY
 from forebay.storage.quarantine import count_kept
 
@@ -54,8 +54,8 @@ class SegmentFacts:
 
 
 def tell_info(path: str, key_file: str | None, as_json: bool) -> int:
-    """Tells the state of an event queue."""
-    with EventReader(path, key_file=key_file, salvage=True) as reader:
+    """Tells the state of a Beats queue."""
+    with BeatsReader(path, key_file=key_file, salvage=True) as reader:
         facts = _info(reader)
     if as_json:
         write_json(facts)
@@ -68,8 +68,8 @@ def tell_info(path: str, key_file: str | None, as_json: bool) -> int:
 
 
 def list_segments(path: str, key_file: str | None, as_json: bool) -> int:
-    """Lists the segments of an event queue."""
-    with EventReader(path, key_file=key_file, salvage=True) as reader:
+    """Lists the segments of a Beats queue."""
+    with BeatsReader(path, key_file=key_file, salvage=True) as reader:
         facts = _segment_facts(reader)
     for segment in facts:
         if as_json:
@@ -99,7 +99,7 @@ def list_segments(path: str, key_file: str | None, as_json: bool) -> int:
 
 def check_events(path: str, key_file: str | None, accept: bool, as_json: bool) -> int:
     """Verifies every frame and every event of a queue."""
-    with EventReader(path, key_file=key_file, salvage=True) as reader:
+    with BeatsReader(path, key_file=key_file, salvage=True) as reader:
         facts = _segment_facts(reader, raise_wrong_key=True)
         damage = [item for segment in facts for item in segment.damage]
         damage = [*reader.side_damage, *damage]
@@ -134,7 +134,7 @@ def check_events(path: str, key_file: str | None, accept: bool, as_json: bool) -
         for item in damage:
             print(describe(item))
         for name in foreign:
-            print(f"foreign: {name} does not belong to an event queue")
+            print(f"foreign: {name} does not belong to a Beats queue")
         for note in notes:
             print(f"note: {note}")
         good = f"{plural(summary['records'], 'good event')} in {plural(len(facts), 'segment')}"
@@ -146,7 +146,7 @@ def check_events(path: str, key_file: str | None, accept: bool, as_json: bool) -
     return exits.DAMAGE if lost else exits.OK
 
 
-def _info(reader: EventReader) -> dict[str, Any]:
+def _info(reader: BeatsReader) -> dict[str, Any]:
     place = reader.place()
     segments = _segment_facts(reader)
     kept_files, kept_bytes = count_kept(reader.directory)
@@ -171,7 +171,7 @@ def _info(reader: EventReader) -> dict[str, Any]:
     }
 
 
-def _state(reader: EventReader) -> str:
+def _state(reader: BeatsReader) -> str:
     if owner_of(reader.path) is not None:
         return "open"
     if reader.tail is None:
@@ -179,7 +179,7 @@ def _state(reader: EventReader) -> str:
     return "closed" if reader.tail.clean else "crashed"
 
 
-def _segment_facts(reader: EventReader, *, raise_wrong_key: bool = False) -> list[SegmentFacts]:
+def _segment_facts(reader: BeatsReader, *, raise_wrong_key: bool = False) -> list[SegmentFacts]:
     facts = []
     place = reader.place()
     for segment_id in reader.numbers:
@@ -195,7 +195,7 @@ def _segment_facts(reader: EventReader, *, raise_wrong_key: bool = False) -> lis
     return facts
 
 
-def _read_segment(reader: EventReader, segment: SegmentFacts, place: Place) -> None:
+def _read_segment(reader: BeatsReader, segment: SegmentFacts, place: Place) -> None:
     for item in reader.scan_segment(segment.id):
         if isinstance(item, Damage):
             segment.damage.append(item)
@@ -226,7 +226,7 @@ def describe_note(damage: Damage) -> str:
     return f"{damage.path}, byte {damage.position}: {damage.reason}; no event is lost by it"
 
 
-def _foreign(reader: EventReader) -> list[str]:
+def _foreign(reader: BeatsReader) -> list[str]:
     known = {*OWN_NAMES, *OWN_DIRECTORIES, *reader.segments.names.values()}
     names = set(reader.directory.names()) - known
     return sorted(name for name in names if not name.endswith(TEMPORARY))

@@ -19,10 +19,10 @@ from forebay.cli.inspection import owner_of
 from forebay.cli.kinds import NAMES
 from forebay.cli.output import Bar, plural, size_text
 from forebay.clock import SystemClock
+from forebay.damage import Damage
 from forebay.formats.entry import parse_file_name
-from forebay.frames import Damage
-from forebay.queues.fifo_head import HEAD_BYTES
-from forebay.queues.fifo_names import (
+from forebay.queues.fifo.head import HEAD_BYTES
+from forebay.queues.fifo.names import (
     COPY,
     HEAD,
     OWN_DIRECTORIES,

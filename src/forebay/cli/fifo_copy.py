@@ -20,7 +20,7 @@ from forebay.cli.inspection import describe, is_loss, owner_of, total_lost
 from forebay.cli.interrupts import Interrupted, Interrupts
 from forebay.cli.output import Bar, plural, plural_or_unknown, say, write_json
 from forebay.clock import SystemClock
-from forebay.frames import Damage
+from forebay.damage import Damage
 
 
 @dataclass(slots=True)

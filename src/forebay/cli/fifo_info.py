@@ -17,7 +17,7 @@ from forebay.cli.output import (
     write_json,
     write_table,
 )
-from forebay.queues.fifo_scanner import EntryBatch
+from forebay.queues.fifo.scanner import EntryBatch
 from forebay.storage.quarantine import count_kept
 
 _COLUMNS = ("name", "bytes", "first position", "first number", "known")

@@ -9,12 +9,12 @@ import os
 from dataclasses import dataclass
 
 from forebay import FifoReader
+from forebay.damage import Damage
 from forebay.formats.entry import file_name
-from forebay.frames import Damage
-from forebay.queues.fifo_bounds import Bounds
-from forebay.queues.fifo_head import read_head
-from forebay.queues.fifo_names import list_files
-from forebay.storage.tape import open_or_reason
+from forebay.queues.fifo.bounds import Bounds
+from forebay.queues.fifo.head import read_head
+from forebay.queues.fifo.names import list_files
+from forebay.queues.fifo.tape import open_or_reason
 
 # What state a fifo is in, in a word, and what that means.
 STATES = {

@@ -12,7 +12,7 @@ from forebay.cli.framing import join
 from forebay.cli.inspection import owner_of
 from forebay.cli.output import write_bytes
 from forebay.cli.printing import Printer, framing_of
-from forebay.frames import Damage
+from forebay.damage import Damage
 
 
 def print_fifo(

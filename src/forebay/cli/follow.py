@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from forebay import LogReader
-from forebay.frames import Damage
-from forebay.queues.scanner import RecordBatch, Scanner, list_segments
+from forebay.damage import Damage
+from forebay.queues.log.scanner import RecordBatch, Scanner, list_segments
 from forebay.storage.segments import SegmentList
 from forebay.storage.tail import Tail, TailFile
 

@@ -31,10 +31,10 @@ from forebay.cli.inspection import (
 from forebay.cli.kinds import NAMES, ORIGINAL, act, refuse_options
 from forebay.cli.losses import settle
 from forebay.cli.output import Bar, plural, plural_or_unknown, size_text, write_json
+from forebay.damage import Damage
 from forebay.errors import Damaged
 from forebay.formats.fflg import LAYOUTS
-from forebay.frames import Damage
-from forebay.queues.positions import INDEX, read_positions
+from forebay.queues.log.consumer import INDEX, read_positions
 from forebay.storage import inbox
 from forebay.storage.quarantine import count_kept
 from forebay.storage.tail import NAME as TAIL

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from forebay import LogReader
+from forebay.damage import Damage
 from forebay.errors import Damaged, ForebayError, NotAQueue
 from forebay.formats.fflg import VERSION_DEFAULT
-from forebay.frames import Damage
-from forebay.queues.positions import INDEX
-from forebay.queues.recovery import OWN_DIRECTORIES, OWN_NAMES
-from forebay.queues.scanner import OpenSegment
+from forebay.queues.log.consumer import INDEX
+from forebay.queues.log.recovery import OWN_DIRECTORIES, OWN_NAMES
+from forebay.queues.log.scanner import OpenSegment
 from forebay.storage.atomic import TEMPORARY
 from forebay.storage.checked import CheckedFile
 from forebay.storage.filesystem import lock_owner

@@ -8,7 +8,7 @@ from forebay.cli import exits
 from forebay.cli.arguments import json_option, path_argument
 from forebay.cli.deadline_tokens import opened
 from forebay.cli.output import plural, talk, write_json
-from forebay.formats.deadline import ID_MAX
+from forebay.formats.deadline.items import ID_MAX
 
 
 @click.command("kick")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import click
 
 from forebay import LogReader
-from forebay.formats.deadline import FileKind, parse_file_name
+from forebay.formats.deadline.items import FileKind, parse_file_name
 from forebay.queues.kinds import kind_of
 
 Action = Callable[[], int]
@@ -17,7 +17,7 @@ ORIGINAL = "original"
 # What the kinds are called in messages.
 NAMES = {
     "log": "a log",
-    "beats": "an event queue",
+    "beats": "a Beats queue",
     "fifo": "a fifo",
     "deadline": "a deadline queue",
     ORIGINAL: "a folder of the original deadline queue's files",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from forebay.cli.output import plural
-from forebay.frames import Damage
-from forebay.queues.losses import accept_losses
+from forebay.damage import Damage
+from forebay.queues.kinds import accept_losses
 from forebay.storage.filesystem import DiskFilesystem
 from forebay.storage.losses import Loss, is_same, read_losses
 

@@ -36,7 +36,7 @@ VERBS = {
     "merge": "Make one run of all that a deadline queue has.",
     "fsck": "Verify every byte; changes nothing.",
     "recover": "Salvage what can be read into a new queue.",
-    "convert": "Copy an event queue into another version.",
+    "convert": "Copy a Beats queue into another version.",
     "pipeline": "Bring queues into tables on Spark, and prove it.",
     "bench": "Measure this disk, and Forebay on it.",
     "doctor": "Check the installation and the disk.",

@@ -12,7 +12,7 @@ from forebay.cli.kinds import only_for, refuse_options
 from forebay.cli.output import write_bytes
 from forebay.cli.printing import Printer, framing_of
 from forebay.clock import SystemClock
-from forebay.frames import Damage
+from forebay.damage import Damage
 
 
 @click.command("peek")

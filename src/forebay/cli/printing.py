@@ -11,8 +11,8 @@ from forebay.cli import exits
 from forebay.cli.framing import join
 from forebay.cli.inspection import damage_fields, describe, is_loss
 from forebay.cli.output import say, write_bytes
-from forebay.frames import Damage
-from forebay.queues.scanner import RecordBatch
+from forebay.damage import Damage
+from forebay.queues.log.scanner import RecordBatch
 
 
 class Printer:

@@ -31,13 +31,13 @@ from forebay.cli.output import Bar, plural, size_text
 from forebay.errors import ForebayError, Locked, NotAQueue
 from forebay.formats.fflg import VERSIONS_WRITABLE
 from forebay.queues.kinds import kind_of
-from forebay.queues.options import EVENT_VERSIONS, SYNC_POLICIES
+from forebay.queues.shared.options import EVENT_VERSIONS, SYNC_POLICIES
 
 if TYPE_CHECKING:
-    from forebay import DeadlineQueue, EventQueue, Fifo, Log
+    from forebay import BeatsQueue, DeadlineQueue, Fifo, Log
 
 _READ_BYTES = 1 << 18
-_Queue = TypeVar("_Queue", "Log", "EventQueue", "Fifo", "DeadlineQueue")
+_Queue = TypeVar("_Queue", "Log", "BeatsQueue", "Fifo", "DeadlineQueue")
 # The options that not every kind has: of the command line, and of the queue.
 _OPTIONS = {
     "--version": "version",
@@ -119,7 +119,7 @@ def command(
 ) -> int:
     """Append records to the queue PATH, which is made if it is not there.
 
-    Into an event queue (--kind beats makes one) it puts lines of JSON, as "forebay cat" prints
+    Into a Beats queue (--kind beats makes one) it puts lines of JSON, as "forebay cat" prints
     them; an event without timestamp_ns gets the present time. Into a deadline queue (--kind
     deadline makes one) it puts items that are due after --delay, at --deadline, or now.
 

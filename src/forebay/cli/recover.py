@@ -23,9 +23,9 @@ from forebay.cli.interrupts import Interrupted, Interrupts
 from forebay.cli.kinds import ORIGINAL, act, refuse_options
 from forebay.cli.output import Bar, plural, plural_or_unknown, say, write_json
 from forebay.clock import SystemClock
+from forebay.damage import Damage
 from forebay.errors import Damaged, InvalidOption
-from forebay.frames import Damage
-from forebay.queues.scanner import RecordBatch
+from forebay.queues.log.scanner import RecordBatch
 
 _RUNS_SHOWN = 10
 

@@ -14,8 +14,8 @@ from forebay.cli.framing import OUTPUT_FRAMINGS
 from forebay.cli.kinds import only_for
 from forebay.cli.output import say
 from forebay.cli.printing import Printer, framing_of
-from forebay.frames import Damage
-from forebay.queues.scanner import RecordBatch
+from forebay.damage import Damage
+from forebay.queues.log.scanner import RecordBatch
 
 _POLL_SECONDS = 0.05
 

@@ -8,7 +8,7 @@ import time
 
 import click
 
-from forebay import EventQueue, EventReader
+from forebay import BeatsQueue, BeatsReader
 from forebay.cli import exits
 from forebay.cli.arguments import (
     check_seconds,
@@ -22,7 +22,7 @@ from forebay.cli.interrupts import Interrupted, Interrupts
 from forebay.cli.kinds import act, refuse_options
 from forebay.cli.output import write_bytes
 from forebay.errors import Locked
-from forebay.formats.beats_text import event_text
+from forebay.formats.beats.text import event_text
 
 _BATCH_EVENTS = 1000
 _LOOK_SECONDS = 0.1
@@ -115,7 +115,7 @@ def _is_ready(path: str, key_file: str | None) -> bool:
     """Says whether there may be an event, and nobody owns the queue."""
     if owner_of(path) is not None:
         return False
-    with EventReader(path, key_file=key_file, salvage=True) as reader:
+    with BeatsReader(path, key_file=key_file, salvage=True) as reader:
         return any(True for _ in reader.scan(unread=True))
 
 
@@ -124,7 +124,7 @@ def _take_all(
 ) -> int:
     """Takes up to `count` events in batches; returns how many there were."""
     taken = 0
-    with EventQueue(path, key_file=key_file) as queue:
+    with BeatsQueue(path, key_file=key_file) as queue:
         while taken < count:
             interrupts.check()
             batch = queue.read(min(_BATCH_EVENTS, count - taken))

@@ -4,7 +4,7 @@ An event is a function of its queue and its offset, so that whoever reads it bac
 it is the right one, in the right place. Some cannot be decoded, some come twice, and some are left
 out by the SQL: which ones is a matter of the offset alone, so the sums are known beforehand.
 
-Those of the event queue have a number in place of the offset, which their time tells.
+Those of the Beats queue have a number in place of the offset, which their time tells.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def event(queue: str, offset: int) -> bytes:
 
 
 def number_of(value: bytes) -> int:
-    """Returns the number that the time of an event of the event queue tells."""
+    """Returns the number that the time of an event of the Beats queue tells."""
     time_ns = value.partition(b",")[0].rpartition(b":")[2]
     return (int(time_ns) - _FIRST_TIME_NS) // _STEP_NS
 

@@ -15,10 +15,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
-from forebay import EventQueue, EventReader, Log
+from forebay import BeatsQueue, BeatsReader, Log
 from forebay.cli.tour_events import EVENT_QUEUE, FIFO, event
-from forebay.frames import Damage
-from forebay.queues.fifo import Fifo
+from forebay.damage import Damage
+from forebay.queues.fifo.queue import Fifo
 
 TICK_SECONDS = 0.02
 _TRIM_INTERVAL_SECONDS = 2.0
@@ -61,7 +61,7 @@ def _event_queue(path: str, segment_bytes: int) -> Iterator[tuple[int, Append]]:
     def append(values: list[bytes]) -> None:
         queue.put_many(map(json.loads, values))
 
-    with EventQueue(path, segment_bytes=segment_bytes) as queue, EventReader(path) as reader:
+    with BeatsQueue(path, segment_bytes=segment_bytes) as queue, BeatsReader(path) as reader:
         found = [item for item in reader.scan() if not isinstance(item, Damage)]
         yield sum(len(item.payloads) for item in found), append
 

@@ -11,8 +11,8 @@ import struct
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from forebay.damage import Damage
 from forebay.errors import Damaged, InvalidOption
-from forebay.frames import Damage
 from forebay.kernels.checksum import crc32
 from forebay.kernels.entry import METADATA_BYTES
 

@@ -1,7 +1,7 @@
 """The pop of a fifo that does not wait for the disk: a memory copy, and a note of it.
 
 Entries are taken off a window, which is a part of the tape or the memory of a `Pusher`, and each is
-noted in the slots of the head (`queues/fifo_head.py`). Atomic, as a push is.
+noted in the slots of the head (`queues/fifo/head.py`). Atomic, as a push is.
 """
 
 from __future__ import annotations

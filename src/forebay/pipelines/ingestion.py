@@ -19,7 +19,7 @@ queue that comes later is read from its earliest record.
 Those that say how a run goes, and may change from run to run:
 `consumer_id`: keeps a cursor of that name in each queue, so that trimming follows the tables and
 never overtakes them. Default: none, and whoever trims does not wait. Only logs have any.
-`key_file`: the key of encrypted event queues, in a file that every executor can read.
+`key_file`: the key of encrypted Beats queues, in a file that every executor can read.
 `trigger`: None (default) takes what is there and returns; "10s" goes on for ever with a batch
 every 10 s, or later if there is nothing. A batch costs about a second, whatever is in it.
 `max_offsets_per_trigger`, `max_bytes_per_trigger`: the most that goes into a batch; default

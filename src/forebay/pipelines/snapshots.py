@@ -22,8 +22,7 @@ from forebay.pipelines.durability import write_file
 from forebay.pipelines.manifest import Manifest, Offsets
 from forebay.pipelines.output import MANIFEST, Output, read_manifest
 from forebay.pipelines.tables import ITEM_COLUMNS
-from forebay.queues.deadline_contents import SnapshotFiles
-from forebay.queues.deadline_snapshot import Snapshot
+from forebay.queues.deadline.snapshot import Snapshot, SnapshotFiles
 from forebay.queues.kinds import kind_of
 from forebay.spark import paths
 from forebay.spark.deadline_view import KIND, DeadlineView

@@ -1,6 +1,6 @@
 """The cursors of a stream: one a queue, held while the stream runs, so that trimming stays below.
 
-Without a name nothing is held, and every call does nothing. Nor is anything held in event queues
+Without a name nothing is held, and every call does nothing. Nor is anything held in Beats queues
 and fifos, into which a stream writes nothing.
 """
 

@@ -1,7 +1,7 @@
 """What the sink writes for a deadline queue: each value with its deadline before it.
 
 The deadline is a timestamp, or whole milliseconds since 1970; null, or no column for it, means: due
-at once. The layout is that of `queues/deadline_parts.py`.
+at once. The layout is that of `queues/deadline/adoption.py`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from pyarrow import compute
 from pyspark.sql.types import LongType, StructType, TimestampType
 
 from forebay.errors import InvalidOption
-from forebay.formats.deadline import BURIED_BIT
-from forebay.queues.deadline_parts import NOW, PREFIX
+from forebay.formats.deadline.items import BURIED_BIT
+from forebay.queues.deadline.adoption import NOW, PREFIX
 
 if TYPE_CHECKING:
     from pyarrow import Array

@@ -12,11 +12,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
 
+from forebay.damage import Damage
 from forebay.errors import Damaged, DataLoss, InvalidOption
-from forebay.formats.deadline import BURIED_BIT, KeyTuple
-from forebay.frames import Damage
-from forebay.queues.deadline_contents import LAST_KEY, SnapshotFiles
-from forebay.queues.deadline_snapshot import RunPart, Snapshot, take_snapshot
+from forebay.formats.deadline.items import BURIED_BIT, KeyTuple
+from forebay.queues.deadline.snapshot import (
+    LAST_KEY,
+    RunPart,
+    Snapshot,
+    SnapshotFiles,
+    take_snapshot,
+)
 from forebay.spark.options import SourceOptions
 from forebay.spark.planning import Range
 from forebay.storage.filesystem import DiskFilesystem

@@ -13,11 +13,10 @@ from typing import Any
 
 import pyarrow
 
+from forebay.damage import Damage
 from forebay.errors import Damaged, DataLoss, InvalidOption
-from forebay.frames import Damage
-from forebay.queues.deadline_columns import COLUMNS, ColumnBatch, batches
-from forebay.queues.deadline_contents import Row, SnapshotFiles
-from forebay.queues.deadline_snapshot import Snapshot, take_snapshot
+from forebay.queues.deadline.columns import COLUMNS, ColumnBatch, batches
+from forebay.queues.deadline.snapshot import Row, Snapshot, SnapshotFiles, take_snapshot
 from forebay.spark.deadline_view import KIND, DeadlineView, SnapshotRange, key_of
 from forebay.spark.options import SourceOptions
 from forebay.spark.planning import Range, Wanted

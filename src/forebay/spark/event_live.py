@@ -1,4 +1,4 @@
-"""An event queue that a stream follows, without writing into it.
+"""A Beats queue that a stream follows, without writing into it.
 
 Every look counts the frames that came since the last one, and verifies them: nobody else tells how
 many there are. In a directory with a `mark` a look ends where the mark says that it is durable; in
@@ -15,10 +15,10 @@ import os
 from dataclasses import dataclass, replace
 from typing import Any
 
-from forebay.frames import Damage
-from forebay.queues.event_reader import EventReader
-from forebay.queues.event_segments import EventSegment
-from forebay.queues.places import Place, offset_of, split_offset
+from forebay.damage import Damage
+from forebay.queues.beats.place import Place, offset_of, split_offset
+from forebay.queues.beats.reader import BeatsReader
+from forebay.queues.beats.segments import EventSegment
 from forebay.spark.watch import RECORD_BYTES
 
 Span = tuple[int, int]
@@ -38,8 +38,8 @@ class Counted:
 
 
 @dataclass(frozen=True, slots=True)
-class EventMark:
-    """How far an event queue can be read: its segments, and those that went since the start."""
+class BeatsMark:
+    """How far a Beats queue can be read: its segments, and those that went since the start."""
 
     path: str
     queue_id: str
@@ -110,10 +110,10 @@ class EventMark:
         return offset_of(min(self.segments), 0) if self.segments else 0
 
 
-class EventLive:
-    """The segments of an event queue, counted as they come."""
+class BeatsLive:
+    """The segments of a Beats queue, counted as they come."""
 
-    def __init__(self, reader: EventReader) -> None:
+    def __init__(self, reader: BeatsReader) -> None:
         self._reader = reader
         self._inode = _inode(reader.path)
         self._segments: dict[int, Counted] = {}
@@ -123,7 +123,7 @@ class EventLive:
         self._stamp: tuple[Any, ...] | None = None
         self._mark = self._make_mark()
 
-    def look(self) -> EventMark:
+    def look(self) -> BeatsMark:
         """Returns where it stands now."""
         stamp = self._look_from_outside()
         if stamp != self._stamp:
@@ -137,7 +137,7 @@ class EventLive:
         """Says whether it is still the directory at its path."""
         return _inode(self._reader.path) == self._inode
 
-    def fields(self, mark: EventMark, place: dict[str, Any], end: int) -> dict[str, Any]:
+    def fields(self, mark: BeatsMark, place: dict[str, Any], end: int) -> dict[str, Any]:
         """Returns `position` and `spans` of the place at `end`, which follows `place`."""
         spans = mark.spans(place["offset"], end)
         return {"position": self._position(place, end), "spans": [list(span) for span in spans]}
@@ -207,11 +207,11 @@ class EventLive:
         if len(self._gone) > _GONE_MAX:
             del self._gone[min(self._gone)]
 
-    def _make_mark(self) -> EventMark:
+    def _make_mark(self) -> BeatsMark:
         tail = self._reader.tail
         events = sum(counted.count for counted in self._segments.values())
         size = sum(counted.position for counted in self._segments.values())
-        mark = EventMark(
+        mark = BeatsMark(
             self._reader.path,
             tail.queue_id.hex() if tail is not None else "",
             0,

@@ -1,6 +1,6 @@
-"""Event queues as the source sees them: their ranges, and how one is read.
+"""Beats queues as the source sees them: their ranges, and how one is read.
 
-The offset of an event is its segment and its place in that, in one number (`queues/places.py`).
+The offset of an event is its segment and its place in it, as one number (`queues/beats/place.py`).
 Frames do not tell their place, so a segment is read by one task. An end that a crash left
 unfinished costs nothing that was promised: it is no damage among the records, only in its table.
 """
@@ -16,17 +16,16 @@ from typing import Any
 import pyarrow
 from pyarrow import compute
 
+from forebay.damage import Damage
 from forebay.errors import Damaged, DataLoss, InvalidOption, UnsupportedVersion
-from forebay.formats.beats_columns import EventColumns, Text, decode_columns
-from forebay.formats.beats_text import TextDecoder
-from forebay.formats.beats_versions import segment_name
-from forebay.frames import Damage
-from forebay.queues.event_reader import EventReader, Payloads
-from forebay.queues.event_segments import is_harmless
-from forebay.queues.places import SEGMENTS_MAX, Place, offset_of, split_offset
+from forebay.formats.beats.text import EventColumns, Text, TextDecoder, decode_columns
+from forebay.formats.beats.versions import segment_name
+from forebay.queues.beats.place import SEGMENTS_MAX, Place, offset_of, split_offset
+from forebay.queues.beats.reader import BeatsReader, Payloads
+from forebay.queues.beats.segments import is_harmless
 from forebay.spark import bounds as bounds_of
 from forebay.spark.bounds import Extent, end_offset, lose
-from forebay.spark.event_live import EventLive
+from forebay.spark.event_live import BeatsLive
 from forebay.spark.options import SourceOptions
 from forebay.spark.planning import Range, Wanted
 from forebay.spark.rows import CONSTANT, Rows
@@ -42,38 +41,38 @@ _REMEDY = "mode PERMISSIVE or DROPMALFORMED reads round it, table=damage lists i
 _logger = logging.getLogger(__name__)
 
 
-def open_reader(path: str, options: SourceOptions, *, durable_only: bool = False) -> EventReader:
-    """Opens an event queue without owning it."""
+def open_reader(path: str, options: SourceOptions, *, durable_only: bool = False) -> BeatsReader:
+    """Opens a Beats queue without owning it."""
     if options.start_ms is not None or options.end_ms is not None:
         raise InvalidOption(
-            f"startingTimestamp, endingTimestamp: {path} is an event queue, whose times do not "
+            f"startingTimestamp, endingTimestamp: {path} is a Beats queue, whose times do not "
             "rise; filter by the column timestamp"
         )
-    reader = EventReader(path, salvage=True, key_file=options.key_file, durable_only=durable_only)
+    reader = BeatsReader(path, salvage=True, key_file=options.key_file, durable_only=durable_only)
     if reader.segments.bases[-1:] > [SEGMENTS_MAX - 2]:
         reader.close()
         raise UnsupportedVersion(f"{path} numbers its segments beyond {SEGMENTS_MAX}")
     return reader
 
 
-def queue_id(reader: EventReader) -> str:
+def queue_id(reader: BeatsReader) -> str:
     """Returns the id of the queue; empty if another program wrote it, or its file is lost."""
     return "" if reader.tail is None else reader.tail.queue_id.hex()
 
 
-def bounds(reader: EventReader, options: SourceOptions) -> tuple[int, int]:
+def bounds(reader: BeatsReader, options: SourceOptions) -> tuple[int, int]:
     """Returns the offsets at which a batch read begins and ends."""
     extent = _extent(reader)
     start = bounds_of.first_offset(extent, options, "earliest")
     return start, end_offset(extent, options)
 
 
-def begin(reader: EventReader) -> int:
+def begin(reader: BeatsReader) -> int:
     """Returns the offset of the earliest event that can be there."""
     return offset_of(reader.numbers[0], 0) if reader.numbers else 0
 
 
-def gone(reader: EventReader) -> str | None:
+def gone(reader: BeatsReader) -> str | None:
     """Says which segments were acknowledged and removed; None if none."""
     place = reader.place()
     first = reader.segments.bases[0] if reader.segments.bases else place.segment
@@ -83,24 +82,24 @@ def gone(reader: EventReader) -> str | None:
     return f"{reader.path} begins at segment {first}: those before it were acknowledged and removed"
 
 
-def first_offset(reader: EventReader, options: SourceOptions) -> int:
+def first_offset(reader: BeatsReader, options: SourceOptions) -> int:
     """Returns the offset at which a stream begins: the latest, if the options do not say."""
     return bounds_of.first_offset(_extent(reader), options, "latest")
 
 
-def follow(path: str, options: SourceOptions) -> EventLive:
-    """Opens an event queue for a stream."""
-    return EventLive(open_reader(path, options, durable_only=True))
+def follow(path: str, options: SourceOptions) -> BeatsLive:
+    """Opens a Beats queue for a stream."""
+    return BeatsLive(open_reader(path, options, durable_only=True))
 
 
-def holds(reader: EventReader, incarnation: int, end: int) -> bool:
+def holds(reader: BeatsReader, incarnation: int, end: int) -> bool:
     """Says whether a queue still has what it had up to `end`: segments do not shrink."""
     segment, index = split_offset(end)
     return segment in reader.segments.names or index == 0
 
 
 def resume(
-    reader: EventReader,
+    reader: BeatsReader,
     first: int,
     before: dict[str, Any],
     place: dict[str, Any],
@@ -123,7 +122,7 @@ def resume(
         )
 
 
-def plan(reader: EventReader, start: int, end: int, wanted: Wanted) -> Iterator[Range]:
+def plan(reader: BeatsReader, start: int, end: int, wanted: Wanted) -> Iterator[Range]:
     """Yields the ranges of a queue from offset `start` to `end`: one a segment."""
     for segment in reader.numbers:
         first, last = offset_of(segment, 0), offset_of(segment + 1, 0)
@@ -138,7 +137,7 @@ def read(wanted: Wanted, parts: Iterable[Range]) -> Iterator[Any]:
     """Yields the events of ranges as Arrow record batches."""
     decoder = TextDecoder()
     for queue, some in itertools.groupby(parts, key=lambda part: part.queue):
-        with EventReader(queue, salvage=True, key_file=wanted.key_file) as reader:
+        with BeatsReader(queue, salvage=True, key_file=wanted.key_file) as reader:
             for part in some:
                 yield from _read_one(reader, wanted, part, decoder)
 
@@ -146,7 +145,7 @@ def read(wanted: Wanted, parts: Iterable[Range]) -> Iterator[Any]:
 def read_damage(wanted: Wanted, part: Range) -> Iterator[Damage]:
     """Yields what does not verify in a range, what holds no event, and unfinished ends."""
     decoder = TextDecoder()
-    with EventReader(part.queue, salvage=True, key_file=wanted.key_file) as reader:
+    with BeatsReader(part.queue, salvage=True, key_file=wanted.key_file) as reader:
         for item in _scan(reader, part):
             if isinstance(item, Damage):
                 yield item
@@ -155,7 +154,7 @@ def read_damage(wanted: Wanted, part: Range) -> Iterator[Damage]:
                 yield from bad
 
 
-def consumer_rows(reader: EventReader) -> Iterator[dict[str, Any]]:
+def consumer_rows(reader: BeatsReader) -> Iterator[dict[str, Any]]:
     """Yields a row for the place in `state.dat`."""
     for name, offset in _places(reader).items():
         yield {
@@ -167,7 +166,7 @@ def consumer_rows(reader: EventReader) -> Iterator[dict[str, Any]]:
         }
 
 
-def segment_rows(reader: EventReader) -> Iterator[dict[str, Any]]:
+def segment_rows(reader: BeatsReader) -> Iterator[dict[str, Any]]:
     """Yields a row for each segment; the count is null where the header does not tell it."""
     for segment in reader.segments.bases:
         name = reader.segments.names[segment]
@@ -188,18 +187,18 @@ def segment_rows(reader: EventReader) -> Iterator[dict[str, Any]]:
         yield row
 
 
-def _extent(reader: EventReader) -> Extent:
+def _extent(reader: BeatsReader) -> Extent:
     newest = reader.numbers[-1] + 1 if reader.numbers else 0
     end = offset_of(newest, 0)
     return Extent(reader.path, begin(reader), end, end, lambda: _places(reader))
 
 
-def _places(reader: EventReader) -> dict[str, int]:
+def _places(reader: BeatsReader) -> dict[str, int]:
     place = reader.place()
     return {STATE: offset_of(place.segment, place.frame_index)}
 
 
-def _scan(reader: EventReader, part: Range) -> Iterator[Payloads | Damage]:
+def _scan(reader: BeatsReader, part: Range) -> Iterator[Payloads | Damage]:
     """Yields the frames of a range, and the damage in it with its offset.
 
     Raises `DataLoss` if what was planned is not there any more.
@@ -236,7 +235,7 @@ def _is_whole(part: Range) -> bool:
 
 
 def _read_one(
-    reader: EventReader, wanted: Wanted, part: Range, decoder: TextDecoder
+    reader: BeatsReader, wanted: Wanted, part: Range, decoder: TextDecoder
 ) -> Iterator[Any]:
     rows = Rows(wanted.schema, part)
     try:

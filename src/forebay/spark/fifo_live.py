@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from forebay.queues.fifo_names import TAIL, list_files
-from forebay.queues.fifo_scanner import Place
+from forebay.queues.fifo.names import TAIL, list_files
+from forebay.queues.fifo.scanner import Place
 from forebay.spark.fifo_view import FifoView
 from forebay.spark.watch import RECORD_BYTES, LogMark
 from forebay.storage.filesystem import DiskFilesystem

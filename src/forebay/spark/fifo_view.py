@@ -14,16 +14,15 @@ from types import TracebackType
 from forebay.errors import NotAQueue
 from forebay.formats.entry import file_name
 from forebay.kernels.entry import METADATA_BYTES, claimed_size
-from forebay.queues.fifo_bounds import Bounds
-from forebay.queues.fifo_head import Head, Lent
-from forebay.queues.fifo_marks import find_marks
-from forebay.queues.fifo_names import list_files
-from forebay.queues.fifo_recovery import Recovery, look_at
-from forebay.queues.fifo_scanner import Place
+from forebay.queues.fifo.bounds import Bounds
+from forebay.queues.fifo.head import Head, Lent
+from forebay.queues.fifo.names import list_files
+from forebay.queues.fifo.recovery import Recovery, find_marks, look_at
+from forebay.queues.fifo.scanner import Place
+from forebay.queues.fifo.tape import TapeReader
 from forebay.spark.planning import Range
 from forebay.storage.filesystem import DiskFilesystem, is_owned
 from forebay.storage.tail import Tail
-from forebay.storage.tape import TapeReader
 
 KIND = "fifo"
 

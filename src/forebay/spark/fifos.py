@@ -17,14 +17,14 @@ from typing import Any
 
 import pyarrow
 
+from forebay.damage import Damage
 from forebay.errors import Damaged, DataLoss
 from forebay.formats.entry import file_name
-from forebay.frames import Damage
-from forebay.queues.fifo_bounds import Bounds
-from forebay.queues.fifo_columns import COLUMNS, STAGING, ColumnBatch, ColumnScanner
-from forebay.queues.fifo_head import read_head
-from forebay.queues.fifo_names import list_files
-from forebay.queues.fifo_scanner import EntryBatch, FifoScanner, Place
+from forebay.queues.fifo.bounds import Bounds
+from forebay.queues.fifo.columns import COLUMNS, STAGING, ColumnBatch, ColumnScanner
+from forebay.queues.fifo.head import read_head
+from forebay.queues.fifo.names import list_files
+from forebay.queues.fifo.scanner import EntryBatch, FifoScanner, Place
 from forebay.spark import bounds as bounds_of
 from forebay.spark.bounds import Extent, end_offset, lose, still_meant
 from forebay.spark.fifo_live import FifoLive, known_places, popped_before

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar, cast
 
+from forebay.damage import Damage
 from forebay.errors import (
     Damaged,
     DataLoss,
@@ -23,7 +24,6 @@ from forebay.errors import (
     UnsupportedVersion,
     WrongKey,
 )
-from forebay.frames import Damage
 from forebay.queues.kinds import kind_of
 from forebay.spark import paths
 from forebay.spark.bounds import check_paths

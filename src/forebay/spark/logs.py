@@ -11,11 +11,11 @@ from typing import Any
 
 import pyarrow
 
+from forebay.damage import Damage
 from forebay.errors import Damaged, ForebayError, InvalidOption, Overtaken
-from forebay.frames import Damage
-from forebay.queues.columns import ColumnFrames, ReusedBuffers, column
-from forebay.queues.reader import LogReader
-from forebay.queues.scanner import OpenSegment, RecordBatch, Scanner
+from forebay.queues.log.columns import ColumnFrames, ReusedBuffers, column
+from forebay.queues.log.reader import LogReader
+from forebay.queues.log.scanner import OpenSegment, RecordBatch, Scanner
 from forebay.spark import bounds as bounds_of
 from forebay.spark.bounds import Extent, end_offset, lose, still_meant
 from forebay.spark.options import SourceOptions

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 import pyarrow
 
 from forebay.clock import Clock
+from forebay.damage import Damage
 from forebay.errors import Damaged, InvalidOption, RecordTooLarge
 from forebay.formats.fflg import LAYOUTS, MS_MAX, VERSION_DEFAULT, Header
-from forebay.frames import Damage
 from forebay.kernels.fflg_columns import encode_columns
 from forebay.storage import inbox
 from forebay.storage.filesystem import Directory, File, Filesystem, write_all

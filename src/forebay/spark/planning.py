@@ -2,7 +2,7 @@
 
 Planning opens no more than the headers of segments. Small segments are packed together, large ones
 are cut at bytes: a task begins at the first sure frame behind its cut and ends where the next one
-begins, which both work out from the segment alone (`queues/seeking.py`).
+begins, which both work out from the segment alone (`queues/log/scanner.py`).
 
 A kind of queue takes part by a module such as `logs.py`, which makes ranges and reads one.
 """
@@ -17,7 +17,7 @@ from typing import Any
 
 from pyspark.sql.datasource import InputPartition
 
-from forebay.frames import Damage
+from forebay.damage import Damage
 
 # What opening one more file costs, in bytes that could be read meanwhile.
 _OPEN_BYTES = 256 << 10

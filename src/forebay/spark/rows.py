@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow
 
-from forebay.frames import Damage
+from forebay.damage import Damage
 from forebay.spark.planning import Range
 
 CONSTANT = ("queue", "queue_id", "kind", "segment")

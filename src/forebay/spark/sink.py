@@ -29,11 +29,11 @@ from pyspark.sql.types import StructType
 
 from forebay.clock import SystemClock
 from forebay.errors import ForebayError, InvalidOption, Locked
-from forebay.queues.deadline_names import is_deadline_queue
-from forebay.queues.fifo_names import is_fifo
+from forebay.queues.deadline.names import is_deadline_queue
+from forebay.queues.fifo.names import is_fifo
 from forebay.queues.kinds import kind_of
-from forebay.queues.recovery import refuse_foreign
-from forebay.queues.scanner import list_segments
+from forebay.queues.log.recovery import refuse_foreign
+from forebay.queues.log.scanner import list_segments
 from forebay.spark.deadline_values import check_deadline, with_deadlines
 from forebay.spark.parts import PartWriter, discard_parts, publish_batch, waiting_manifests
 from forebay.spark.sink_options import VALUE, SinkOptions, check_columns

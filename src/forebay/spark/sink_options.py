@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pyspark.sql.types import BinaryType, StringType, StructType
 
 from forebay.errors import InvalidOption
-from forebay.queues.options import LogOptions
+from forebay.queues.shared.options import LogOptions
 from forebay.spark.paths import absolute, is_pattern
 
 VALUE = "value"

@@ -187,7 +187,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         found = {kind_of(path).name for path in marks}
         if self._options.consumer is not None and found and found <= WITHOUT_CURSORS:
             raise InvalidOption(
-                "consumerId: all queues are event queues or fifos, into which a stream writes "
+                "consumerId: all queues are Beats queues or fifos, into which a stream writes "
                 "nothing"
             )
 

@@ -15,7 +15,7 @@ from pyarrow import json as arrow_json
 from pyarrow import types
 
 from forebay.errors import InvalidOption
-from forebay.formats.beats_text import json_text
+from forebay.formats.beats.text import json_text
 
 _WHOLE_NUMBERS = (types.is_int8, types.is_int16, types.is_int32, types.is_int64)
 _PLAIN = (types.is_string, types.is_boolean, types.is_float32, types.is_float64, *_WHOLE_NUMBERS)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from forebay.errors import NotAQueue
-from forebay.queues.reader import LogReader
+from forebay.queues.log.reader import LogReader
 from forebay.spark import paths
 from forebay.storage.filesystem import DiskFilesystem
 from forebay.storage.tail import Tail, TailFile

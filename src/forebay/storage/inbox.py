@@ -21,10 +21,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TypeVar
 
+from forebay.damage import Damage
 from forebay.errors import Damaged, InvalidOption
-from forebay.frames import Damage
 from forebay.storage import atomic, quarantine
-from forebay.storage.documents import decode_document, encode_document, typed
+from forebay.storage.atomic import decode_document, encode_document, typed
 from forebay.storage.filesystem import Directory, write_all
 from forebay.storage.readable import read_whole
 

@@ -16,10 +16,10 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from forebay.damage import Damage
 from forebay.errors import Damaged, NotAQueue
-from forebay.frames import Damage
 from forebay.storage import atomic, quarantine
-from forebay.storage.documents import decode_document, encode_document, typed
+from forebay.storage.atomic import decode_document, encode_document, typed
 from forebay.storage.filesystem import Directory
 
 NAME = "losses"

@@ -13,8 +13,8 @@ import os
 from dataclasses import dataclass
 from typing import Protocol
 
+from forebay.damage import Damage
 from forebay.errors import Damaged, NotAQueue
-from forebay.frames import Damage
 from forebay.storage.filesystem import Directory, File
 
 # What a disk, or a file system that checks its blocks, says of a place that it cannot give back.

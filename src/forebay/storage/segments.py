@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from forebay.damage import Damage
 from forebay.errors import NotAQueue
-from forebay.frames import Damage
 from forebay.storage.filesystem import Buffer, Directory, write_all
 from forebay.storage.readable import Content, Readable
 

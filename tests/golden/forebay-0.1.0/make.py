@@ -94,7 +94,7 @@ def fill_deadline(path: str, policy: str) -> Any:
 
 def fill_events(path: str, policy: str, **options: Any) -> Any:
     """200 events, of which the first 60 are acknowledged."""
-    queue = forebay.EventQueue(path, sync=policy, segment_bytes=3_000, **options, **SMALL)
+    queue = forebay.BeatsQueue(path, sync=policy, segment_bytes=3_000, **options, **SMALL)
     for number in range(100):
         queue.put({"timestamp_ns": 1_700_000_000_000_000_000 + number, "fields": fields(number)})
     events = [{"fields": fields(number)} for number in range(100, 180)]

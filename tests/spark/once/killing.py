@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from forebay.queues.log import Log
+from forebay.queues.log.queue import Log
 from tests.queues.helpers import publish, wait_until, write_part
 from tests.spark.once.failing import BETWEEN, HOOKS, READS
 from tests.spark.once.points import Points

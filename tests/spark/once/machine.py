@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from forebay.queues.log import Log
+from forebay.queues.log.queue import Log
 from forebay.storage.filesystem import DiskDirectory, DiskFile, DiskFilesystem
 from tests.crash.forgetful import CrashState, ForgetfulFilesystem
 from tests.queues.helpers import SEGMENT_BYTES, kill

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import time
 
-from forebay.queues.log import Log
+from forebay.queues.log.queue import Log
 from tests.crash.test_kills import value_at
 
 SEGMENT_BYTES = 1_000_000

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from forebay.queues import positions
+from forebay.queues.log import consumer as positions
 from forebay.spark import stream, watch
 from forebay.spark.planning import Range
 from forebay.spark.stream import QueueStreamReader

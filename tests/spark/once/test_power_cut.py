@@ -18,7 +18,7 @@ import pytest
 
 import forebay
 from forebay.errors import DataLoss
-from forebay.queues.log import Log
+from forebay.queues.log.queue import Log
 from tests.counting import Count
 from tests.crash.forgetful import CrashState
 from tests.queues.helpers import SEGMENT_BYTES, numbered

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from forebay.queues.log import Log
+from forebay.queues.log.queue import Log
 from tests.crash.test_kills import value_at
 from tests.spark.once.points import Points
 from tests.spark.once.processes import end_with_parent

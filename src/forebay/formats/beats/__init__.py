@@ -1,0 +1,1 @@
+"""The files of Elastic Beats' disk queue: segments in all versions, events, `state.dat`."""

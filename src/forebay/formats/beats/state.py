@@ -1,0 +1,80 @@
+"""`state.dat` of a Beats queue: the first frame that is not acknowledged. Page: formats/beats.md.
+
+Source of truth for what has been read. Little-endian, no magic, no check. Version 0 counts bytes
+behind the segment's header and has no frame number; version 1 counts from the start of the segment.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from forebay.damage import Damage
+from forebay.errors import Damaged, InvalidOption
+
+# Version 0:  version 4 | segment id 8 | bytes behind the header 8
+_STATE_0 = struct.Struct("<IQQ")
+# Version 1:  version 4 | segment id 8 | logical position, header counted 8 | frame index 8
+_STATE_1 = struct.Struct("<IQQQ")
+assert (_STATE_0.size, _STATE_1.size) == (20, 28)
+_UINT64_MAX = 2**64 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A place in a queue. `byte_index` is as stored; `position` is what it means.
+
+    `frame_index` is how many frames of the segment lie before it; None in version 0.
+    """
+
+    segment_id: int
+    byte_index: int
+    frame_index: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (
+            ("segment_id", self.segment_id),
+            ("byte_index", self.byte_index),
+            ("frame_index", self.frame_index or 0),
+        ):
+            if not 0 <= value <= _UINT64_MAX:
+                raise InvalidOption(f"{name} is {value}; it must be 0 to 2**64 - 1")
+
+    @property
+    def version(self) -> int:
+        """The version that it is stored in."""
+        return 0 if self.frame_index is None else 1
+
+    def position(self, header_bytes: int) -> int:
+        """Returns the logical position of the first frame that is not acknowledged.
+
+        Byte index 0 is the first frame of the segment. Beats takes frame index 0 for that too,
+        whatever the bytes say.
+        """
+        if self.frame_index is None:
+            return header_bytes + self.byte_index
+        return max(header_bytes, self.byte_index) if self.frame_index else header_bytes
+
+    def encode(self) -> bytes:
+        """Returns the content of `state.dat`."""
+        if self.frame_index is None:
+            return _STATE_0.pack(0, self.segment_id, self.byte_index)
+        return _STATE_1.pack(1, self.segment_id, self.byte_index, self.frame_index)
+
+
+def decode_state(data: bytes, path: str) -> State | None:
+    """Reads `state.dat`; None if it is empty, as Beats leaves it before the first acknowledgement.
+
+    Bytes behind the state are ignored, as Beats ignores them. Raises Damaged if it is cut off, or
+    of a version that nobody writes: a flipped bit. Beats starts at the oldest segment then.
+    """
+    if not data:
+        return None
+    version = int.from_bytes(data[:4], "little")
+    if len(data) >= 4 and version not in (0, 1):
+        raise Damaged(Damage(path, 0, len(data), f"state version {version}; 0 and 1 are known"))
+    layout = _STATE_1 if version == 1 else _STATE_0
+    if len(data) < layout.size:
+        reason = f"the file ends within the state: {len(data)} of {layout.size} bytes"
+        raise Damaged(Damage(path, 0, len(data), reason, torn=True))
+    return State(*layout.unpack_from(data)[1:])

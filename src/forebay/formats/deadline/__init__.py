@@ -1,0 +1,1 @@
+"""The files of a deadline queue: runs, write-ahead logs, manifest, mark."""

@@ -1,0 +1,253 @@
+"""Makes runs of version 2: sorted entries in checked blocks. Page: docs/formats/deadline.md.
+
+Gives bytes to append, of entries, of rows in memory, or of blocks that somebody else has filled.
+`deadline_runs.py` reads them. No I/O.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+from itertools import groupby
+
+from forebay.errors import InvalidOption
+from forebay.formats.deadline.blocks import (
+    BLOCK_BYTES_MAX,
+    COMPRESSIONS,
+    Footer,
+    Header,
+    Identity,
+    Places,
+    encode_block,
+    encode_id_index,
+    encode_index,
+)
+from forebay.formats.deadline.items import NO_KEY, Entry, Key, Tombstone, check_entry
+from forebay.kernels import deadline_block as kernel
+from forebay.kernels.checksum import crc32
+from forebay.kernels.deadline_build import BlockBuilder
+from forebay.kernels.deadline_memory import Memory
+from forebay.kernels.deadline_stream import ROW_NUMBERS, BlockStream, can_stream, fill_from_memory
+
+BLOCK_BYTES = 32 * 1024
+# So many bytes of blocks are made at a time without the interpreter's lock.
+_STREAM_BYTES = 4 << 20
+_STREAM_ROWS_MIN = 1_000
+
+
+class RunEncoder:
+    """Makes the bytes of a run, front to back. One thread at a time may use it.
+
+    `block_bytes` is about what a block takes before compression: smaller ones cost more beside the
+    entries, larger ones more at each lookup. A value that is larger has a block of its own.
+    `id_index` adds about four bytes an entry, and makes `find_id` read one block. With `identity`
+    it is of version 3, and tells which run of which queue it is. Who has entries
+    that are no objects puts them into `builder` and calls `end_block` when the next does not fit.
+    """
+
+    def __init__(
+        self,
+        salt: bytes,
+        *,
+        compression: str = "none",
+        block_bytes: int = BLOCK_BYTES,
+        id_index: bool = False,
+        identity: Identity | None = None,
+    ) -> None:
+        if len(salt) != 8:
+            raise ValueError(f"salt {salt!r}: it has 8 bytes")
+        if compression not in COMPRESSIONS:
+            raise InvalidOption(f"compression {compression!r}: one of {COMPRESSIONS}")
+        if not 1 <= block_bytes <= BLOCK_BYTES_MAX:
+            raise InvalidOption(f"block_bytes {block_bytes}: 1 to {BLOCK_BYTES_MAX}")
+        self._header = Header(salt, compression, identity)
+        self._block_bytes = block_bytes
+        self.builder = BlockBuilder(block_bytes)
+        self._done: list[bytes | memoryview] = [self._header.encode()]
+        # What many blocks are made in at once; used again when they were taken.
+        self._stream: BlockStream | None = None
+        self._position = self._header.size
+        self._taken = 0
+        self._places = Places()
+        self._ids: array[int] | None = array("Q") if id_index else None
+        self._counts = [0, 0, 0]
+        self._last: Key | None = None
+        self._id_bounds: tuple[int, int] | None = None
+
+    def encode(self, entries: Iterable[Entry]) -> bytes:
+        """Returns the bytes that go behind those before; the keys must not fall."""
+        for entry in entries:
+            check_entry(entry)
+            if self._last is not None and entry.key < self._last:
+                raise ValueError(f"{entry.key} after {self._last}: a run is sorted")
+            self._add(entry)
+            self._last = entry.key
+        return self.take()
+
+    def finish(self) -> bytes:
+        """Returns what ends the run: the last block, the index, the footer."""
+        return b"".join(self.finish_parts())
+
+    def finish_parts(self) -> list[bytes | memoryview]:
+        """Returns the same in few parts."""
+        if self._stream is not None:
+            self._take_stream(self._stream)
+        self._end_builder()
+        index = encode_index(self._places)
+        min_id, max_id = self._id_bounds or (0, 0)
+        id_index: bytes | bytearray = b""
+        id_index_position = 0
+        if self._ids is not None:
+            id_index = encode_id_index(self._ids, self._places.counts, min_id, max_id)
+            self._ids = None
+            id_index_position = self._position + len(index)
+        seed = crc32(self._header.salt)
+        pending_count, tombstone_count, buried_count = self._counts
+        footer = Footer(
+            pending_count=pending_count,
+            tombstone_count=tombstone_count,
+            buried_count=buried_count,
+            first_key=self._places[0].key if self._places else NO_KEY,
+            last_key=self._last or NO_KEY,
+            min_id=min_id,
+            max_id=max_id,
+            block_count=len(self._places),
+            index_position=self._position,
+            id_index_position=id_index_position,
+            index_check=crc32(index, seed),
+            id_index_check=crc32(id_index, seed) if id_index else 0,
+            salt=self._header.salt,
+            identity=self._header.identity,
+        )
+        # A view is not joined with the rest: the ids of a large run take much memory.
+        self._done += [index, memoryview(id_index), footer.encode()]
+        return self.take_parts()
+
+    def encode_rows(self, memory: Memory, rows: memoryview, at: int) -> int:
+        """Takes in rows of what is in memory, by key, from one on; gives the first that it did not.
+
+        What is left over goes into `builder`, or does not fit into it: then `end_block` is due.
+        """
+        # The header waits to be taken, too.
+        is_taken = self.waiting <= self._header.size and not self.builder.count
+        stream = self.stream if is_taken and len(rows) - at >= _STREAM_ROWS_MIN else None
+        if stream is not None:
+            at = fill_from_memory(stream, memory, rows, at)
+            self._take_stream(stream)
+        return memory.fill(rows, at, self.builder)
+
+    @property
+    def stream(self) -> BlockStream | None:
+        """What makes many blocks at once of what is in `builder`; None: they go one by one.
+
+        When it is full, `end_block` is due, and `take_parts` after it.
+        """
+        if self._header.compression != "none" or not can_stream():
+            return None
+        if self._stream is None:
+            self._stream = BlockStream(
+                self.builder,
+                seed=crc32(self._header.salt),
+                room=_STREAM_BYTES,
+                blocks_max=_STREAM_BYTES // self._block_bytes + 1,
+                with_ids=self._ids is not None,
+            )
+            self._stream.start(len(self._places))
+        return self._stream
+
+    @property
+    def is_streaming(self) -> bool:
+        """Whether many blocks are made at once: what `take_parts` gives is due to be taken."""
+        return self._stream is not None
+
+    def _take_stream(self, stream: BlockStream) -> None:
+        """Takes over the blocks that are in the stream."""
+        start, width, table = self._position, ROW_NUMBERS, memoryview(stream.table)
+        for row in range(0, stream.blocks * width, width):
+            count, deadline_ms, id, end, *ids, tombstones, buried = table[row : row + width]
+            kinds = (count - tombstones - buried, tombstones, buried)
+            self._note(Key(deadline_ms, id), kinds, (ids[0], ids[1]))
+            self._position = start + end
+        if self._ids is not None:
+            self._ids.frombytes(memoryview(stream.ids)[: stream.id_count].cast("B"))
+        if stream.size:
+            self._done.append(memoryview(stream.out)[: stream.size])
+        stream.start(len(self._places))
+
+    @property
+    def waiting(self) -> int:
+        """How many bytes `take` would give."""
+        return self._position - self._taken
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """How many pending items, tombstones and buried items are in blocks that have ended."""
+        pending, tombstones, buried = self._counts
+        return pending, tombstones, buried
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no entry yet."""
+        is_streaming = self._stream is not None and self._stream.blocks
+        return not self._places and not self.builder.count and not is_streaming
+
+    def end_block(self) -> None:
+        """Ends the blocks that are in the stream, or else the one in `builder`, if there are any.
+
+        `take` gives their bytes.
+        """
+        if self._stream is not None and self._stream.blocks:
+            self._take_stream(self._stream)
+        else:
+            self._end_builder()
+
+    def _end_builder(self) -> None:
+        count = self.builder.count
+        if count == 0:
+            return
+        self._last = Key(*self.builder.last_key())
+        if self._ids is not None:
+            self._ids.frombytes(self.builder.ids())
+        number = len(self._places)
+        key, kinds = Key(*self.builder.first_key()), self.builder.counts()
+        self._note(key, kinds, self.builder.id_bounds())
+        block = encode_block(self.builder.take(), number, count, self._header)
+        self._done.append(block)
+        self._position += len(block)
+        if self._stream is not None:
+            self._stream.start(len(self._places))
+
+    def _note(self, key: Key, kinds: tuple[int, int, int], ids: tuple[int, int]) -> None:
+        """Takes note of a block: its first key, its entries by kind, its lowest and highest id."""
+        number = len(self._places)
+        self._places.append(number, key.deadline_ms, key.id, self._position, sum(kinds))
+        low, high = self._id_bounds or ids
+        self._id_bounds = min(low, ids[0]), max(high, ids[1])
+        for kind, count in enumerate(kinds):
+            self._counts[kind] += count
+
+    def take(self) -> bytes:
+        """Returns the bytes of the blocks that have ended since it was called last."""
+        return b"".join(self.take_parts())
+
+    def take_parts(self) -> list[bytes | memoryview]:
+        """Returns the same in few parts, which are good until more rows are taken in."""
+        parts: list[bytes | memoryview] = []
+        for is_view, group in groupby(self._done, lambda part: isinstance(part, memoryview)):
+            found = list(group)
+            parts += found if is_view else [b"".join(found)]
+        self._done.clear()
+        self._taken = self._position
+        return parts
+
+    def _add(self, entry: Entry) -> None:
+        key = (entry.key.deadline_ms, entry.key.id)
+        if isinstance(entry, Tombstone):
+            reason, value, numbers = b"", b"", (0, 0, 0, kernel.TOMBSTONE)
+        else:
+            reason, value, stats = entry.reason, entry.value, entry.stats
+            attributes = kernel.BURIED if entry.buried else 0
+            numbers = (stats.enqueue_ms, stats.requeue_ms, stats.dequeue_count, attributes)
+        if not self.builder.fits(len(reason) + len(value)):
+            self.end_block()
+        self.builder.add(*key, *numbers, reason, value)

@@ -1,0 +1,1 @@
+"""`BeatsQueue`: events in the files of Elastic Beats."""

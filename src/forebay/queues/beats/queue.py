@@ -1,0 +1,393 @@
+"""`BeatsQueue`: put, read and acknowledge events, in the files of Elastic Beats.
+
+Joins the Beats format to segments. This file owns the life of the queue: opening, closing, and what
+of its parts runs when. `event_writer.py` owns what is put, `event_reading.py` what is handed out.
+
+A batch of events that a queue handed out, to be acknowledged or given back.
+
+What a Beats queue does by itself: it syncs what is not durable, when that is due.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from forebay.clock import Clock, SystemClock
+from forebay.errors import (
+    Closed,
+    Empty,
+    ForebayError,
+    InvalidEvent,
+    InvalidOption,
+    RecordTooLarge,
+    UnsupportedVersion,
+)
+from forebay.formats.beats.bytes import compressed_size_max
+from forebay.formats.beats.events import Event, encode_event
+from forebay.formats.beats.frames import FRAME_BYTES
+from forebay.formats.beats.versions import HEADER_BYTES_MAX, LAYOUTS, LOSSY_IN_BEATS, lossy_warning
+from forebay.queues.beats.access import BeatLocks, read_key
+from forebay.queues.beats.batch import EventBatch
+from forebay.queues.beats.deliveries import Deliveries
+from forebay.queues.beats.delivery import Reading
+from forebay.queues.beats.recovery import Opened, open_event_directory
+from forebay.queues.beats.segments import Access, EventSegment
+from forebay.queues.beats.trimming import Room
+from forebay.queues.beats.writer import BeatsWriter
+from forebay.queues.shared.background import MARK_SECONDS, Background
+from forebay.queues.shared.handle import Handle
+from forebay.queues.shared.options import BeatsOptions, make_options
+from forebay.storage.atomic import keep_reserve
+from forebay.storage.filesystem import DiskFilesystem, Filesystem
+from forebay.storage.quarantine import count_kept
+
+
+class BeatsMaintenance(Background["BeatsQueue"]):
+    """The background work of one Beats queue."""
+
+    def __init__(
+        self, queue: BeatsQueue, writer: BeatsWriter, options: BeatsOptions, clock: Clock
+    ) -> None:
+        super().__init__(queue, options, clock)
+        self._writer = writer
+        self._start()
+
+    def _needs_sync(self) -> bool:
+        writer = self._writer
+        unsynced = self._sync_policy == "interval" and writer.written > writer.commit.durable
+        return unsynced or not writer.marks.synced
+
+    def _sync(self) -> None:
+        if self._sync_policy == "interval":
+            self._writer.sync()
+        if not self._writer.marks.synced:
+            self._writer.marks.sync()
+
+    def _sync_seconds(self) -> float:
+        # Under "os" there is nothing to sync but the mark.
+        return super()._sync_seconds() or MARK_SECONDS
+
+
+_logger = logging.getLogger(__name__)
+_EVENT_KEYS = ("timestamp_ns", "flags", "meta", "fields")
+# What a stream adds to a write at most: its start, its end, and the head of a block.
+_STREAM_BYTES = 32
+
+
+class BeatsQueue(Handle):
+    """A durable queue of events in a directory that this process owns. Any thread may call it.
+
+    Opens the directory, also one that Beats left, or creates it. The options are those of
+    `BeatsOptions`, as keywords. Closed, the directory can be handed to Beats, which reads on.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        filesystem: Filesystem | None = None,
+        clock: Clock | None = None,
+        **options: Any,
+    ) -> None:
+        self.options: BeatsOptions = make_options(BeatsOptions, options)
+        self._access = Access(read_key(self.options.key_file), self.options.dialect)
+        self._filesystem = filesystem or DiskFilesystem()
+        self._clock = clock or SystemClock()
+        self._directory = self._filesystem.open_directory(
+            os.fspath(path), create=True, group_readable=self.options.group_readable
+        )
+        self.path = self._directory.path
+        self._locks: BeatLocks | None = None
+        try:
+            self._directory.lock()
+            self._locks = BeatLocks(self._filesystem, self.path)
+            opened = open_event_directory(self._filesystem, self._directory, self._access)
+            self._build(opened)
+        except BaseException:
+            self._give_back_directory()
+            raise
+        self._maintenance = BeatsMaintenance(self, self._writer, self.options, self._clock)
+        self._own()
+        if self.options.layout_name in LOSSY_IN_BEATS:
+            _logger.warning("%s", lossy_warning(self.options.layout_name))
+
+    def put(self, event: Event | Mapping[str, Any]) -> None:
+        """Puts an event; a map has some of `timestamp_ns`, `flags`, `meta` and `fields`.
+
+        Without a time it gets the present one. Under `sync="always"` it is durable on return; under
+        the other policies it survives the process, and a power cut after the next sync. Raises
+        InvalidEvent for what Beats would not read back; then nothing is written.
+        """
+        self.put_many([event])
+
+    def put_many(self, events: Iterable[Event | Mapping[str, Any]]) -> None:
+        """Puts events with one commit.
+
+        All of them are checked before the first is written. If it raises later, nothing of it is
+        acknowledged; the first ones may be there.
+        """
+        now_ns = self._clock.now_ms() * 1_000_000
+        self.put_encoded([encode_event(_as_event(event, now_ns)) for event in events])
+
+    def put_encoded(self, payloads: list[bytes]) -> None:
+        """Puts events that `encode_event` has made; the same promise as `put_many`."""
+        if not LAYOUTS[self.version].writable:
+            raise UnsupportedVersion(self._why_not_writable())
+        for pieces, size in self._pieces(payloads):
+            try:
+                self._writer.put(pieces, size, self._room.make_room)
+            finally:
+                if self._room.messages:
+                    self._reading.log()
+            self._maintenance.notice()
+        if not payloads:
+            self._check()
+
+    def read(self, count: int = 1000, timeout: float | None = None) -> EventBatch:
+        """Hands out up to `count` of the next events; an empty batch if there are none now.
+
+        With a timeout (seconds) it waits for the first, and raises `Empty` if none came. What is
+        damaged raises `Damaged`, a frame that holds no event `UndecodableEvent`, events that were
+        dropped to make room `Overtaken`; each once, and the next read goes on behind them.
+        """
+        if count < 1:
+            raise InvalidOption(f"count = {count}: must be at least 1")
+        batch = self._reading.deliver(count)
+        deadline = self._clock.monotonic() + (timeout or 0)
+        while batch is None and timeout is not None:
+            left = deadline - self._clock.monotonic()
+            if left <= 0:
+                raise Empty(f"{self.path}: no event in {timeout} s")
+            with self._writer.lock:
+                self._writer.changes.wait(min(left, 0.05))
+            batch = self._reading.deliver(count)
+        return batch or EventBatch([], None, None)
+
+    def sync(self) -> None:
+        """Makes all that was put durable."""
+        self._writer.sync()
+
+    def maintain(self) -> None:
+        """Does what is due. The background thread calls it."""
+        self._check_process()
+        self._maintenance.run_due()
+
+    def info(self) -> dict[str, Any]:
+        """Returns facts on the queue, for people and for scripts."""
+        with self._writer.lock:
+            self._writer.check()
+            kept_files, kept_bytes = count_kept(self._directory)
+            place = self._deliveries.place
+            return {
+                "kind": "beats",
+                "path": self.path,
+                "maintenance": self._maintenance.state,
+                "version": self.version,
+                "segments": len(self._writer.segments.bases),
+                "bytes": self._writer.used_bytes,
+                "position": {
+                    "segment": place.segment,
+                    "position": place.position,
+                    "index": place.frame_index,
+                },
+                "unread": self._unread(),
+                "outstanding": self._deliveries.outstanding,
+                "syncs": self._writer.commit.syncs,
+                "dropped_events": self._room.dropped_events,
+                "damage": len(self._reading.damage),
+                "losses": self._losses.unaccepted,
+                "quarantined_files": kept_files,
+                "quarantined_bytes": kept_bytes,
+            }
+
+    @property
+    def damage(self) -> list[Any]:
+        """What was met so far that could not be read, or looked wrong; see `forebay.Damage`."""
+        with self._writer.lock:
+            return list(self._reading.damage)
+
+    def __repr__(self) -> str:
+        return f"<BeatsQueue {self.path} {'closed' if self._closed else self.version}>"
+
+    def _end(self) -> None:
+        """Leaves the segments as Beats finishes them, and a valid `state.dat`."""
+        self._writer.stop()
+        self._maintenance.stop()
+        try:
+            self._reading.close()
+            # What cannot be saved was not promised: those events come again.
+            with contextlib.suppress(Closed, OSError), self._writer.lock:
+                self._writer.check()
+                self._room.settle()
+            self._writer.close()
+        finally:
+            self._give_back_directory()
+
+    def _refuse(self, error: Closed) -> None:
+        self._writer.fail(error)
+
+    def _abandon(self, error: Closed) -> None:
+        self._writer.disown(error)
+        self._reading.abandon()
+
+    def _build(self, opened: Opened) -> None:
+        """Makes the parts of the queue for a directory that is in order."""
+        self._access = opened.access
+        self._losses = opened.losses
+        missing: set[int] = set()
+        try:
+            with contextlib.suppress(OSError):
+                keep_reserve(self._directory)
+            self.version = self.options.layout_name or self._found_version(opened)
+            for segment_id, name in opened.segments.names.items():
+                size = self._size_of(name)
+                opened.segments.sizes[segment_id] = size or 0
+                if size is None:
+                    missing.add(segment_id)
+        except BaseException:
+            opened.contents.close()
+            opened.marks.close()
+            raise
+        self._writer = BeatsWriter(
+            self._filesystem,
+            self._directory,
+            opened.segments,
+            missing,
+            opened.contents,
+            opened.marks,
+            options=self.options,
+            layout_name=self.version,
+            key=self._access.key,
+            clock=self._clock,
+        )
+        self._deliveries = Deliveries(opened.place)
+        if self.version == "v0":
+            opened.state.oldest_header_bytes = LAYOUTS["v0"].header_bytes
+        self._room = Room(
+            self._directory,
+            self._writer,
+            self._deliveries,
+            opened.state,
+            self._losses,
+            self._access,
+            self.options,
+        )
+        self._reading = Reading(
+            self._directory, self._writer, self._deliveries, self._room, self._losses, self._access
+        )
+        self._reading.damage += opened.damage
+        for damage in opened.damage:
+            _logger.warning("%s, byte %d: %s", damage.path, damage.position, damage.reason)
+        self.changes = self._writer.changes
+
+    def _size_of(self, name: str) -> int | None:
+        """Returns how large a segment is; 0 if it cannot be opened, None if it is missing."""
+        try:
+            file = self._directory.open(name)
+        except FileNotFoundError:
+            return None
+        except (OSError, ForebayError):
+            return 0
+        try:
+            return file.size()
+        finally:
+            file.close()
+
+    def _found_version(self, opened: Opened) -> str:
+        """The version of the newest segment that can be read: its Beat reads that one, too."""
+        default = "v2" if self._access.key is None else "v3-seed"
+        for segment_id in reversed(opened.segments.bases):
+            name = opened.segments.names[segment_id]
+            with contextlib.suppress(ForebayError, FileNotFoundError):
+                segment = EventSegment(self._directory, segment_id, name, self._access, None)
+                segment.close()
+                return segment.header.layout.name
+        if opened.is_of_beats and self._access.key is not None:
+            # No released Beat reads the seed's versions: it would write over them.
+            return "v2-aes"
+        return default
+
+    def _why_not_writable(self) -> str:
+        return (
+            f"{self.path} holds segments of version {self.version}, which this program only reads; "
+            "Beats 7.10 to 7.13, which wrote them, read no other. Read and acknowledge what is "
+            'there, copy it with "forebay convert", or give version= to go on in another one'
+        )
+
+    def _unread(self) -> int | None:
+        """Returns how many events are not done with; None if nobody has counted them all.
+
+        Lock held.
+        """
+        place = self._deliveries.place
+        total = self._writer.active_events
+        for segment_id in self._writer.segments.bases:
+            held = self._access.held.get(segment_id)
+            if held is None:
+                # The one that is being written, or was not finished.
+                continue
+            if segment_id < place.segment:
+                continue
+            if held.events is None:
+                return None
+            total += held.events
+        return max(0, total - place.frame_index)
+
+    def _pieces(self, payloads: list[bytes]) -> Iterable[tuple[list[bytes], int]]:
+        """Cuts a batch so that each part finds room in a queue that is bounded, one by one."""
+        layout = LAYOUTS[self.version]
+        room = self.options.segment_bytes - layout.header_bytes - FRAME_BYTES
+        sizes = [compressed_size_max(len(payload)) + FRAME_BYTES for payload in payloads]
+        for payload, size in zip(payloads, sizes, strict=True):
+            if (size if layout.compression == "block" else len(payload) + FRAME_BYTES) > room:
+                raise RecordTooLarge(
+                    f"an event of {len(payload)} bytes does not fit into a segment of "
+                    f"segment_bytes = {self.options.segment_bytes}"
+                )
+        limit = self.options.max_bytes
+        if limit is None or self.options.when_full == "reject":
+            if payloads:
+                yield payloads, self._bound(sum(sizes))
+            return
+        first, total = 0, 0
+        for number, size in enumerate(sizes):
+            if number > first and total + size > self.options.segment_bytes // 2:
+                yield payloads[first:number], self._bound(total)
+                first, total = number, 0
+            total += size
+        if first < len(payloads):
+            yield payloads[first:], self._bound(total)
+
+    def _bound(self, size: int) -> int:
+        """Returns what events take in the files at most, headers of new segments included."""
+        segments = 2 + 2 * size // self.options.segment_bytes
+        return size + segments * (HEADER_BYTES_MAX + _STREAM_BYTES)
+
+    def _check(self) -> None:
+        with self._writer.lock:
+            self._writer.check()
+
+    def _give_back_directory(self) -> None:
+        if self._locks is not None:
+            self._locks.close()
+        self._directory.close()
+
+
+def _as_event(event: Event | Mapping[str, Any], now_ns: int) -> Event:
+    if isinstance(event, Event):
+        return event
+    if not isinstance(event, Mapping):
+        raise InvalidEvent(f"an event is a map or an Event, not {type(event).__name__}")
+    unknown = [key for key in event if key not in _EVENT_KEYS]
+    if unknown:
+        raise InvalidEvent(f"an event has no {unknown[0]!r}; it has {', '.join(_EVENT_KEYS)}")
+    return Event(
+        event.get("timestamp_ns", now_ns),
+        event.get("flags", 0),
+        event.get("meta", {}),
+        event.get("fields", {}),
+    )

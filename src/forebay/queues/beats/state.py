@@ -1,0 +1,227 @@
+"""The place of a Beats queue, kept in `state.dat`.
+
+Source of truth for what is done with. Replaced whole: a crash leaves the old one or the new one. It
+never names a segment above the newest file, because Beats would delete all of them unread.
+
+The file has no check of its own. The owner's mark has its content, so that bytes that neither the
+owner nor a Beat wrote are known, and the place is taken from the mark.
+
+Where in a Beats queue something is. Shared by its reader, its writer and its `state.dat`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from forebay.damage import Damage
+from forebay.errors import Damaged, ForebayError
+from forebay.formats.beats.state import State, decode_state
+from forebay.queues.beats.mark import Mark, MarkWriter
+from forebay.queues.beats.names import STATE_NAME
+from forebay.queues.beats.place import Place
+from forebay.queues.beats.segments import Access, EventSegment, index_after
+from forebay.storage import quarantine
+from forebay.storage.filesystem import Directory
+from forebay.storage.readable import read_whole
+from forebay.storage.segments import SegmentList
+
+
+class StateFile:
+    """The saved place. Called with the queue's lock held."""
+
+    def __init__(self, directory: Directory, marks: MarkWriter, content: bytes | None) -> None:
+        """`content` is what the file holds; None if that is not known."""
+        self._directory = directory
+        self._marks = marks
+        self._content = content
+        # The last one that was saved since the queue was opened.
+        self.place: Place | None = None
+        # Where frames begin in the segments of a Beat that knows only the first version of it.
+        self.oldest_header_bytes: int | None = None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the last save has returned: if not, the file is the old one or the new one."""
+        return self._content is not None
+
+    def save(self, place: Place) -> None:
+        """Saves a place; durable on return. If it raises, the next call writes it again."""
+        self._replace(self._state_of(place).encode())
+        self.place = place
+
+    def clear(self) -> None:
+        """Saves that there is no place yet, as Beats leaves it; durable on return."""
+        self._replace(b"")
+
+    def _replace(self, content: bytes) -> None:
+        if content == self._content:
+            return
+        self._content = None
+        self._marks.announce_place(content)
+        quarantine.replace_anything(self._directory, STATE_NAME, content)
+        self._marks.settle_place(content)
+        self._content = content
+
+    def _state_of(self, place: Place) -> State:
+        position = place.position if place.frame_index else 0
+        if self.oldest_header_bytes is not None:
+            return State(place.segment, max(0, position - self.oldest_header_bytes))
+        return State(place.segment, position, place.frame_index)
+
+
+def read_state(
+    directory: Directory, segments: SegmentList, mark: Mark | None, access: Access, *, trusted: bool
+) -> tuple[bytes | None, State | None, Damage | None]:
+    """Returns the content of `state.dat`, the place that counts, and the damage if it is none.
+
+    Beats writes it in pieces, so that its crash may leave a part; and nothing guards it from a
+    flipped bit. Where the mark tells a place, that counts in the end; where it does not, reading
+    starts at the oldest segment. Either way no event is lost. `trusted` says that the mark is the
+    last one that was written.
+    """
+    path = f"{directory.path}/{STATE_NAME}"
+    content: bytes | None = None
+    state: State | None = None
+    damage: Damage | None = None
+    try:
+        content = read_whole(directory, STATE_NAME) or b""
+        state = decode_state(content, path)
+    except Damaged as error:
+        damage = replace(error.damage, torn=False, count=0)
+    places = mark.places if mark is not None else None
+    if places is None or (damage is None and content in places):
+        return content, state, damage
+    if damage is None and state is not None:
+        moved = _moved_on(directory, segments, state, _decode(places[0], path), access)
+        if moved and (not trusted or not _left_behind(segments, places, state, path)):
+            return content, state, None
+    if damage is None and not any(places):
+        # The queue had no place yet; what this is, nobody can tell.
+        damage = Damage(path, 0, len(content or b""), "not what was saved here", count=0)
+        return content, None, damage
+    reason = damage.reason if damage is not None else "not what was saved here"
+    damage = Damage(path, 0, len(content or b""), f"{reason}; the mark has the place", count=0)
+    return content, _decode(places[0], path), damage
+
+
+def first_of(content: bytes) -> int:
+    """Returns the first segment that is not done with, by what `state.dat` was."""
+    state = _decode(content, STATE_NAME)
+    return 0 if state is None else state.segment_id
+
+
+def find_place(
+    directory: Directory, segments: SegmentList, state: State | None, access: Access
+) -> tuple[Place | None, Damage | None]:
+    """Returns the place that a state means, and what is wrong with it; None without any segment.
+
+    A state that lies between two frames means the frame before: an event may come twice, and none
+    is skipped. One that names a segment above the newest is false: reading starts at the oldest.
+    """
+    if not segments.bases:
+        return None, None
+    oldest, newest = segments.bases[0], segments.bases[-1]
+    if state is not None and state.segment_id > newest:
+        reason = (
+            f"names segment {state.segment_id}, the newest is {newest}; "
+            "reading starts at the oldest"
+        )
+        damage = Damage(f"{directory.path}/{STATE_NAME}", 0, 0, reason, count=0)
+        return Place(oldest), damage
+    if state is None or state.segment_id < oldest:
+        return Place(oldest), None
+    if state.segment_id not in segments.names:
+        return Place(segments.after(state.segment_id) or newest), None
+    return _find_in_segment(directory, segments, state, access)[0], None
+
+
+def _find_in_segment(
+    directory: Directory, segments: SegmentList, state: State, access: Access
+) -> tuple[Place, bool]:
+    """Returns the place in a segment that is there, and whether the state names it exactly."""
+    name = segments.names[state.segment_id]
+    try:
+        segment = EventSegment(directory, state.segment_id, name, access, None)
+    except (ForebayError, FileNotFoundError):
+        # None of it can be read now: the state may be right.
+        if not state.frame_index:
+            return Place(state.segment_id), not state.byte_index
+        return Place(state.segment_id, state.byte_index, state.frame_index), False
+    try:
+        position = state.position(segment.header.layout.header_bytes)
+        place, whole = _find_frame(segment, position)
+        index = place.frame_index if state.frame_index is None else state.frame_index
+        if not whole and _may_be(segment, place, position, index):
+            # Frames before it cannot be counted any more; the state has their number.
+            return Place(segment.id, position, index), True
+        return place, (place.position, place.frame_index) == (position, index)
+    finally:
+        segment.close()
+
+
+def _moved_on(
+    directory: Directory, segments: SegmentList, state: State, known: State | None, access: Access
+) -> bool:
+    """Says whether a state lies past the one that is known, and names the start of a frame."""
+    before = (0, 0, 0) if known is None else _order(known)
+    if _order(state) < before or state.segment_id not in segments.names:
+        return False
+    return _find_in_segment(directory, segments, state, access)[1]
+
+
+def _left_behind(
+    segments: SegmentList, places: tuple[bytes, bytes], state: State, path: str
+) -> bool:
+    """Says whether segments are there that a Beat which got so far would have removed."""
+    known = _decode(places[0], path)
+    first = known.segment_id if known is not None else 0
+    return any(first <= base < state.segment_id for base in segments.bases)
+
+
+def _order(state: State) -> tuple[int, int, int]:
+    return state.segment_id, state.byte_index, state.frame_index or 0
+
+
+def _decode(content: bytes, path: str) -> State | None:
+    try:
+        return decode_state(content, path)
+    except Damaged:
+        return None
+
+
+def _may_be(segment: EventSegment, place: Place, position: int, index: int) -> bool:
+    """Says whether a place in a damaged segment may be right: a frame begins there, or began."""
+    held = segment.held.events if segment.held is not None else None
+    if place.position == position:
+        return held is None or index <= held
+    return held is not None and index <= held and position >= segment.content.size()
+
+
+def _find_frame(segment: EventSegment, position: int) -> tuple[Place, bool]:
+    """Returns the last place at which a frame begins or ends, up to a position.
+
+    And whether all before the position is there, and whole.
+    """
+    place = segment.start
+    whole = True
+    for item in segment.scan(place):
+        if isinstance(item, Damage):
+            end = item.position + item.length
+            if end > position or item.torn:
+                return place, False
+            whole = False
+            place = Place(segment.id, end, index_after(item))
+            continue
+        if item.end_position <= position:
+            place = Place(segment.id, item.end_position, item.index + len(item.values))
+            continue
+        sizes = segment.stored_sizes(item)
+        for number, value in enumerate(item.values):
+            end = place.position + (sizes[number] if sizes is not None else len(value) + 12)
+            if end > position:
+                break
+            place = Place(segment.id, end, place.frame_index + 1)
+        break
+    held = segment.held.events if segment.held is not None else None
+    cut = place.position < position and held is not None and place.frame_index < held
+    return place, whole and not cut

@@ -1,0 +1,203 @@
+"""The room that a Beats queue takes: saving the place, removing what is done with, the bound.
+
+Called with the queue's lock held. Order: the place is durable, then the files go, then the
+directory is synced. The newest segment always stays: numbers go on from it, also for Beats.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from forebay.errors import ForebayError, Full
+from forebay.queues.beats.deliveries import Deliveries
+from forebay.queues.beats.place import Place
+from forebay.queues.beats.recovery import measure_segment
+from forebay.queues.beats.segments import Access, EventSegment
+from forebay.queues.beats.state import StateFile
+from forebay.queues.beats.writer import BeatsWriter
+from forebay.queues.shared.options import BeatsOptions
+from forebay.storage import quarantine
+from forebay.storage.atomic import keep_reserve
+from forebay.storage.filesystem import Directory
+from forebay.storage.losses import Losses
+
+
+class Room:
+    """Takes whole segments away."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        writer: BeatsWriter,
+        deliveries: Deliveries,
+        state: StateFile,
+        losses: Losses,
+        access: Access,
+        options: BeatsOptions,
+    ) -> None:
+        self._directory = directory
+        self._writer = writer
+        self._deliveries = deliveries
+        self._state = state
+        self._losses = losses
+        self._access = access
+        self._options = options
+        self.dropped_events = 0
+        # Those of them that no reader was told of yet.
+        self.overtaken = 0
+        # To be logged when the lock is given back: whoever logs may put, too.
+        self.messages: list[str] = []
+        # Segments that were passed over unread: they are kept.
+        self.unseen: set[int] = set()
+
+    def settle(self) -> int:
+        """Saves the place and removes the segments below it; gives how many."""
+        return self._save_and_remove(self._deliveries.place)
+
+    def save(self, places: list[Place]) -> None:
+        """Saves the last of some places that can be named; durable on return.
+
+        A place past the newest segment cannot: only the end before it. Segments stay for `remove`.
+        """
+        for place in reversed(places):
+            named = self._named(place)
+            if named is not None:
+                self._state.save(named)
+                return
+
+    def restore(self) -> None:
+        """Writes the place again if the saved one may be past it.
+
+        So it is if the last save failed half way, or an interrupt came before the events that it
+        passes were taken as done.
+        """
+        place, saved = self._deliveries.place, self._state.place
+        if not self._state.is_known or (saved is not None and saved > place):
+            self.save([place])
+
+    def count_dropped(self, count: int) -> None:
+        """Takes note of events that were dropped unread."""
+        self.dropped_events += count
+        self.overtaken += count
+
+    def remove(self) -> int:
+        """Removes the segments below the place that was saved; returns how many.
+
+        Those that cannot be removed now go later: nobody waits for it.
+        """
+        place = self._named(self._deliveries.place)
+        if place is None:
+            return 0
+        try:
+            return self._remove_below(place.segment)
+        except OSError as error:
+            self.messages.append(f"{self._directory.path}: segments stay for now: {error}")
+            return 0
+
+    def _save_and_remove(self, place: Place) -> int:
+        named = self._named(place)
+        if named is None:
+            return 0
+        self._state.save(named)
+        return self._remove_below(named.segment)
+
+    def make_room(self, size: int) -> None:
+        """Waits, refuses or drops until `size` bytes may be written."""
+        limit = self._options.max_bytes
+        if limit is None:
+            return
+        while self._writer.used_bytes + size > limit:
+            if self.settle():
+                continue
+            if self._options.when_full == "reject":
+                raise Full(
+                    f"{self._directory.path} holds {self._writer.used_bytes} bytes of "
+                    f"max_bytes = {limit}; nothing was written"
+                )
+            if self._options.when_full == "drop_oldest" and len(self._writer.segments.bases) > 1:
+                self._drop_oldest()
+            elif self._options.when_full == "drop_oldest":
+                # What waits to be written holds the room: it goes to the files first.
+                self._writer.write_pending()
+                self._writer.changes.wait(0.001)
+            else:
+                self._writer.changes.wait(0.05)
+            self._writer.check()
+
+    def _named(self, place: Place) -> Place | None:
+        """Returns the place to save: in a segment that is there, past the ends of finished ones."""
+        segments, last = self._writer.segments, self._writer.readable.segment
+        missing = self._writer.missing
+        while place.segment not in segments.names or self._is_end(place):
+            following = segments.after(place.segment)
+            # Not past one that is missing, before a reader was told.
+            if following is None or following > last or following in missing:
+                break
+            place = Place(following)
+        there = place.segment in segments.names and place.segment not in missing
+        return place if there else None
+
+    def _is_end(self, place: Place) -> bool:
+        end = self._writer.ends.get(place.segment)
+        return end is not None and place.position >= end
+
+    def _remove_below(self, segment_id: int) -> int:
+        segments = self._writer.segments
+        doomed = [base for base in segments.bases if base < segment_id]
+        if doomed:
+            # What was lost in them is on record before they go.
+            self._losses.save()
+        for base in doomed:
+            with contextlib.suppress(FileNotFoundError):
+                self._take_away(base, segments.names[base])
+            segments.drop_first(1)
+            self._writer.forget(base)
+        if doomed:
+            self._directory.sync()
+            keep_reserve(self._directory)
+            self._writer.changes.announce()
+        return len(doomed)
+
+    def _take_away(self, segment_id: int, name: str) -> None:
+        """Removes a segment; one that nobody could read goes to quarantine."""
+        if segment_id in self.unseen:
+            quarantine.keep_file(self._directory, name)
+            return
+        if segment_id not in self._writer.ends:
+            try:
+                EventSegment(self._directory, segment_id, name, self._access, None).close()
+            except ForebayError:
+                quarantine.keep_file(self._directory, name)
+                return
+        self._directory.unlink(name)
+
+    def _drop_oldest(self) -> None:
+        oldest, following = self._writer.segments.bases[:2]
+        if following > self._writer.readable.segment:
+            # The place may only name a segment that has events in it, durably.
+            self._writer.write_pending()
+            self._writer.sync_now()
+        lost = self._deliveries.unread_in(oldest, self._count(oldest))
+        self._state.save(Place(following))
+        self._deliveries.drop_below(following)
+        self._remove_below(following)
+        self.count_dropped(lost)
+        path = self._directory.path
+        self.messages.append(f"{path} is full: the {lost} oldest events were dropped")
+
+    def _count(self, segment_id: int) -> int:
+        """Returns how many events of a segment were not acknowledged, as far as it can be read."""
+        name = self._writer.segments.names[segment_id]
+        done = self._deliveries.place
+        held = self._access.held.get(segment_id)
+        count = held.events if held is not None else None
+        if count is None:
+            try:
+                segment = EventSegment(self._directory, segment_id, name, self._access, None)
+            except (ForebayError, FileNotFoundError):
+                return 0
+            try:
+                count = measure_segment(segment, None).count
+            finally:
+                segment.close()
+        return max(0, count - (done.frame_index if done.segment == segment_id else 0))

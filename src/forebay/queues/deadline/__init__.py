@@ -1,0 +1,1 @@
+"""`DeadlineQueue`: items with a deadline, given out when they are due."""

@@ -1,0 +1,89 @@
+"""Keeps the mark of a deadline queue: up to where its logs are durable, and written.
+
+Called with the queue's lock held, except `sync`. The durable end moves only after a sync of what
+lies below it: recovery takes a bad batch below it for damage, and passes it.
+"""
+
+from __future__ import annotations
+
+from forebay.errors import ForebayError
+from forebay.formats.deadline.mark import MAGIC, NAME, PAYLOAD_BYTES, Mark, is_sound, pack
+from forebay.storage import atomic, quarantine
+from forebay.storage.filesystem import Directory
+from forebay.storage.slots import SlotFile
+
+Ends = tuple[int, int, int, int, int]
+
+
+class MarkFile:
+    """The open mark of a queue that this process owns."""
+
+    def __init__(self, slots: SlotFile, mark: Mark) -> None:
+        self._slots = slots
+        self.queue_id = mark.queue_id
+        self._boot_id = mark.boot_id
+        self.durable: Ends = mark.durable
+        self.written: Ends = mark.written
+        self.synced = True
+
+    @classmethod
+    def create(cls, directory: Directory, mark: Mark) -> MarkFile:
+        """Writes a mark, durably, over whatever is there."""
+        try:
+            slots = SlotFile.open(directory, NAME, MAGIC, PAYLOAD_BYTES, write=True)
+        except (OSError, ForebayError):
+            # A directory, a link, a file that cannot be read: it can be made again.
+            quarantine.keep_file(directory, NAME)
+            slots = None
+        payload = mark.encode()
+        if slots is None:
+            slots = atomic.with_reserve(
+                directory, lambda: SlotFile.create(directory, NAME, MAGIC, payload)
+            )
+        else:
+            try:
+                # Both slots: an older one must not come back when the newer is damaged.
+                for _ in range(2):
+                    atomic.with_reserve(directory, lambda: slots.write(payload))
+                slots.sync()
+            except BaseException:
+                slots.close()
+                raise
+        return cls(slots, mark)
+
+    def publish(
+        self, generation: int, salt: bytes, durable: Ends, written: Ends, flags: int
+    ) -> None:
+        """Writes a mark; it survives the process, and a power cut after `sync`.
+
+        The ends are those of `End`, as plain numbers: every sync comes by here.
+        """
+        self._slots.write(
+            pack(self.queue_id, self._boot_id, generation, salt, *durable, *written, flags)
+        )
+        self.durable, self.written = durable, written
+        self.synced = False
+
+    def sync(self) -> None:
+        """Makes the last mark durable."""
+        # Before the sync: a mark that is published meanwhile is not covered by it.
+        self.synced = True
+        self._slots.sync()
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._slots.close()
+
+
+def read_mark(directory: Directory) -> Mark | None:
+    """Returns the mark as it is in the file now; None if there is none that verifies."""
+    try:
+        slots = SlotFile.open(directory, NAME, MAGIC, PAYLOAD_BYTES, write=False, sound=is_sound)
+    except (OSError, ForebayError):
+        return None
+    if slots is None:
+        return None
+    try:
+        return None if slots.payload is None else Mark.decode(slots.payload)
+    finally:
+        slots.close()

@@ -1,0 +1,96 @@
+"""Reads a deadline queue without owning it: no lock, nothing written, dead or alive.
+
+Sees what was written at the moment of `refresh`, by the same rules as recovery: pending items,
+those that are given out, which nobody but the owner can tell from the others, and buried ones last.
+Damage that costs items raises `Damaged`, or, with `salvage=True`, is counted in `damage` and read
+round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from forebay.damage import Damage
+from forebay.errors import Damaged
+from forebay.formats.deadline.items import BURIED_BIT
+from forebay.queues.deadline.item import DeadlineItem, as_item
+from forebay.queues.deadline.picture import look
+from forebay.queues.deadline.runs import BadBlocks
+from forebay.queues.deadline.state import State
+from forebay.queues.shared.reader import DirectoryReader
+
+
+class DeadlineReader(DirectoryReader):
+    """A view of a deadline queue's directory. One thread at a time may use it."""
+
+    _state: State | None = None
+
+    def refresh(self) -> None:
+        """Looks again at what is there."""
+        picture = look(self._directory, self._filesystem.boot_id())
+        self._close_sets()
+        self._state = State(picture.segment, picture.sets, picture.floor_ms)
+        if picture.damage or picture.guessed:
+            self._state.recount()
+        self._tell(picture.damage)
+
+    def __iter__(self) -> Iterator[DeadlineItem]:
+        return self.records()
+
+    def __len__(self) -> int:
+        """How many items there are, buried ones too."""
+        assert self._state is not None
+        return self._state.desk.total + self._state.desk.buried
+
+    def records(self) -> Iterator[DeadlineItem]:
+        """Yields items by deadline, buried ones last."""
+        assert self._state is not None
+        bad: BadBlocks = []
+        if self._state.lacks_tombstones():
+            # Before anything is given out that comes again under another deadline.
+            self._state.recount()
+        for item, count in self._state.browse(damage=bad):
+            self._tell_bad(bad)
+            yield as_item(item, count)
+        self._tell_bad(bad)
+
+    def values(self) -> Iterator[bytes]:
+        """Yields the values of items."""
+        for item in self.records():
+            yield item.value
+
+    def due_counts(self, times_ms: Sequence[int]) -> list[int]:
+        """Returns for each time how many items that are not buried have a deadline up to it.
+
+        Runs are counted by their indexes. Items in bad blocks still count.
+        """
+        assert self._state is not None
+        return [self._state.count_until(min(time_ms, BURIED_BIT - 1)) for time_ms in times_ms]
+
+    def close(self) -> None:
+        """Closes the files; a second time does nothing."""
+        self._close_sets()
+        super().close()
+
+    def _tell(self, damage: list[Damage]) -> None:
+        lost = [each for each in damage if each.count != 0]
+        if lost and not self.salvage:
+            raise Damaged(lost[0])
+        self.damage = damage
+
+    def _tell_bad(self, bad: BadBlocks) -> None:
+        """Tells of blocks that were met and do not verify."""
+        while bad:
+            kind, damage = bad.pop(0)
+            assert self._state is not None
+            found = self._state.lost_in(kind, damage)
+            if found.count != 0 and not self.salvage:
+                raise Damaged(found)
+            if found not in self.damage:
+                self.damage.append(found)
+
+    def _close_sets(self) -> None:
+        if self._state is not None:
+            for each in self._state.view.sets:
+                each.close()
+            self._state = None

@@ -1,0 +1,296 @@
+"""What is in a deadline queue: memory, runs, leases and counts.
+
+Owns the state and no file. Called with the queue's lock held. Each pending item is at one place
+only: in the order of its segment, in the view of the runs, lent out, or among those whose leases
+have ended. So an item is given out to one taker at a time.
+"""
+
+from __future__ import annotations
+
+import heapq
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from operator import itemgetter
+
+from forebay.damage import Damage
+from forebay.errors import Damaged
+from forebay.formats.deadline.items import BURIED_BIT, FileKind, Item, Key, KeyTuple, Tombstone
+from forebay.formats.deadline.runs import decode_row
+from forebay.kernels import deadline_block as blocks
+from forebay.kernels.deadline_clerk import Clerk
+from forebay.kernels.deadline_memory import ITEM, TOMBSTONE, Memory
+from forebay.queues.deadline.item import DeadlineItem, as_item
+from forebay.queues.deadline.runs import BadBlocks, RunSet, View, cost_of, start_cursor
+from forebay.storage.losses import Losses
+
+
+class State:
+    """The content of a queue. `desk` gives items out and takes them in."""
+
+    def __init__(
+        self,
+        current: Memory,
+        sets: list[RunSet],
+        floor_ms: int,
+        *,
+        lock: threading.Lock | None = None,
+        now_ms: Callable[[], int] | None = None,
+        ahead_ms: int = 0,
+        losses: Losses | None = None,
+    ) -> None:
+        self.segments = [current]
+        self.damaged = 0
+        # Keys of copies that must not come back; the log does not say so yet.
+        self.revived: list[KeyTuple] = []
+        self._losses = losses
+        desk = Clerk(lock or threading.Lock(), now_ms, ahead_ms, self._find_back, self._tell_damage)
+        self.desk = desk
+        self.view = View(sets, desk.damage)
+        desk.view = self.view.runs
+        desk.memories[:] = self.segments
+        desk.floor_ms = floor_ms
+        pairs = [(current.pending, current.buried), *(each.counts() for each in sets)]
+        desk.total = sum(pending for pending, _ in pairs)
+        desk.buried = sum(buried for _, buried in pairs)
+        if min(desk.total, desk.buried) < 0:
+            # A block of tombstones is bad.
+            self.recount()
+
+    @property
+    def current(self) -> Memory:
+        """The segment that changes go to."""
+        return self.segments[0]
+
+    @property
+    def frozen(self) -> list[Memory]:
+        """Segments whose runs are not there yet, the oldest first."""
+        return self.segments[:0:-1]
+
+    @property
+    def working(self) -> int:
+        """How many items are given out."""
+        return self.desk.leases.working
+
+    @property
+    def pending(self) -> int:
+        """How many items wait, due or not."""
+        return self.desk.total - self.working
+
+    def due(self, now_ms: int) -> int:
+        """Returns how many of the pending items are due."""
+        self.desk.leases.expire(now_ms)
+        due = self.count_until(now_ms) - self.desk.leases.due(now_ms)
+        return min(due, self.pending)
+
+    def count_until(self, time_ms: int) -> int:
+        """Returns how many items, given out ones too, have a deadline up to a time.
+
+        Items in bad blocks are still in the sum over the runs.
+        """
+        memory = sum(segment.due(time_ms) for segment in self.segments)
+        return memory + sum(each.due_count(time_ms) for each in self.view.sets)
+
+    def add(self, item: Item) -> None:
+        """Takes in an item that is in the log; `show` of its segment lets it be given out."""
+        stats = item.stats
+        numbers = (stats.enqueue_ms, stats.requeue_ms, stats.dequeue_count)
+        self.current.add(item.key.deadline_ms, item.key.id, *numbers, item.reason, item.value)
+        if item.buried:
+            self.desk.buried += 1
+        else:
+            self.desk.total += 1
+
+    def find(self, key: KeyTuple) -> tuple[Item, int] | None:
+        """Returns an item that is alive, and how often it was given out; None if there is none.
+
+        A bad block is passed over: whoever takes items is told of it.
+        """
+        count = max(segment.dequeue_count(*key) for segment in self.segments)
+        for segment in self.segments:
+            state = segment.state(*key)
+            if state == TOMBSTONE:
+                return None
+            if state == ITEM:
+                return _as_entry(segment.row(segment.find(*key))), count
+        found: Item | None = None
+        for each in self.view.sets:
+            for kind, file in each.files.items():
+                try:
+                    entry = file.run.find(Key(*key))
+                except Damaged:
+                    continue
+                if isinstance(entry, Tombstone):
+                    return None
+                if entry is None:
+                    continue
+                count = max(count, entry.stats.dequeue_count)
+                if kind is FileKind.PENDING_RUN:
+                    found = entry
+        return (found, count) if found is not None else None
+
+    def find_id(self, id: int) -> tuple[Item, int] | None:
+        """Returns the item of an id, pending, lent out or buried; None if there is none.
+
+        Raises `Damaged` if it is not found, and may be in a bad block.
+        """
+        keys = {key for segment in self.segments for key in segment.keys_of(id)}
+        bad: Damaged | None = None
+        for each in self.view.sets:
+            file = each.files.get(FileKind.PENDING_RUN)
+            if file is not None:
+                try:
+                    keys |= {(entry.key.deadline_ms, id) for entry in file.run.find_id(id)}
+                except Damaged as error:
+                    bad = error
+        found = (self.find(key) for key in sorted(keys, reverse=True))
+        pair = next((pair for pair in found if pair is not None), None)
+        if pair is None and bad is not None:
+            raise bad
+        return pair
+
+    def browse(
+        self, start: KeyTuple = (0, 0), damage: BadBlocks | None = None
+    ) -> Iterator[tuple[Item, int]]:
+        """Yields all items that are alive by key, lent out and buried ones too.
+
+        Nothing may change meanwhile. Bad blocks are left out, and go to `damage`.
+        """
+        runs = self.view.alive(start, [] if damage is None else damage)
+        memory = [_rows(segment, start) for segment in self.segments]
+        for key, row, count in heapq.merge(runs, *memory, key=itemgetter(0)):
+            if all(segment.state(*key) != TOMBSTONE for segment in self.segments):
+                marks = (segment.dequeue_count(*key) for segment in self.segments)
+                yield _as_entry(row), max(count, *marks)
+
+    def hand_over(self, number: int) -> Memory:
+        """Begins a new segment; gives the one before, which changes no more."""
+        before = self.current
+        self.segments.insert(0, Memory(number))
+        self.desk.memories[:] = self.segments
+        return before
+
+    def settle(self, segment: Memory, frozen: RunSet | None) -> None:
+        """Reads from now on from runs what was in a segment; None: nothing was left of it."""
+        if frozen is not None:
+            self.view.add(frozen)
+        self.segments.remove(segment)
+        self.desk.memories[:] = self.segments
+
+    def replace(self, old: list[RunSet], new: RunSet) -> None:
+        """Reads from now on from what a merge left of sets."""
+        self.view.replace(old, new)
+        self.desk.view = self.view.runs
+
+    def low_waters(self) -> dict[int, KeyTuple]:
+        """Returns for each set the key below which nothing is left of it."""
+        back = self.desk.leases.lowest()
+        return {each.number: min(self.view.low_water(each), back) for each in self.view.sets}
+
+    def recount(self) -> None:
+        """Counts by going over all keys, where damage has made the sums wrong.
+
+        If the tombstone of a copy is lost, an item is there twice: the newer one counts, and the
+        key of the other goes to `revived`.
+        """
+        newest: dict[int, tuple[int, KeyTuple]] = {}
+        for item, _ in self.browse():
+            copy = item.stats.requeue_ms, (item.key.deadline_ms, item.key.id)
+            known = newest.get(item.key.id)
+            if known is not None:
+                known, copy = sorted((known, copy))
+                self.current.kill(*known[1])
+                self.revived.append(known[1])
+            newest[item.key.id] = copy
+        self.desk.buried = sum(key[0] >= BURIED_BIT for _, key in newest.values())
+        self.desk.total = len(newest) - self.desk.buried
+
+    def _find_back(self, deadline_ms: int, id: int) -> DeadlineItem:
+        pair = self.find((deadline_ms, id))
+        assert pair is not None
+        return as_item(*pair)
+
+    def tell(self, damage: list[Damage]) -> None:
+        """Has damage raised, each once, by who takes items next."""
+        self.desk.damage.extend((FileKind.WAL, each) for each in damage)
+
+    def lacks_tombstones(self) -> bool:
+        """Says whether a block of tombstones is bad; reads all of them."""
+        files = [each.files.get(FileKind.TOMBSTONE_RUN) for each in self.view.sets]
+        return any(
+            isinstance(file.run.load(row), Damage)
+            for file in files
+            if file is not None
+            for row in range(len(file.run.places))
+        )
+
+    def lost_in(self, kind: FileKind, damage: Damage) -> Damage:
+        """Returns the damage of a block with what it costs.
+
+        Of the items that were in it some are gone: those whose tombstones meet no item any more.
+        """
+        found = cost_of(kind, damage)
+        place = self._place(damage)
+        if kind is not FileKind.PENDING_RUN or damage.count is None or place is None:
+            return found
+        start, end = place
+        met: set[KeyTuple] = set()
+        dead: set[KeyTuple] = set()
+        for each in self.view.sets:
+            for file in each.files.values():
+                cursor = start_cursor(file, start, [])
+                while (cursor.deadline, cursor.id) < end:
+                    key = (cursor.deadline, cursor.id)
+                    if file.kind is FileKind.TOMBSTONE_RUN:
+                        dead.add(key)
+                    elif file.kind is FileKind.PENDING_RUN:
+                        met.add(key)
+                    cursor.advance()
+        for segment in self.segments:
+            rows = segment.sorted(TOMBSTONE)
+            dead.update(key for key in map(segment.key, rows) if start <= key < end)
+        return replace(found, count=max(damage.count - len(dead - met), 0))
+
+    def _place(self, damage: Damage) -> tuple[KeyTuple, KeyTuple] | None:
+        """Returns between which keys a block lies that is bad."""
+        for each in self.view.sets:
+            for file in each.files.values():
+                if file.run.path == damage.path:
+                    positions = list(file.run.places.positions)
+                    if damage.position not in positions:
+                        return None
+                    row = positions.index(damage.position)
+                    first = file.run.places[row].key
+                    last = (1 << 48, 0)
+                    if row + 1 < len(positions):
+                        following = file.run.places[row + 1].key
+                        last = (following.deadline_ms, following.id)
+                    return (first.deadline_ms, first.id), last
+        return None
+
+    def _tell_damage(self) -> None:
+        kind, damage = self.desk.damage.pop(0)
+        if kind is FileKind.WAL:
+            raise Damaged(damage, "the next call goes on behind it")
+        found = self.lost_in(kind, damage)
+        self.damaged += found.count or 0
+        if kind is not FileKind.DEQUEUED_RUN:
+            self.recount()
+        if found.count == 0:
+            return
+        if self._losses is None or self._losses.note(found):
+            raise Damaged(found, "the next call goes on behind it")
+
+
+def _rows(segment: Memory, start: KeyTuple) -> Iterator[tuple[KeyTuple, blocks.Row, int]]:
+    """Yields the items of a segment by key."""
+    for at in segment.sorted(ITEM):
+        row = segment.row(at)
+        if row[:2] >= start:
+            yield row[:2], row, row[5]
+
+
+def _as_entry(row: blocks.Row) -> Item:
+    item = decode_row(row)
+    assert isinstance(item, Item)
+    return item

@@ -1,0 +1,1 @@
+"""`Fifo`: push, pop, peek, take; entries that expire; fixed-size files."""

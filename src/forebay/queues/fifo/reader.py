@@ -1,0 +1,184 @@
+"""Reads a fifo without owning it: no lock, nothing written, dead or alive.
+
+Sees the entries that have not left the queue at the moment of `refresh`, those that are lent out
+first; in the files and in the staging buffer, by the same rules as recovery; under `sync="always"`
+only what is durable. Damage raises `Damaged`, or, with `salvage=True`, is counted in `damage` and
+read round. Entries that have expired and that nobody has passed yet are there like all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+
+from forebay.damage import Damage
+from forebay.errors import NotAQueue
+from forebay.formats.entry import Entry
+from forebay.kernels.entry import METADATA_BYTES
+from forebay.queues.fifo.bounds import Bounds
+from forebay.queues.fifo.head import Head, Lent, read_head
+from forebay.queues.fifo.recovery import Recovery, find_marks, look_at
+from forebay.queues.fifo.scanner import EntryBatch, FifoScanner, Place
+from forebay.queues.shared.reader import DirectoryReader
+from forebay.storage.filesystem import DiskFilesystem, is_owned
+from forebay.storage.tail import Tail
+
+# An owner that pops while we look: each time it has popped on, so this ends.
+_LOOKS_MAX = 100
+
+
+class FifoReader(DirectoryReader):
+    """A view of a fifo's directory. One thread at a time may use it."""
+
+    def refresh(self) -> None:
+        """Looks again at what is there."""
+        for _ in range(_LOOKS_MAX):
+            self._look()
+            head = read_head(self._directory)
+            if not self._found.damage or head is None or head.number <= self.head.number:
+                break
+            # The owner has popped meanwhile, and files may be gone that we were looking at.
+        end = self._found.found.number
+        self.lent: list[Lent] = sorted(row for row in self.head.lent if row.number < end)
+        self.begin = self.head.number
+        self.end = max(self.head.number, end)
+        # After the last entry that is in the files.
+        self.stored: Place = self._found.stored
+
+    def _look(self) -> None:
+        marks = find_marks(self._filesystem, self._directory)
+        if marks.head is None:
+            raise NotAQueue(f"{self.path} is not a fifo: it has neither files nor a head")
+        self.tail: Tail | None = marks.tail
+        self.head: Head = marks.head
+        self.head_is_stored = marks.head_is_stored
+        # What is wrong with the head: nothing is missing, but something may come again.
+        self.trouble = marks.trouble
+        on_disk = isinstance(self._filesystem, DiskFilesystem)
+        owned = not on_disk or is_owned(self.path) is not False
+        self._found: Recovery = look_at(
+            self._filesystem, self._directory, self.head, self.tail, owned=owned
+        )
+
+    @property
+    def tape_bytes(self) -> int:
+        """How many bytes of the tape the entries take, 32 for each included."""
+        first = min([self.head.position, *(row.position for row in self.lent)])
+        staged = sum(
+            len(value) + METADATA_BYTES
+            for batch in self._found.staged.batches
+            for value in batch.values
+        )
+        return max(0, self.stored.position + staged - first)
+
+    def __len__(self) -> int:
+        return len(self.lent) + self.end - self.begin
+
+    def scan(self) -> Generator[EntryBatch | Damage, None, None]:
+        """Yields batches of entries and, in its place, each damage."""
+        version = self.head.version
+        bounds = Bounds(self._directory, version)
+        scanner = FifoScanner(self._directory, self.head.file_bytes, version, bounds)
+        try:
+            for lent in self.lent:
+                item = self._read_lent(scanner, lent)
+                if isinstance(item, EntryBatch) or self._is_lent(lent):
+                    yield item
+            yield from self._scan_files(scanner)
+        finally:
+            scanner.close()
+        staged: list[EntryBatch | Damage] = [*self._found.staged.batches]
+        staged += self._found.staged.damage
+        for item in sorted(staged, key=_first_number):
+            if isinstance(item, Damage):
+                yield item
+            elif item.end.number > self.head.number:
+                yield _since(item, self.head.number)
+
+    def batches(self) -> Iterator[EntryBatch]:
+        """Yields batches of entries; damage raises, or is counted and passed over."""
+        return self._sound(self.scan())
+
+    def records(self) -> Iterator[Entry]:
+        """Yields entries one by one."""
+        for batch in self.batches():
+            yield from batch.entries()
+
+    def values(self) -> Iterator[bytes]:
+        """Yields only the payloads, which is faster."""
+        for batch in self.batches():
+            yield from batch.values
+
+    def __iter__(self) -> Iterator[Entry]:
+        return self.records()
+
+    def __repr__(self) -> str:
+        return f"<FifoReader {self.path} {self.begin}..{self.end}>"
+
+    def _scan_files(self, scanner: FifoScanner) -> Iterator[EntryBatch | Damage]:
+        """Yields what is below the durable mark, and what recovery would find above it."""
+        found = self._found
+        yield from self._scan_between(scanner, self.head.place, found.mark)
+        yield from self._scan_between(scanner, found.first, found.stored)
+
+    def _scan_between(
+        self, scanner: FifoScanner, place: Place, end: Place
+    ) -> Iterator[EntryBatch | Damage]:
+        """Yields what is between two places, of which the owner may pop some meanwhile."""
+        while place.number < end.number:
+            for item in scanner.scan(place, end):
+                if isinstance(item, EntryBatch):
+                    if item.end.number > self.head.number:
+                        yield _since(item, self.head.number)
+                    place = item.end
+                    continue
+                head = read_head(self._directory)
+                if head is not None and head.number > place.number and head != self.head:
+                    # Popped meanwhile, and its file is gone: no damage.
+                    place = head.place
+                    break
+                place = place._replace(number=(item.offset or 0) + (item.count or 0))
+                yield item
+            else:
+                return
+
+    def _is_lent(self, lent: Lent) -> bool:
+        """Says whether an entry is still lent out: if not, its file may be gone."""
+        head = read_head(self._directory)
+        return head is None or lent in head.lent
+
+    def _read_lent(self, scanner: FifoScanner, lent: Lent) -> EntryBatch | Damage:
+        found = self._found
+        if lent.number >= found.mark.number:
+            for item in scanner.scan(found.begin, found.stored):
+                if isinstance(item, Damage):
+                    continue
+                if item.start.number <= lent.number < item.end.number:
+                    return _only(item, lent.number)
+        data = scanner.window(lent.place, found.mark.position)
+        if data is not None:
+            return scanner.take(data, lent.place, 1)
+        for batch in found.staged.batches:
+            if batch.start.number <= lent.number < batch.end.number:
+                return _only(batch, lent.number)
+        end = Place(lent.position, lent.number + 1, lent.id)
+        return next(item for item in scanner.scan(lent.place, end) if isinstance(item, Damage))
+
+
+def _first_number(item: EntryBatch | Damage) -> int:
+    return item.start.number if isinstance(item, EntryBatch) else item.offset or 0
+
+
+def _since(batch: EntryBatch, number: int) -> EntryBatch:
+    """Returns the part of a batch from a number on."""
+    skip = max(0, number - batch.start.number)
+    start = batch.start._replace(number=batch.start.number + skip)
+    return EntryBatch(start, batch.end, batch.values[skip:], batch.ids[skip:], batch.ttls[skip:])
+
+
+def _only(batch: EntryBatch, number: int) -> EntryBatch:
+    """Returns one entry of a batch."""
+    at = number - batch.start.number
+    start = batch.start._replace(number=number)
+    end = batch.end._replace(number=number + 1)
+    rows = (batch.values[at : at + 1], batch.ids[at : at + 1], batch.ttls[at : at + 1])
+    return EntryBatch(start, end, *rows)

@@ -1,0 +1,1 @@
+"""`Log`: append, named consumers, replay, trimming."""

@@ -1,0 +1,474 @@
+"""`Log`: append, any number of named consumers, replay by offset and by time, trimming.
+
+Joins the fflg format to segments. This file owns the life of the queue: opening, consumers,
+trimming, room, the maintenance thread, closing; `writer.py` owns what is appended.
+
+What a log does by itself: drain, sync, adopt and trim, each when it is due.
+
+An idle log does nothing but look into `inbox/` once a second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+from forebay.clock import Clock, SystemClock
+from forebay.damage import Damage
+from forebay.errors import Closed, Damaged, ForebayError, InvalidOption
+from forebay.formats.fflg import VERSION_DEFAULT, check_name
+from forebay.queues.log.consumer import Consumer, Positions, Start
+from forebay.queues.log.recovery import open_directory
+from forebay.queues.log.scanner import OpenSegment, Scanner
+from forebay.queues.log.trimming import Trimmer
+from forebay.queues.log.writer import LogWriter
+from forebay.queues.shared.adoption import adopt_all
+from forebay.queues.shared.background import Background
+from forebay.queues.shared.handle import Handle
+from forebay.queues.shared.options import LogOptions, make_options
+from forebay.storage.atomic import keep_reserve
+from forebay.storage.cursors import read_cursors
+from forebay.storage.filesystem import Buffer, DiskFilesystem, Filesystem
+from forebay.storage.inbox import read_ledger
+from forebay.storage.losses import Losses
+from forebay.storage.quarantine import count_kept
+from forebay.storage.readable import open_readable
+from forebay.storage.segments import SegmentList
+
+_logger = logging.getLogger(__name__)
+_ADOPT, _TRIM = "adopt", "trim"
+_ADOPT_SECONDS = 1.0
+
+
+class Maintenance(Background["Log"]):
+    """The background work of one log."""
+
+    def __init__(self, log: Log, writer: LogWriter, options: LogOptions, clock: Clock) -> None:
+        super().__init__(log, options, clock)
+        self._writer = writer
+        self._trim_seconds = options.trim_interval_seconds
+        self._trim_failed = False
+        now = clock.monotonic()
+        self._due[_ADOPT] = now + _ADOPT_SECONDS
+        if self._trim_seconds is not None:
+            self._due[_TRIM] = now + self._trim_seconds
+        self._start()
+
+    def _needs_drain(self) -> bool:
+        return bool(self._writer.staged)
+
+    def _drain(self) -> None:
+        with self._writer.lock:
+            self._writer.check()
+            self._writer.drain()
+
+    def _needs_sync(self) -> bool:
+        writer = self._writer
+        if self._sync_policy == "os":
+            return bool(writer.sealed)
+        return writer.written > writer.commit.durable or not writer.publisher.synced
+
+    def _sync(self) -> None:
+        if self._sync_policy != "always":
+            self._writer.sync()
+        if not self._writer.publisher.synced:
+            self._writer.publisher.sync()
+
+    def _run_others(self, queue: Log, now: float) -> None:
+        if self._comes_due_again(_ADOPT, now, _ADOPT_SECONDS):
+            queue.adopt()
+            queue.keep_reserve()
+        if self._comes_due_again(_TRIM, now, self._trim_seconds or 0):
+            self._trim(queue)
+
+    def _trim(self, log: Log) -> None:
+        try:
+            log.trim()
+            self._trim_failed = False
+        except ForebayError as error:
+            if isinstance(error, Closed):
+                raise
+            if not self._trim_failed:
+                _logger.warning("%s: nothing is trimmed: %s", log.path, error)
+            self._trim_failed = True
+
+
+class Log(Handle):
+    """A durable log in a directory that this process owns. Any thread may call it.
+
+    Opens the directory or creates it. The options are those of `LogOptions`, as keywords.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        filesystem: Filesystem | None = None,
+        clock: Clock | None = None,
+        **options: Any,
+    ) -> None:
+        self.options: LogOptions = make_options(LogOptions, options)
+        self._filesystem = filesystem or DiskFilesystem()
+        self._clock = clock or SystemClock()
+        self._directory = self._filesystem.open_directory(
+            os.fspath(path), create=True, group_readable=self.options.group_readable
+        )
+        self.path = self._directory.path
+        self._adopting = threading.Lock()
+        self._consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
+        with contextlib.ExitStack() as opened:
+            opened.callback(self._directory.close)
+            self._directory.lock()
+            self._losses = Losses.load(self._directory)
+            tail_file, tail, self._segments = open_directory(
+                self._filesystem, self._directory, self._losses
+            )
+            opened.callback(tail_file.close)
+            keep_reserve(self._directory)
+            version = self.options.version
+            version = self._found_version() if version is None else version
+            # The original program goes on with an index as well, and knows no check.
+            self._positions = Positions(self._directory, self._losses, checked=version != 0)
+            opened.callback(self._positions.close)
+            self._positions.limit_to(tail.written)
+            trimmer = Trimmer(self._directory, self._segments, self._positions, self.options)
+            self._trimmer = trimmer
+            # It knows nothing of the log: the thread holds it, and a log that is forgotten must go.
+            self._writer = writer = LogWriter(
+                self._filesystem,
+                self._directory,
+                self._segments,
+                tail_file,
+                tail,
+                options=self.options,
+                version=version,
+                clock=self._clock,
+                make_room=lambda size: trimmer.make_room(writer, size),
+            )
+            opened.callback(self._writer.release_files)
+            self.changes = self._writer.changes
+            if self.options.max_bytes is not None:
+                self._measure_segments()
+            self._adopt_all()
+            with self._writer.lock:
+                self._trimmer.respect_limit(self._writer)
+            self._maintenance = Maintenance(self, self._writer, self.options, self._clock)
+            # From here on all of it is the handle's to close.
+            opened.pop_all()
+        self._own()
+        self._trimmer.tell()
+
+    def append(self, value: Buffer) -> int:
+        """Appends a record and gives its offset.
+
+        Under `sync="always"` it is durable on return; under the other policies it survives the
+        process, and a power cut after the next sync.
+        """
+        offset = self._writer.put(value)
+        if offset >= 0:
+            return offset
+        try:
+            offset = self._writer.append_staged(_as_bytes(value))
+        finally:
+            # With the lock given back: a handler of messages may append to this very log.
+            self._trimmer.tell()
+        self._maintenance.notice()
+        return offset
+
+    def append_many(self, values: Iterable[Buffer]) -> int:
+        """Appends records with one commit and gives the offset of the first.
+
+        If it raises, nothing of it is acknowledged; where the records took more than one segment,
+        the first ones may be there.
+        """
+        batch: list[Any] = values if type(values) is list else list(values)
+        if not batch:
+            self._writer.check()
+            return self.end
+        try:
+            offset = self._writer.append_many(batch)
+        except TypeError:
+            # Bytes-like values are rare: they cost a second try, not a look at each of them.
+            offset = self._writer.append_many([_as_bytes(value) for value in batch])
+        finally:
+            self._trimmer.tell()
+        self._maintenance.notice()
+        return offset
+
+    put = append
+    put_many = append_many
+
+    def sync(self) -> None:
+        """Makes all that was appended durable."""
+        self._writer.sync()
+
+    @property
+    def begin(self) -> int:
+        """The offset of the oldest record that must be there."""
+        return self._trimmer.begin
+
+    @property
+    def end(self) -> int:
+        """The offset that the next record gets."""
+        with self._writer.lock:
+            return self._writer.end
+
+    @property
+    def durable(self) -> int:
+        """The offset behind the last record that survives a power cut."""
+        return self._writer.commit.durable
+
+    def __len__(self) -> int:
+        return self.end - self.begin
+
+    def consumer(self, name: str, *, start: Start = "earliest") -> Consumer:
+        """Opens a named consumer at its saved place, or at `start` if it is new.
+
+        A new one's place is saved at once, so that trimming respects it. Places that are lost
+        because `index` is damaged raise `Damaged` once; a consumer then begins at the oldest
+        record, wherever a new one would start.
+        """
+        check_name(name)
+        with self._writer.lock:
+            self._writer.check()
+            damage = self._positions.next_damage()
+            committed = self._positions.offsets.get(name)
+            unsure = self._positions.unsure is not None
+        if damage is not None:
+            raise Damaged(damage, "consumers begin at the oldest record now")
+        if committed is None:
+            committed = self.resolve("earliest" if unsure else start)
+            self.save_position(name, committed)
+        scanner = Scanner(self._directory, self.segments(), begin=lambda: self.begin)
+        consumer = Consumer(self, name, scanner, committed, committed)
+        self._consumers.add(consumer)
+        return consumer
+
+    def forget_consumer(self, name: str) -> None:
+        """Removes a consumer's saved place; trimming no longer waits for it."""
+        with self._writer.lock:
+            self._writer.check()
+            if name not in self._positions.offsets:
+                raise InvalidOption(f"{self.path} has no consumer {name!r}")
+            self._positions.forget(name)
+
+    def resolve(self, start: Start) -> int:
+        """Returns the offset of "earliest", "latest", an offset or a time."""
+        end, durable = self.readable()
+        if start == "earliest":
+            return self.begin
+        if start == "latest":
+            return end
+        if isinstance(start, datetime):
+            scanner = Scanner(self._directory, self.segments())
+            try:
+                return scanner.offset_at(round(start.timestamp() * 1000), end, durable)
+            finally:
+                scanner.close()
+        if isinstance(start, int) and not isinstance(start, bool) and 0 <= start <= end:
+            return max(start, self.begin)
+        raise InvalidOption(
+            f'start = {start!r}: must be "earliest", "latest", a datetime, or an offset up to {end}'
+        )
+
+    def readable(self) -> tuple[int, int]:
+        """Returns the offsets up to which records may be read now, and are durable."""
+        with self._writer.lock:
+            self._writer.check()
+            if self.options.sync == "always":
+                return self._writer.commit.durable, self._writer.commit.durable
+            try:
+                self._writer.drain()
+            except OSError:
+                # On a full disk what is staged stays there; what is in the files can be read.
+                self._writer.check()
+            return self._writer.written, self._writer.commit.durable
+
+    def segments(self) -> SegmentList:
+        """Returns a snapshot of the segments that are there."""
+        with self._writer.lock:
+            return self._segments.copy()
+
+    def wait_for(self, offset: int, timeout: float) -> bool:
+        """Waits until there is a record at `offset`; says whether there is."""
+        deadline = self._clock.monotonic() + timeout
+        while self.readable()[0] <= offset:
+            left = deadline - self._clock.monotonic()
+            if left <= 0:
+                return False
+            with self._writer.lock:
+                self._writer.changes.wait(min(left, 0.05))
+        return True
+
+    def save_position(self, name: str, offset: int, *, back: bool = False) -> int:
+        """Saves a consumer's place; durable on return, and so are the records below it.
+
+        Returns the place that is saved: a higher one stays, unless it may go `back`.
+        """
+        if self._writer.commit.durable < offset:
+            self._writer.sync()
+        with self._writer.lock:
+            self._writer.check()
+            saved = self._positions.offsets.get(name, -1)
+            if saved > offset and not back:
+                return saved
+            self._positions.save(name, offset)
+            self._writer.changes.announce()
+        return offset
+
+    def is_news(self, damage: Damage) -> bool:
+        """Takes note of damage that a consumer met; says whether to raise it.
+
+        Not where nothing is missing, nor if somebody has marked it as seen.
+        """
+        if damage.count == 0:
+            return False
+        with self._writer.lock:
+            self._losses.note(damage)
+            # What cannot be written down now is met again.
+            with contextlib.suppress(OSError):
+                self._losses.save()
+            return not self._losses.accepted(damage)
+
+    def raise_losses(self) -> None:
+        """Raises a loss that recovery has put on record, each once."""
+        if not self._losses.waiting:
+            return
+        with self._writer.lock:
+            damage = self._losses.next_pending()
+        if damage is not None:
+            raise Damaged(damage)
+
+    def trim(self) -> int:
+        """Removes whole segments that all consumers and cursors are past; returns how many records.
+
+        Without a consumer nothing is removed. The newest segment always stays. With
+        `when_full="drop_oldest"` what is above `max_bytes` goes as well, and counts.
+        """
+        try:
+            with self._writer.lock:
+                self._writer.check()
+                try:
+                    return self._trimmer.trim(self._writer)
+                finally:
+                    self._trimmer.respect_limit(self._writer)
+        finally:
+            self._trimmer.tell()
+
+    def adopt(self) -> int:
+        """Takes in what other processes left in `inbox/`; gives how many records."""
+        self._check_process()
+        with self._adopting:
+            with self._writer.lock:
+                self._writer.check()
+            return self._adopt_all()
+
+    def keep_reserve(self) -> None:
+        """Sets space aside again after a full disk took it, if there is any."""
+        keep_reserve(self._directory)
+
+    def maintain(self) -> None:
+        """Does what is due: drain, sync, adopt, trim. The background thread calls it."""
+        self._check_process()
+        self._maintenance.run_due()
+
+    def info(self) -> dict[str, Any]:
+        """Returns facts on the queue, for people and for scripts."""
+        with self._writer.lock:
+            self._writer.check()
+            with contextlib.suppress(OSError):
+                self._writer.drain()
+            kept_files, kept_bytes = count_kept(self._directory)
+            self._measure_segments()
+            adopted: dict[str, int] = {}
+            with contextlib.suppress(Damaged):
+                # One that cannot be read costs no record, and the next adoption sets it aside.
+                adopted = read_ledger(self._directory).adopted
+            return {
+                "kind": "log",
+                "path": self.path,
+                "maintenance": self._maintenance.state,
+                "begin": self.begin,
+                "end": self._writer.end,
+                "durable": self.durable,
+                "segments": len(self._segments.bases),
+                "bytes": self._writer.used_bytes,
+                "consumers": dict(self._positions.offsets),
+                "cursors": dict(read_cursors(self._directory)),
+                "adopted": adopted,
+                "syncs": self._writer.commit.syncs,
+                "dropped_records": self._trimmer.dropped_records,
+                "quarantined_files": kept_files,
+                "quarantined_bytes": kept_bytes,
+                "losses": self._losses.unaccepted,
+                "incarnation": self._writer.publisher.tail.incarnation,
+            }
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{self.begin}..{self.end}"
+        return f"<Log {self.path} {state}>"
+
+    def _end(self) -> None:
+        self._maintenance.stop()
+        for consumer in list(self._consumers):
+            consumer.close()
+        # Whoever adopts has the directory in use, and goes on in it.
+        with self._adopting:
+            try:
+                self._writer.close()
+            finally:
+                self._positions.close()
+                self._directory.close()
+
+    def _refuse(self, error: Closed) -> None:
+        self._writer.fail(error)
+
+    def _abandon(self, error: Closed) -> None:
+        self._writer.disown(error)
+
+    def _adopt_all(self) -> int:
+        now_ms = self._clock.now_ms()
+        try:
+            return adopt_all(self._directory, self._segments, self._writer, now_ms)
+        except BaseException as error:
+            if not isinstance(error, OSError | ForebayError):
+                # An interrupt between the move of a segment and the note of it: the next append
+                # would take its name.
+                with self._writer.lock:
+                    self._writer.fail(error)
+            raise
+
+    def _found_version(self) -> int:
+        """The version of the newest segment, if it can be written."""
+        for base in reversed(self._segments.bases):
+            try:
+                segment = OpenSegment(self._directory, self._segments.names[base], base)
+            except (ForebayError, FileNotFoundError):
+                continue
+            segment.file.close()
+            return segment.frames.header.version
+        return VERSION_DEFAULT
+
+    def _measure_segments(self) -> None:
+        newest = self._segments.bases[-1] if self._writer.writing else None
+        for base, name in self._segments.names.items():
+            if base not in self._segments.sizes and base != newest:
+                size = 0
+                # What cannot be opened, or is gone, is damage that a reader tells.
+                with contextlib.suppress(ForebayError, FileNotFoundError):
+                    file = open_readable(self._directory, name)
+                    size = file.size()
+                    file.close()
+                self._segments.sizes[base] = size
+
+
+def _as_bytes(value: object) -> bytes:
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    raise TypeError(f"a record is bytes, not {type(value).__name__}")

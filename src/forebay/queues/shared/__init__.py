@@ -1,0 +1,1 @@
+"""What the queues of all kinds share: opening, owning, waiting, options, adoption."""

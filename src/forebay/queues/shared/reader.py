@@ -1,0 +1,83 @@
+"""What the readers of all kinds have in common: a directory, looked at and not owned.
+
+No lock, nothing written, dead or alive. Damage raises `Damaged`, or, with `salvage=True`, is
+counted in `damage` and read round.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from abc import abstractmethod
+from collections.abc import Generator, Iterator
+from typing import TypeVar
+
+from forebay.damage import Damage
+from forebay.errors import Damaged
+from forebay.queues.shared.handle import Closing
+from forebay.storage.filesystem import Directory, DiskFilesystem, Filesystem
+from forebay.storage.tail import Tail, TailFile
+
+_Batch = TypeVar("_Batch")
+
+
+class DirectoryReader(Closing):
+    """A view of a queue's directory. One thread at a time may use it."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        salvage: bool = False,
+        filesystem: Filesystem | None = None,
+    ) -> None:
+        self._filesystem = filesystem or DiskFilesystem()
+        self._directory: Directory = self._filesystem.open_directory(os.fspath(path))
+        self.path = self._directory.path
+        self.salvage = salvage
+        self.damage: list[Damage] = []
+        self._tail_file: TailFile | None = None
+        try:
+            self.refresh()
+        except BaseException:
+            self.close()
+            raise
+
+    @abstractmethod
+    def refresh(self) -> None:
+        """Looks again at what is there."""
+
+    @property
+    def directory(self) -> Directory:
+        """The open directory, for those who look at single files."""
+        return self._directory
+
+    def close(self) -> None:
+        """Closes its files."""
+        if self._tail_file is not None:
+            self._tail_file.close()
+        self._directory.close()
+
+    def _read_tail(self, name: str) -> Tail | None:
+        """Returns what the owner last published; None if it never did, or it cannot be read."""
+        if self._tail_file is None:
+            try:
+                self._tail_file = TailFile.open(self._directory, write=False, name=name)
+            except Damaged:
+                return None
+        return self._tail_file.read() if self._tail_file is not None else None
+
+    def _sound(self, items: Generator[_Batch | Damage, None, None]) -> Iterator[_Batch]:
+        """Yields what can be read; damage raises, or is counted and passed over."""
+        # Whoever keeps the error keeps this frame: the file that is read must not stay open.
+        with contextlib.closing(items):
+            for item in items:
+                if isinstance(item, Damage):
+                    self._meet(item)
+                else:
+                    yield item
+
+    def _meet(self, damage: Damage) -> None:
+        if not self.salvage:
+            raise Damaged(damage)
+        self.damage.append(damage)
