@@ -122,7 +122,7 @@ def test_a_queue_that_is_forgotten_ends_its_thread_and_leaves_nothing_open(
     before = descriptors()
     queue = case.queue(tmp_path / "q", sync=sync, **case.small)
     case.put_many(queue, numbered(10))
-    (thread,) = (each for each in threading.enumerate() if each.name == f"forebay {queue.path}")
+    (thread,) = (each for each in threading.enumerate() if each.name == "forebay maintenance")
 
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")

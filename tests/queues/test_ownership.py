@@ -199,12 +199,12 @@ def test_closing_ends_the_background_thread_and_gives_all_files_back(tmp_path: P
             consumer = log.consumer("c")
             consumer.read()
             consumer.commit()
-            opened = bool(open_files(tmp_path)), len(threads_of(tmp_path))
+            opened = bool(open_files(tmp_path)), len(maintenance_threads())
 
         assert opened == (True, 1)
-        assert (open_files(tmp_path), threads_of(tmp_path)) == ([], [])
+        assert (open_files(tmp_path), maintenance_threads()) == ([], [])
 
 
-def threads_of(path: Path) -> list[str]:
-    """Lists the threads of the queues below a path; those that others left do not count."""
-    return [thread.name for thread in threading.enumerate() if str(path) in thread.name]
+def maintenance_threads() -> list[str]:
+    """Lists the threads that work for queues."""
+    return [each.name for each in threading.enumerate() if each.name == "forebay maintenance"]

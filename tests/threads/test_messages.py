@@ -137,9 +137,9 @@ def adoptions() -> Iterator[Message]:
 
 MESSAGES = [
     *adoptions(),
-    Message("fifo", "batch waits", "fifo_adoption", have_a_batch_wait, _BOUNDED),
-    Message("deadline", "batch waits", "deadline_adoption", have_a_batch_wait, _BOUNDED),
-    Message("events", "segments stay", "event_reading", fail_to_remove),
+    Message("fifo", "batch waits", "adoption", have_a_batch_wait, _BOUNDED),
+    Message("deadline", "batch waits", "adoption", have_a_batch_wait, _BOUNDED),
+    Message("events", "segments stay", "delivery", fail_to_remove),
 ]
 
 

@@ -14,9 +14,11 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import functools
 import mmap
 import os
 import stat
+import struct
 import warnings
 from collections.abc import Callable
 from typing import Protocol
@@ -24,6 +26,10 @@ from typing import Protocol
 from forebay.errors import InvalidOption, Locked, NotAQueue
 
 _NO_NAMES = (b"", b".", b"..")
+_IN_MOVED_TO, _IN_CREATE = 0x80, 0x100
+# The watch, what happened, a cookie, how long the name after it is (see inotify(7)).
+_INOTIFY_EVENT = struct.Struct("iIII")
+assert _INOTIFY_EVENT.size == 16
 # Where a store into a mapped file that was allocated finds its block, whatever else fills the disk:
 # ext2 to ext4, XFS, tmpfs (see statfs(2)). Where a disk copies on write, the store needs a new
 # block, and if there is none the system kills the process.
@@ -402,6 +408,51 @@ class DiskDirectory:
         _close_forgotten(self, self._descriptor, self.path)
 
 
+class Watcher:
+    """Tells of names that appear in directories (inotify), to one thread."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+
+    @classmethod
+    def create(cls) -> Watcher | None:
+        """Returns a new one; None if the system has no more to give."""
+        try:
+            descriptor = _libc().inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        except (OSError, AttributeError):
+            return None
+        return None if descriptor < 0 else cls(descriptor)
+
+    def add(self, directory: Directory) -> int | None:
+        """Watches a directory; returns the number that `read` tells of it, None if it cannot."""
+        if not isinstance(directory, DiskDirectory):
+            return None
+        path = f"/proc/self/fd/{directory._descriptor}".encode()
+        number = _libc().inotify_add_watch(self.descriptor, path, _IN_CREATE | _IN_MOVED_TO)
+        return None if number < 0 else int(number)
+
+    def remove(self, number: int) -> None:
+        """Watches a directory no longer."""
+        _libc().inotify_rm_watch(self.descriptor, number)
+
+    def read(self) -> set[int]:
+        """Returns the numbers of the directories with new names since the last call."""
+        try:
+            data = os.read(self.descriptor, 65_536)
+        except BlockingIOError:
+            return set()
+        numbers, position = set(), 0
+        while position < len(data):
+            number, _, _, size = _INOTIFY_EVENT.unpack_from(data, position)
+            numbers.add(number)
+            position += _INOTIFY_EVENT.size + size
+        return numbers
+
+    def close(self) -> None:
+        """Closes it; all directories are watched no longer."""
+        os.close(self.descriptor)
+
+
 class DiskFilesystem:
     """The machine this process runs on."""
 
@@ -453,13 +504,17 @@ def _holds_something(path: str) -> bool:
         return next(entries, None) is not None
 
 
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
 def _filesystem_type(descriptor: int) -> int | None:
     """Returns the magic number of the file system that a descriptor is on, if it can be told."""
     try:
-        libc = ctypes.CDLL(None, use_errno=True)
         # Larger than the structure of any system; the type is its first word.
         status = ctypes.create_string_buffer(512)
-        if libc.fstatfs(descriptor, status) != 0:
+        if _libc().fstatfs(descriptor, status) != 0:
             return None
     except (OSError, AttributeError):
         return None

@@ -67,6 +67,9 @@ class BeatsMaintenance(Background["BeatsQueue"]):
         if not self._writer.marks.synced:
             self._writer.marks.sync()
 
+    def _activity(self) -> object:
+        return self._writer.written
+
     def _sync_seconds(self) -> float:
         # Under "os" there is nothing to sync but the mark.
         return super()._sync_seconds() or MARK_SECONDS

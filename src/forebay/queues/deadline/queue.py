@@ -44,7 +44,7 @@ from forebay.queues.deadline.journal import Journal
 from forebay.queues.deadline.operations import NoRoom, Verbs
 from forebay.queues.deadline.recovery import IDS_AT_ONCE, Opened, open_deadline_directory
 from forebay.queues.deadline.state import State
-from forebay.queues.shared.background import Background
+from forebay.queues.shared.background import Background, run_urgent_work
 from forebay.queues.shared.handle import Handle
 from forebay.queues.shared.options import DeadlineOptions, make_options
 from forebay.storage.atomic import keep_reserve
@@ -124,8 +124,7 @@ class Looking:
         return self._desk.total + self._desk.buried
 
 
-_LOOK = "look"
-_LOOK_SECONDS = 1.0
+_COMPACT = "compact"
 
 
 class DeadlineMaintenance(Background["DeadlineQueue"]):
@@ -145,14 +144,15 @@ class DeadlineMaintenance(Background["DeadlineQueue"]):
         self._upkeep = upkeep
         self._verbs = verbs
         self._desk = queue._desk
-        self._due[_LOOK] = clock.monotonic() + _LOOK_SECONDS
         self._start()
+        # Recovery may have left work.
+        self.notice()
 
-    def notice(self) -> None:
-        """Takes note that something was written: it will have to be drained, synced or frozen."""
-        super().notice()
-        if self._upkeep.wants_freeze:
-            self._wake.set()
+    def plan_chores(self) -> None:
+        """Plans what a change asks for; to be frozen or merged as well."""
+        super().plan_chores()
+        if self._upkeep.wants_freeze or self._upkeep.wants_merge:
+            self._plan(_COMPACT, 0)
 
     def _needs_drain(self) -> bool:
         return self._journal.is_staging
@@ -167,20 +167,30 @@ class DeadlineMaintenance(Background["DeadlineQueue"]):
     def _sync(self) -> None:
         self._journal.sync()
 
+    def _look(self, queue: DeadlineQueue) -> None:
+        keep_reserve(queue._directory)
+        self._journal.sync_mark()
+        queue._save_losses()
+        self._verbs.forget_revived()
+        self._reserve_ids()
+        adopt(queue)
+
+    def _activity(self) -> object:
+        return self._journal.written
+
     def _run_others(self, queue: DeadlineQueue, now: float) -> None:
+        self._due.pop(_COMPACT, None)
         # Another thread that merges freezes too.
         if not self._upkeep.is_merging:
             if self._upkeep.wants_freeze:
                 self._upkeep.freeze()
             if self._upkeep.wants_merge:
-                self._upkeep.merge(between=self._run_urgent)
-        if self._comes_due_again(_LOOK, now, _LOOK_SECONDS):
-            keep_reserve(queue._directory)
-            self._journal.sync_mark()
-            queue._save_losses()
-            self._verbs.forget_revived()
-            self._reserve_ids()
-            adopt(queue)
+                self._upkeep.merge(between=self._between)
+
+    def _between(self) -> None:
+        """Keeps to the time of all queues in the middle of a merge."""
+        self.run_urgent()
+        run_urgent_work()
 
     def _reserve_ids(self) -> None:
         """Reserves ids before they run out, so that no enqueue has to wait for it."""

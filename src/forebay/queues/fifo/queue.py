@@ -34,9 +34,6 @@ from forebay.storage.atomic import keep_reserve
 from forebay.storage.filesystem import Buffer, DiskFilesystem, Filesystem
 from forebay.storage.quarantine import count_kept
 
-_LOOK = "look"
-_LOOK_SECONDS = 1.0
-
 
 class FifoMaintenance(Background["Fifo"]):
     """The background work of one fifo."""
@@ -53,7 +50,6 @@ class FifoMaintenance(Background["Fifo"]):
         self._writer = writer
         self._reading = reading
         self._head_synced = reading.popper.sequence
-        self._due[_LOOK] = clock.monotonic() + _LOOK_SECONDS
         self._start()
 
     def _needs_drain(self) -> bool:
@@ -84,12 +80,19 @@ class FifoMaintenance(Background["Fifo"]):
         if not self._writer.publisher.synced:
             self._writer.publisher.sync()
 
-    def _run_others(self, queue: Fifo, now: float) -> None:
-        if self._comes_due_again(_LOOK, now, _LOOK_SECONDS):
-            queue.adopt()
-            self._reading.tell()
-            self._reading.save_losses()
-            keep_reserve(queue._directory)
+    def _look(self, queue: Fifo) -> None:
+        queue.adopt()
+        self._reading.tell()
+        self._reading.save_losses()
+        keep_reserve(queue._directory)
+
+    def _activity(self) -> object:
+        return self._writer.number, self._reading.popper.sequence
+
+    def _rest(self) -> None:
+        # The next pop opens it again, and is noticed.
+        with self._writer.lock:
+            self._reading.popper.close()
 
 
 class QueueNames(ABC):
@@ -189,6 +192,8 @@ class Fifo(Handle, QueueNames):
         entry_id = self._writer.put(value, ttl)
         if entry_id < 0:
             entry_id = self._push_slowly(value, ttl, timeout)
+        elif self._unmapped and not self._maintenance.planned:
+            self._maintenance.notice()
         if self.changes.watchers or self.changes.listener:
             self._announce()
         return entry_id
@@ -228,6 +233,8 @@ class Fifo(Handle, QueueNames):
         value = self._reading.popper.pop()
         if value is None:
             value = self._wait(self._pop_slowly, timeout)
+            # What was taken must be returned: nothing raises here.
+            self._maintenance.plan_chores()
         if self._unmapped or self.changes.watchers or self.changes.listener:
             self._taken_off(announced=value is None)
         return value
@@ -242,6 +249,8 @@ class Fifo(Handle, QueueNames):
         values = self._reading.popper.pop_many(count)
         if len(values) < count:
             values = self._pop_more(values, count, timeout)
+            # What was taken must be returned: nothing raises here.
+            self._maintenance.plan_chores()
         if self._unmapped or self.changes.watchers or self.changes.listener:
             self._taken_off(announced=not values)
         return values
@@ -268,6 +277,7 @@ class Fifo(Handle, QueueNames):
             self._writer.check()
             self._reading.finish(lent)
         self._reading.settle()
+        self._maintenance.plan_chores()
 
     def peek(self, *, after: int | None = None) -> Entry | None:
         """Returns the oldest entry that has not expired, or the oldest after an id; it stays.

@@ -21,7 +21,7 @@ from typing import Any
 
 from forebay.clock import Clock, SystemClock
 from forebay.damage import Damage
-from forebay.errors import Closed, Damaged, ForebayError, InvalidOption
+from forebay.errors import Closed, Damaged, ForebayError, InvalidOption, NotAQueue
 from forebay.formats.fflg import VERSION_DEFAULT, check_name
 from forebay.queues.log.consumer import Consumer, Positions, Start
 from forebay.queues.log.recovery import open_directory
@@ -35,6 +35,7 @@ from forebay.queues.shared.options import LogOptions, make_options
 from forebay.storage.atomic import keep_reserve
 from forebay.storage.cursors import read_cursors
 from forebay.storage.filesystem import Buffer, DiskFilesystem, Filesystem
+from forebay.storage.inbox import DIRECTORY as INBOX
 from forebay.storage.inbox import read_ledger
 from forebay.storage.losses import Losses
 from forebay.storage.quarantine import count_kept
@@ -43,6 +44,7 @@ from forebay.storage.segments import SegmentList
 
 _logger = logging.getLogger(__name__)
 _ADOPT, _TRIM = "adopt", "trim"
+# How often a log looks into `inbox/` where the system does not tell of new names.
 _ADOPT_SECONDS = 1.0
 
 
@@ -54,11 +56,18 @@ class Maintenance(Background["Log"]):
         self._writer = writer
         self._trim_seconds = options.trim_interval_seconds
         self._trim_failed = False
-        now = clock.monotonic()
-        self._due[_ADOPT] = now + _ADOPT_SECONDS
-        if self._trim_seconds is not None:
-            self._due[_TRIM] = now + self._trim_seconds
         self._start()
+        # Whether the system tells of new names, and of those in `inbox/`, which may come later.
+        self._told = self.watch(log._directory) is not None
+        self._inbox_told = False
+        # Once in any case: something may have come since the log was opened.
+        self._plan(_ADOPT, 0 if self._told else _ADOPT_SECONDS)
+        self._plan_trim()
+
+    def plan_chores(self) -> None:
+        """Plans what a change asks for; with time, a trim as well."""
+        super().plan_chores()
+        self._plan_trim()
 
     def _needs_drain(self) -> bool:
         return bool(self._writer.staged)
@@ -80,12 +89,41 @@ class Maintenance(Background["Log"]):
         if not self._writer.publisher.synced:
             self._writer.publisher.sync()
 
+    def _look(self, queue: Log) -> None:
+        queue.keep_reserve()
+
+    def _activity(self) -> object:
+        return self._writer.end
+
+    def _on_names(self) -> None:
+        self._plan(_ADOPT, 0)
+
     def _run_others(self, queue: Log, now: float) -> None:
-        if self._comes_due_again(_ADOPT, now, _ADOPT_SECONDS):
+        if self._comes_due(_ADOPT, now):
+            if not self._inbox_told:
+                self._watch_inbox(queue)
+            if not self._told:
+                self._due[_ADOPT] = now + _ADOPT_SECONDS
             queue.adopt()
-            queue.keep_reserve()
-        if self._comes_due_again(_TRIM, now, self._trim_seconds or 0):
+        if self._comes_due(_TRIM, now):
             self._trim(queue)
+            self._plan_trim()
+
+    def _watch_inbox(self, log: Log) -> None:
+        if not self._told:
+            return
+        try:
+            inbox = log._directory.directory(INBOX)
+        except (OSError, NotAQueue):
+            return
+        try:
+            self._told = self._inbox_told = self.watch(inbox) is not None
+        finally:
+            inbox.close()
+
+    def _plan_trim(self) -> None:
+        if self._trim_seconds is not None and _TRIM not in self._due and self._writer.has_sealed:
+            self._plan(_TRIM, self._trim_seconds)
 
     def _trim(self, log: Log) -> None:
         try:
@@ -114,6 +152,7 @@ class Log(Handle):
         **options: Any,
     ) -> None:
         self.options: LogOptions = make_options(LogOptions, options)
+        self._durable = self.options.sync == "always"
         self._filesystem = filesystem or DiskFilesystem()
         self._clock = clock or SystemClock()
         self._directory = self._filesystem.open_directory(
@@ -172,6 +211,8 @@ class Log(Handle):
         """
         offset = self._writer.put(value)
         if offset >= 0:
+            if self._durable and not self._maintenance.planned:
+                self._maintenance.notice()
             return offset
         try:
             offset = self._writer.append_staged(_as_bytes(value))

@@ -242,6 +242,11 @@ class SegmentLog:
         """What all segments take, without preallocated space that the next records go to."""
         return sum(self._segments.sizes.values()) + (self._writer.end if self._writer else 0)
 
+    @property
+    def has_sealed(self) -> bool:
+        """Whether there are segments besides the newest."""
+        return len(self._segments.bases) > 1
+
     def check(self) -> None:
         """Raises if the handle can no longer be used."""
         if self._error is not None:

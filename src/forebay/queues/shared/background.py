@@ -1,30 +1,41 @@
-"""What a queue does by itself: one thread a queue, which sleeps until something is due.
+"""What queues do by themselves: one thread a process works for all of them.
 
-Ended by `close`; a queue that is forgotten ends it too, and nothing else does: what fails is logged
-once and tried again, ever less often, and `state` tells of it. Without the thread, `maintain` of
-the queue does the same from time to time. The queues say what there is to do, and when.
+It sleeps while nothing is due: a queue plans work when something changes, and an idle one plans
+nothing. It starts with the first queue that wants it and ends with the last. What fails is logged
+once and tried again, ever less often, and `state` tells of it; nothing else ends the thread. With
+`background=False` a queue has no part in it, and its `maintain` does the same from time to time.
+
+Work that takes long (a merge) calls `run_urgent_work` in between, so that other queues are drained
+and synced in time.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import math
+import os
+import select
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from forebay.clock import Clock
 from forebay.errors import Closed, ForebayError
 from forebay.queues.shared.handle import Handle
-from forebay.storage.commit import Alarm
+from forebay.storage.filesystem import Directory, Watcher
 
-DRAIN, SYNC = "drain", "sync"
+DRAIN, SYNC, LOOK = "drain", "sync", "look"
 # How long the mark of what is durable may lag behind, where each change is synced at once.
 MARK_SECONDS = 1.0
 _DRAIN_SECONDS = 0.05
+# How long after a change the chores of a queue are done.
+LOOK_SECONDS = 1.0
 # After a failure, doubled with each that follows.
 _PAUSE_SECONDS = 0.5
 _PAUSE_SECONDS_MAX = 30.0
+_NAME = "forebay maintenance"
 
 _logger = logging.getLogger(__name__)
 _Queue = TypeVar("_Queue", bound=Handle)
@@ -49,76 +60,151 @@ class Background(ABC, Generic[_Queue]):
 
     def __init__(self, queue: _Queue, options: BackgroundOptions, clock: Clock) -> None:
         """Starts nothing: a subclass calls `_start` when it is complete."""
-        wake = Alarm()
-        self._wake = wake
-        # The thread of a queue that is forgotten wakes, however long it would sleep, and ends.
-        self._queue = weakref.ref(queue, lambda _: wake.set())
+        # The thread learns of a queue that was forgotten, however long it would sleep.
+        self._queue = weakref.ref(queue, lambda _: self._wake())
         self._clock = clock
         self._due: dict[str, float] = {}
-        self._stopping = False
-        self._stop = Alarm()
         self._name = f"forebay {queue.path}"
         self._sync_policy = options.sync
         self._sync_interval_seconds = options.sync_interval_ms / 1000
         self._threaded = options.background
-        self._thread: threading.Thread | None = None
+        self._worker: _Worker | None = None
+        # Held while the thread works for this queue.
+        self._working = threading.Lock()
+        self._resume_at = -math.inf
         self._pause_seconds = _PAUSE_SECONDS
         self._trouble: str | None = None
-        self._death: BaseException | None = None
+        self._seen: object = None
+
+    @property
+    def planned(self) -> bool:
+        """Whether the chores are planned: a change need not be noticed again."""
+        return LOOK in self._due
 
     @property
     def state(self) -> str:
-        """How the thread fares, for `info`: it runs, there is none, or what keeps it from work."""
-        if self._death is not None:
-            return f"ended: {self._death!r}"
+        """How the work fares, for `info`: it runs, it is off, or what keeps it from running."""
+        worker = self._worker
+        if worker is not None and worker.death is not None:
+            return f"ended: {worker.death!r}"
         if self._trouble is not None:
             return f"fails: {self._trouble}"
         return "runs" if self._threaded else "off"
 
     def notice(self) -> None:
-        """Takes note that something changed: it will have to be drained and synced."""
-        if self._death is not None:
+        """Plans what a change asks for; raises if nobody would do it any more."""
+        worker = self._worker
+        if worker is not None and worker.death is not None:
             # Nothing would be synced, drained or trimmed any more, and nobody would know.
             raise Closed(f"the thread of {self._name} has ended and must be started by reopening")
-        if DRAIN not in self._due and self._needs_drain():
-            self._plan(DRAIN, _DRAIN_SECONDS)
-        if SYNC not in self._due and self._needs_sync():
-            self._plan(SYNC, self._sync_seconds())
+        self.plan_chores()
+
+    def plan_chores(self) -> None:
+        """Plans what a change asks for: to be drained and synced, and the chores after it."""
+        if LOOK not in self._due:
+            self._plan(LOOK, LOOK_SECONDS)
+        self._plan_needed()
 
     def run_due(self) -> None:
         """Does everything that is due now."""
         queue = self._queue()
         if queue is None or queue._forgotten:
             return
-        self._run_urgent()
-        self._run_others(queue, self._clock.monotonic())
-        self.notice()
+        self.run_urgent()
+        now = self._clock.monotonic()
+        if self._comes_due(LOOK, now):
+            self._look(queue)
+            seen = self._activity()
+            if seen == self._seen:
+                self._rest()
+            else:
+                self._due[LOOK] = now + LOOK_SECONDS
+            self._seen = seen
+        self._run_others(queue, now)
+        self._plan_needed()
 
-    def stop(self) -> None:
-        """Ends the thread; returns when it has ended."""
-        self._stopping = True
-        self._stop.set()
-        self._wake.set()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
-
-    def _run_urgent(self) -> None:
-        """Drains and syncs, if that is due: work that takes long calls it in between."""
+    def run_urgent(self) -> None:
+        """Drains and syncs, if that is due."""
         now = self._clock.monotonic()
         if self._comes_due(DRAIN, now):
             self._drain()
         if self._comes_due(SYNC, now):
             self._sync()
 
+    def stop(self) -> None:
+        """Ends the work; returns when the thread no longer works for this queue."""
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.leave(self)
+            if not worker.is_current:
+                with self._working:
+                    pass
+
+    def watch(self, directory: Directory) -> int | None:
+        """Has `_on_names` called when a name appears in a directory; None: it cannot be watched."""
+        worker = self._worker
+        return None if worker is None else worker.watch(self, directory)
+
+    def seconds_left(self) -> float:
+        """Returns in how many seconds something is due; infinity if nothing is planned."""
+        # A list: other threads plan meanwhile.
+        soonest = min(list(self._due.values()), default=math.inf)
+        return max(soonest, self._resume_at) - self._clock.monotonic()
+
+    def is_over(self) -> bool:
+        """Says whether the queue is gone."""
+        queue = self._queue()
+        return queue is None or queue._forgotten
+
+    def work(self) -> None:
+        """Does what is due, for the thread. What fails is told, and tried again later."""
+        with self._working:
+            if self._worker is None:
+                return
+            try:
+                self.run_due()
+                self._trouble, self._pause_seconds = None, _PAUSE_SECONDS
+            except Closed:
+                self._due.clear()
+            except Exception as error:
+                # An error of the disk meets the next change as well, which raises it where it can
+                # be handled. Of one that nobody has foreseen this is the only word.
+                self._tell(error)
+                self._pause()
+
+    def work_urgently(self) -> None:
+        """Drains and syncs, for a thread that is busy with another queue."""
+        if not self._working.acquire(blocking=False):
+            return
+        try:
+            if self._worker is not None:
+                self.run_urgent()
+        except Closed:
+            self._due.clear()
+        except Exception as error:
+            self._tell(error)
+            self._pause()
+        finally:
+            self._working.release()
+
     def _start(self) -> None:
         if self._threaded:
-            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-            self._thread.start()
+            self._worker = _process.enter(self)
+
+    def _plan_needed(self) -> None:
+        if DRAIN not in self._due and self._needs_drain():
+            self._plan(DRAIN, _DRAIN_SECONDS)
+        if SYNC not in self._due and self._needs_sync():
+            self._plan(SYNC, self._sync_seconds())
 
     def _plan(self, task: str, seconds: float) -> None:
         """Has something done in so many seconds, and wakes the thread, which may sleep longer."""
         self._due[task] = self._clock.monotonic() + seconds
-        self._wake.set()
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._worker is not None:
+            _process.wake()
 
     def _comes_due(self, task: str, now: float) -> bool:
         """Says whether something is due; if so it is no longer planned."""
@@ -126,13 +212,6 @@ class Background(ABC, Generic[_Queue]):
         if at is None or now < at:
             return False
         self._due.pop(task, None)
-        return True
-
-    def _comes_due_again(self, task: str, now: float, seconds: float) -> bool:
-        """Says whether something is due that is due again in so many seconds."""
-        if not self._comes_due(task, now):
-            return False
-        self._due[task] = now + seconds
         return True
 
     @abstractmethod
@@ -157,36 +236,21 @@ class Background(ABC, Generic[_Queue]):
     def _drain(self) -> None:
         """Writes it to the files."""
 
+    def _look(self, queue: _Queue) -> None:
+        """Does the chores: once a second while the queue is used, and once after that."""
+
+    @abstractmethod
+    def _activity(self) -> object:
+        """Returns what is different after every change of the queue."""
+
+    def _rest(self) -> None:
+        """Makes sure that the next change is noticed; from now on nothing is planned."""
+
     def _run_others(self, queue: _Queue, now: float) -> None:
         """Does what else is due."""
 
-    def _run(self) -> None:
-        try:
-            while self._sleep():
-                try:
-                    self.run_due()
-                    self._trouble, self._pause_seconds = None, _PAUSE_SECONDS
-                except Closed:
-                    return
-                except Exception as error:
-                    # An error of the disk meets the next change as well, which raises it where it
-                    # can be handled. Of one that nobody has foreseen this is the only word.
-                    self._tell(error)
-                    self._pause()
-        except BaseException as error:
-            self._death = error
-            # Of a SystemExit in a thread Python itself says nothing.
-            _logger.critical("%s: background work has ended: %r", self._name, error)
-            raise
-
-    def _sleep(self) -> bool:
-        """Sleeps until something is due; False if the thread has to end."""
-        # A list: other threads plan meanwhile.
-        soonest = min(list(self._due.values()), default=None)
-        self._wake.wait(None if soonest is None else max(0.0, soonest - self._clock.monotonic()))
-        self._wake.clear()
-        queue = self._queue()
-        return not self._stopping and queue is not None and not queue._forgotten
+    def _on_names(self) -> None:
+        """Plans what a new name in a watched directory asks for."""
 
     def _tell(self, error: Exception) -> None:
         """Logs what failed, unless it is what failed the last time."""
@@ -203,8 +267,172 @@ class Background(ABC, Generic[_Queue]):
         )
 
     def _pause(self) -> None:
-        """Waits before the next try, each time longer, unless the queue is closed meanwhile."""
-        self._stop.wait(self._pause_seconds)
+        """Plans the next try, each time later. What was due and failed is still to be done."""
+        self._resume_at = self._clock.monotonic() + self._pause_seconds
         self._pause_seconds = min(2 * self._pause_seconds, _PAUSE_SECONDS_MAX)
-        # What was due and failed is still to be done.
-        self.notice()
+        self.plan_chores()
+
+
+def run_urgent_work() -> None:
+    """Drains and syncs the queues that are due for it; called by the thread in the middle of work.
+
+    The queue that it works for is left out: it calls its own `run_urgent`.
+    """
+    worker = _process.worker
+    if worker is not None and worker.is_current:
+        worker.run_urgent()
+
+
+class _Worker:
+    """The thread, and the queues that it works for. Any thread may call it."""
+
+    def __init__(self) -> None:
+        self._jobs: set[Background[Any]] = set()
+        self._watched: dict[int, Background[Any]] = {}
+        self._watcher: Watcher | None = None
+        self.over = False
+        self.death: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name=_NAME, daemon=True)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the caller is this thread."""
+        return threading.current_thread() is self._thread
+
+    def enter(self, job: Background[Any]) -> None:
+        """Takes a queue in; starts the thread with the first. The mutex of the module is held."""
+        self._jobs.add(job)
+        if self._thread.ident is None:
+            self._thread.start()
+        _process.wake()
+
+    def leave(self, job: Background[Any]) -> None:
+        """Lets go of a queue; with the last one the thread has ended on return."""
+        with _process.mutex:
+            self._jobs.discard(job)
+            for number in [each for each, owner in self._watched.items() if owner is job]:
+                self._unwatch(number)
+            ends = not self._jobs and not self.over
+            if ends:
+                _process.retire(self)
+        _process.wake()
+        if ends and not self.is_current:
+            self._thread.join()
+
+    def watch(self, job: Background[Any], directory: Directory) -> int | None:
+        """Watches a directory for a queue; None if that cannot be done."""
+        with _process.mutex:
+            if self.over:
+                return None
+            if self._watcher is None:
+                self._watcher = Watcher.create()
+            number = None if self._watcher is None else self._watcher.add(directory)
+            if number is not None:
+                self._watched[number] = job
+            return number
+
+    def run_urgent(self) -> None:
+        """Drains and syncs the queues that are due for it."""
+        for job in list(self._jobs):
+            if job.seconds_left() <= 0:
+                job.work_urgently()
+
+    def _unwatch(self, number: int) -> None:
+        del self._watched[number]
+        if self._watcher is not None:
+            self._watcher.remove(number)
+
+    def _run(self) -> None:
+        job: Background[Any] | None = None
+        try:
+            while not self.over:
+                self._sleep()
+                for job in list(self._jobs):
+                    if job.is_over():
+                        self._forget(job)
+                    elif job.seconds_left() <= 0:
+                        job.work()
+                job = None
+        except BaseException as error:
+            self.death = error
+            # Of a SystemExit in a thread Python itself says nothing.
+            name = _NAME if job is None else job._name
+            _logger.critical("%s: background work has ended: %r", name, error)
+            raise
+        finally:
+            with _process.mutex:
+                _process.retire(self)
+                if self._watcher is not None:
+                    self._watcher.close()
+
+    def _sleep(self) -> None:
+        """Sleeps until something is due, or something rings."""
+        seconds = min((job.seconds_left() for job in list(self._jobs)), default=math.inf)
+        poll = select.poll()
+        poll.register(_process.doorbell, select.POLLIN)
+        watcher = self._watcher
+        if watcher is not None:
+            poll.register(watcher.descriptor, select.POLLIN)
+        limit = None if seconds == math.inf else max(0, math.ceil(seconds * 1000))
+        for descriptor, _ in poll.poll(limit):
+            if descriptor == _process.doorbell:
+                with contextlib.suppress(BlockingIOError):
+                    os.eventfd_read(descriptor)
+            elif watcher is not None:
+                for number in watcher.read():
+                    job = self._watched.get(number)
+                    if job is not None:
+                        job._on_names()
+
+    def _forget(self, job: Background[Any]) -> None:
+        with _process.mutex:
+            self._jobs.discard(job)
+            if not self._jobs:
+                _process.retire(self)
+
+
+class _Process:
+    """The one worker of this process, if a queue wants it. `mutex` is for what changes it."""
+
+    def __init__(self) -> None:
+        self.mutex = threading.Lock()
+        self.worker: _Worker | None = None
+        # Never closed: whoever rings late must not write to a file that has got its number.
+        self.doorbell = _new_doorbell()
+
+    def enter(self, job: Background[Any]) -> _Worker:
+        """Takes a queue in."""
+        with self.mutex:
+            worker = self.worker
+            if worker is None:
+                worker = self.worker = _Worker()
+            worker.enter(job)
+            return worker
+
+    def retire(self, worker: _Worker) -> None:
+        """Lets a thread end; the next queue starts another. The mutex is held."""
+        worker.over = True
+        if self.worker is worker:
+            self.worker = None
+
+    def wake(self) -> None:
+        """Wakes the thread, now or at its next sleep."""
+        # Full, it rings already.
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_write(self.doorbell, 1)
+
+    def forget(self) -> None:
+        """Begins again in the child of a fork, which has no thread."""
+        os.close(self.doorbell)
+        # Its number is the lowest that is free: most often the same again.
+        self.doorbell = _new_doorbell()
+        self.mutex = threading.Lock()
+        self.worker = None
+
+
+def _new_doorbell() -> int:
+    return os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+
+
+_process = _Process()
+os.register_at_fork(after_in_child=_process.forget)
