@@ -2,34 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from forebay.formats.deadline.items.blocks import Identity
+from forebay.formats.deadline.items.manifest import Manifest, SetRow
+from forebay.formats.deadline.items.runs import Run
+from forebay.formats.deadline.items.wal import Header, Origin, Record
+from forebay.queues.deadline.queue.compaction import SetWriter, Upkeep, _RunWriter
+from forebay.queues.deadline.queue.journal import Journal, WalFile, create_wal
+from forebay.queues.deadline.queue.manifest import ManifestFile
+from forebay.queues.deadline.queue.names import list_files, wal_name
+from forebay.queues.deadline.queue.operations import Verbs
+from forebay.queues.deadline.queue.replay import FoundLog
+from forebay.queues.deadline.queue.runs import FIRST_BURIED, RunSet, View
+from forebay.queues.deadline.queue.state import State
+
 from forebay.damage import Damage
-from forebay.formats.deadline.blocks import Identity
+from forebay.errors import ForebayError
 from forebay.formats.deadline.items import FileKind, Item, Key, KeyTuple, file_name
-from forebay.formats.deadline.manifest import Manifest, SetRow
-from forebay.formats.deadline.runs import Run
-from forebay.formats.deadline.wal import Header, Origin, Record
 from forebay.kernels.deadline_memory import MARK, TOMBSTONE, Memory
 from forebay.kernels.deadline_view import RunView
-from forebay.queues.deadline import compaction as deadline_upkeep
-from forebay.queues.deadline import compaction as deadline_writing
-from forebay.queues.deadline import journal as deadline_journal
-from forebay.queues.deadline import picture as deadline_picture
-from forebay.queues.deadline import recovery as deadline_recovery
-from forebay.queues.deadline import replay as deadline_logs
-from forebay.queues.deadline import runs as deadline_runs
-from forebay.queues.deadline.compaction import SetWriter, Upkeep, _RunWriter
-from forebay.queues.deadline.journal import Journal, WalFile, create_wal
-from forebay.queues.deadline.manifest import ManifestFile
-from forebay.queues.deadline.names import list_files, wal_name
-from forebay.queues.deadline.operations import Verbs
-from forebay.queues.deadline.replay import FoundLog
-from forebay.queues.deadline.runs import FIRST_BURIED, RunSet, View
-from forebay.queues.deadline.state import State
+from forebay.queues.deadline.queue import compaction as deadline_upkeep
+from forebay.queues.deadline.queue import compaction as deadline_writing
+from forebay.queues.deadline.queue import journal as deadline_journal
+from forebay.queues.deadline.queue import picture as deadline_picture
+from forebay.queues.deadline.queue import recovery as deadline_recovery
+from forebay.queues.deadline.queue import replay as deadline_logs
+from forebay.queues.deadline.queue import runs as deadline_runs
 from forebay.storage import filesystem
 from forebay.storage.commit import GroupCommit
 from forebay.storage.losses import Losses
@@ -124,6 +128,19 @@ def requeue_under_the_same_key(patch: Patch) -> None:
 def ids_not_reserved(patch: Patch) -> None:
     patch.setattr(deadline_recovery, "IDS_AT_ONCE", 0)
     patch.setattr(Verbs, "reserve_from", lambda self, next_id, count: None)
+
+
+def recovery_rewrites_from_the_written_end(patch: Patch) -> None:
+    original = deadline_recovery.Recovery._make_durable
+
+    def make_durable(self: deadline_recovery.Recovery, log: FoundLog) -> None:
+        mark = self._picture.mark
+        if mark is not None:
+            self._picture.mark = mark._replace(durable=mark.written)
+        original(self, log)
+        self._picture.mark = mark
+
+    patch.setattr(deadline_recovery.Recovery, "_make_durable", make_durable)
 
 
 def log_of_a_recovery_not_synced(patch: Patch) -> None:
@@ -419,6 +436,43 @@ def lose_a_run_and_cut_the_power() -> int:
     return states
 
 
+def fail_a_sync_and_cut_the_power() -> int:
+    """Looks whether what is served after a failed sync survives, in a log too long to be copied.
+
+    The process dies and the queue is opened again in the same boot: the cache shows bytes that the
+    disk lacks.
+    """
+    states = 0
+    for call in itertools.count(1):
+        machine = ForgetfulFilesystem(call)
+        queue = deadline_kind.open_queue(machine, {"sync": "os", "staging_bytes": 4096})
+        queue.enqueue(bytes(deadline_recovery._COPY_BYTES_MAX))
+        queue.sync()
+        # Longer than the staging buffer: the mark says at once that it is written.
+        queue.enqueue(bytes(5000))
+        machine.fail_at(call, errno.EIO)
+        with contextlib.suppress(OSError, ForebayError):
+            queue.sync()
+        queue._closed = True
+        if not machine.faults:
+            break
+        machine.heal()
+        machine = machine.kill()
+        served = _content(machine)
+        for state in machine.crash_states(2, since=machine.operations):
+            states += 1
+            if _content(state.restore()) != served:
+                raise Broken(f"call {call} fails, {state.description}: what was served is gone")
+    return states
+
+
+def _content(machine: ForgetfulFilesystem) -> deadline_kind.Content:
+    """Opens the queue, and returns what it serves."""
+    queue = deadline_kind.open_queue(machine, {})
+    queue._closed = True
+    return deadline_kind.content_of(queue)
+
+
 BUGS: Bugs = {
     "mark before the sync": (mark_before_the_sync, cut_power(DEADLINE, "singles", "os batches")),
     "mark not written at close": (mark_not_written_at_close, flip_the_last_batch),
@@ -450,6 +504,10 @@ BUGS: Bugs = {
     ),
     "ids not reserved": (ids_not_reserved, cut_power(DEADLINE, "os giving out")),
     "recovery not synced": (log_of_a_recovery_not_synced, cut_power(DEADLINE, "os killed")),
+    "recovery rewrites from the written end": (
+        recovery_rewrites_from_the_written_end,
+        fail_a_sync_and_cut_the_power,
+    ),
     "old logs gone before the manifest": (
         old_logs_go_before_the_manifest,
         cut_power(DEADLINE, "closing"),

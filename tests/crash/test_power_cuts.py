@@ -13,6 +13,7 @@ import pytest
 
 from tests.counting import Count
 from tests.crash.campaign import Campaign
+from tests.crash.deadline_bugs import fail_a_sync_and_cut_the_power
 from tests.crash.kinds import CRASH_CAMPAIGNS, EACH_SCENARIO, KINDS
 from tests.support.campaigns import FULL, seeds
 
@@ -54,6 +55,10 @@ def test_no_power_cut_breaks_a_promise_of_random_operations(
 
     record_property("power-cut states, distinct by content", campaign.states)
     assert campaign.states >= wanted
+
+
+def test_what_a_deadline_queue_serves_after_a_failed_sync_survives_a_power_cut() -> None:
+    assert fail_a_sync_and_cut_the_power() > 0
 
 
 @pytest.mark.full
