@@ -121,6 +121,22 @@ def test_a_batch_that_is_replayed_has_the_same_events(tmp_path: Path, start: Any
             assert numbers(rows_of(again, again.partitions(before, after))) == batch
 
 
+def test_the_first_batch_is_replayed_from_where_the_query_began(tmp_path: Path, start: Any) -> None:
+    with opened(tmp_path / "q") as queue:
+        queue.put_many(numbered(5))
+        query = Query(start(tmp_path / "q", startingOffsets="latest"))
+        queue.put_many(numbered(12, first=5))
+        batch = query.step()
+        queue.put_many(numbered(3, first=17))
+        again = start(tmp_path / "q", startingOffsets="latest")
+
+        # Spark has not kept where the query began, and asks again.
+        replayed = again.partitions(again.initialOffset(), json.loads(query.before))
+
+        assert batch == list(range(5, 17))
+        assert numbers(rows_of(again, replayed)) == batch
+
+
 def test_only_what_is_durable_is_read_of_a_queue_that_is_open(tmp_path: Path, start: Any) -> None:
     with opened(tmp_path / "q", sync="os", background=False) as queue:
         queue.put_many(numbered(5))

@@ -226,6 +226,21 @@ def test_a_batch_that_is_replayed_has_the_same_entries(fifo: Fifo, start: Any) -
         assert offsets_of(rows_of(again, partitions)) == batch
 
 
+def test_the_first_batch_is_replayed_from_where_the_query_began(fifo: Fifo, start: Any) -> None:
+    push(fifo, 5)
+    query = Query(start(fifo.path, startingOffsets="latest"))
+    push(fifo, 12, first=5)
+    batch = query.step()
+    push(fifo, 3, first=17)
+    again = start(fifo.path, startingOffsets="latest")
+
+    # Spark has not kept where the query began, and asks again.
+    replayed = again.partitions(again.initialOffset(), json.loads(query.before))
+
+    assert batch == list(range(5, 17))
+    assert offsets_of(rows_of(again, replayed)) == batch
+
+
 def test_what_is_lent_out_is_where_the_earliest_is(fifo: Fifo, start: Any) -> None:
     push(fifo, 20)
     fifo.pop_many(2)

@@ -98,6 +98,23 @@ def test_every_record_comes_once_and_in_order(tmp_path: Path, start: Any) -> Non
     assert offsets_of(rows_of(reader, reader.partitions(first, after))) == offsets
 
 
+def test_the_first_batch_is_replayed_from_where_the_query_began(tmp_path: Path, start: Any) -> None:
+    fill(tmp_path / "log", 20)
+    reader = start(tmp_path / "log")
+    before = reader.initialOffset()
+    fill(tmp_path / "log", 12, first=20)
+    discover(reader)
+    after, offsets = step(reader, before)
+    fill(tmp_path / "log", 5, first=32)
+    again = start(tmp_path / "log")
+
+    # Spark has not kept where the query began, and asks again.
+    replayed = again.partitions(again.initialOffset(), after)
+
+    assert offsets == list(range(20, 32))
+    assert offsets_of(rows_of(again, replayed)) == offsets
+
+
 def test_a_stream_stops_at_the_durable_end(tmp_path: Path, start: Any) -> None:
     with forebay.Log(tmp_path / "log", sync="os", background=False) as log:
         log.append_many(numbered(10))
