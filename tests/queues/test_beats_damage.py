@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 import forebay
-from forebay import BeatsReader, Damaged, Event, UndecodableEvent
+from forebay import BeatsQueue, BeatsReader, Damaged, Event, UndecodableEvent
 from forebay.formats.beats.versions import LAYOUTS
 from tests.formats.beats_independent import frame
 from tests.queues.beats_helpers import (
+    PER_SEGMENT,
     WRITABLE,
     leave_segment,
     make_key,
@@ -28,6 +29,22 @@ FRAME_BYTES = 100
 def salvage(path: Path) -> tuple[list[int], BeatsReader]:
     with BeatsReader(path, key_file=make_key(path.parent), salvage=True) as reader:
         return numbers_of(reader), reader
+
+
+def take_round_damage(queue: BeatsQueue) -> tuple[list[int], list[int | None]]:
+    """Takes everything; returns the numbers, and how many events each damage is said to cost."""
+    found: list[int] = []
+    told: list[int | None] = []
+    while True:
+        try:
+            batch = queue.read(7)
+        except Damaged as error:
+            told.append(error.damage.count)
+            continue
+        if not batch:
+            return found, told
+        found += numbers_of(batch)
+        batch.ack()
 
 
 @pytest.mark.parametrize("version", ["v1", "v2", "v2-seed"])
@@ -65,6 +82,35 @@ def test_the_place_moves_over_damage_when_all_before_it_is_done(tmp_path: Path) 
     with open_queue(tmp_path / "q") as queue:
         assert state_of(tmp_path / "q") == (0, 12 + 4 * FRAME_BYTES, 4)
         assert take_all(queue) == [4, 5]
+
+
+@pytest.mark.parametrize("filler", [b"\0", b"\xff"], ids=["zeros", "ones"])
+@pytest.mark.parametrize(
+    ("first", "end", "lost", "left"),
+    [
+        (3, 6, [1], [6, 7, 8, 9]),
+        # How many were lost in the middle is known at the end.
+        (3, 8, [1, 2], [8, 9]),
+        (3, 9, [4], [9]),
+        (4, 5, [], [5, 6, 7, 8, 9]),
+        (0, 5, [], [5, 6, 7, 8, 9]),
+    ],
+)
+def test_damage_round_the_place_costs_only_what_is_not_acknowledged(
+    tmp_path: Path, first: int, end: int, lost: list[int], left: list[int], filler: bytes
+) -> None:
+    with open_queue(tmp_path / "q", "v2") as queue:
+        queue.put_many(numbered(PER_SEGMENT + 1))
+        queue.read(5).ack()
+    with open(tmp_path / "q" / "0.seg", "r+b") as file:
+        file.seek(12 + first * FRAME_BYTES)
+        file.write(filler * (end - first) * FRAME_BYTES)
+
+    with open_queue(tmp_path / "q") as queue:
+        found, told = take_round_damage(queue)
+
+        assert (found, told) == (left, lost)
+        assert queue.info()["outstanding"] == 0
 
 
 def test_a_frame_that_holds_no_event_costs_itself(tmp_path: Path) -> None:

@@ -149,11 +149,14 @@ def _find_in_segment(
         return Place(state.segment_id, state.byte_index, state.frame_index), False
     try:
         position = state.position(segment.header.layout.header_bytes)
-        place, whole = _find_frame(segment, position)
+        place, whole, hit = _find_frame(segment, position)
         index = place.frame_index if state.frame_index is None else state.frame_index
         if not whole and _may_be(segment, place, position, index):
             # Frames before it cannot be counted any more; the state has their number.
             return Place(segment.id, position, index), True
+        if hit and _may_be_hit(segment, place, index):
+            # What lies before it in the damage is done with, and not lost.
+            return Place(segment.id, position, index), False
         return place, (place.position, place.frame_index) == (position, index)
     finally:
         segment.close()
@@ -197,10 +200,17 @@ def _may_be(segment: EventSegment, place: Place, position: int, index: int) -> b
     return held is not None and index <= held and position >= segment.content.size()
 
 
-def _find_frame(segment: EventSegment, position: int) -> tuple[Place, bool]:
+def _may_be_hit(segment: EventSegment, place: Place, index: int) -> bool:
+    """Says whether the frame of this index may have begun in the damage that follows a place."""
+    held = segment.held.events if segment.held is not None else None
+    return held is not None and place.frame_index < index <= held
+
+
+def _find_frame(segment: EventSegment, position: int) -> tuple[Place, bool, bool]:
     """Returns the last place at which a frame begins or ends, up to a position.
 
-    And whether all before the position is there, and whole.
+    And whether all before the position is there, and whole; and whether the position itself lies
+    in damage, which begins at the place.
     """
     place = segment.start
     whole = True
@@ -208,7 +218,7 @@ def _find_frame(segment: EventSegment, position: int) -> tuple[Place, bool]:
         if isinstance(item, Damage):
             end = item.position + item.length
             if end > position or item.torn:
-                return place, False
+                return place, False, item.position < position
             whole = False
             place = Place(segment.id, end, index_after(item))
             continue
@@ -219,9 +229,9 @@ def _find_frame(segment: EventSegment, position: int) -> tuple[Place, bool]:
         for number, value in enumerate(item.values):
             end = place.position + (sizes[number] if sizes is not None else len(value) + 12)
             if end > position:
-                break
+                return place, whole, False
             place = Place(segment.id, end, place.frame_index + 1)
         break
     held = segment.held.events if segment.held is not None else None
     cut = place.position < position and held is not None and place.frame_index < held
-    return place, whole and not cut
+    return place, whole and not cut, cut
