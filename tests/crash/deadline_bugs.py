@@ -9,31 +9,30 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from forebay.formats.deadline.items.blocks import Identity
-from forebay.formats.deadline.items.manifest import Manifest, SetRow
-from forebay.formats.deadline.items.runs import Run
-from forebay.formats.deadline.items.wal import Header, Origin, Record
-from forebay.queues.deadline.queue.compaction import SetWriter, Upkeep, _RunWriter
-from forebay.queues.deadline.queue.journal import Journal, WalFile, create_wal
-from forebay.queues.deadline.queue.manifest import ManifestFile
-from forebay.queues.deadline.queue.names import list_files, wal_name
-from forebay.queues.deadline.queue.operations import Verbs
-from forebay.queues.deadline.queue.replay import FoundLog
-from forebay.queues.deadline.queue.runs import FIRST_BURIED, RunSet, View
-from forebay.queues.deadline.queue.state import State
-
 from forebay.damage import Damage
 from forebay.errors import ForebayError
+from forebay.formats.deadline.blocks import Identity
 from forebay.formats.deadline.items import FileKind, Item, Key, KeyTuple, file_name
+from forebay.formats.deadline.manifest import Manifest, SetRow
+from forebay.formats.deadline.runs import Run
+from forebay.formats.deadline.wal import Header, Origin, Record
 from forebay.kernels.deadline_memory import MARK, TOMBSTONE, Memory
 from forebay.kernels.deadline_view import RunView
-from forebay.queues.deadline.queue import compaction as deadline_upkeep
-from forebay.queues.deadline.queue import compaction as deadline_writing
-from forebay.queues.deadline.queue import journal as deadline_journal
-from forebay.queues.deadline.queue import picture as deadline_picture
-from forebay.queues.deadline.queue import recovery as deadline_recovery
-from forebay.queues.deadline.queue import replay as deadline_logs
-from forebay.queues.deadline.queue import runs as deadline_runs
+from forebay.queues.deadline import compaction as deadline_upkeep
+from forebay.queues.deadline import compaction as deadline_writing
+from forebay.queues.deadline import journal as deadline_journal
+from forebay.queues.deadline import picture as deadline_picture
+from forebay.queues.deadline import recovery as deadline_recovery
+from forebay.queues.deadline import replay as deadline_logs
+from forebay.queues.deadline import runs as deadline_runs
+from forebay.queues.deadline.compaction import SetWriter, Upkeep, _RunWriter
+from forebay.queues.deadline.journal import Journal, WalFile, create_wal
+from forebay.queues.deadline.manifest import ManifestFile
+from forebay.queues.deadline.names import list_files, wal_name
+from forebay.queues.deadline.operations import Verbs
+from forebay.queues.deadline.replay import FoundLog
+from forebay.queues.deadline.runs import FIRST_BURIED, RunSet, View
+from forebay.queues.deadline.state import State
 from forebay.storage import filesystem
 from forebay.storage.commit import GroupCommit
 from forebay.storage.losses import Losses
