@@ -217,13 +217,13 @@ def next_log_trusted_without_this_one(patch: Patch) -> None:
 
 
 def sync_of_the_newest_log_only(patch: Patch) -> None:
-    original = Journal._sync
+    original = Journal._sync_files
 
     def sync(self: Journal) -> int:
         self._unsynced = []
         return original(self)
 
-    patch.setattr(Journal, "_sync", sync)
+    patch.setattr(Journal, "_sync_files", sync)
 
 
 def marks_before_the_tombstones(patch: Patch) -> None:
@@ -339,7 +339,7 @@ def rows_of_a_merge_not_named(patch: Patch) -> None:
 
 
 def mark_before_the_sync(patch: Patch) -> None:
-    original = Journal._sync
+    original = Journal._sync_files
 
     def sync(self: Journal) -> int:
         with self.lock:
@@ -347,7 +347,7 @@ def mark_before_the_sync(patch: Patch) -> None:
             self._publish_mark(self._end_of(self.wal))
         return original(self)
 
-    patch.setattr(Journal, "_sync", sync)
+    patch.setattr(Journal, "_sync_files", sync)
 
 
 def mark_not_written_at_close(patch: Patch) -> None:

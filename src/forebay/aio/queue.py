@@ -12,7 +12,7 @@ from typing import Any, Generic, ParamSpec, Protocol, Self, TypeVar
 from forebay.aio.threads import Threads, begin_alone, finish
 from forebay.aio.waiting import News
 from forebay.errors import Closed
-from forebay.queues.shared.owner import Changes
+from forebay.queues.shared.owner import Signal
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
@@ -22,7 +22,7 @@ class BlockingQueue(Protocol):
     """What every queue has."""
 
     path: str
-    changes: Changes
+    changes: Signal
 
     def sync(self) -> None: ...
     def maintain(self) -> None: ...

@@ -12,7 +12,7 @@ import math
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TypeVar
 
-from forebay.queues.shared.owner import Changes
+from forebay.queues.shared.owner import Signal
 
 # Not everything is news: that the handle failed is found by trying. Once a second costs nothing.
 _LOOK_SECONDS = 1.0
@@ -22,7 +22,7 @@ _Result = TypeVar("_Result")
 class News:
     """Wakes the tasks of one loop when a queue changes."""
 
-    def __init__(self, changes: Changes) -> None:
+    def __init__(self, changes: Signal) -> None:
         self._loop = asyncio.get_running_loop()
         self._changes = changes
         self._sleepers: set[asyncio.Future[None]] = set()

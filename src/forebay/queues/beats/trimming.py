@@ -118,7 +118,7 @@ class Room:
                 self._drop_oldest()
             elif self._options.when_full == "drop_oldest":
                 # What waits to be written holds the room: it goes to the files first.
-                self._writer.write_pending()
+                self._writer.drain()
                 self._writer.changes.wait(0.001)
             else:
                 self._writer.changes.wait(0.05)
@@ -175,7 +175,7 @@ class Room:
         oldest, following = self._writer.segments.bases[:2]
         if following > self._writer.readable.segment:
             # The place may only name a segment that has events in it, durably.
-            self._writer.write_pending()
+            self._writer.drain()
             self._writer.sync_now()
         lost = self._deliveries.unread_in(oldest, self._count(oldest))
         self._state.save(Place(following))

@@ -20,11 +20,11 @@ When to try again what failed: after 1 s, then twice as long each time, up to 30
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable
+from typing import cast
 
 from forebay.clock import Clock
-from forebay.errors import Closed, ForebayError, Full
+from forebay.errors import Full
 from forebay.formats.beats.crypto import IV_BYTES, Key
 from forebay.formats.beats.frames import SegmentEncoder
 from forebay.formats.beats.versions import (
@@ -40,8 +40,7 @@ from forebay.queues.beats.mark import MarkWriter
 from forebay.queues.beats.place import End
 from forebay.queues.beats.recovery import next_segment_id
 from forebay.queues.shared.options import BeatsOptions
-from forebay.queues.shared.owner import Changes, unbroken
-from forebay.storage.commit import GroupCommit
+from forebay.queues.shared.owner import Owner, Sync, Ticket, fatal_when_interrupted
 from forebay.storage.filesystem import Directory, Filesystem
 from forebay.storage.segments import SegmentList, SegmentWriter
 
@@ -156,7 +155,7 @@ class ActiveSegment:
 _WAIT_SECONDS = 0.05
 
 
-class BeatsWriter:
+class BeatsWriter(Owner):
     """The segments of a Beats queue that this process owns."""
 
     def __init__(
@@ -177,8 +176,9 @@ class BeatsWriter:
 
         `missing` are segments that are on record and have no file.
         """
+        mark = marks.mark
+        super().__init__(directory, mark.written)
         self._filesystem = filesystem
-        self._directory = directory
         self._options = options
         self._layout_name = layout_name
         self._key = key
@@ -189,19 +189,15 @@ class BeatsWriter:
         self.segments = segments
         self.missing = missing
         self._contents = contents
-        self.lock = threading.Lock()
-        self.changes = Changes(self.lock)
         self.marks = marks
         marks.fail = self.fail
         # Of the events that were ever put: `written` were handed in, those up to `place` are in the
         # files, those up to `durable` survive a power cut.
-        mark = marks.mark
         self.written = mark.written
         newest = segments.bases[-1] if segments.bases else -1
         self.place = self.durable = End(mark.written, newest, 0, None)
         # Where the segments end that were written by this handle.
         self.ends: dict[int, int] = {}
-        self.commit = GroupCommit(self._sync_files, mark.written)
         self._next_id = next_segment_id(mark)
         self._active: ActiveSegment | None = None
         # How many events were put before those of the segment being written.
@@ -213,8 +209,6 @@ class BeatsWriter:
         self._backoff = Backoff(clock, options.retry_seconds)
         self._busy = False
         self._closing = False
-        self._failed = False
-        self._error: ForebayError | None = None
 
     @property
     def used_bytes(self) -> int:
@@ -233,11 +227,6 @@ class BeatsWriter:
         active = self._active.count if self._active is not None else 0
         return active + len(self._pending)
 
-    def check(self) -> None:
-        """Raises if the handle can no longer be used."""
-        if self._error is not None:
-            raise self._error.with_traceback(None)
-
     def put(self, payloads: list[bytes], size: int, make_room: Callable[[int], None]) -> None:
         """Puts events; under "always" they are durable on return.
 
@@ -249,32 +238,24 @@ class BeatsWriter:
             self._submit(payloads, size)
             end, epoch = self.written, self.commit.epoch
             if not self._always:
-                self.write_pending()
+                self.drain()
                 # Another thread may have written them, or given them up.
                 self.commit.check(end, epoch)
         if self._always:
             self.commit.wait(end, epoch)
 
-    def sync(self) -> None:
-        """Makes all that was put durable."""
-        with self.lock:
-            self.check()
-            self.write_pending()
-            end, epoch = self.written, self.commit.epoch
-        self.commit.wait(end, epoch)
-
-    @unbroken
+    @fatal_when_interrupted
     def _submit(self, payloads: list[bytes], size: int) -> None:
         self._pending += payloads
         self._pending_bytes += size
         self.written += len(payloads)
 
-    @unbroken
-    def write_pending(self) -> None:
+    @fatal_when_interrupted
+    def drain(self) -> None:
         """Writes what was put and is not in the files yet. Lock held; let go of while it waits."""
         while self._busy:
             self.changes.wait(_WAIT_SECONDS)
-            self._check_whole()
+            self.check_whole()
         if not self._pending:
             return
         self._busy = True
@@ -285,7 +266,7 @@ class BeatsWriter:
             self._busy = False
             self.changes.announce()
 
-    @unbroken
+    @fatal_when_interrupted
     def roll(self) -> None:
         """Finishes the segment being written, durably; the next event starts a new one. Lock held.
 
@@ -343,36 +324,7 @@ class BeatsWriter:
 
     def close(self) -> None:
         """Makes everything durable and marks the queue as cleanly closed."""
-        closed = Closed(f"{self._directory.path} is closed")
-        try:
-            if self._error is None:
-                with self.lock:
-                    self.write_pending()
-                    self.roll()
-                    self._clear_leftovers()
-                    self._error = closed
-                    self.publish(clean=True, sync=True)
-        finally:
-            with self.lock:
-                self.fail(closed)
-                self.release_files()
-
-    def fail(self, error: BaseException) -> None:
-        """Ends the handle: everything raises from now on. The first reason stays."""
-        self._failed = True
-        self._pending, self._pending_bytes = [], 0
-        if self._error is None:
-            self._error = (
-                error
-                if isinstance(error, ForebayError)
-                else Closed(f"{self._directory.path} failed and must be reopened: {error!r}")
-            )
-
-    def disown(self, error: Closed) -> None:
-        """Ends the handle in the child of a fork, whose lock may be held by nobody that lives."""
-        self.lock = threading.Lock()
-        self.changes = Changes(self.lock)
-        self._error = error
+        self._close(self._write_out, self._mark_clean)
 
     def release_files(self) -> None:
         """Closes all files."""
@@ -383,10 +335,23 @@ class BeatsWriter:
         self._contents.close()
         self.marks.close()
 
-    def _check_whole(self) -> None:
-        """Raises if the handle failed; while it is closing, what is left is still written."""
-        if self._failed:
-            self.check()
+    def _write_out(self) -> None:
+        self.drain()
+        self.roll()
+        self._clear_leftovers()
+
+    def _mark_clean(self) -> None:
+        with self.lock:
+            self.publish(clean=True, sync=True)
+
+    def _stop(self) -> None:
+        self._pending, self._pending_bytes = [], 0
+
+    def _disconnect(self) -> None:
+        """Touches nothing: the parent goes on."""
+
+    def _ticket(self) -> Ticket:
+        return Ticket(self.written, self.commit.epoch)
 
     def _write_some(self) -> None:
         """Writes as many events as a segment takes, at least one; tries again within bounds."""
@@ -483,7 +448,7 @@ class BeatsWriter:
             if left <= 0:
                 return True
             self.changes.wait(min(left, _WAIT_SECONDS))
-            self._check_whole()
+            self.check_whole()
         return False
 
     def _abandon(self, error: OSError | Full) -> None:
@@ -500,26 +465,17 @@ class BeatsWriter:
         self._publish_end(end, events, sync=self._mark_each)
         self.changes.announce()
 
-    def _sync_files(self) -> int:
-        """Syncs all that is written; led by one thread at a time, without the lock."""
-        with self.lock:
-            self._check_whole()
-            self.write_pending()
-            place, active = self.place, self._active
-        try:
-            if active is not None:
-                active.sync()
-            self._directory.check_there()
-        except OSError as error:
-            # Whoever has closed the queue meanwhile has synced it.
-            self.check()
-            self.fail(error)
-            raise
-        with self.lock:
-            self._check_whole()
-            for segment in self._retired:
-                segment.close()
-            self._retired = []
-            if place.offset > self.durable.offset:
-                self._take_durable(place)
-        return place.offset
+    def _begin_sync(self) -> Sync:
+        self.drain()
+        files = [] if self._active is None else [self._active]
+        return Sync(self.place.offset, files, self.place)
+
+    def _end_sync(self, sync: Sync, *, done: bool) -> None:
+        if not done:
+            return
+        for segment in self._retired:
+            segment.close()
+        self._retired = []
+        place = cast(End, sync.note)
+        if place.offset > self.durable.offset:
+            self._take_durable(place)

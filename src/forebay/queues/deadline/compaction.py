@@ -54,7 +54,7 @@ from forebay.queues.deadline.runs import (
 )
 from forebay.queues.deadline.state import State
 from forebay.queues.shared.options import DeadlineOptions
-from forebay.queues.shared.owner import unbroken
+from forebay.queues.shared.owner import fatal_when_interrupted
 from forebay.storage.filesystem import Buffer, Directory, File, Filesystem, write_all
 from forebay.storage.losses import Losses
 
@@ -523,7 +523,7 @@ class Upkeep:
                     self._directory.unlink(wal_name(number))
             raise
 
-    @unbroken
+    @fatal_when_interrupted
     def _switch(self, wal: WalFile) -> None:
         self._journal.check()
         if self._options.sync == "os":
@@ -564,7 +564,7 @@ class Upkeep:
             self._kept = []
             self._journal.kept_bytes = 0
 
-    @unbroken
+    @fatal_when_interrupted
     def _read_frozen(self, segment: Memory, frozen: RunSet | None) -> None:
         self._state.settle(segment, frozen)
         self._journal.note_manifest()
@@ -647,7 +647,7 @@ class Upkeep:
                 with contextlib.suppress(FileNotFoundError):
                     self._directory.unlink(file_name(each.number, kind))
 
-    @unbroken
+    @fatal_when_interrupted
     def _read_merged(self, chosen: list[RunSet], merged: RunSet) -> None:
         self._state.replace(chosen, merged)
         if self._found_damage:

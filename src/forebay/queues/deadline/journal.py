@@ -19,8 +19,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import cast
 
-from forebay.errors import Closed, ForebayError
+from forebay.errors import Closed
 from forebay.formats.deadline.manifest import LogRow
 from forebay.formats.deadline.mark import CLEAN, STAGED
 from forebay.formats.deadline.wal import COPIED, Batches, Header, Origin, Record
@@ -30,9 +31,9 @@ from forebay.queues.deadline.manifest import ManifestFile
 from forebay.queues.deadline.mark import Ends, MarkFile
 from forebay.queues.deadline.names import wal_name
 from forebay.queues.deadline.replay import STAGED_PLACE
-from forebay.queues.shared.owner import Changes, unbroken
+from forebay.queues.shared.owner import Owner, Sync, Ticket, fatal_when_interrupted
 from forebay.storage import atomic
-from forebay.storage.commit import GroupCommit, NotWritten
+from forebay.storage.commit import NotWritten
 from forebay.storage.filesystem import Buffer, Directory, File, Filesystem, write_all
 from forebay.storage.staging import HEADER_BYTES as STAGED_BYTES
 from forebay.storage.staging import Staging
@@ -101,7 +102,7 @@ def create_wal(
     return WalFile(number, file, Batches(header), header.size, salt=header.salt)
 
 
-class Journal:
+class Journal(Owner):
     """The logs of a queue that this process owns."""
 
     def __init__(
@@ -114,20 +115,15 @@ class Journal:
         lock: threading.Lock,
     ) -> None:
         """All that is in `wal` is durable, and the mark says so."""
+        super().__init__(directory, 0, lock)
         self._filesystem = filesystem
-        self._directory = directory
         self.wal = wal
-        self.lock = lock
-        self.changes = Changes(self.lock)
-        # Held while a log is synced or closed, so that none is closed under a sync.
-        self._syncing = threading.Lock()
         self._stored = 0
         self.durable = 0
         self.mark = mark
         self._manifest = manifest
         # What the logs take that were there when the queue was opened.
         self.kept_bytes = 0
-        self.commit = GroupCommit(self._sync, 0)
         # Logs before this one that were not synced as a whole, the oldest first.
         self._unsynced: list[WalFile] = []
         self._hidden: deque[tuple[int, Callable[[], None]]] = deque()
@@ -138,8 +134,6 @@ class Journal:
         self._marks_writes = False
         # Whether something was written past the buffer that the mark does not say yet.
         self._wrote = False
-        self._error: ForebayError | None = None
-        self._failed = False
 
     def use_desk(self, desk: Clerk, *, marks_writes: bool) -> None:
         """Takes what knows the next id and how many items there are.
@@ -178,28 +172,7 @@ class Journal:
         """The end of all that was written."""
         return self._stored + self._staged_bytes
 
-    def check(self) -> None:
-        """Raises if the handle can no longer be used."""
-        if self._error is not None:
-            raise self._error.with_traceback(None)
-
-    @property
-    def error(self) -> ForebayError | None:
-        """Why the handle can no longer be used; None if it can."""
-        return self._error
-
-    def fail(self, error: BaseException) -> None:
-        """Ends the handle: everything raises from now on. The first reason stays."""
-        self._failed = True
-        self._let_go()
-        if self._error is None:
-            self._error = (
-                error
-                if isinstance(error, ForebayError)
-                else Closed(f"{self._directory.path} failed and must be reopened: {error!r}")
-            )
-
-    @unbroken
+    @fatal_when_interrupted
     def append(self, records: Sequence[Record]) -> int:
         """Writes a batch; gives the end to wait for. Lock held."""
         return self.append_bytes(self.wal.batches.encode(records, self.next_batch))
@@ -216,7 +189,7 @@ class Journal:
                 raise
             return atomic.with_reserve(self._directory, lambda: self.append_bytes(data))
 
-    @unbroken
+    @fatal_when_interrupted
     def append_bytes(self, data: Buffer) -> int:
         """Writes a batch that is encoded as `next_batch`; gives the end. Lock held."""
         self.check()
@@ -259,7 +232,7 @@ class Journal:
             self._wrote = False
             self._publish_mark()
 
-    @unbroken
+    @fatal_when_interrupted
     def drain(self) -> None:
         """Moves what is in the staging buffer into the log; if that fails, it stays. Lock held."""
         desk, staging = self._desk, self._staging
@@ -297,14 +270,6 @@ class Journal:
     def wait(self, end: int) -> None:
         """Returns when all below an end is durable."""
         self.commit.wait(end)
-
-    def sync(self) -> None:
-        """Makes all that was written durable."""
-        with self.lock:
-            self.check()
-            self.drain()
-            end = self.written
-        self.wait(end)
 
     def prepare(self, number: int) -> WalFile:
         """Creates the next log; durable on return, and not in use yet."""
@@ -359,7 +324,7 @@ class Journal:
 
     def retire(self, wal: WalFile) -> None:
         """Closes a log whose runs are durable and removes it."""
-        with self._syncing:
+        with self.syncing:
             with self.lock:
                 self._unsynced = [each for each in self._unsynced if each is not wal]
             wal.file.close()
@@ -376,10 +341,14 @@ class Journal:
             end = self.written
         self.wait(end)
 
+    def release_files(self) -> None:
+        """Closes all files."""
+        self.close(())
+
     def close(self, others: Sequence[WalFile]) -> None:
         """Closes all files."""
-        with self._syncing:
-            self._let_go()
+        with self.syncing:
+            self._stop()
             if self._staging is not None:
                 self._staging.close()
             for wal in (self.wal, *others):
@@ -388,7 +357,7 @@ class Journal:
 
     def sync_mark(self) -> None:
         """Makes the mark durable, so that a power cut leaves a recent one."""
-        with self._syncing:
+        with self.syncing:
             with self.lock:
                 self.check()
                 if self.mark.synced:
@@ -397,20 +366,13 @@ class Journal:
 
     def close_mark(self) -> None:
         """Has the mark say that everything is durable and nothing more comes."""
-        with self._syncing, self.lock:
+        with self.syncing, self.lock:
             end = self._end_of(self.wal)
             generation = self._manifest.manifest.generation
             # Twice: a bad slot must not bring back one that says less.
             for _ in range(2):
                 self.mark.publish(generation, self.wal.salt, end, end, CLEAN)
             self.mark.sync()
-
-    def disown(self, error: Closed) -> None:
-        """Ends the handle in the child of a fork."""
-        self._let_go()
-        self.lock = threading.Lock()
-        self.changes = Changes(self.lock)
-        self._error = error
 
     def _publish(self, end: int) -> None:
         """Lets be seen what is durable. Lock held."""
@@ -419,33 +381,30 @@ class Journal:
             self._hidden.popleft()[1]()
         self.changes.announce()
 
-    def _sync(self) -> int:
-        """Syncs all that is written; led by one thread at a time, without the lock."""
-        with self._syncing:
-            with self.lock:
-                # Who closes the queue still has all synced that was written before.
-                if self._failed:
-                    self.check()
-                try:
-                    self.drain()
-                except OSError as error:
-                    # It stays in the staging buffer: only a failed sync is final.
-                    raise NotWritten(error) from None
-                end, wal = self.written, self.wal
-                durable = self._end_of(wal)
-                before = list(self._unsynced)
-            try:
-                for each in (*before, wal):
-                    each.file.sync()
-                self._directory.check_there()
-            except OSError as error:
-                self.fail(error)
-                raise
-            with self.lock:
-                self._unsynced = [each for each in self._unsynced if each not in before]
-                self._publish_mark(durable)
-                self._publish(end)
-        return end
+    def _ticket(self) -> Ticket:
+        return Ticket(self.written, self.commit.epoch)
+
+    def _begin_sync(self) -> Sync:
+        try:
+            self.drain()
+        except OSError as error:
+            # It stays in the staging buffer: only a failed sync is final.
+            raise NotWritten(error) from None
+        files = [each.file for each in (*self._unsynced, self.wal)]
+        return Sync(self.written, files, (self._end_of(self.wal), list(self._unsynced)))
+
+    def _end_sync(self, sync: Sync, *, done: bool) -> None:
+        if done:
+            durable, before = cast(tuple[Ends, list[WalFile]], sync.note)
+            self._unsynced = [each for each in self._unsynced if each not in before]
+            self._publish_mark(durable)
+            self._publish(sync.end)
+
+    def _stop(self) -> None:
+        """Lets the desk write no more; what is in the staging buffer stays there."""
+        self.is_staging = False
+        if self._desk is not None:
+            self._desk.close()
 
     def _end_of(self, wal: WalFile) -> Ends:
         """Returns where a log ends, without what is staged. Lock held, nothing staged."""
@@ -508,12 +467,6 @@ class Journal:
         if not self.is_staging or self._desk is None:
             return 0
         return self._desk.position - STAGED_BYTES
-
-    def _let_go(self) -> None:
-        """Lets the desk write no more; what is in the staging buffer stays there."""
-        self.is_staging = False
-        if self._desk is not None:
-            self._desk.close()
 
     def _cut_back(self, position: int) -> None:
         """Cuts a part of a batch off: it would pass for a torn end, with good ones behind it."""

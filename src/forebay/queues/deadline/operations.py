@@ -28,7 +28,7 @@ from forebay.queues.deadline.manifest import ManifestFile
 from forebay.queues.deadline.recovery import IDS_AT_ONCE
 from forebay.queues.deadline.state import State
 from forebay.queues.shared.options import DeadlineOptions
-from forebay.queues.shared.owner import unbroken
+from forebay.queues.shared.owner import fatal_when_interrupted
 
 # Makes of the time now the deadlines that a caller asks for, in ms.
 Wanted = Callable[[int], list[int]]
@@ -180,7 +180,7 @@ class Verbs:
                 self._journal.append([Tombstone(Key(*key)) for key in keys])
                 self._state.revived.clear()
 
-    @unbroken
+    @fatal_when_interrupted
     def _enqueue(self, values: list[bytes], wanted: Wanted) -> tuple[int, list[int]]:
         self._journal.check()
         batches = self._journal.wal.batches
@@ -207,7 +207,7 @@ class Verbs:
             self._journal.changes.announce()
         return end, ids
 
-    @unbroken
+    @fatal_when_interrupted
     def _dequeue(self, count: int, lease_ms: int) -> tuple[int, list[DeadlineItem]]:
         self._journal.check()
         desk, now = self._desk, self._clock.now_ms()
@@ -235,7 +235,7 @@ class Verbs:
         self._journal.note_written()
         return end, items
 
-    @unbroken
+    @fatal_when_interrupted
     def _remove(self, gone: list[KeyTuple]) -> int:
         """Writes tombstones in one batch, then takes note of them. Lock held."""
         deadlines, ids = zip(*gone, strict=True)
@@ -248,7 +248,7 @@ class Verbs:
         self._journal.changes.announce()
         return end
 
-    @unbroken
+    @fatal_when_interrupted
     def _bury(self, item: DeadlineItem, value: bytes, reason: str) -> int:
         now = self._clock.now_ms()
         deadline_ms = max(now, item.deadline_ms + 1) | BURIED_BIT
@@ -257,7 +257,7 @@ class Verbs:
         copy = Item(Key(deadline_ms, item.id), value, stats, True, text)
         return self._change(copy, item.key)
 
-    @unbroken
+    @fatal_when_interrupted
     def _change(self, item: Item, gone: KeyTuple) -> int:
         """Writes an item and the tombstone of its old copy in one batch. Lock held."""
         check_entry(item)

@@ -25,7 +25,7 @@ from forebay.queues.fifo.head import Head, HeadFile, Lent
 from forebay.queues.fifo.scanner import WINDOW_BYTES, FifoScanner, Place
 from forebay.queues.fifo.writer import NO_BOUND, FifoWriter, Room
 from forebay.queues.shared.options import FifoOptions
-from forebay.queues.shared.owner import unbroken
+from forebay.queues.shared.owner import fatal_when_interrupted
 from forebay.storage.atomic import keep_reserve
 from forebay.storage.commit import GroupCommit
 from forebay.storage.filesystem import Directory
@@ -195,7 +195,7 @@ class Reading:
         """Whether one more entry can be lent out; those that were given back can be always."""
         return bool(self.returned) or self._head.may_lend
 
-    @unbroken
+    @fatal_when_interrupted
     def pop(self) -> bytes | None:
         """Takes the next entry; None if there is none. Raises Damaged once for each damage."""
         self._raise_trouble()
@@ -212,7 +212,7 @@ class Reading:
         self.popper.save()
         return found[0].value
 
-    @unbroken
+    @fatal_when_interrupted
     def pop_many(self, count: int, *, begun: bool) -> list[bytes]:
         """Takes up to `count` entries; trouble after the first is left for the next call.
 
@@ -238,7 +238,7 @@ class Reading:
             values += more
         return values
 
-    @unbroken
+    @fatal_when_interrupted
     def lend(self) -> tuple[Entry, Lent] | None:
         """Takes the next entry in such a way that a crash gives it back; None if there is none."""
         self._raise_trouble()
@@ -260,7 +260,7 @@ class Reading:
         finally:
             self.popper.held = bool(self.returned)
 
-    @unbroken
+    @fatal_when_interrupted
     def finish(self, lent: Lent) -> None:
         """Lets an entry that is lent out leave for good."""
         if lent.number in self._head.lent:
@@ -465,7 +465,7 @@ class Reading:
         readable = self._writer.readable
         return Place(readable.position, readable.number, 0)
 
-    @unbroken
+    @fatal_when_interrupted
     def _skip_expired(self) -> bool:
         """Lets the entries next in turn leave that have expired; says whether there were any."""
         while not self.returned and self._trouble is None:
@@ -532,7 +532,7 @@ class Reading:
         (entry,) = self._scanner.take(data, lent.place, 1).entries()
         return None if entry.has_expired(self._clock.now_ms()) else entry
 
-    @unbroken
+    @fatal_when_interrupted
     def _drop_entries(self, count: int) -> bool:
         """Drops the oldest entries, so many if there are; False if there are none to drop."""
         if self.returned or self._trouble is not None:
@@ -555,7 +555,7 @@ class Reading:
                 self.popper.save()
         return dropped > 0
 
-    @unbroken
+    @fatal_when_interrupted
     def _drop_oldest(self) -> bool:
         """Drops the entries that begin in the oldest file; False if there are none to drop."""
         # What other threads pop meanwhile would count as dropped.

@@ -12,20 +12,18 @@ sync, ends the handle: what was not acknowledged is never tried again on that fi
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from forebay.clock import SteadyClock
-from forebay.errors import Closed, ForebayError
 from forebay.kernels.entry import METADATA_BYTES, encode
 from forebay.kernels.pusher import Pusher
 from forebay.queues.fifo.bounds import Bounds, TapeEnd
 from forebay.queues.fifo.staging import STAGED, STAGED_HEADER
 from forebay.queues.fifo.tape import TapeWriter
 from forebay.queues.shared.options import FifoOptions
-from forebay.queues.shared.owner import Changes, End, Publisher, unbroken
-from forebay.storage.commit import Epoch, GroupCommit
+from forebay.queues.shared.owner import End, Owner, Publisher, Sync, Ticket, fatal_when_interrupted
+from forebay.storage.commit import Epoch
 from forebay.storage.filesystem import Directory, Filesystem, Mapping
 from forebay.storage.staging import HEADER_BYTES, Staging
 from forebay.storage.tail import Tail, TailFile
@@ -42,7 +40,7 @@ class Room(NamedTuple):
     entries: int = NO_BOUND
 
 
-class FifoWriter:
+class FifoWriter(Owner):
     """Writes to a fifo that this process owns."""
 
     def __init__(
@@ -61,7 +59,7 @@ class FifoWriter:
         clock: SteadyClock,
     ) -> None:
         """All below `end` is durable, and the next entry is written there, of this version."""
-        self._directory = directory
+        super().__init__(directory, end.number)
         self.tape = tape
         self._bounds = bounds
         self._file_bytes = file_bytes
@@ -72,19 +70,16 @@ class FifoWriter:
         # Whether single pushes and pops are stores into mapped files.
         self.mapped = not self.always and options.mapped and directory.maps
         self._bounded = options.max_bytes is not None or options.max_entries is not None
-        self.lock = threading.Lock()
-        self.changes = Changes(self.lock)
         self.publisher = Publisher(tail_file, tail, filesystem.boot_id(), self.fail)
         self.stored = end
         self.durable = end
-        self.commit = GroupCommit(self._sync_files, end.number)
         self.pusher: Pusher | None = None
         self._staging: Staging | None = None
         self.memory: Mapping = bytearray()
         self._scratch = bytearray()
         self._start = 0
         self._room_end = 0
-        self._stop = 0
+        self._stop_number = 0
         # Whether the mark says that a chunk of the staging buffer is in use.
         self._staged = False
         self.waiting = False
@@ -93,8 +88,6 @@ class FifoWriter:
         self.on_failure: Callable[[], None] = lambda: None
         self.make_room: Callable[[int, int, float | None], Room] = lambda *_: Room()
         self.put: Callable[[object, int], int] = self._push_durable if self.always else _no_room
-        self._error: ForebayError | None = None
-        self._failed = False
 
     @property
     def number(self) -> int:
@@ -119,11 +112,6 @@ class FifoWriter:
         """The time of the last entry."""
         pusher = self.pusher
         return pusher.last_ms if pusher is not None and self.waiting else self.stored.last_ms
-
-    def check(self) -> None:
-        """Raises if the handle can no longer be used."""
-        if self._error is not None:
-            raise self._error.with_traceback(None)
 
     def push(self, value: bytes, ttl: int, timeout: float | None) -> int:
         """Pushes one entry and returns its id; durable under "always"."""
@@ -171,7 +159,7 @@ class FifoWriter:
         self.commit.wait(end, epoch)
         return entry_id
 
-    @unbroken
+    @fatal_when_interrupted
     def _put_durable(self, value: object, ttl: int) -> tuple[int, int, Epoch] | None:
         """Puts one entry into the buffer of the next commit; None if it takes more than that.
 
@@ -188,14 +176,6 @@ class FifoWriter:
                 return None
             return entry_id, self.pusher.number, self.commit.epoch
 
-    def sync(self) -> None:
-        """Makes all that was pushed durable."""
-        with self.lock:
-            self.check()
-            self.drain()
-            end, epoch = self.stored.number, self.commit.epoch
-        self.commit.wait(end, epoch)
-
     def sync_now(self) -> None:
         """Makes everything durable with the lock held: nothing comes after it."""
         self.drain()
@@ -206,8 +186,9 @@ class FifoWriter:
             raise
         self._take_durable(self.stored, sync=True)
         self.commit.advance(self.stored.number)
+        self.changes.announce()
 
-    @unbroken
+    @fatal_when_interrupted
     def drain(self) -> None:
         """Moves what is in memory onto the tape. Lock held."""
         if not self.waiting or self.pusher is None:
@@ -243,46 +224,14 @@ class FifoWriter:
         `before_clean` runs when all entries are durable, and nobody pushes or pops any more; it
         returns the number of the oldest entry that must be there.
         """
-        closed = Closed(f"{self._directory.path} is closed")
-        try:
-            if self._error is None:
-                with self.lock:
-                    self.put = _no_room
-                    self.drain()
-                    # From here on nobody pushes or pops: the clean mark would hide what came later.
-                    self._error = closed
-                    self.on_failure()
-                    end, epoch = self.stored.number, self.commit.epoch
-                self.commit.wait(end, epoch)
-                begin = before_clean()
-                with self.lock:
-                    self._staged = False
-                    self._publish(clean=True, sync=True, begin=begin)
-        finally:
+
+        def mark_clean() -> None:
+            begin = before_clean()
             with self.lock:
-                self.fail(closed)
-                self.release_files()
+                self._staged = False
+                self._publish(clean=True, sync=True, begin=begin)
 
-    def fail(self, error: BaseException) -> None:
-        """Ends the handle: everything raises from now on. The first reason stays."""
-        self._failed = True
-        self.put = _no_room
-        if self._error is None:
-            self._error = (
-                error
-                if isinstance(error, ForebayError)
-                else Closed(f"{self._directory.path} failed and must be reopened: {error!r}")
-            )
-        if self.pusher is not None:
-            self.pusher.finish()
-        self.on_failure()
-
-    def disown(self, error: Closed) -> None:
-        """Ends the handle in the child of a fork; the parent's buffer is not touched."""
-        self.lock = threading.Lock()
-        self.changes = Changes(self.lock)
-        self._error = error
-        self.put = _no_room
+        self._close(self.drain, mark_clean)
 
     def release_files(self) -> None:
         """Closes all files, whatever one of them says to that."""
@@ -306,7 +255,7 @@ class FifoWriter:
             return False
         if self.waiting and self.pusher is not None and not anew:
             left = self._room_end - self.pusher.position
-            if size <= left and self.pusher.number < self._stop:
+            if size <= left and self.pusher.number < self._stop_number:
                 return True
         self.drain()
         # It may wait: an interrupt there leaves nothing half done.
@@ -315,7 +264,7 @@ class FifoWriter:
         self._open_chunk(Room(min(most, room.size), room.entries))
         return True
 
-    @unbroken
+    @fatal_when_interrupted
     def _open_chunk(self, room: Room) -> None:
         self._open_memory()
         assert self.pusher is not None
@@ -333,9 +282,9 @@ class FifoWriter:
     def _begin(self, pusher: Pusher, room: Room) -> None:
         self._start = 0 if self.always else HEADER_BYTES
         self._room_end = self._start + room.size
-        self._stop = self.stored.number + room.entries
+        self._stop_number = self.stored.number + room.entries
         pusher.last_ms = self.stored.last_ms
-        pusher.begin(self._start, self._room_end, self.stored.number, self._stop)
+        pusher.begin(self._start, self._room_end, self.stored.number, self._stop_number)
         self.waiting = True
 
     def _open_memory(self) -> None:
@@ -353,7 +302,7 @@ class FifoWriter:
         """What the next entry's id is above."""
         return max(0, (self.stored.last_ms << 16) - 1)
 
-    @unbroken
+    @fatal_when_interrupted
     def _write_values(self, values: list[bytes], size: int, ttl: int) -> int:
         if size > len(self._scratch):
             # Kept for the next batch: fresh memory costs as much as all the rest.
@@ -404,43 +353,35 @@ class FifoWriter:
         if len(self.tape.unsynced) > _UNSYNCED_FILES_MAX:
             self.commit.wait(self.stored.number, self.commit.epoch)
 
-    def _check_whole(self) -> None:
-        if self._failed:
-            self.check()
-
     def _take_durable(self, end: TapeEnd, *, sync: bool) -> None:
         if end.number >= self.durable.number:
             self.durable = end
             self._publish(sync=sync)
-        self.changes.announce()
 
-    def _sync_files(self) -> int:
-        """Syncs all that is written; led by one thread at a time, without the lock."""
-        done = False
-        try:
-            with self.lock:
-                self._check_whole()
-                if self.always:
-                    self.drain()
-                end = self.stored
-                files = self.tape.begin_sync()
-            try:
-                for file in files:
-                    file.sync()
-                self._directory.check_there()
-            except OSError as error:
-                self.fail(error)
-                raise
-            done = True
-        finally:
-            with self.lock:
-                self.tape.end_sync(done=done)
-        with self.lock:
-            self._check_whole()
+    def _ticket(self) -> Ticket:
+        return Ticket(self.stored.number, self.commit.epoch)
+
+    def _stop(self) -> None:
+        self.put = _no_room
+        if self.pusher is not None:
+            self.pusher.finish()
+        self.on_failure()
+
+    def _disconnect(self) -> None:
+        self.put = _no_room
+
+    def _begin_sync(self) -> Sync:
+        if self.always:
+            self.drain()
+        return Sync(self.stored.number, self.tape.begin_sync(), self.stored)
+
+    def _end_sync(self, sync: Sync, *, done: bool) -> None:
+        self.tape.end_sync(done=done)
+        if done:
+            end = cast(TapeEnd, sync.note)
             # With each full file the mark itself is synced: recovery never reads more than that.
             full = end.position // self._file_bytes > self.durable.position // self._file_bytes
             self._take_durable(end, sync=full)
-        return end.number
 
 
 def _no_room(_value: object, _ttl: int) -> int:

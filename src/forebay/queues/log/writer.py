@@ -43,7 +43,7 @@ from forebay.formats.fflg import LAYOUTS, MS_MAX, OFFSET_MAX, Frames, Header, La
 from forebay.kernels.appender import Appender
 from forebay.kernels.sizes import measure
 from forebay.queues.shared.options import LogOptions
-from forebay.queues.shared.owner import Changes, End, Publisher, unbroken
+from forebay.queues.shared.owner import End, Publisher, Signal, fatal_when_interrupted
 from forebay.storage.commit import Epoch, GroupCommit
 from forebay.storage.filesystem import Directory, Filesystem
 from forebay.storage.segments import SegmentList, SegmentWriter
@@ -221,7 +221,7 @@ class SegmentLog:
         self._new_segments = NewSegments(filesystem, directory, version, options.segment_bytes)
         self._always = options.sync == "always"
         self.lock = threading.Lock()
-        self.changes = Changes(self.lock)
+        self.changes = Signal(self.lock)
         self.written = tail.written
         self._place = End(tail.written, tail.segment, tail.position, tail.salt)
         self._last_ms = tail.time_ms
@@ -309,7 +309,7 @@ class SegmentLog:
     def disown(self, error: Closed) -> None:
         """Ends the handle in the child of a fork, whose lock may be held by nobody that lives."""
         self.lock = threading.Lock()
-        self.changes = Changes(self.lock)
+        self.changes = Signal(self.lock)
         self._error = error
 
     def release_files(self) -> None:
@@ -524,7 +524,7 @@ class LogWriter(SegmentLog):
         self.commit.wait(offset + 1, epoch)
         return offset
 
-    @unbroken
+    @fatal_when_interrupted
     def _add_pending(self, value: object) -> tuple[int, Epoch] | None:
         """Encodes one record for the next commit; returns its offset and epoch."""
         with self.lock:
@@ -554,7 +554,7 @@ class LogWriter(SegmentLog):
             end, epoch = self.written, self.commit.epoch
         self.commit.wait(end, epoch)
 
-    @unbroken
+    @fatal_when_interrupted
     def drain(self) -> None:
         """Moves what is staged or pending into the segment. Lock held."""
         self.write_pending()
@@ -571,7 +571,7 @@ class LogWriter(SegmentLog):
         self.publish(staged=False)
         chunk.done()
 
-    @unbroken
+    @fatal_when_interrupted
     def roll(self) -> None:
         """Seals the segment being written; the next record starts a new one. Lock held."""
         self.drain()
@@ -621,7 +621,7 @@ class LogWriter(SegmentLog):
             self._chunk = None
         self.release_files()
 
-    @unbroken
+    @fatal_when_interrupted
     def _append_some(self, values: list[bytes], first: int) -> int:
         """Writes as many values as the segment takes, at least one."""
         now_ms = max(self._clock.now_ms(), self._last_ms)
@@ -639,7 +639,7 @@ class LogWriter(SegmentLog):
         self._last_ms = now_ms
         return count
 
-    @unbroken
+    @fatal_when_interrupted
     def _begin_chunk(self, value: bytes, *, anew: bool) -> bool:
         """Opens the staging buffer for a record; False if it does not fit there. Lock held."""
         size = check_values([value], self._layout, self._options.segment_bytes)
@@ -672,7 +672,7 @@ class LogWriter(SegmentLog):
         if len(self.sealed) > _UNSYNCED_SEGMENTS_MAX:
             self.commit.wait(self.written, self.commit.epoch)
 
-    @unbroken
+    @fatal_when_interrupted
     def write_pending(self) -> None:
         """Writes what durable appends left in the buffer; on an error all of them get it."""
         if not self._pending.count:

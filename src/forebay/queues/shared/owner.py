@@ -1,30 +1,33 @@
-"""Lets threads and tasks wait for news of a queue, at no cost while nobody does.
+"""The part of a queue that owns its files: one lock, one group commit, and whether it is whole.
 
-Ends a handle whose state was left half changed.
+What is changed is *applied* under the lock, which never waits for a disk, and *settled* by the
+group commit: its leader writes out what waits, syncs without the lock, moves the durable mark and
+wakes all who wait below it. A failed sync ends the handle: what was not acknowledged is never tried
+again on that file, and everything raises until the queue is reopened.
 
 An exception of a signal handler, such as Ctrl-C, can come between any two steps. Between "written
-to the file" and "noted in memory" it would make the next write repeat or skip an entry. After it
-the handle refuses everything; a reopened queue is whole.
-
-Tells other processes, and recovery, where the end of a log is.
-
-Called with the queue's lock held, except `sync`. The durable mark and its place change together
-and only after a sync: a mark that names a wrong place would make recovery cut good records.
+to the file" and "noted in memory" it would make the next write repeat or skip an entry: methods
+marked `fatal_when_interrupted` end the handle then. A reopened queue is whole.
 """
 
 from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from typing import Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
-from forebay.errors import ForebayError
+from forebay.errors import Closed, ForebayError
+from forebay.storage.commit import Epoch, GroupCommit
+from forebay.storage.filesystem import Directory
 from forebay.storage.tail import Tail, TailFile
 
 
-class Changes:
-    """A condition on the queue's lock. Called with the lock held.
+class Signal:
+    """Lets threads and tasks wait for news of a queue, at no cost while nobody does.
+
+    A condition on the queue's lock. Called with the lock held.
 
     `listener` may be set by any thread without the lock: it is called with the lock held, so it
     must neither wait nor raise. Who does not want the lock for nothing looks first whether there
@@ -75,7 +78,7 @@ class _Fails(Protocol):
 _Owner = TypeVar("_Owner", bound=_Fails)
 
 
-def unbroken(
+def fatal_when_interrupted(
     method: Callable[Concatenate[_Owner, _Arguments], _Result],
 ) -> Callable[Concatenate[_Owner, _Arguments], _Result]:
     """Wraps a method that handles the errors of the disk itself, and knows no others."""
@@ -95,6 +98,166 @@ def unbroken(
     return run
 
 
+class Ticket(NamedTuple):
+    """What was applied: durable when the group commit has passed `end`."""
+
+    end: int
+    epoch: Epoch
+
+
+class _Syncable(Protocol):
+    def sync(self) -> None: ...
+
+
+class Sync(NamedTuple):
+    """A sync of files: what is durable after it, the files, and what the kind remembers of it."""
+
+    end: int
+    files: Sequence[_Syncable]
+    note: object = None
+
+
+class Owner(ABC):
+    """Changes the files of a queue that this process owns. Any thread may call it.
+
+    A kind says what is to be synced (`_begin_sync`) and what follows from it (`_end_sync`).
+    """
+
+    def __init__(
+        self, directory: Directory, durable: int, lock: threading.Lock | None = None
+    ) -> None:
+        """All below `durable` is durable."""
+        self._directory = directory
+        self.lock = threading.Lock() if lock is None else lock
+        self.changes = Signal(self.lock)
+        # Held while files are synced without the queue's lock, so that none is closed meanwhile.
+        self.syncing = threading.Lock()
+        self.commit = GroupCommit(self._sync_files, durable)
+        self._error: ForebayError | None = None
+        self._failed = False
+
+    @property
+    def error(self) -> ForebayError | None:
+        """Why the handle can no longer be used; None if it can."""
+        return self._error
+
+    def check(self) -> None:
+        """Raises if the handle can no longer be used."""
+        if self._error is not None:
+            raise self._error.with_traceback(None)
+
+    def check_whole(self) -> None:
+        """Raises if the handle failed; while it is closing, what is left is still written."""
+        if self._failed:
+            self.check()
+
+    def fail(self, error: BaseException) -> None:
+        """Ends the handle: everything raises from now on. The first reason stays."""
+        self._failed = True
+        self._stop()
+        if self._error is None:
+            self._error = (
+                error
+                if isinstance(error, ForebayError)
+                else Closed(f"{self._directory.path} failed and must be reopened: {error!r}")
+            )
+
+    def disown(self, error: Closed) -> None:
+        """Ends the handle in the child of a fork, whose lock may be held by nobody that lives."""
+        self.lock = threading.Lock()
+        self.changes = Signal(self.lock)
+        self._error = error
+        self._disconnect()
+
+    def settle(self, ticket: Ticket) -> None:
+        """Returns when what was applied is durable.
+
+        An interrupt in this wait leaves nothing half done: the next sync settles it.
+        """
+        self.commit.wait(ticket.end, ticket.epoch)
+
+    def sync(self) -> None:
+        """Makes all that was applied durable."""
+        with self.lock:
+            self.check()
+            self.drain()
+            ticket = self._ticket()
+        self.settle(ticket)
+
+    @abstractmethod
+    def drain(self) -> None:
+        """Moves what is applied into the files. Lock held."""
+
+    @abstractmethod
+    def release_files(self) -> None:
+        """Closes all files."""
+
+    @abstractmethod
+    def _ticket(self) -> Ticket:
+        """Returns the ticket of all that was applied. Lock held."""
+
+    @abstractmethod
+    def _begin_sync(self) -> Sync:
+        """Writes out what waits for a sync; says what to sync. Lock held."""
+
+    @abstractmethod
+    def _end_sync(self, sync: Sync, *, done: bool) -> None:
+        """Moves the durable mark if the sync is done. Lock held."""
+
+    @abstractmethod
+    def _stop(self) -> None:
+        """Has nothing applied any more."""
+
+    def _disconnect(self) -> None:
+        """Has nothing applied any more, and touches nothing that the parent shares."""
+        self._stop()
+
+    def _close(self, write_out: Callable[[], None], mark_clean: Callable[[], None]) -> None:
+        """Makes everything durable, then closes all files, whatever happens.
+
+        `write_out` is called with the lock held, before nothing is applied any more; `mark_clean`
+        when all is durable. Neither is called for a handle that has failed.
+        """
+        closed = Closed(f"{self._directory.path} is closed")
+        try:
+            if self._error is None:
+                with self.lock:
+                    write_out()
+                    # From here on nobody changes anything: the clean mark would hide it.
+                    self._error = closed
+                    self._stop()
+                    ticket = self._ticket()
+                self.settle(ticket)
+                mark_clean()
+        finally:
+            # Another thread may be syncing them.
+            with self.syncing, self.lock:
+                self.fail(closed)
+                self.release_files()
+
+    def _sync_files(self) -> int:
+        """Syncs all that is written; led by one thread at a time, without the lock."""
+        with self.syncing:
+            with self.lock:
+                self.check_whole()
+                sync = self._begin_sync()
+            done = False
+            try:
+                for file in sync.files:
+                    file.sync()
+                self._directory.check_there()
+                done = True
+            except OSError as error:
+                self.fail(error)
+                raise
+            finally:
+                with self.lock:
+                    self._end_sync(sync, done=done and not self._failed)
+                    self.changes.announce()
+        self.check_whole()
+        return sync.end
+
+
 class End(NamedTuple):
     """An end of the log: the offset after it, the segment that it is in, where in it, its salt."""
 
@@ -105,7 +268,11 @@ class End(NamedTuple):
 
 
 class Publisher:
-    """The owner's hand on `tail`."""
+    """Writes `tail`: tells other processes, and recovery, where the end of a queue is.
+
+    Called with the queue's lock held, except `sync`. The durable mark and its place change together
+    and only after a sync: a mark that names a wrong place would make recovery cut good records.
+    """
 
     def __init__(
         self, file: TailFile, tail: Tail, boot_id: bytes, fail: Callable[[BaseException], None]
