@@ -82,7 +82,8 @@ def staging_space_reused_too_early(patch: Patch) -> None:
 
     def stop(self: Chunk) -> int:
         # The header of the next chunk, written before this one is in the segment.
-        self._staging.buffer[:HEADER_BYTES] = bytes(HEADER_BYTES)
+        if self._staging is not None:
+            self._staging.buffer[:HEADER_BYTES] = bytes(HEADER_BYTES)
         return original(self)
 
     patch.setattr(Chunk, "stop", stop)
@@ -160,10 +161,11 @@ def mark_written_before_the_sync(patch: Patch) -> None:
 
     def sync_files(self: LogWriter) -> int:
         with self.lock:
-            self.write_pending()
-            end: End = self._place
+            if self._always:
+                self.drain()
+            end: End = self.place
             self.publish(durable=end, sync=True)
-        for segment in [*self.sealed, *([self._writer] if self._writer else [])]:
+        for segment in self._open_segments():
             segment.sync()
         return end.offset
 

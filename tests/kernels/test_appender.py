@@ -21,7 +21,9 @@ class Ticks:
 
 
 def appender(buffer: bytearray, *times: int) -> Appender:
-    return Appender(buffer, threading.Lock(), Ticks(*times))
+    staged = Appender(threading.Lock(), Ticks(*times), lambda value: -1, acknowledges=True)
+    staged.use_buffer(buffer)
+    return staged
 
 
 def test_an_appender_stages_the_exact_bytes_of_the_segment() -> None:
@@ -85,7 +87,8 @@ def test_a_time_that_32_bits_cannot_hold_is_refused() -> None:
 
 def test_the_wall_clock_is_used_where_no_other_is_given() -> None:
     buffer = bytearray(100)
-    staged = Appender(buffer, threading.Lock(), None)
+    staged = Appender(threading.Lock(), None, lambda value: -1, acknowledges=True)
+    staged.use_buffer(buffer)
     before_ms = time.time_ns() // 1_000_000
     times: list[int] = []
 

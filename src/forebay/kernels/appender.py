@@ -32,13 +32,14 @@ _FRAME = cython.declare(cython.Py_ssize_t, 12)
 
 @cython.cclass
 class Appender:
-    """Appends frames to a mapped buffer: a put is a memory copy.
+    """Appends frames to a buffer: a put is a memory copy.
 
     Any thread may call `append`; all else is called with the queue's lock held. Between `begin`
     and `finish` the frames at `start`..`position` are the exact bytes of a segment's entries.
 
-    Compiled, with the C functions for CRC and time, `append` makes no Python call: the
-    interpreter's own lock makes it atomic against `finish`. Otherwise it takes the queue's lock.
+    Compiled, with the C functions for CRC and time, `append` makes no Python call as long as there
+    is room: the interpreter's own lock makes it atomic against `finish`. Otherwise it takes the
+    queue's lock.
     """
 
     position = cython.declare(cython.Py_ssize_t, visibility="readonly")
@@ -55,10 +56,18 @@ class Appender:
     _release: object
     _now_ms: object
     _atomic: cython.bint
+    _acknowledges: cython.bint
+    _otherwise: object
 
-    def __init__(self, buffer: object, lock: object, now_ms: object) -> None:
-        """Keeps a view of `buffer`; `now_ms` None means the wall clock of the machine."""
-        self._view = memoryview(buffer)
+    def __init__(
+        self, lock: object, now_ms: object, otherwise: object, acknowledges: cython.bint
+    ) -> None:
+        """`otherwise(value)` appends what has no room here, and everything if that is not enough
+        to acknowledge it. `now_ms` None means the wall clock of the machine.
+        """
+        self._view = memoryview(bytearray(1))
+        self._otherwise = otherwise
+        self._acknowledges = acknowledges
         self._acquire = lock.acquire
         self._release = lock.release
         self._now_ms = now_ms
@@ -69,6 +78,10 @@ class Appender:
         self.position = 0
         self.index = 0
         self.last_ms = 0
+
+    def use_buffer(self, buffer: object) -> None:
+        """Takes the memory that frames go to."""
+        self._view = memoryview(buffer)
 
     def begin(
         self,
@@ -90,7 +103,7 @@ class Appender:
         self._end = end
 
     def finish(self) -> None:
-        """Closes the room: `append` gives -1 until the next `begin`."""
+        """Closes the room until the next `begin`."""
         self._end = 0
 
     def release_buffer(self) -> None:
@@ -99,20 +112,25 @@ class Appender:
         self._view = memoryview(bytearray(1))
 
     def append(self, value: object) -> cython.longlong:
-        """Appends one record and gives its offset; -1 if there is no room for it here."""
-        if type(value) is not bytes:
-            return -1
-        if self._atomic:
-            return self._append(cython.cast(bytes, value))
-        self._acquire()
-        try:
-            return self._append(value)
-        finally:
-            self._release()
+        """Appends one record and returns its offset."""
+        offset: cython.longlong = -1
+        # Without room the lock is left alone: in the child of a fork nobody may give it back.
+        if self._acknowledges and self._end > 0 and type(value) is bytes:
+            if self._atomic:
+                offset = self.put(cython.cast(bytes, value))
+            else:
+                self._acquire()
+                try:
+                    offset = self.put(value)
+                finally:
+                    self._release()
+        if offset < 0:
+            return self._otherwise(value)
+        return offset
 
-    @cython.cfunc
-    @cython.inline
-    def _append(self, value: bytes) -> cython.longlong:
+    @cython.ccall
+    def put(self, value: bytes) -> cython.longlong:
+        """Appends one record with the lock held; -1 if there is no room for it here."""
         size: cython.Py_ssize_t = len(value)
         position: cython.Py_ssize_t = self.position
         if size > self._end - position - _FRAME:

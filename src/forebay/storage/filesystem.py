@@ -408,6 +408,33 @@ class DiskDirectory:
         _close_forgotten(self, self._descriptor, self.path)
 
 
+class Doorbell:
+    """Wakes a thread that sleeps in a poll, whichever thread or signal handler rings.
+
+    It stays open as long as the process: whoever rings late must not write to a file that has got
+    its number.
+    """
+
+    def __init__(self) -> None:
+        self.descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+
+    def ring(self) -> None:
+        """Wakes the thread, now or at its next sleep."""
+        # Full, it rings already.
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_write(self.descriptor, 1)
+
+    def clear(self) -> None:
+        """Takes it as not rung."""
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self.descriptor)
+
+    def replace(self) -> None:
+        """Makes a new one of it, in the child of a fork."""
+        os.close(self.descriptor)
+        self.descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+
+
 class Watcher:
     """Tells of names that appear in directories (inotify), to one thread."""
 

@@ -27,7 +27,7 @@ from forebay.queues.log.consumer import Consumer, Positions, Start
 from forebay.queues.log.recovery import open_directory
 from forebay.queues.log.scanner import OpenSegment, Scanner
 from forebay.queues.log.trimming import Trimmer
-from forebay.queues.log.writer import LogWriter
+from forebay.queues.log.writer import LogWriter, as_bytes
 from forebay.queues.shared.adoption import adopt_all
 from forebay.queues.shared.background import Background
 from forebay.queues.shared.handle import Handle
@@ -152,7 +152,6 @@ class Log(Handle):
         **options: Any,
     ) -> None:
         self.options: LogOptions = make_options(LogOptions, options)
-        self._durable = self.options.sync == "always"
         self._filesystem = filesystem or DiskFilesystem()
         self._clock = clock or SystemClock()
         self._directory = self._filesystem.open_directory(
@@ -191,6 +190,7 @@ class Log(Handle):
                 make_room=lambda size: trimmer.make_room(writer, size),
             )
             opened.callback(self._writer.release_files)
+            self._append = writer.append
             self.changes = self._writer.changes
             if self.options.max_bytes is not None:
                 self._measure_segments()
@@ -209,18 +209,11 @@ class Log(Handle):
         Under `sync="always"` it is durable on return; under the other policies it survives the
         process, and a power cut after the next sync.
         """
-        offset = self._writer.put(value)
-        if offset >= 0:
-            if self._durable and not self._maintenance.planned:
-                self._maintenance.notice()
-            return offset
         try:
-            offset = self._writer.append_staged(_as_bytes(value))
+            return self._append(value)
         finally:
-            # With the lock given back: a handler of messages may append to this very log.
-            self._trimmer.tell()
-        self._maintenance.notice()
-        return offset
+            if self._writer.changed:
+                self._after_change()
 
     def append_many(self, values: Iterable[Buffer]) -> int:
         """Appends records with one commit and gives the offset of the first.
@@ -233,14 +226,12 @@ class Log(Handle):
             self._writer.check()
             return self.end
         try:
-            offset = self._writer.append_many(batch)
+            return self._writer.append_many(batch)
         except TypeError:
             # Bytes-like values are rare: they cost a second try, not a look at each of them.
-            offset = self._writer.append_many([_as_bytes(value) for value in batch])
+            return self._writer.append_many([as_bytes(value) for value in batch])
         finally:
-            self._trimmer.tell()
-        self._maintenance.notice()
-        return offset
+            self._after_change()
 
     put = append
     put_many = append_many
@@ -455,6 +446,16 @@ class Log(Handle):
         state = "closed" if self._closed else f"{self.begin}..{self.end}"
         return f"<Log {self.path} {state}>"
 
+    def _after_change(self) -> None:
+        """Tells what was dropped and plans what is due, with the lock given back.
+
+        A handler of messages may append to this very log.
+        """
+        self._writer.changed = False
+        self._trimmer.tell()
+        if not self._maintenance.planned:
+            self._maintenance.notice()
+
     def _end(self) -> None:
         self._maintenance.stop()
         for consumer in list(self._consumers):
@@ -507,9 +508,3 @@ class Log(Handle):
                     size = file.size()
                     file.close()
                 self._segments.sizes[base] = size
-
-
-def _as_bytes(value: object) -> bytes:
-    if isinstance(value, bytes | bytearray | memoryview):
-        return bytes(value)
-    raise TypeError(f"a record is bytes, not {type(value).__name__}")

@@ -11,7 +11,6 @@ and synced in time.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 import os
@@ -24,7 +23,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from forebay.clock import Clock
 from forebay.errors import Closed, ForebayError
 from forebay.queues.shared.handle import Handle
-from forebay.storage.filesystem import Directory, Watcher
+from forebay.storage.filesystem import Directory, Doorbell, Watcher
 
 DRAIN, SYNC, LOOK = "drain", "sync", "look"
 # How long the mark of what is durable may lag behind, where each change is synced at once.
@@ -369,15 +368,14 @@ class _Worker:
         """Sleeps until something is due, or something rings."""
         seconds = min((job.seconds_left() for job in list(self._jobs)), default=math.inf)
         poll = select.poll()
-        poll.register(_process.doorbell, select.POLLIN)
+        poll.register(_process.doorbell.descriptor, select.POLLIN)
         watcher = self._watcher
         if watcher is not None:
             poll.register(watcher.descriptor, select.POLLIN)
         limit = None if seconds == math.inf else max(0, math.ceil(seconds * 1000))
         for descriptor, _ in poll.poll(limit):
-            if descriptor == _process.doorbell:
-                with contextlib.suppress(BlockingIOError):
-                    os.eventfd_read(descriptor)
+            if descriptor == _process.doorbell.descriptor:
+                _process.doorbell.clear()
             elif watcher is not None:
                 for number in watcher.read():
                     job = self._watched.get(number)
@@ -397,8 +395,7 @@ class _Process:
     def __init__(self) -> None:
         self.mutex = threading.Lock()
         self.worker: _Worker | None = None
-        # Never closed: whoever rings late must not write to a file that has got its number.
-        self.doorbell = _new_doorbell()
+        self.doorbell = Doorbell()
 
     def enter(self, job: Background[Any]) -> _Worker:
         """Takes a queue in."""
@@ -417,21 +414,13 @@ class _Process:
 
     def wake(self) -> None:
         """Wakes the thread, now or at its next sleep."""
-        # Full, it rings already.
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_write(self.doorbell, 1)
+        self.doorbell.ring()
 
     def forget(self) -> None:
         """Begins again in the child of a fork, which has no thread."""
-        os.close(self.doorbell)
-        # Its number is the lowest that is free: most often the same again.
-        self.doorbell = _new_doorbell()
+        self.doorbell.replace()
         self.mutex = threading.Lock()
         self.worker = None
-
-
-def _new_doorbell() -> int:
-    return os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
 
 _process = _Process()
