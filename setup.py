@@ -1,7 +1,8 @@
-"""Compiles the kernels, if that is possible; all else is in pyproject.toml.
+"""Compiles the modules that have a stub beside them; all else is in pyproject.toml.
 
-The kernels are Python files that run as they are. A missing Cython, a missing compiler or a kernel
-that does not compile therefore costs speed, never the installation. `FOREBAY_PURE=1` in the
+They are Python files that run as they are, so a missing Cython, a missing compiler or a module that
+does not compile costs speed, never the installation. All are compiled or none is: they call one
+another without Python in between, and a mixture would not fit together. `FOREBAY_PURE=1` in the
 environment leaves the compiling out.
 """
 
@@ -9,24 +10,27 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-KERNELS = Path("src/forebay/kernels")
+SOURCE = Path("src")
+# What Cython puts into every module otherwise, once for all of them.
+SHARED = "forebay.kernels._cython_shared"
 DIRECTIVES = {
     "language_level": 3,
     "boundscheck": False,
     "wraparound": False,
     "initializedcheck": False,
     "cdivision": True,
+    # Some calls are atomic only because of the interpreter's lock.
+    "freethreading_compatible": False,
 }
 
 
 def extensions() -> list[Extension]:
-    """Lists the kernels that are to be compiled."""
+    """Lists the modules that are to be compiled, and the one that they share."""
     if os.environ.get("FOREBAY_PURE") == "1":
         return []
     try:
@@ -34,18 +38,25 @@ def extensions() -> list[Extension]:
     except ImportError:
         warn("Cython is not installed")
         return []
-    return [
-        Extension(f"forebay.kernels.{path.stem}", [str(path.with_suffix(".py"))], optional=True)
-        # What has no stub is not compiled.
-        for path in sorted(KERNELS.glob("*.pyi"))
-    ]
+    sources = [stub.with_suffix(".py") for stub in sorted(SOURCE.rglob("*.pyi"))]
+    found = [extension(module_of(source), source) for source in sources]
+    return [*found, extension(SHARED, Path(*SHARED.split(".")).with_suffix(".c"))]
 
 
-class BuildKernels(build_ext):
-    """Compiles each kernel on its own, so that one that fails does not take the others along."""
+def extension(name: str, source: Path) -> Extension:
+    """Describes one module; debug symbols would be most of its size."""
+    return Extension(name, [str(source)], extra_compile_args=["-g0"], extra_link_args=["-Wl,-s"])
 
-    # Cython translates one file at a time; the compilers run beside each other.
-    _translating = threading.Lock()
+
+def module_of(source: Path) -> str:
+    """Returns the name that a source file is imported by."""
+    return ".".join(source.relative_to(SOURCE).with_suffix("").parts)
+
+
+class BuildAllOrNone(build_ext):
+    """Compiles all modules, or says why none is compiled."""
+
+    extensions: list[Extension]
 
     def initialize_options(self) -> None:
         """Uses all cores, unless the user says how many."""
@@ -55,33 +66,49 @@ class BuildKernels(build_ext):
     def run(self) -> None:
         """Builds all of them."""
         if self.inplace or self.editable_mode:
-            # If a compile fails, the twin of an older source must not be what is imported.
-            for path in KERNELS.glob("*.so"):
+            # If a compile fails, what was compiled from older sources must not be imported.
+            for path in SOURCE.rglob("*.so"):
                 path.unlink()
         super().run()
 
-    def build_extension(self, ext: Extension) -> None:
-        """Builds one, or warns."""
+    def build_extensions(self) -> None:
+        """Builds all of them, or warns and leaves none."""
+        try:
+            self._translate()
+            super().build_extensions()
+        except Exception as error:  # Compilers fail in many ways; the plain files serve in all.
+            warn(" ".join(str(error).split()))
+            for each in self.extensions:
+                Path(self.get_ext_fullpath(each.name)).unlink(missing_ok=True)
+            self.extensions = []
+
+    def _translate(self) -> None:
+        """Has Cython write the C sources."""
         from Cython.Build import cythonize
 
+        translated = cythonize(
+            self.extensions,
+            build_dir="build/cython",
+            include_path=[str(SOURCE)],
+            compiler_directives=DIRECTIVES,
+            shared_utility_qualified_name=SHARED,
+            quiet=True,
+        )
+        sources = {each.name: each.sources for each in translated}
+        for each in self.extensions:
+            each.sources = sources[each.name]
+
+    def build_extension(self, ext: Extension) -> None:
+        """Builds one; an error names it."""
         try:
-            with self._translating:
-                (translated,) = cythonize(
-                    [ext],
-                    build_dir="build/cython",
-                    include_path=["src"],
-                    compiler_directives=DIRECTIVES,
-                    quiet=True,
-                )
-            ext.sources = translated.sources
             super().build_extension(ext)
-        except Exception as error:  # Compilers fail in many ways; the plain file serves in all.
-            warn(f"{ext.name}: {error}")
+        except Exception as error:
+            raise RuntimeError(f"{ext.name}: {error}") from error
 
 
 def warn(reason: str) -> None:
-    """Says why a kernel stays plain Python."""
-    print(f"warning: not compiled, runs as plain Python: {reason}", file=sys.stderr)
+    """Says why nothing is compiled."""
+    print(f"warning: nothing is compiled, plain Python runs instead: {reason}", file=sys.stderr)
 
 
-setup(ext_modules=extensions(), cmdclass={"build_ext": BuildKernels})
+setup(ext_modules=extensions(), cmdclass={"build_ext": BuildAllOrNone})

@@ -2,7 +2,7 @@
 
 Needs nothing but Python's own library. Three keys in `.venv` say what was installed: one for the
 dependencies (the lock file, the interpreter, this directory), one for the package (its build files,
-the kernels' sources, the compiler), one for Java (where it is looked for). If all hold, the command
+the compiled sources, the compiler), one for Java (where it is looked for). If all hold, the command
 starts at once and nothing is fetched. If only the second is stale, only the package is built again.
 Java is installed only if there is none that Spark runs on.
 
@@ -26,7 +26,7 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 LOCK = ROOT / "requirements.lock"
 JAVA_LOCK = ROOT / "requirements-java.lock"
-KERNELS = ROOT / "src" / "forebay" / "kernels"
+PACKAGE = ROOT / "src" / "forebay"
 DEPENDENCIES_KEY = VENV / "dependencies.key"
 PACKAGE_KEY = VENV / "package.key"
 JAVA_KEY = VENV / "java.key"
@@ -75,8 +75,13 @@ def dependencies_key() -> str:
 def package_key() -> str:
     """Returns the key of all that the built package depends on."""
     files = [ROOT / "pyproject.toml", ROOT / "setup.py"]
-    files += sorted(path for path in KERNELS.glob("*.p*") if path.suffix in (".py", ".pxd"))
+    files += [*compiled_sources(), *sorted(PACKAGE.rglob("*.pxd"))]
     return digest(files, [dependencies_key(), *compiler()])
+
+
+def compiled_sources() -> list[Path]:
+    """Lists the sources that are compiled: those with a stub beside them."""
+    return [stub.with_suffix(".py") for stub in sorted(PACKAGE.rglob("*.pyi"))]
 
 
 def java_key() -> str:
@@ -88,7 +93,7 @@ def java_key() -> str:
 
 
 def compiler() -> list[str]:
-    """Names the C compiler and the header that the kernels need; a later one means a new build."""
+    """Names the C compiler and the header that it needs; a later one means a new build."""
     command = os.environ.get("CC") or str(sysconfig.get_config_var("CC") or "cc")
     header = Path(sysconfig.get_path("include"), "Python.h")
     return [command, shutil.which(command.split()[0]) or "", str(header.exists())]
@@ -133,15 +138,14 @@ def install_dependencies() -> None:
 
 
 def install_package() -> None:
-    """Installs the package itself, in place, and compiles its kernels if that is possible."""
-    say("building the package and its kernels")
+    """Installs the package itself, in place, and compiles it if that is possible."""
+    say("building the package")
     pip(["--no-deps", "--no-build-isolation", "-e", str(ROOT)], "could not build the package")
-    compiled = {path.name.partition(".")[0] for path in KERNELS.glob("*.so")}
-    plain = {path.stem for path in KERNELS.glob("*.pyi")} - compiled
-    if plain:
+    # All are compiled or none is.
+    if not any(PACKAGE.rglob("*.so")):
         say(
-            f"warning: not compiled: {', '.join(sorted(plain))}; the kernels run as plain Python, "
-            "correct but slow; a compiler comes with: apt-get install gcc python3-dev"
+            "warning: nothing is compiled; plain Python runs instead, correct but slow; "
+            "a compiler comes with: apt-get install gcc python3-dev"
         )
 
 

@@ -26,11 +26,12 @@ from forebay.errors import (
     UnsupportedVersion,
     WrongKey,
 )
-from forebay.kernels.records import Record
+from forebay.kernels import compiled
 from forebay.queues.kinds import accept_losses, kind_of
 from forebay.queues.log.consumer import Consumer
 from forebay.queues.log.queue import Log
 from forebay.queues.log.reader import LogReader
+from forebay.queues.log.staged import Record
 
 if TYPE_CHECKING:
     from forebay.formats.beats.events import Event
@@ -97,6 +98,7 @@ __all__ = [
     "UnsupportedVersion",
     "WrongKey",
     "accept_losses",
+    "compiled",
     "open",
     "read",
 ]

@@ -16,8 +16,7 @@ from forebay.formats.deadline.items import FileKind, Item, Key, KeyTuple, file_n
 from forebay.formats.deadline.manifest import Manifest, SetRow
 from forebay.formats.deadline.runs import Run
 from forebay.formats.deadline.wal import Header, Origin, Record
-from forebay.kernels.deadline_memory import MARK, TOMBSTONE, Memory
-from forebay.kernels.deadline_view import RunView
+from forebay.kernels.deadline import RunView
 from forebay.queues.deadline import compaction as deadline_upkeep
 from forebay.queues.deadline import compaction as deadline_writing
 from forebay.queues.deadline import journal as deadline_journal
@@ -32,6 +31,7 @@ from forebay.queues.deadline.names import list_files, wal_name
 from forebay.queues.deadline.operations import Verbs
 from forebay.queues.deadline.replay import FoundLog
 from forebay.queues.deadline.runs import FIRST_BURIED, RunSet, View
+from forebay.queues.deadline.schedule import MARK, TOMBSTONE, Memory
 from forebay.queues.deadline.state import State
 from forebay.storage import filesystem
 from forebay.storage.commit import GroupCommit

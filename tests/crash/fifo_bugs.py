@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 
 from forebay.kernels.entry import METADATA_BYTES
-from forebay.kernels.pusher import Pusher
 from forebay.queues.fifo import adoption as fifo_adoption
 from forebay.queues.fifo import recovery as fifo_recovery
 from forebay.queues.fifo import scanner as fifo_scanner
@@ -17,6 +16,7 @@ from forebay.queues.fifo.front import Reading
 from forebay.queues.fifo.head import HeadFile, Lent
 from forebay.queues.fifo.recovery import Recovery
 from forebay.queues.fifo.scanner import FifoScanner, Place
+from forebay.queues.fifo.staged import StagedEntries
 from forebay.queues.fifo.tape import TapeWriter
 from forebay.queues.fifo.writer import FifoWriter
 from forebay.storage import filesystem
@@ -76,7 +76,7 @@ def staged_entries_left_standing(patch: Patch) -> None:
 def staging_space_reused_too_early(patch: Patch) -> None:
     original = FifoWriter._drain
 
-    def drain(self: FifoWriter, pusher: Pusher, count: int) -> None:
+    def drain(self: FifoWriter, pusher: StagedEntries, count: int) -> None:
         self.memory[:HEADER_BYTES] = bytes(HEADER_BYTES)
         original(self, pusher, count)
 

@@ -26,15 +26,15 @@ from forebay.formats.beats.bytes import (
 )
 from forebay.formats.beats.crypto import Key
 from forebay.formats.beats.versions import LAYOUTS, Header
-from forebay.kernels.beats import COMPILED
+from forebay.kernels import compiled
 from tests.formats import beats_independent as independent
 from tests.formats.beats_independent import IV, KEY
 from tests.formats.salvage import MemoryFile
 
 HEADER = b"header bytes"
 # Enough to see that it ends and takes no memory; the plain search is a hundred times slower.
-BOMBS = 300 if COMPILED else 4
-LONG_BYTES = 30_000_000 if COMPILED else 600_000
+BOMBS = 300 if compiled else 4
+LONG_BYTES = 30_000_000 if compiled else 600_000
 
 
 class CountingFile(MemoryFile):

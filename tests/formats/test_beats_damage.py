@@ -9,14 +9,14 @@ import pytest
 
 from forebay.errors import ForebayError
 from forebay.formats.beats.versions import LAYOUTS
-from forebay.kernels.beats import COMPILED
+from forebay.kernels import compiled
 from tests.formats import beats_independent as independent
 from tests.formats.beats_independent import KEY
 from tests.formats.beats_reading import READABLE, Read, read
 
 COUNT = 7
 # Plain Python takes its samples; the compiled kernels are tried on every single bit.
-STEP = 1 if COMPILED else 29
+STEP = 1 if compiled else 29
 STREAMS = [name for name in READABLE if LAYOUTS[name].compression == "stream"]
 LINEAR = [name for name in READABLE if name not in STREAMS]
 CLEAR = ["v0", "v1", "v2"]
@@ -242,7 +242,7 @@ def test_random_damage_never_gives_an_altered_event(name: str) -> None:
     events = events_of(name, data)
     noise = random.Random(name)
 
-    for _ in range(400 if COMPILED else 20):
+    for _ in range(400 if compiled else 20):
         broken = bytearray(data)
         for _ in range(noise.randrange(1, 4)):
             start = noise.randrange(len(broken))

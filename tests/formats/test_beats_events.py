@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from forebay.errors import InvalidEvent, RecordTooLarge, UndecodableEvent
 from forebay.formats.beats.bytes import EVENT_BYTES_MAX
 from forebay.formats.beats.events import Event, decode_event, encode_event
-from forebay.kernels.cbor_check import NESTING_MAX
+from forebay.kernels.beats import NESTING_MAX
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 keys = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)

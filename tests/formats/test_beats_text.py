@@ -21,7 +21,7 @@ from forebay.formats.beats.text import (
     make_event,
     parse_event,
 )
-from forebay.kernels.cbor_check import NESTING_MAX
+from forebay.kernels.beats import NESTING_MAX
 from tests.formats.test_beats_events import events, maps, nested
 
 EVENT = Event(

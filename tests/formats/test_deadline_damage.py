@@ -23,7 +23,7 @@ from forebay.formats.deadline.original import scan_log
 from forebay.formats.deadline.run_encoder import RunEncoder
 from forebay.formats.deadline.runs import Run, rebuild_run
 from forebay.formats.deadline.wal import scan_wal
-from forebay.kernels import deadline_wal
+from forebay.kernels import deadline as kernel
 from tests.formats.deadline_entries import NOW_MS, flipped, split
 from tests.formats.test_deadline_wal import HEADER, RECORDS
 from tests.formats.test_deadline_wal import edges as wal_edges
@@ -258,7 +258,7 @@ def test_a_log_reader_without_checks_is_found_out() -> None:
     def unchecked(changed: bytes) -> list[Damage]:
         out = bytearray(changed)
         for number, (start, end) in enumerate(pairwise(edges)):
-            deadline_wal.seal(memoryview(out)[start:], end - start - 8, number, HEADER.seed)
+            kernel.seal_batch(memoryview(out)[start:], end - start - 8, number, HEADER.seed)
         return split(scan_wal(HEADER.encode() + out, "w"))[1]
 
     assert (

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from forebay.errors import Damaged, UnsupportedVersion
 from forebay.formats.deadline.items import FileKind, Key
 from forebay.formats.deadline.manifest import FILE_BITS, Manifest, SetRow, decode_manifest
-from forebay.kernels.checksum import crc32
+from forebay.kernels.buffers import crc32
 
 # What is larger can be no number of a file, a time or a count.
 words = st.integers(0, 2**63)

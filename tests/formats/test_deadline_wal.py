@@ -24,7 +24,7 @@ from forebay.formats.deadline.wal import (
     scan_rows,
     scan_wal,
 )
-from forebay.kernels import deadline_wal as kernel
+from forebay.kernels import deadline as kernel
 from tests.formats.deadline_entries import NOW_MS, flipped, items, keys, split, times, tombstones
 from tests.formats.deadline_independent import Row, read_wal
 from tests.formats.deadline_rows import row_of
@@ -182,7 +182,7 @@ def test_a_record_of_a_later_kind_is_passed_over_and_of_an_unknown_one_is_damage
 
 def sealed(body: bytes) -> bytes:
     buffer = bytearray(8) + body
-    kernel.seal(buffer, len(body), 0, HEADER.seed)
+    kernel.seal_batch(buffer, len(body), 0, HEADER.seed)
     return bytes(buffer)
 
 

@@ -9,13 +9,13 @@ import pytest
 
 import forebay
 from forebay.formats.fflg import repair_header
-from forebay.kernels.fflg import COMPILED
+from forebay.kernels import compiled
 from tests.formats.salvage import HEADER_BYTES, Segment, is_subset, scan, write_segment
 
 SECTOR = 512
 # Plain Python takes its samples; the compiled kernels are tried on every single bit.
-STEP = 1 if COMPILED else 16
-ROUNDS = 4000 if COMPILED else 400
+STEP = 1 if compiled else 16
+ROUNDS = 4000 if compiled else 400
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ def test_every_flipped_bit_of_the_header_is_read_round_in_a_directory(tmp_path: 
     path = tmp_path / "q"
     written = write_segment(path, [b"one", b"two"], base=1)
 
-    for bit in range(0, HEADER_BYTES * 8, 1 if COMPILED else 7):
+    for bit in range(0, HEADER_BYTES * 8, 1 if compiled else 7):
         (path / "0000000001").write_bytes(flip(written.data, bit))
         with forebay.read(path, salvage=True) as reader:
             assert list(reader.values()) == [b"", b"one", b"two"]

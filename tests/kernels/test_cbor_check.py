@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.kernels import cbor_check
-from forebay.kernels.cbor_check import NESTING_MAX, check
+from forebay.kernels import beats as kernel
+from forebay.kernels.beats import NESTING_MAX, check_cbor
 
 texts = st.text(max_size=8)
 scalars = st.none() | st.booleans() | st.integers(-(2**64), 2**64 - 1) | st.floats() | texts
@@ -35,8 +35,8 @@ def holds_only_what_is_known(value: Any) -> bool:
 
 @given(maps)
 def test_what_a_library_writes_of_known_values_passes(document: dict[str, Any]) -> None:
-    assert check(cbor2.dumps(document)) == 0
-    assert check(cbor2.dumps(document, indefinite_containers=True)) == 0
+    assert check_cbor(cbor2.dumps(document)) == 0
+    assert check_cbor(cbor2.dumps(document, indefinite_containers=True)) == 0
 
 
 @given(maps, st.data())
@@ -44,17 +44,17 @@ def test_an_event_that_is_cut_does_not_pass(document: dict[str, Any], draw: st.D
     data = cbor2.dumps(document)
     size = draw.draw(st.integers(0, len(data) - 1))
 
-    assert check(data[:size]) < 0
+    assert check_cbor(data[:size]) < 0
 
 
 @given(maps)
 def test_bytes_behind_the_event_do_not_pass(document: dict[str, Any]) -> None:
-    assert check(cbor2.dumps(document) + b"\0") == cbor_check.TRAILING
+    assert check_cbor(cbor2.dumps(document) + b"\0") == kernel.TRAILING
 
 
 @given(st.binary(max_size=60).map(lambda data: b"\xa1\x61\x61" + data))
 def test_what_passes_is_decoded_to_known_values_only(data: bytes) -> None:
-    if check(data) < 0:
+    if check_cbor(data) < 0:
         return
     assert holds_only_what_is_known(cbor2.loads(data, str_errors="surrogateescape"))
 
@@ -62,51 +62,51 @@ def test_what_passes_is_decoded_to_known_values_only(data: bytes) -> None:
 @pytest.mark.parametrize(
     ("data", "result"),
     [
-        ("", cbor_check.TRUNCATED),
+        ("", kernel.TRUNCATED),
         ("a0", 0),
         ("bfff", 0),
-        ("80", cbor_check.NOT_A_MAP),
-        ("f6", cbor_check.NOT_A_MAP),
-        ("c1a0", cbor_check.NOT_A_MAP),
-        ("a1", cbor_check.TRUNCATED),
-        ("a16161", cbor_check.TRUNCATED),
-        ("a16161f7", cbor_check.UNDEFINED),
-        ("a161619ff7ff", cbor_check.UNDEFINED),
-        ("a16161c1", cbor_check.TAGGED),
-        ("a16161d81c80", cbor_check.TAGGED),
-        ("a1c16161", cbor_check.KEY_NOT_TEXT),
-        ("a14161f6", cbor_check.KEY_NOT_TEXT),
-        ("bf00f6ff", cbor_check.KEY_NOT_TEXT),
-        ("a161611f", cbor_check.MALFORMED),
-        ("a161613f", cbor_check.MALFORMED),
-        ("a16161df", cbor_check.TAGGED),
-        ("a161615c", cbor_check.MALFORMED),
-        ("a161617f4161ff", cbor_check.MALFORMED),
-        ("a161617f7f6161ffff", cbor_check.MALFORMED),
-        ("a161617f6161", cbor_check.TRUNCATED),
+        ("80", kernel.NOT_A_MAP),
+        ("f6", kernel.NOT_A_MAP),
+        ("c1a0", kernel.NOT_A_MAP),
+        ("a1", kernel.TRUNCATED),
+        ("a16161", kernel.TRUNCATED),
+        ("a16161f7", kernel.UNDEFINED),
+        ("a161619ff7ff", kernel.UNDEFINED),
+        ("a16161c1", kernel.TAGGED),
+        ("a16161d81c80", kernel.TAGGED),
+        ("a1c16161", kernel.KEY_NOT_TEXT),
+        ("a14161f6", kernel.KEY_NOT_TEXT),
+        ("bf00f6ff", kernel.KEY_NOT_TEXT),
+        ("a161611f", kernel.MALFORMED),
+        ("a161613f", kernel.MALFORMED),
+        ("a16161df", kernel.TAGGED),
+        ("a161615c", kernel.MALFORMED),
+        ("a161617f4161ff", kernel.MALFORMED),
+        ("a161617f7f6161ffff", kernel.MALFORMED),
+        ("a161617f6161", kernel.TRUNCATED),
         ("a161615fff", 0),
-        ("a16161ff", cbor_check.MALFORMED),
-        ("ff", cbor_check.NOT_A_MAP),
-        ("a1ff", cbor_check.MALFORMED),
-        ("bf6161ff", cbor_check.MALFORMED),
-        ("a16161f820", cbor_check.SIMPLE_VALUE),
-        ("a16161f0", cbor_check.SIMPLE_VALUE),
-        ("a16161fb00", cbor_check.TRUNCATED),
-        ("bbffffffffffffffff", cbor_check.TRUNCATED),
-        ("a161619bffffffffffffffff", cbor_check.TRUNCATED),
-        ("a161617bffffffffffffffff", cbor_check.TRUNCATED),
+        ("a16161ff", kernel.MALFORMED),
+        ("ff", kernel.NOT_A_MAP),
+        ("a1ff", kernel.MALFORMED),
+        ("bf6161ff", kernel.MALFORMED),
+        ("a16161f820", kernel.SIMPLE_VALUE),
+        ("a16161f0", kernel.SIMPLE_VALUE),
+        ("a16161fb00", kernel.TRUNCATED),
+        ("bbffffffffffffffff", kernel.TRUNCATED),
+        ("a161619bffffffffffffffff", kernel.TRUNCATED),
+        ("a161617bffffffffffffffff", kernel.TRUNCATED),
         ("a161618101", 0),
-        ("a1616181", cbor_check.TRUNCATED),
+        ("a1616181", kernel.TRUNCATED),
     ],
 )
 def test_the_result_is_that_of_the_first_trouble(data: str, result: int) -> None:
-    assert check(bytes.fromhex(data)) == result
+    assert check_cbor(bytes.fromhex(data)) == result
 
 
 @pytest.mark.parametrize("opening", [b"\x81", b"\x9f", b"\xa1\x60", b"\xbf\x60"])
 def test_nesting_ends_at_its_cap(opening: bytes) -> None:
     deepest = b"\xa1\x60" + opening * (NESTING_MAX - 1)
 
-    assert check(deepest) == cbor_check.TRUNCATED
-    assert check(deepest + opening) == cbor_check.TOO_DEEP
-    assert check(b"\xa1\x60" + opening * 1_000_000) == cbor_check.TOO_DEEP
+    assert check_cbor(deepest) == kernel.TRUNCATED
+    assert check_cbor(deepest + opening) == kernel.TOO_DEEP
+    assert check_cbor(b"\xa1\x60" + opening * 1_000_000) == kernel.TOO_DEEP

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.kernels.cbor_json import Transcoder
+from forebay.kernels.beats import Transcoder
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 floats32 = st.floats(width=32)

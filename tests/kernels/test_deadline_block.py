@@ -8,13 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.kernels.deadline_block import (
-    Block,
-    pack,
-    search_packed,
-    unpack,
-)
-from forebay.kernels.deadline_build import BlockBuilder
+from forebay.kernels.deadline import Block, BlockBuilder, pack, search_packed, unpack
 
 Row = tuple[int, int, int, int, int, int, bytes, bytes]
 times = st.integers(0, 2**48 - 1)
@@ -121,8 +115,8 @@ def head(widths: list[int], bases: list[int] | None = None) -> bytes:
         (head([65] + [0] * 7) + bytes(9), 1, "65 bits"),
         (head([8] + [0] * 7), 1, "columns end at 73"),
         (head([0] * 8) + b"x", 1, "values end at 72"),
-        (head([0] * 8, [0] * 7 + [2]) + b"x", 1, "goes on behind"),
-        (head([0] * 8, [0] * 7 + [2**64 - 1]) + b"x", 1, "goes on behind"),
+        (head([0] * 8, [0] * 7 + [2]) + b"x", 1, "goes on past"),
+        (head([0] * 8, [0] * 7 + [2**64 - 1]) + b"x", 1, "goes on past"),
         (head([0] * 8, [0] * 5 + [3, 0, 0]), 1, "unknown attributes"),
     ],
 )

@@ -7,8 +7,8 @@ import heapq
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.kernels.deadline_keys import KeyHeap, KeyTable
-from forebay.kernels.deadline_leases import Leases
+from forebay.kernels.deadline import KeyHeap
+from forebay.queues.deadline.schedule import KeyTable, Leases
 
 LARGE = 2**64 - 1
 # Few of them, so that they meet.

@@ -10,11 +10,16 @@ from forebay.damage import Damage
 from forebay.formats.deadline.run_encoder import RunEncoder
 from forebay.formats.deadline.runs import Run
 from forebay.formats.deadline.wal import Batches, Header, scan_rows
-from forebay.kernels.deadline_block import Block
-from forebay.kernels.deadline_build import BlockBuilder
-from forebay.kernels.deadline_memory import ITEM, MARK, TOMBSTONE, Memory
-from forebay.kernels.deadline_replay import put_records, record_size, replay
-from forebay.kernels.deadline_wal import seal
+from forebay.kernels.deadline import Block, BlockBuilder, seal_batch
+from forebay.queues.deadline.schedule import (
+    ITEM,
+    MARK,
+    TOMBSTONE,
+    Memory,
+    put_records,
+    record_size,
+    replay,
+)
 
 BURIED = 1 << 47
 NOW_MS = 1_700_000_000_000
@@ -101,7 +106,7 @@ def test_rows_go_into_a_log_and_come_back() -> None:
     while row < memory.used:
         buffer = bytearray(8 + max(60, record_size(memory, row)))
         row, size = put_records(memory, row, buffer, len(buffer))
-        seal(buffer, size, number, Batches(header).seed)
+        seal_batch(buffer, size, number, Batches(header).seed)
         data += buffer[: 8 + size]
         number += 1
     again = Memory()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.kernels.deadline_sort import sort
+from forebay.kernels.deadline import sort
 
 # Few distinct ones, so that some are the same; in all digits, the first and the last bit too.
 numbers = st.one_of(

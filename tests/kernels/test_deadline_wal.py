@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import zlib
 
-from forebay.kernels.deadline_wal import (
+from forebay.kernels.deadline import (
     BATCH_BYTES,
     FRESH_BYTES,
+    batch_verifies,
     encode_fresh,
     encode_tombstones,
-    find,
-    scan,
-    seal,
-    verifies,
+    find_batch,
+    scan_batches,
+    seal_batch,
 )
 
 Record = tuple[int, int, int, int, int, int, int, bytes, bytes]
@@ -31,7 +31,7 @@ def batch(number: int, first: int = 0, count: int = 3) -> bytes:
 def test_a_batch_takes_the_values_that_were_named() -> None:
     records: list[Record] = []
 
-    position, number = scan(batch(3, first=1, count=2), 0, 3, SEED, 9, records)
+    position, number = scan_batches(batch(3, first=1, count=2), 0, 3, SEED, 9, records)
 
     assert (position, number) == (len(batch(3, 1, 2)), 4)
     assert records == [
@@ -44,27 +44,27 @@ def test_a_scan_stops_at_its_limit_and_at_another_number() -> None:
     data = batch(0) + batch(1) + batch(1)
     records: list[Record] = []
 
-    assert scan(data, 0, 0, SEED, 1, records) == (len(batch(0)), 1)
-    assert scan(data, 0, 0, SEED, 9, records) == (2 * len(batch(0)), 2)
+    assert scan_batches(data, 0, 0, SEED, 1, records) == (len(batch(0)), 1)
+    assert scan_batches(data, 0, 0, SEED, 9, records) == (2 * len(batch(0)), 2)
     assert len(records) == 9
 
 
 def test_numbers_above_32_bits_are_told_apart_by_their_lower_half() -> None:
     data = batch(2**32 + 5)
 
-    assert verifies(data, 0, 2**32 + 5, SEED)
-    assert not verifies(data, 0, 6, SEED)
-    assert not verifies(data, 0, 2**32 + 5, SEED ^ 1)
-    assert not verifies(data[:-1], 0, 2**32 + 5, SEED)
-    assert not verifies(b"", 0, 0, SEED)
+    assert batch_verifies(data, 0, 2**32 + 5, SEED)
+    assert not batch_verifies(data, 0, 6, SEED)
+    assert not batch_verifies(data, 0, 2**32 + 5, SEED ^ 1)
+    assert not batch_verifies(data[:-1], 0, 2**32 + 5, SEED)
+    assert not batch_verifies(b"", 0, 0, SEED)
 
 
 def test_find_gives_the_next_good_batch_with_its_number() -> None:
     data = b"\0" * 30 + batch(2) + batch(3)
 
-    assert find(data, 1, 0, SEED, 1) == (30, 2)
-    assert find(data, 31, 2, SEED, 1) == (30 + len(batch(2)), 3)
-    assert find(data[: 30 + len(batch(2))], 31, 2, SEED, 1) == (-1, 0)
+    assert find_batch(data, 1, 0, SEED, 1) == (30, 2)
+    assert find_batch(data, 31, 2, SEED, 1) == (30 + len(batch(2)), 3)
+    assert find_batch(data[: 30 + len(batch(2))], 31, 2, SEED, 1) == (-1, 0)
 
 
 def test_what_looks_like_records_and_has_no_check_is_not_found() -> None:
@@ -73,12 +73,12 @@ def test_what_looks_like_records_and_has_no_check_is_not_found() -> None:
     good = bytes(buffer[:size])
     bad = good[:4] + b"\0\0\0\0" + good[8:]
 
-    assert find(bytes(20) + bad + good, 1, 0, SEED, 1) == (20 + size, 1)
+    assert find_batch(bytes(20) + bad + good, 1, 0, SEED, 1) == (20 + size, 1)
 
 
 def test_a_seal_covers_size_and_records() -> None:
     buffer = bytearray(8) + b"\3" + bytes(14)
 
-    assert seal(buffer, 15, 0, SEED) == 23
+    assert seal_batch(buffer, 15, 0, SEED) == 23
     expected = zlib.crc32(bytes(buffer[:4]) + bytes(buffer[8:]), SEED)
     assert int.from_bytes(buffer[4:8], "little") == expected

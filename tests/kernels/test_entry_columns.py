@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.formats.entry import Entry, encode_entry
-from forebay.kernels.entry import METADATA_BYTES
-from forebay.kernels.entry_columns import EntryColumns
+from forebay.kernels.entry import METADATA_BYTES, EntryColumns
 from tests.formats.entries import VERSION, make_id
 
 ALL = 1 << 40

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.kernels.fflg import FRAME_BYTES
-from forebay.kernels.fflg_columns import Columns, encode_columns
+from forebay.kernels.fflg import FRAME_BYTES, Columns, encode_columns
 from tests.kernels.test_fflg import ALL, SEED, encoded, frames, index_strategy, values_strategy
 
 

@@ -8,7 +8,7 @@ from multiprocessing.reduction import ForkingPickler
 
 import pytest
 
-from forebay.kernels.records import Record, make_records
+from forebay.queues.log.staged import Record, make_records
 
 RECORD = Record(7, 1_700_000_000_123, b"value\x00")
 

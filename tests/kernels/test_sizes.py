@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.kernels.sizes import fit, measure
+from forebay.kernels.buffers import fit, measure
 
 values_strategy = st.lists(st.binary(max_size=60), min_size=1, max_size=30)
 

@@ -376,7 +376,7 @@ def test_side_files_of_any_content_cost_no_event(tmp_path: Path, name: str, seed
 
 
 def test_a_mark_of_any_values_with_a_right_checksum_costs_no_event(tmp_path: Path) -> None:
-    from forebay.kernels.checksum import crc32
+    from forebay.kernels.buffers import crc32
 
     chance = random.Random(5)
     path = tmp_path / "q"

@@ -22,8 +22,7 @@ from forebay.formats.deadline.items import (
 from forebay.formats.deadline.manifest import SetRow
 from forebay.formats.deadline.run_encoder import RunEncoder
 from forebay.formats.deadline.runs import Run
-from forebay.kernels.deadline_stream import can_stream
-from forebay.kernels.deadline_view import RunView, merge
+from forebay.kernels.deadline import RunView, can_stream, merge
 from forebay.queues.deadline.compaction import Feeder
 from forebay.queues.deadline.runs import BadBlocks, RunSet, open_set, start_cursor
 from forebay.storage.filesystem import DiskFilesystem

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from forebay.errors import Damaged, InvalidOption
-from forebay.kernels.checksum import crc32
+from forebay.kernels.buffers import crc32
 from forebay.storage import inbox
 from tests.crash.forgetful import ForgetfulFilesystem
 from tests.storage.helpers import open_directory

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from forebay.kernels.checksum import crc32
+from forebay.kernels.buffers import crc32
 
 ODD_NUMBERS: tuple[Any, ...] = (-1, 0, 1, 2**31, 2**63 - 1, 2**63, 2**64, 10**30, -(2**70), 1.5)
 ODD_TEXTS: tuple[str, ...] = (

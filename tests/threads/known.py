@@ -10,7 +10,8 @@ from tests.support.cases import Known
 
 PLAIN = "a kernel of plain Python has changed half, or holds the lock, when it is interrupted"
 
-# A compiled kernel has no places of its own: nothing of it matches.
+_FILES = r"(kernels/|\w+/(staged|schedule)\.py)"
+# A compiled module has no places of its own: nothing of it matches.
 BLOWS = [
-    Known(r"\[\w+ kernels/[^]]*\] (raised TypeError|\w+ hangs afterwards)", PLAIN),
+    Known(rf"\[\w+ {_FILES}[^]]*\] (raised TypeError|\w+ hangs afterwards)", PLAIN),
 ]

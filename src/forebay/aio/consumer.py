@@ -15,10 +15,10 @@ from typing import Protocol, TypeVar
 from forebay.aio.threads import raise_owed
 from forebay.aio.waiting import Line, News
 from forebay.errors import Closed, Empty, InvalidOption
-from forebay.kernels.records import Record
 from forebay.queues.log import consumer
 from forebay.queues.log import queue as log
 from forebay.queues.log.consumer import Start
+from forebay.queues.log.staged import Record
 
 _FETCH_RECORDS = 1000
 _Result = TypeVar("_Result")

@@ -8,7 +8,7 @@ from forebay import DeadlineQueue
 from forebay.cli.batch_put import BatchPutter
 from forebay.cli.output import plural, talk, write_json
 from forebay.formats.deadline.items import VALUE_BYTES_MAX
-from forebay.kernels.deadline_wal import BATCH_BYTES, FRESH_BYTES
+from forebay.kernels.deadline import BATCH_BYTES, FRESH_BYTES
 
 
 class DeadlinePutter(BatchPutter):

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 
 import click
 
-from forebay import LogReader, __version__
+from forebay import LogReader, __version__, compiled
 from forebay.cli import exits
 from forebay.cli.arguments import json_option
 from forebay.cli.inspection import STATES, owner_of, state_of
 from forebay.cli.output import size_text, write_json, write_table
 from forebay.errors import ForebayError
-from forebay.kernels import checksum, fflg
+from forebay.kernels.buffers import LIBRARY
 
 GOOD = "ok"
 NOTE = "note"
@@ -82,20 +82,20 @@ def _installation() -> Iterator[Finding]:
     for name in ("cbor2", "click", "rich", "zlib-ng"):
         yield _library(name)
     compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
-    if fflg.COMPILED:
+    if compiled:
         yield Finding("kernels", "compiled")
     elif os.environ.get("FOREBAY_PURE") == "1":
         yield Finding("kernels", "plain Python, because FOREBAY_PURE=1 is set", NOTE)
     else:
         yield Finding("kernels", "plain Python, slower; reinstall with a C compiler", NOTE)
     if compiler is None:
-        yield Finding("C compiler", "none", GOOD if fflg.COMPILED else NOTE)
+        yield Finding("C compiler", "none", GOOD if compiled else NOTE)
     else:
         yield Finding("C compiler", compiler)
-    if checksum.LIBRARY == "zlib-ng":
-        yield Finding("CRC-32", checksum.LIBRARY)
+    if LIBRARY == "zlib-ng":
+        yield Finding("CRC-32", LIBRARY)
     else:
-        yield Finding("CRC-32", f"{checksum.LIBRARY}, slower; install zlib-ng", NOTE)
+        yield Finding("CRC-32", f"{LIBRARY}, slower; install zlib-ng", NOTE)
 
 
 def _library(name: str) -> Finding:

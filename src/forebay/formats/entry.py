@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 from forebay.damage import Damage
 from forebay.errors import Damaged, InvalidOption
-from forebay.kernels.checksum import crc32
+from forebay.kernels.buffers import crc32
 from forebay.kernels.entry import METADATA_BYTES
 
 # What entries have that are not of a version of their own queue, in directories of version 0.1.

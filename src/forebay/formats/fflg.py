@@ -20,9 +20,8 @@ from dataclasses import dataclass
 from forebay.damage import Damage
 from forebay.errors import Damaged, InvalidOption, NotAQueue, UnsupportedVersion
 from forebay.kernels import fflg as kernel
-from forebay.kernels.checksum import crc32
-from forebay.kernels.plain import encode_plain, scan_plain
-from forebay.kernels.sizes import fit
+from forebay.kernels.buffers import crc32, fit
+from forebay.kernels.fflg import encode_unchecked, scan_unchecked
 
 MAGIC = b"FFLG"
 VERSION_DEFAULT = 2
@@ -187,7 +186,7 @@ class Frames:
         """
         if self.layout.checked:
             return kernel.encode(values, first, count, buffer, index, self.seed, ms, times)
-        return encode_plain(values, first, count, buffer)
+        return encode_unchecked(values, first, count, buffer)
 
     def scan(
         self, data: bytes, position: int, index: int, limit: int, times: list[int] | None
@@ -195,7 +194,7 @@ class Frames:
         """Takes whole, good frames from `position` on; gives their values and where it stopped."""
         if self.layout.checked:
             return kernel.scan(data, position, index, self.seed, limit, times)
-        return scan_plain(data, position, limit, self.layout.zero_size_ends)
+        return scan_unchecked(data, position, limit, self.layout.zero_size_ends)
 
     def frame_size(self, data: bytes, position: int) -> int | None:
         """Returns what the frame at `position` claims to take; None if that cannot be seen."""

@@ -1,10 +1,13 @@
-"""The loops that touch every record.
+"""The loops over bytes, and which modules are compiled.
 
-Ordinary Python files with Cython annotations: they run as they are, and are compiled when the
-package is installed where there is a C compiler. One source, the same tests on both.
+The modules of `MODULES` are ordinary Python files with Cython annotations: they run as they are,
+and are compiled when the package is installed where there is a C compiler. One source, the same
+tests on both. Beside each stands a `.pyi` with the types that its callers see. Those in this
+package know no queue, lock or clock; those that hold the state of a queue stand in its room.
 
-`FOREBAY_PURE=1` in the environment loads the plain files even where compiled ones are there.
-Beside each module stands a `.pyi` with the types that its callers see.
+All are compiled or none is, since they call one another without Python in between. If one is
+missing, or with `FOREBAY_PURE=1` in the environment, the plain files are loaded; `compiled` says
+which.
 """
 
 from __future__ import annotations
@@ -13,22 +16,46 @@ import importlib.util
 import os
 import sys
 from collections.abc import Sequence
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ExtensionFileLoader, ModuleSpec, PathFinder
 from types import ModuleType
+
+MODULES = (
+    "forebay.kernels.buffers",
+    "forebay.kernels.fflg",
+    "forebay.kernels.entry",
+    "forebay.kernels.beats",
+    "forebay.kernels.deadline",
+    "forebay.queues.log.staged",
+    "forebay.queues.fifo.staged",
+    "forebay.queues.deadline.schedule",
+)
+# What Cython puts into every module otherwise; there is no plain file of it.
+SHARED = "forebay.kernels._cython_shared"
 
 
 class _PlainFinder:
-    """Finds the `.py` of a kernel before the import system finds its compiled twin."""
+    """Finds the `.py` of a module before the import system finds what was compiled of it."""
 
     @staticmethod
     def find_spec(
         name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        package, _, stem = name.rpartition(".")
-        if package != __name__ or path is None:
+        if name not in MODULES or path is None:
             return None
-        return importlib.util.spec_from_file_location(name, os.path.join(path[0], f"{stem}.py"))
+        file = f"{name.rpartition('.')[2]}.py"
+        return importlib.util.spec_from_file_location(name, os.path.join(path[0], file))
 
 
-if os.environ.get("FOREBAY_PURE") == "1":
+def _is_extension(name: str) -> bool:
+    """Says whether a module has a compiled file that this interpreter can load."""
+    parts = name.split(".")[1:-1]
+    folder = os.path.join(os.path.dirname(__path__[0]), *parts)
+    spec = PathFinder.find_spec(name, [folder])
+    return spec is not None and isinstance(spec.loader, ExtensionFileLoader)
+
+
+_found = [_is_extension(name) for name in (*MODULES, SHARED)]
+compiled = all(_found) and os.environ.get("FOREBAY_PURE") != "1"
+# A package in a zip file has none; there, the import system finds the plain files by itself.
+if any(_found) and not compiled:
     sys.meta_path.insert(0, _PlainFinder)

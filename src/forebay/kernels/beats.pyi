@@ -1,7 +1,6 @@
 from typing import Final
 
 Buffer = bytes | bytearray | memoryview
-COMPILED: bool
 FRAME_BYTES: Final = 12
 GAVE_UP: Final = -2
 
@@ -18,3 +17,22 @@ def gather(
     positions: memoryview,
 ) -> tuple[int, int]: ...
 def find_block(buffer: Buffer, position: int, stored_max: int) -> int: ...
+
+NESTING_MAX: Final = 100
+UNDEFINED: Final = 1
+TRUNCATED: Final = -1
+TOO_DEEP: Final = -2
+TAGGED: Final = -3
+KEY_NOT_TEXT: Final = -4
+TRAILING: Final = -5
+MALFORMED: Final = -6
+SIMPLE_VALUE: Final = -7
+NOT_A_MAP: Final = -8
+
+def check_cbor(data: bytes) -> int: ...
+
+class Transcoder:
+    def __init__(self) -> None: ...
+    def event(self, payload: bytes) -> tuple[int, int, bytes, bytes] | None: ...
+
+def is_simple(value: object) -> bool: ...

@@ -1,17 +1,19 @@
-"""The hot loops of the entry format: encode, verify and find entries.
+"""The loops of the entry format: encode, verify and find entries, and lay them out for Arrow.
 
 An entry is 32 bytes of metadata, little-endian, and its data:
 
     u32 hash of the 28 bytes that follow | 8 bytes version | u32 size | u32 ttl | u64 id
     | u32 hash of the data
 
-The version is `FBE2` and four random bytes of the queue, so that nothing a user puts into an entry
-passes for one of this queue; the caller says which. Old queues have `FBENTRY1`.
+The version is `FBE2` and four random bytes of the tape, so that nothing a user puts into an entry
+passes for one of it; the caller says which. Old tapes have `FBENTRY1`.
 
 An id is `ms << 16 | number & 0xFFFF`: the time of the push, and the low bits of the entry's number
-in its queue. So an entry tells where it belongs, and how many are missing before it. The page is
-docs/formats/entry.md. What other compiled kernels call without a Python call in between stands in
-`entry.pxd`.
+on its tape. So an entry tells where it belongs, and how many are missing before it. The page is
+docs/formats/entry.md.
+
+`EntryColumns` owns buffers laid out as Arrow wants them and fills them from verified entries,
+without an object for each.
 """
 
 from __future__ import annotations
@@ -22,14 +24,16 @@ try:
     import cython
 
     if not cython.compiled:
-        raise ImportError("Cython's own stand-in is slower than ours")
+        raise ImportError("Cython's own shadow module is slower than ours")
 except ImportError:
-    from forebay.kernels import stand_in as cython
+    from forebay.kernels import cython_shadow as cython
 
-from forebay.kernels.checksum import crc32
+from forebay.kernels.buffers import crc32
 
 if cython.compiled:
-    from cython.cimports.forebay.kernels.little import (
+    from cython.cimports.forebay.kernels.buffers import (
+        Rows,
+        copy_bytes,
         get32,
         put32,
         put_bytes,
@@ -38,12 +42,20 @@ if cython.compiled:
     )
     from cython.cimports.libc.string import memcmp
 else:
-    from forebay.kernels.little import get32, sum_bytes, take_bytes
+    from forebay.kernels.buffers import (
+        Rows,
+        copy_bytes,
+        get32,
+        put32,
+        put_bytes,
+        sum_bytes,
+        take_bytes,
+    )
 
 METADATA_BYTES = 32
-_META = cython.declare(cython.Py_ssize_t, 32)
+_META = cython.declare(cython.Py_ssize_t, METADATA_BYTES)
 _NUMBER_MASK = cython.declare(cython.ulonglong, 0xFFFF)
-# What `entry_size` gives for bytes that are no whole, good entry.
+# What `entry_size` returns for bytes that are no whole, good entry.
 _CUT_OFF = cython.declare(cython.Py_ssize_t, -1)
 _BAD = cython.declare(cython.Py_ssize_t, -2)
 _CHECKED = struct.Struct("<8sIIQI")
@@ -96,7 +108,7 @@ def put_entry(
 def _is_metadata(
     data: cython.const[cython.uchar][::1], position: cython.Py_ssize_t, version: bytes
 ) -> cython.bint:
-    """Says whether the 32 bytes at a position are metadata of this queue that verifies."""
+    """Says whether the 32 bytes at a position are metadata of this version that verifies."""
     if cython.compiled:
         if memcmp(cython.address(data[position + 4]), cython.cast(cython.p_char, version), 8) != 0:
             return False
@@ -273,3 +285,76 @@ def find(
             ):
                 return position, number + ahead
         position += 1
+
+
+@cython.cclass
+class EntryColumns(Rows):
+    """Rows that are being gathered: numbers, ids, times, lives, positions and, if wanted, payloads.
+
+    `ends` (int32) has one more than `rows`, beginning with 0. `numbers`, `ids`, `micros` (of the
+    push, since 1970) and `ttls` (seconds) are int64.
+    """
+
+    numbers = cython.declare(object, visibility="readonly")
+    ids = cython.declare(object, visibility="readonly")
+    ttls = cython.declare(object, visibility="readonly")
+    _numbers: cython.longlong[::1]
+    _ids: cython.longlong[::1]
+    _ttls: cython.longlong[::1]
+
+    def __init__(
+        self, payload_bytes: cython.Py_ssize_t, rows_max: cython.Py_ssize_t, values: cython.bint
+    ) -> None:
+        """Makes room; without `values` entries are verified, but their payloads left out."""
+        super().__init__(payload_bytes, rows_max, values)
+        self.numbers = bytearray(8 * rows_max)
+        self.ids = bytearray(8 * rows_max)
+        self.ttls = bytearray(8 * rows_max)
+        self._numbers = memoryview(self.numbers).cast("q")
+        self._ids = memoryview(self.ids).cast("q")
+        self._ttls = memoryview(self.ttls).cast("q")
+
+    def take(
+        self,
+        buffer: object,
+        number: cython.ulonglong,
+        last_id: cython.ulonglong,
+        limit: cython.Py_ssize_t,
+        stop: cython.Py_ssize_t,
+        version: bytes,
+    ) -> tuple:
+        """Adds good entries from the start of `buffer`; returns (count, where it ended, last id).
+
+        The first must be of this number and have an id above `last_id`, and so on. Takes none that
+        begins at `stop` or after, `limit` at most, and ends at one that is cut off or not good, or
+        where there is no more room.
+        """
+        data: cython.const[cython.uchar][::1] = memoryview(buffer)
+        end: cython.Py_ssize_t = len(data)
+        position: cython.Py_ssize_t = 0
+        size: cython.Py_ssize_t
+        row: cython.Py_ssize_t = self.rows
+        first: cython.Py_ssize_t = row
+        used: cython.Py_ssize_t = self.used
+        if limit > self._rows_max - row:
+            limit = self._rows_max - row
+        while row - first < limit and position < stop:
+            size = entry_size(data, position, end, number, last_id, version)
+            if size < 0 or size > self._room - used:
+                break
+            if self._values:
+                copy_bytes(self._payload, used, data, position + _META, size)
+            used += size
+            last_id = get_id(data, position)
+            self._numbers[row] = cython.cast(cython.longlong, number)
+            self._ids[row] = cython.cast(cython.longlong, last_id)
+            self._micros[row] = cython.cast(cython.longlong, last_id >> 16) * 1000
+            self._ttls[row] = cython.cast(cython.longlong, get_ttl(data, position))
+            self._positions[row] = position
+            row += 1
+            self._ends[row] = cython.cast(cython.int, used)
+            number += 1
+            position += _META + size
+        self.rows = row
+        self.used = used
+        return row - first, position, last_id

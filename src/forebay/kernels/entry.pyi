@@ -1,5 +1,7 @@
 from typing import Final
 
+from forebay.kernels.buffers import Rows
+
 Buffer = bytes | bytearray | memoryview
 METADATA_BYTES: Final = 32
 
@@ -35,3 +37,14 @@ def find(
     version: bytes,
     before: int = 0,
 ) -> tuple[int, int]: ...
+
+class EntryColumns(Rows):
+    @property
+    def numbers(self) -> bytearray: ...
+    @property
+    def ids(self) -> bytearray: ...
+    @property
+    def ttls(self) -> bytearray: ...
+    def take(
+        self, buffer: Buffer, number: int, last_id: int, limit: int, stop: int, version: bytes
+    ) -> tuple[int, int, int]: ...

@@ -1,13 +1,15 @@
-"""The hot loops of the fflg format: encode, verify and find frames.
+"""The loops of the fflg format: encode, verify and find frames, and lay them out for Arrow.
 
 A version 2 frame is `u32 size | u32 check | u32 ms | blob`, big-endian, and
 
     check = crc32(salt ‖ ms ‖ blob) XOR (index × SPREAD mod 2³²)
 
 `seed` below is crc32(salt), so that one CRC runs over the frame's own contiguous bytes. Because the
-index is mixed in last, a frame tells which index it claims: salvage needs no guess. The page is
-docs/formats/fflg.md; versions 0 and 1, which have no check, are in `plain.py`. What other compiled
-kernels call without a Python call in between stands in `fflg.pxd`.
+index is mixed in last, a frame tells which index it claims: salvage needs no guess. Frames of
+versions 0 and 1 have no check: they are `u32 size | blob`. The page is docs/formats/fflg.md.
+
+`Columns` owns buffers laid out as Arrow wants them and fills them from verified frames, without an
+object for each record; `encode_columns` makes frames of the two buffers of a binary column.
 """
 
 from __future__ import annotations
@@ -16,18 +18,23 @@ try:
     import cython
 
     if not cython.compiled:
-        raise ImportError("Cython's own stand-in is slower than ours")
+        raise ImportError("Cython's own shadow module is slower than ours")
 except ImportError:
-    from forebay.kernels import stand_in as cython
+    from forebay.kernels import cython_shadow as cython
 
 if cython.compiled:
-    from cython.cimports.forebay.kernels.little import put_bytes, sum_bytes, take_bytes
+    from cython.cimports.forebay.kernels.buffers import (
+        Rows,
+        copy_bytes,
+        put_bytes,
+        sum_bytes,
+        take_bytes,
+    )
 else:
-    from forebay.kernels.little import put_bytes, sum_bytes, take_bytes
+    from forebay.kernels.buffers import Rows, copy_bytes, put_bytes, sum_bytes, take_bytes
 
-COMPILED = cython.compiled
 FRAME_BYTES = 12
-_FRAME = cython.declare(cython.Py_ssize_t, 12)
+_FRAME = cython.declare(cython.Py_ssize_t, FRAME_BYTES)
 _LARGE = cython.declare(cython.Py_ssize_t, 1 << 16)
 _SPREAD = cython.declare(cython.ulonglong, 0x9E3779B1)
 _UNSPREAD = cython.declare(cython.ulonglong, 0x0E8B2F51)
@@ -71,7 +78,7 @@ def claimed(
     size: cython.Py_ssize_t,
     seed: cython.ulonglong,
 ) -> cython.ulonglong:
-    """Gives the index, modulo 2³², that the check of a frame claims."""
+    """Returns the index, modulo 2³², that the check of a frame claims."""
     mixed: cython.ulonglong = get32(data, position + 4) ^ sum_bytes(
         data, position + 8, size + 4, seed
     )
@@ -121,7 +128,7 @@ def encode(
     ms: cython.ulonglong,
     times: list | None = None,
 ) -> cython.Py_ssize_t:
-    """Writes the frames of `count` values to the start of `buffer`; gives their size.
+    """Writes the frames of `count` values to the start of `buffer`; returns their size.
 
     All get the same `ms`, or each its own of `times`.
     """
@@ -149,7 +156,7 @@ def scan(
     limit: cython.Py_ssize_t,
     times: list | None,
 ) -> tuple:
-    """Verifies frames from `position` on; gives their values and where it stopped.
+    """Verifies frames from `position` on; returns their values and where it stopped.
 
     Stops at `limit` frames, at the end of the buffer, or at the first frame that does not verify.
     `times` gets the ms of each, if it is a list.
@@ -191,7 +198,7 @@ def find(
     most: cython.ulonglong,
     before: cython.Py_ssize_t = 0,
 ) -> tuple:
-    """Searches byte by byte for the next frame that verifies; gives (position, its index) or -1.
+    """Searches byte by byte for the next frame that verifies; returns (position, its index) or -1.
 
     `index` is the one that is due `before` bytes ahead of `position`. The index found must be one
     that the bytes passed over leave room for, at most `most` above it: a chance hit is as likely as
@@ -227,7 +234,7 @@ def verify(
     limit: cython.Py_ssize_t,
     last_ms: cython.ulonglong,
 ) -> tuple:
-    """Counts good frames whose ms do not fall; gives (count, where it stopped, the last ms).
+    """Counts good frames whose ms do not fall; returns (count, where it stopped, the last ms).
 
     Stops at `limit` frames, at one that is cut off or does not verify, or whose ms is below that of
     the one before.
@@ -249,3 +256,146 @@ def verify(
         count += 1
         position += _FRAME + size
     return count, position, last_ms
+
+
+def encode_unchecked(
+    values: list, first: cython.Py_ssize_t, count: cython.Py_ssize_t, buffer: object
+) -> cython.Py_ssize_t:
+    """Writes the frames of `count` values to the start of `buffer`; returns their size."""
+    parts: list = []
+    value: bytes
+    number: cython.Py_ssize_t
+    for number in range(first, first + count):
+        value = values[number]
+        parts.append(len(value).to_bytes(4, "big"))
+        parts.append(value)
+    data: bytes = b"".join(parts)
+    memoryview(buffer)[: len(data)] = data
+    return len(data)
+
+
+def scan_unchecked(
+    data: bytes, position: cython.Py_ssize_t, limit: cython.Py_ssize_t, zero_size_ends: cython.bint
+) -> tuple:
+    """Takes whole frames from `position` on; returns their values and where it stopped."""
+    end: cython.Py_ssize_t = len(data)
+    size: cython.Py_ssize_t
+    values: list = []
+    while limit > 0 and end - position >= 4:
+        size = int.from_bytes(data[position : position + 4], "big")
+        if size > end - position - 4 or (size == 0 and zero_size_ends):
+            break
+        values.append(data[position + 4 : position + 4 + size])
+        limit -= 1
+        position += 4 + size
+    return values, position
+
+
+@cython.cclass
+class Columns(Rows):
+    """Rows that are being gathered: offsets, times, positions, and the payloads if they are wanted.
+
+    `ends` (int32) has one more than `rows`, beginning with 0; `offsets` and `micros` (since 1970)
+    are int64.
+    """
+
+    offsets = cython.declare(object, visibility="readonly")
+    _offsets: cython.longlong[::1]
+
+    def __init__(
+        self, payload_bytes: cython.Py_ssize_t, rows_max: cython.Py_ssize_t, values: cython.bint
+    ) -> None:
+        """Makes room; without `values` frames are verified, but their payloads left out."""
+        super().__init__(payload_bytes, rows_max, values)
+        self.offsets = bytearray(8 * rows_max)
+        self._offsets = memoryview(self.offsets).cast("q")
+
+    def take(
+        self,
+        buffer: object,
+        position: cython.Py_ssize_t,
+        index: cython.ulonglong,
+        seed: cython.ulonglong,
+        limit: cython.Py_ssize_t,
+        base: cython.longlong,
+        epoch_ms: cython.longlong,
+    ) -> tuple:
+        """Adds good frames of `buffer` from `position` on; returns (count, where it stopped).
+
+        `base` is the offset of the segment's index 0. Stops at `limit` frames, at one that is cut
+        off or does not verify, or where there is no more room.
+        """
+        data: cython.const[cython.uchar][::1] = memoryview(buffer)
+        end: cython.Py_ssize_t = len(data)
+        size: cython.Py_ssize_t
+        row: cython.Py_ssize_t = self.rows
+        first: cython.Py_ssize_t = row
+        used: cython.Py_ssize_t = self.used
+        ms: cython.longlong
+        if limit > self._rows_max - row:
+            limit = self._rows_max - row
+        while row - first < limit and end - position >= _FRAME:
+            size = cython.cast(cython.Py_ssize_t, get32(data, position))
+            if size > end - position - _FRAME or size > self._room - used:
+                break
+            ms = cython.cast(cython.longlong, get32(data, position + 8))
+            if claimed(data, position, size, seed) != index & _MASK or ms == 0:
+                break
+            if self._values:
+                copy_bytes(self._payload, used, data, position + _FRAME, size)
+            used += size
+            self._offsets[row] = base + cython.cast(cython.longlong, index)
+            self._micros[row] = (epoch_ms + ms) * 1000
+            self._positions[row] = position
+            row += 1
+            self._ends[row] = cython.cast(cython.int, used)
+            index += 1
+            position += _FRAME + size
+        self.rows = row
+        self.used = used
+        return row - first, position
+
+
+def encode_columns(
+    ends: object,
+    data: object,
+    first: cython.Py_ssize_t,
+    count: cython.Py_ssize_t,
+    buffer: object,
+    index: cython.ulonglong,
+    seed: cython.ulonglong,
+    ms: cython.ulonglong,
+) -> tuple:
+    """Writes the frames of rows of a binary column to the start of `buffer`.
+
+    `ends` and `data` are the column's buffers: row n is `data[ends[n]:ends[n + 1]]`, int32. Stops
+    after `count` rows from `first` on, or where the next frame does not fit. Returns how many rows
+    these are, and their size.
+    """
+    bounds: cython.const[cython.int][::1] = memoryview(ends).cast("B").cast("i")
+    blobs: cython.const[cython.uchar][::1] = memoryview(data)
+    out: cython.uchar[::1] = memoryview(buffer)
+    room: cython.Py_ssize_t = len(out)
+    position: cython.Py_ssize_t = 0
+    start: cython.Py_ssize_t
+    size: cython.Py_ssize_t
+    row: cython.Py_ssize_t
+    done: cython.Py_ssize_t = 0
+    if count > 0 and (
+        first < 0
+        or first + count >= len(bounds)
+        or bounds[first] < 0
+        or bounds[first + count] > len(blobs)
+    ):
+        raise ValueError("the rows reach beyond the column's buffers")
+    for row in range(first, first + count):
+        start = bounds[row]
+        size = bounds[row + 1] - start
+        if size < 0 or size + _FRAME > room - position:
+            break
+        copy_bytes(out, position + _FRAME, blobs, start, size)
+        put_check(out, position, size, index, seed, ms)
+        index += 1
+        position += _FRAME + size
+        done += 1
+    return done, position

@@ -1,7 +1,9 @@
+from array import array
 from typing import Final
 
+from forebay.kernels.buffers import Rows
+
 Buffer = bytes | bytearray | memoryview
-COMPILED: bool
 FRAME_BYTES: Final = 12
 
 def encode(
@@ -23,3 +25,34 @@ def find(
 def verify(
     buffer: Buffer, position: int, index: int, seed: int, limit: int, last_ms: int
 ) -> tuple[int, int, int]: ...
+def encode_unchecked(
+    values: list[bytes], first: int, count: int, buffer: bytearray | memoryview
+) -> int: ...
+def scan_unchecked(
+    data: bytes, position: int, limit: int, zero_size_ends: bool
+) -> tuple[list[bytes], int]: ...
+
+class Columns(Rows):
+    @property
+    def offsets(self) -> bytearray: ...
+    def take(
+        self,
+        buffer: Buffer,
+        position: int,
+        index: int,
+        seed: int,
+        limit: int,
+        base: int,
+        epoch_ms: int,
+    ) -> tuple[int, int]: ...
+
+def encode_columns(
+    ends: Buffer | array[int],
+    data: Buffer,
+    first: int,
+    count: int,
+    buffer: bytearray | memoryview,
+    index: int,
+    seed: int,
+    ms: int,
+) -> tuple[int, int]: ...

@@ -83,11 +83,11 @@ def _question(paths: list[str], seconds: float) -> Callable[[Iterator[Any]], Ite
         }
         try:
             import forebay
-            from forebay.kernels import checksum, fflg
+            from forebay.kernels.buffers import LIBRARY
 
             facts["forebay"] = forebay.__version__
-            facts["compiled"] = fflg.COMPILED
-            facts["crc"] = checksum.LIBRARY
+            facts["compiled"] = forebay.compiled
+            facts["crc"] = LIBRARY
         except ImportError as error:
             facts["problem"] = str(error)
         for path in paths:

@@ -20,7 +20,7 @@ from forebay.clock import Clock
 from forebay.damage import Damage
 from forebay.errors import Damaged, InvalidOption, RecordTooLarge
 from forebay.formats.fflg import LAYOUTS, MS_MAX, VERSION_DEFAULT, Header
-from forebay.kernels.fflg_columns import encode_columns
+from forebay.kernels.fflg import encode_columns
 from forebay.storage import inbox
 from forebay.storage.filesystem import Directory, File, Filesystem, write_all
 

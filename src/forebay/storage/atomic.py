@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from forebay.damage import Damage
 from forebay.errors import Damaged, NotAQueue
-from forebay.kernels.checksum import crc32
+from forebay.kernels.buffers import crc32
 from forebay.storage.filesystem import Directory, write_all
 
 RESERVE = "reserve"

@@ -10,7 +10,7 @@ import contextlib
 import struct
 
 from forebay.errors import Damaged, NotAQueue
-from forebay.kernels.checksum import crc32
+from forebay.kernels.buffers import crc32
 from forebay.storage import quarantine
 from forebay.storage.atomic import replace, with_reserve
 from forebay.storage.filesystem import Directory

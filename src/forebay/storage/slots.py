@@ -12,7 +12,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 
-from forebay.kernels.checksum import crc32
+from forebay.kernels.buffers import crc32
 from forebay.storage.filesystem import Directory, File, write_all
 from forebay.storage.readable import Readable, open_again
 

@@ -26,7 +26,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from forebay.kernels.checksum import crc32
+from forebay.kernels.buffers import crc32
 from forebay.storage.filesystem import Directory, Mapping, unmap, write_all
 from forebay.storage.readable import open_readable
 

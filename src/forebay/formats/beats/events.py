@@ -22,9 +22,8 @@ import cbor2
 
 from forebay.errors import InvalidEvent, RecordTooLarge, UndecodableEvent
 from forebay.formats.beats.bytes import EVENT_BYTES_MAX
-from forebay.kernels import cbor_check
-from forebay.kernels.cbor_check import NESTING_MAX
-from forebay.kernels.plain_values import is_plain
+from forebay.kernels import beats as kernel
+from forebay.kernels.beats import NESTING_MAX, is_simple
 
 Value = Any
 INT64_MIN, INT64_MAX, UINT64_MAX = -(2**63), 2**63 - 1, 2**64 - 1
@@ -36,14 +35,14 @@ _DIGITS_MAX = 20
 _ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _REASONS = {
-    cbor_check.TRUNCATED: "it ends within a value",
-    cbor_check.TOO_DEEP: f"it is nested deeper than {NESTING_MAX}",
-    cbor_check.TAGGED: "it holds a tag, which Beats never writes",
-    cbor_check.KEY_NOT_TEXT: "a key of a map is not text",
-    cbor_check.TRAILING: "bytes follow the event",
-    cbor_check.MALFORMED: "it is not CBOR",
-    cbor_check.SIMPLE_VALUE: "it holds a simple value that has no meaning",
-    cbor_check.NOT_A_MAP: "it is not a map",
+    kernel.TRUNCATED: "it ends within a value",
+    kernel.TOO_DEEP: f"it is nested deeper than {NESTING_MAX}",
+    kernel.TAGGED: "it holds a tag, which Beats never writes",
+    kernel.KEY_NOT_TEXT: "a key of a map is not text",
+    kernel.TRAILING: "bytes follow the event",
+    kernel.MALFORMED: "it is not CBOR",
+    kernel.SIMPLE_VALUE: "it holds a simple value that has no meaning",
+    kernel.NOT_A_MAP: "it is not a map",
 }
 
 
@@ -67,8 +66,8 @@ def encode_event(event: Event) -> bytes:
     document = {
         "timestamp": int(event.timestamp_ns),
         "flags": int(event.flags),
-        "meta": event.meta if is_plain(event.meta) else _prepare(event.meta, "meta", 2),
-        "fields": event.fields if is_plain(event.fields) else _prepare(event.fields, "fields", 2),
+        "meta": event.meta if is_simple(event.meta) else _prepare(event.meta, "meta", 2),
+        "fields": event.fields if is_simple(event.fields) else _prepare(event.fields, "fields", 2),
     }
     data = cbor2.dumps(document, default=_write_raw)
     if len(data) > EVENT_BYTES_MAX:
@@ -188,14 +187,14 @@ def _check_read_integer(name: str, value: Value, least: int, most: int) -> None:
 
 
 def _decode_cbor(data: bytes) -> dict[str, Value]:
-    state = cbor_check.check(data)
+    state = kernel.check_cbor(data)
     if state < 0:
         raise UndecodableEvent(f"not an event: {_REASONS[state]}")
     try:
         document = cbor2.loads(data)
     except cbor2.CBORDecodeError:
         document = _decode_bad_text(data)
-    if state == cbor_check.UNDEFINED:
+    if state == kernel.UNDEFINED:
         document = _replace(document, cbor2.undefined)
     assert isinstance(document, dict)
     return document
@@ -221,7 +220,7 @@ def _decode_json(data: bytes) -> dict[str, Value]:
     text = data.decode("utf-8", "replace")
     # The parser recurses: a bomb of brackets must not get that far.
     if data.count(b"[") + data.count(b"{") > NESTING_MAX and _nesting(text) > NESTING_MAX:
-        raise UndecodableEvent(f"not an event: {_REASONS[cbor_check.TOO_DEEP]}")
+        raise UndecodableEvent(f"not an event: {_REASONS[kernel.TOO_DEEP]}")
     try:
         document = json.loads(
             text, parse_int=_read_int, parse_float=_read_float, parse_constant=_refuse_constant
@@ -229,7 +228,7 @@ def _decode_json(data: bytes) -> dict[str, Value]:
     except ValueError as error:
         raise UndecodableEvent(f"not an event: {error}") from None
     if not isinstance(document, dict):
-        raise UndecodableEvent(f"not an event: {_REASONS[cbor_check.NOT_A_MAP]}")
+        raise UndecodableEvent(f"not an event: {_REASONS[kernel.NOT_A_MAP]}")
     return _mended(document) if _ESCAPED_SURROGATE.search(text) else document
 
 

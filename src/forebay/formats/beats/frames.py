@@ -20,7 +20,7 @@ from forebay.formats.beats.bytes import (
 from forebay.formats.beats.crypto import Key, Keystream
 from forebay.formats.beats.versions import Header
 from forebay.kernels import beats as kernel
-from forebay.kernels.sizes import fit, measure
+from forebay.kernels.buffers import fit, measure
 
 FRAME_BYTES = kernel.FRAME_BYTES
 

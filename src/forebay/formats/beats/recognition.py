@@ -36,7 +36,7 @@ from forebay.formats.beats.versions import (
     decode_header_as,
     words_of,
 )
-from forebay.kernels.cbor_check import check
+from forebay.kernels.beats import check_cbor
 
 # The reason of a damage that a file of zeros is.
 ZEROS = "nothing but zeros"
@@ -149,7 +149,7 @@ def _mended_vectors(headers: list[Header]) -> Iterator[Header]:
 
 
 def _looks_like_event(event: bytes) -> bool:
-    return event.startswith(b"{") or check(event) >= 0
+    return event.startswith(b"{") or check_cbor(event) >= 0
 
 
 def _first_event(content: LogicalBytes, header: Header) -> bytes | None:

@@ -29,8 +29,8 @@ from typing import Any
 
 from forebay.errors import InvalidEvent, UndecodableEvent
 from forebay.formats.beats.events import Event, decode_event
-from forebay.kernels.cbor_check import NESTING_MAX
-from forebay.kernels.cbor_json import COMPILED, Transcoder
+from forebay.kernels import compiled
+from forebay.kernels.beats import NESTING_MAX, Transcoder
 
 _BYTES = "$bytes_b64"
 _FLOAT = "$float"
@@ -69,7 +69,7 @@ class TextDecoder:
     """
 
     def __init__(self) -> None:
-        self._transcoder = Transcoder() if COMPILED else None
+        self._transcoder = Transcoder() if compiled else None
 
     def decode(self, data: bytes) -> tuple[int, int, bytes, bytes]:
         """Returns timestamp, flags, and meta and fields as JSON in UTF-8.

@@ -1,7 +1,7 @@
 """The parts of a version 2 run as bytes: header, blocks, index, id index, footer.
 
-Owns their layouts and checks; `deadline_runs.py` joins them to runs, the columns inside a block are
-in `kernels/deadline_block.py`. Lengths are checked before anything is allocated. No I/O.
+Owns their layouts and checks; `runs.py` joins them to runs, the columns inside a block are
+in `kernels/deadline.py`. Lengths are checked before anything is allocated. No I/O.
 Page: docs/formats/deadline.md.
 """
 
@@ -19,9 +19,8 @@ import lz4.block
 from forebay.damage import Damage
 from forebay.errors import Damaged, NotAQueue, UnsupportedVersion
 from forebay.formats.deadline.items import NO_KEY, REASON_BYTES_MAX, VALUE_BYTES_MAX, Key, KeyTuple
-from forebay.kernels.checksum import crc32
-from forebay.kernels.deadline_block import HEAD_BYTES, Block, pack, search_packed, unpack
-from forebay.kernels.deadline_ids import pack_ids
+from forebay.kernels.buffers import crc32
+from forebay.kernels.deadline import HEAD_BYTES, Block, pack, pack_ids, search_packed, unpack
 
 MAGIC = b"FBDR"
 MARK = b"FBDB"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from forebay.damage import Damage
 from forebay.errors import Damaged, UnsupportedVersion
 from forebay.formats.deadline.items import NO_KEY, FileKind, Key
-from forebay.kernels.checksum import crc32
+from forebay.kernels.buffers import crc32
 
 NAME = "deadline-manifest"
 MAGIC = b"FBDM"

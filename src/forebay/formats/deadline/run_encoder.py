@@ -1,7 +1,7 @@
 """Makes runs of version 2: sorted entries in checked blocks. Page: docs/formats/deadline.md.
 
 Gives bytes to append, of entries, of rows in memory, or of blocks that somebody else has filled.
-`deadline_runs.py` reads them. No I/O.
+`runs.py` reads them. No I/O.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable
 from itertools import groupby
+from typing import Protocol
 
 from forebay.errors import InvalidOption
 from forebay.formats.deadline.blocks import (
@@ -23,16 +24,24 @@ from forebay.formats.deadline.blocks import (
     encode_index,
 )
 from forebay.formats.deadline.items import NO_KEY, Entry, Key, Tombstone, check_entry
-from forebay.kernels import deadline_block as kernel
-from forebay.kernels.checksum import crc32
-from forebay.kernels.deadline_build import BlockBuilder
-from forebay.kernels.deadline_memory import Memory
-from forebay.kernels.deadline_stream import ROW_NUMBERS, BlockStream, can_stream, fill_from_memory
+from forebay.kernels import deadline as kernel
+from forebay.kernels.buffers import crc32
+from forebay.kernels.deadline import ROW_NUMBERS, BlockBuilder, BlockStream, can_stream
 
 BLOCK_BYTES = 32 * 1024
 # So many bytes of blocks are made at a time without the interpreter's lock.
 _STREAM_BYTES = 4 << 20
 _STREAM_ROWS_MIN = 1_000
+
+
+class Rows(Protocol):
+    """Entries that somebody holds as numbered rows, and puts into blocks."""
+
+    def fill(self, rows: memoryview, at: int, builder: BlockBuilder) -> int:
+        """Puts rows into a block, from one on; returns the first that did not fit."""
+
+    def fill_stream(self, rows: memoryview, at: int, output: BlockStream) -> int:
+        """Makes whole blocks of rows, from one on; returns the first that is in none."""
 
 
 class RunEncoder:
@@ -123,8 +132,8 @@ class RunEncoder:
         self._done += [index, memoryview(id_index), footer.encode()]
         return self.take_parts()
 
-    def encode_rows(self, memory: Memory, rows: memoryview, at: int) -> int:
-        """Takes in rows of what is in memory, by key, from one on; gives the first that it did not.
+    def encode_rows(self, memory: Rows, rows: memoryview, at: int) -> int:
+        """Takes in rows of what is in memory, by key, from one on; returns the first left out.
 
         What is left over goes into `builder`, or does not fit into it: then `end_block` is due.
         """
@@ -132,7 +141,7 @@ class RunEncoder:
         is_taken = self.waiting <= self._header.size and not self.builder.count
         stream = self.stream if is_taken and len(rows) - at >= _STREAM_ROWS_MIN else None
         if stream is not None:
-            at = fill_from_memory(stream, memory, rows, at)
+            at = memory.fill_stream(rows, at, stream)
             self._take_stream(stream)
         return memory.fill(rows, at, self.builder)
 
@@ -243,10 +252,10 @@ class RunEncoder:
     def _add(self, entry: Entry) -> None:
         key = (entry.key.deadline_ms, entry.key.id)
         if isinstance(entry, Tombstone):
-            reason, value, numbers = b"", b"", (0, 0, 0, kernel.TOMBSTONE)
+            reason, value, numbers = b"", b"", (0, 0, 0, kernel.IS_TOMBSTONE)
         else:
             reason, value, stats = entry.reason, entry.value, entry.stats
-            attributes = kernel.BURIED if entry.buried else 0
+            attributes = kernel.IS_BURIED if entry.buried else 0
             numbers = (stats.enqueue_ms, stats.requeue_ms, stats.dequeue_count, attributes)
         if not self.builder.fits(len(reason) + len(value)):
             self.end_block()

@@ -39,9 +39,9 @@ from forebay.formats.deadline.blocks import (
     encode_index,
 )
 from forebay.formats.deadline.items import NO_KEY, Entry, Item, Key, Stats, Tombstone
-from forebay.kernels import deadline_block as kernel
-from forebay.kernels.checksum import crc32
-from forebay.kernels.deadline_block import Block
+from forebay.kernels import deadline as kernel
+from forebay.kernels.buffers import crc32
+from forebay.kernels.deadline import Block
 
 Read = Callable[[int, int], bytes]
 # Says why some bytes, by position and size, could not be read; None if they could.
@@ -246,10 +246,10 @@ def decode_row(row: kernel.Row) -> Entry:
     """Makes an entry of what the kernel gives."""
     deadline_ms, id, attributes, enqueue_ms, requeue_ms, count, reason, value = row
     key = Key(deadline_ms, id)
-    if attributes & kernel.TOMBSTONE:
+    if attributes & kernel.IS_TOMBSTONE:
         return Tombstone(key)
     stats = Stats(enqueue_ms, requeue_ms, count)
-    return Item(key, value, stats, bool(attributes & kernel.BURIED), reason)
+    return Item(key, value, stats, bool(attributes & kernel.IS_BURIED), reason)
 
 
 def _misfit(footer: Footer, places: Places) -> str | None:

@@ -1,6 +1,6 @@
 """The write-ahead log of a deadline queue. Page: docs/formats/deadline.md.
 
-Owns the header and the records; the loops over batches are in `kernels/deadline_wal.py`. Promises
+Owns the header and the records; the loops over batches are in `kernels/deadline.py`. Promises
 that a record is given out only if the check of its batch fits, which holds for one place in one
 file only. A tail of zeros ends a log; a bad end is torn, bad bytes before a good batch are damage.
 No I/O.
@@ -25,8 +25,8 @@ from forebay.formats.deadline.items import (
     Tombstone,
     check_entry,
 )
-from forebay.kernels import deadline_wal as kernel
-from forebay.kernels.checksum import crc32
+from forebay.kernels import deadline as kernel
+from forebay.kernels.buffers import crc32
 
 MAGIC = b"FBDW"
 BURIED = 2
@@ -287,7 +287,7 @@ class Batches:
 
     def _encode_body(self, body: bytes, number: int) -> bytes:
         buffer = bytearray(kernel.BATCH_BYTES) + body
-        kernel.seal(buffer, len(body), number, self.seed)
+        kernel.seal_batch(buffer, len(body), number, self.seed)
         return bytes(buffer)
 
     def _buffer(self, count: int, record_bytes: int, *others: int) -> bytearray:
@@ -357,7 +357,7 @@ def scan_rows(
     position, number = header.size, 0
     while position < end:
         rows: list[kernel.Record] = []
-        stop, number = kernel.scan(data, position, number, seed, at_once, rows)
+        stop, number = kernel.scan_batches(data, position, number, seed, at_once, rows)
         for row in rows:
             note = decode_note(row)
             if note is not None:
@@ -394,11 +394,11 @@ def whole_bytes(data: bytes, number: int, header: Header, *, holes: bool = False
     """
     end = position = 0
     while True:
-        stop, number = kernel.scan(data, position, number, header.seed, 2**62, [])
+        stop, number = kernel.scan_batches(data, position, number, header.seed, 2**62, [])
         end = max(end, stop)
         if not holes or not data[stop : stop + kernel.BATCH_BYTES].strip(b"\0"):
             return end
-        position, number = kernel.find(data, stop + 1, number, header.seed, 1)
+        position, number = kernel.find_batch(data, stop + 1, number, header.seed, 1)
         if position < 0:
             return end
 
@@ -406,7 +406,7 @@ def whole_bytes(data: bytes, number: int, header: Header, *, holes: bool = False
 def _judge(data: bytes, position: int, number: int, seed: int, path: str) -> tuple[Damage, int]:
     """Says what is wrong with the batch at a position, and which one is due behind the damage."""
     size = int.from_bytes(data[position : position + 4], "little")
-    if kernel.verifies(data, position, number, seed):
+    if kernel.batch_verifies(data, position, number, seed):
         reason = f"batch {number} holds a record that this program does not know"
         return Damage(path, position, kernel.BATCH_BYTES + size, reason), number + 1
     room = len(data) - position - kernel.BATCH_BYTES
@@ -414,7 +414,7 @@ def _judge(data: bytes, position: int, number: int, seed: int, path: str) -> tup
         reason = f"batch {number} is cut off: {size} bytes, and {max(room, 0)} are left"
     else:
         reason = f"the check of batch {number} does not match"
-    found, due = kernel.find(data, position + 1, number, seed, 1)
+    found, due = kernel.find_batch(data, position + 1, number, seed, 1)
     if found < 0:
         return Damage(path, position, len(data) - position, reason, torn=True), number
     return Damage(path, position, found - position, reason), due

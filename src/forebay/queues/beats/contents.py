@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from forebay.errors import NotAQueue
-from forebay.kernels.checksum import crc32
+from forebay.kernels.buffers import crc32
 from forebay.queues.beats.names import CONTENTS_NAME
 from forebay.storage import atomic
 from forebay.storage.filesystem import Directory, File, write_all

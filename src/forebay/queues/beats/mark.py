@@ -35,7 +35,7 @@ import struct
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from forebay.kernels.checksum import crc32
+from forebay.kernels.buffers import crc32
 from forebay.queues.beats.names import MARK_NAME
 from forebay.storage import atomic
 from forebay.storage.filesystem import Directory, File

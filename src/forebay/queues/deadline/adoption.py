@@ -31,8 +31,8 @@ from forebay.errors import ForebayError
 from forebay.formats.deadline.items import BURIED_BIT, FileKind, file_name
 from forebay.formats.deadline.manifest import NAME, Manifest, SetRow, decode_manifest
 from forebay.formats.fflg import Header
-from forebay.kernels.deadline_memory import Memory
 from forebay.queues.deadline.runs import RunSet, open_written
+from forebay.queues.deadline.schedule import Memory
 from forebay.queues.shared.adoption import Refused, take_batches, values_of
 from forebay.storage import atomic, inbox
 from forebay.storage.filesystem import Directory

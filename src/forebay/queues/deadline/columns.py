@@ -15,7 +15,7 @@ import pyarrow
 from pyarrow import compute
 
 from forebay.formats.deadline.items import BURIED_BIT
-from forebay.kernels.deadline_block import TOMBSTONE
+from forebay.kernels.deadline import IS_TOMBSTONE
 from forebay.queues.deadline.snapshot import DEQUEUED, VALUE, Row
 
 TIMESTAMP = pyarrow.timestamp("us", tz="UTC")
@@ -56,7 +56,7 @@ class ColumnBatch:
         if name == "type":
             return _TYPES.take(self._numbers("attributes"))
         if name == "value":
-            return self._unless(self._kinds(TOMBSTONE, DEQUEUED), self._array("value"))
+            return self._unless(self._kinds(IS_TOMBSTONE, DEQUEUED), self._array("value"))
         if name in ("position", "segment"):
             kind = pyarrow.int64() if name == "position" else pyarrow.string()
             return pyarrow.array(self._fields[name], kind)
@@ -71,7 +71,7 @@ class ColumnBatch:
         if name == "requeue_time":
             return self._time("requeue")
         if name == "dequeue_count":
-            return self._unless(self._kinds(TOMBSTONE), self._numbers("count"))
+            return self._unless(self._kinds(IS_TOMBSTONE), self._numbers("count"))
         texts = [reason.decode(errors="replace") or None for reason in self._fields["reason"]]
         return pyarrow.array(texts, pyarrow.string())
 

@@ -35,12 +35,9 @@ from forebay.formats.deadline.blocks import Identity
 from forebay.formats.deadline.items import Entry, FileKind, Item, Key, KeyTuple, file_name
 from forebay.formats.deadline.manifest import LogRow, Manifest, SetCounts, SetRow
 from forebay.formats.deadline.run_encoder import RunEncoder
-from forebay.kernels import deadline_merge as kernel
-from forebay.kernels.checksum import crc32
-from forebay.kernels.deadline_build import BlockBuilder
-from forebay.kernels.deadline_memory import ITEM, MARK, TOMBSTONE, Memory
-from forebay.kernels.deadline_stream import BlockStream, can_stream
-from forebay.kernels.deadline_view import RunView, merge
+from forebay.kernels import deadline as kernel
+from forebay.kernels.buffers import crc32
+from forebay.kernels.deadline import BlockBuilder, BlockStream, RunView, can_stream, merge
 from forebay.queues.deadline.journal import Journal, WalFile
 from forebay.queues.deadline.manifest import ManifestFile
 from forebay.queues.deadline.names import wal_name
@@ -52,6 +49,7 @@ from forebay.queues.deadline.runs import (
     open_written,
     start_cursor,
 )
+from forebay.queues.deadline.schedule import ITEM, MARK, TOMBSTONE, Memory
 from forebay.queues.deadline.state import State
 from forebay.queues.shared.options import DeadlineOptions
 from forebay.queues.shared.owner import fatal_when_interrupted

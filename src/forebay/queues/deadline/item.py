@@ -9,7 +9,7 @@ from typing import cast
 
 from forebay.errors import InvalidOption
 from forebay.formats.deadline.items import BURIED_BIT, Item
-from forebay.kernels.deadline_item import DeadlineItem
+from forebay.queues.deadline.schedule import DeadlineItem
 
 __all__ = ["DeadlineItem", "Duration", "as_item", "wanted_all", "wanted_ms"]
 _SECONDS_MAX = 10.0**11

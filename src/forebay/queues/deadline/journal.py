@@ -25,12 +25,12 @@ from forebay.errors import Closed
 from forebay.formats.deadline.manifest import LogRow
 from forebay.formats.deadline.mark import CLEAN, STAGED
 from forebay.formats.deadline.wal import COPIED, Batches, Header, Origin, Record
-from forebay.kernels.deadline_clerk import Clerk
-from forebay.kernels.deadline_wal import BATCH_BYTES, seal
+from forebay.kernels.deadline import BATCH_BYTES, seal_batch
 from forebay.queues.deadline.manifest import ManifestFile
 from forebay.queues.deadline.mark import Ends, MarkFile
 from forebay.queues.deadline.names import wal_name
 from forebay.queues.deadline.replay import STAGED_PLACE
+from forebay.queues.deadline.schedule import LoggedSchedule
 from forebay.queues.shared.owner import Owner, Sync, Ticket, fatal_when_interrupted
 from forebay.storage import atomic
 from forebay.storage.commit import NotWritten
@@ -72,7 +72,7 @@ class WalFile:
         They lie behind room for its head and for the note that they are copies.
         """
         buffer[BATCH_BYTES : BATCH_BYTES + len(COPIED)] = COPIED
-        end = seal(buffer, len(COPIED) + size, self.batch_count, self.batches.seed)
+        end = seal_batch(buffer, len(COPIED) + size, self.batch_count, self.batches.seed)
         with memoryview(buffer) as data:
             return self.write_batch(data[:end])
 
@@ -127,7 +127,7 @@ class Journal(Owner):
         # Logs before this one that were not synced as a whole, the oldest first.
         self._unsynced: list[WalFile] = []
         self._hidden: deque[tuple[int, Callable[[], None]]] = deque()
-        self._desk: Clerk | None = None
+        self._desk: LoggedSchedule | None = None
         self._staging: Staging | None = None
         # Whether the desk may write to the staging buffer.
         self.is_staging = False
@@ -135,7 +135,7 @@ class Journal(Owner):
         # Whether something was written past the buffer that the mark does not say yet.
         self._wrote = False
 
-    def use_desk(self, desk: Clerk, *, marks_writes: bool) -> None:
+    def use_desk(self, desk: LoggedSchedule, *, marks_writes: bool) -> None:
         """Takes what knows the next id and how many items there are.
 
         `marks_writes`: no sync follows each change, so the mark tells of each that is written.
@@ -440,7 +440,7 @@ class Journal(Owner):
             # The log itself is what tells of a disk that fails.
             return
 
-    def _put(self, desk: Clerk, staging: Staging, data: Buffer) -> bool:
+    def _put(self, desk: LoggedSchedule, staging: Staging, data: Buffer) -> bool:
         """Puts a batch into the staging buffer; False if it is too large for what is left."""
         begins = not self.is_staging
         if begins:
@@ -454,7 +454,7 @@ class Journal(Owner):
             self._publish_mark()
         return True
 
-    def _begin(self, desk: Clerk, staging: Staging) -> None:
+    def _begin(self, desk: LoggedSchedule, staging: Staging) -> None:
         """Begins a chunk for the batches that come next."""
         wal = self.wal
         place = STAGED_PLACE.pack(wal.position)

@@ -216,10 +216,10 @@ class Verbs:
         try:
             while True:
                 items += desk.choose(count - len(items), now, lease_ms)
-                if desk.worn is None:
+                if desk.exhausted is None:
                     break
                 # It came back without a word: its lease ended, or its taker died.
-                self._bury(desk.worn, desk.worn.value, TOO_MANY_ATTEMPTS)
+                self._bury(desk.exhausted, desk.exhausted.value, TOO_MANY_ATTEMPTS)
             if items:
                 batches = self._journal.wal.batches
                 deadlines = [item.deadline_ms for item in items]

@@ -30,14 +30,13 @@ from forebay.formats.deadline.wal import (
     scan_rows,
     whole_bytes,
 )
-from forebay.kernels import deadline_wal as kernel
-from forebay.kernels.deadline_memory import Memory
-from forebay.kernels.deadline_replay import replay
+from forebay.kernels import deadline as kernel
 from forebay.queues.deadline.bytes import read_whole, reason_of
 from forebay.queues.deadline.mark import read_mark
 from forebay.queues.deadline.names import is_deadline_queue, list_files
 from forebay.queues.deadline.replay import STAGED_PLACE, FoundLog, find_logs, read_logs, trusted_end
 from forebay.queues.deadline.runs import LostRun, RunSet, cost_of, open_set
+from forebay.queues.deadline.schedule import Memory, replay
 from forebay.queues.deadline.state import State
 from forebay.storage import staging
 from forebay.storage.filesystem import Directory
@@ -407,13 +406,13 @@ class _Gaps:
         position, number = log.header.size, 0
         while position < end:
             rows: Rows = []
-            stop, number = kernel.scan(data, position, number, seed, 1, rows)
+            stop, number = kernel.scan_batches(data, position, number, seed, 1, rows)
             if stop > position:
                 copy = bool(rows) and bool(decode_note(rows[0]) == Copied())
                 yield None, rows, copy
                 position = stop
                 continue
-            found, due = kernel.find(data, position + 1, number, seed, 1)
+            found, due = kernel.find_batch(data, position + 1, number, seed, 1)
             if found < 0:
                 break
             yield _Gap(position, found, due - number), [], False

@@ -27,7 +27,6 @@ from typing import Any, TypeVar
 from forebay.clock import BootClock, SteadyClock, SystemClock
 from forebay.errors import Closed, Empty, Full, InvalidOption
 from forebay.formats.deadline.items import BURIED_BIT
-from forebay.kernels.deadline_clerk import Clerk
 from forebay.queues.deadline.adoption import adopt
 from forebay.queues.deadline.compaction import Upkeep
 from forebay.queues.deadline.item import (
@@ -43,6 +42,7 @@ from forebay.queues.deadline.item import (
 from forebay.queues.deadline.journal import Journal
 from forebay.queues.deadline.operations import NoRoom, Verbs
 from forebay.queues.deadline.recovery import IDS_AT_ONCE, Opened, open_deadline_directory
+from forebay.queues.deadline.schedule import LoggedSchedule
 from forebay.queues.deadline.state import State
 from forebay.queues.shared.background import Background, run_urgent_work
 from forebay.queues.shared.handle import Handle
@@ -57,7 +57,7 @@ class Looking:
 
     _journal: Journal
     _state: State
-    _desk: Clerk
+    _desk: LoggedSchedule
     _clock: SteadyClock
 
     def peek(self) -> DeadlineItem | None:

@@ -39,9 +39,7 @@ from forebay.formats.deadline.manifest import NAME as MANIFEST
 from forebay.formats.deadline.mark import NAME as MARK
 from forebay.formats.deadline.mark import End, Mark
 from forebay.formats.deadline.wal import COPIED, Origin
-from forebay.kernels.deadline_memory import ITEM, Memory
-from forebay.kernels.deadline_replay import put_records, record_size, replay
-from forebay.kernels.deadline_wal import BATCH_BYTES, FRESH
+from forebay.kernels.deadline import BATCH_BYTES, FRESH
 from forebay.queues.deadline.compaction import SetWriter
 from forebay.queues.deadline.journal import WalFile, create_wal
 from forebay.queues.deadline.manifest import ManifestFile
@@ -58,6 +56,7 @@ from forebay.queues.deadline.original import merged_items, original_names
 from forebay.queues.deadline.picture import Picture, read_manifest, take_picture
 from forebay.queues.deadline.replay import FoundLog
 from forebay.queues.deadline.runs import RunSet
+from forebay.queues.deadline.schedule import ITEM, Memory, put_records, record_size, replay
 from forebay.storage import atomic, quarantine, staging
 from forebay.storage.atomic import decode_document, encode_document
 from forebay.storage.filesystem import Directory, Filesystem, write_all

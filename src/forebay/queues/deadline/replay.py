@@ -32,7 +32,7 @@ from forebay.formats.deadline.wal import (
     scan_rows,
     whole_bytes,
 )
-from forebay.kernels import deadline_wal as kernel
+from forebay.kernels import deadline as kernel
 from forebay.queues.deadline.bytes import SafeReader, read_whole, reason_of
 from forebay.queues.deadline.names import list_files, wal_name
 from forebay.storage import atomic

@@ -16,7 +16,7 @@ from typing import Any
 from forebay.clock import BootClock
 from forebay.damage import Damage
 from forebay.errors import Closed, Damaged, InvalidOption, NotAQueue
-from forebay.kernels.checksum import crc32
+from forebay.kernels.buffers import crc32
 from forebay.queues.deadline.queue import DeadlineQueue
 from forebay.queues.shared.handle import Handle
 from forebay.queues.shared.options import DeadlineOptions, make_options

@@ -16,9 +16,8 @@ from forebay.formats.deadline.blocks import Identity
 from forebay.formats.deadline.items import BURIED_BIT, FileKind, Key, KeyTuple, file_name
 from forebay.formats.deadline.manifest import SetCounts, SetRow
 from forebay.formats.deadline.runs import Run, rebuild_run
-from forebay.kernels import deadline_block as blocks
-from forebay.kernels import deadline_view as kernel
-from forebay.kernels.deadline_view import Cursor, RunView
+from forebay.kernels import deadline as kernel
+from forebay.kernels.deadline import Cursor, RunView
 from forebay.queues.deadline.bytes import SafeReader, is_of_the_file, open_file, reason_of
 from forebay.storage.filesystem import Directory, File
 
@@ -233,7 +232,7 @@ class _Loader:
         self._position = 0
         self._stop = row
 
-    def __call__(self) -> blocks.Block | None:
+    def __call__(self) -> kernel.Block | None:
         run = self._file.run
         while self._row < len(run.places):
             data = self._read(run)
@@ -315,7 +314,7 @@ class View:
 
     def alive(
         self, start: KeyTuple, damage: BadBlocks
-    ) -> Iterator[tuple[KeyTuple, blocks.Row, int]]:
+    ) -> Iterator[tuple[KeyTuple, kernel.Row, int]]:
         """Yields every item from a key on without a tombstone in the runs, buried ones too.
 
         Each with its key, and how often the runs say that it was given out. Bad blocks are left

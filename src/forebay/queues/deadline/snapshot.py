@@ -35,7 +35,7 @@ from forebay.formats.deadline.items import (
 from forebay.formats.deadline.manifest import NAME, decode_manifest
 from forebay.formats.deadline.runs import Run
 from forebay.formats.deadline.wal import Header, Note, Record, decode_header, scan_all
-from forebay.kernels.deadline_block import BURIED, TOMBSTONE, Block
+from forebay.kernels.deadline import IS_BURIED, IS_TOMBSTONE, Block
 from forebay.queues.deadline.bytes import read_whole
 from forebay.queues.deadline.names import is_deadline_queue
 from forebay.queues.deadline.picture import Picture, look, read_manifest
@@ -467,7 +467,7 @@ class _Logs:
         for row in records:
             if isinstance(row, Damage):
                 self.damage.append(row)
-            elif row[2] == TOMBSTONE:
+            elif row[2] == IS_TOMBSTONE:
                 self._dead.add(row[:2])
             elif row[2] == DEQUEUED:
                 _note(self._marks, [row])
@@ -524,11 +524,11 @@ def _header(part: LogPart, data: bytes) -> Header | None:
 def _row_of(record: Record, name: str) -> Row:
     deadline_ms, id = record.key.deadline_ms, record.key.id
     if isinstance(record, Tombstone):
-        return (deadline_ms, id, TOMBSTONE, 0, 0, 0, b"", b"", name, None)
+        return (deadline_ms, id, IS_TOMBSTONE, 0, 0, 0, b"", b"", name, None)
     if isinstance(record, Item):
         stats = record.stats
         times = (stats.enqueue_ms, stats.requeue_ms, stats.dequeue_count)
-        attributes = BURIED if record.buried else 0
+        attributes = IS_BURIED if record.buried else 0
         return (deadline_ms, id, attributes, *times, record.reason, record.value, name, None)
     return (
         deadline_ms,

@@ -12,17 +12,19 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from operator import itemgetter
+from typing import TYPE_CHECKING
 
 from forebay.damage import Damage
 from forebay.errors import Damaged
 from forebay.formats.deadline.items import BURIED_BIT, FileKind, Item, Key, KeyTuple, Tombstone
 from forebay.formats.deadline.runs import decode_row
-from forebay.kernels import deadline_block as blocks
-from forebay.kernels.deadline_clerk import Clerk
-from forebay.kernels.deadline_memory import ITEM, TOMBSTONE, Memory
 from forebay.queues.deadline.item import DeadlineItem, as_item
 from forebay.queues.deadline.runs import BadBlocks, RunSet, View, cost_of, start_cursor
+from forebay.queues.deadline.schedule import ITEM, TOMBSTONE, LoggedSchedule, Memory
 from forebay.storage.losses import Losses
+
+if TYPE_CHECKING:
+    from forebay.kernels.deadline import Row
 
 
 class State:
@@ -44,7 +46,9 @@ class State:
         # Keys of copies that must not come back; the log does not say so yet.
         self.revived: list[KeyTuple] = []
         self._losses = losses
-        desk = Clerk(lock or threading.Lock(), now_ms, ahead_ms, self._find_back, self._tell_damage)
+        desk = LoggedSchedule(
+            lock or threading.Lock(), now_ms, ahead_ms, self._find_back, self._tell_damage
+        )
         self.desk = desk
         self.view = View(sets, desk.damage)
         desk.view = self.view.runs
@@ -282,7 +286,7 @@ class State:
             raise Damaged(found, "the next call goes on behind it")
 
 
-def _rows(segment: Memory, start: KeyTuple) -> Iterator[tuple[KeyTuple, blocks.Row, int]]:
+def _rows(segment: Memory, start: KeyTuple) -> Iterator[tuple[KeyTuple, Row, int]]:
     """Yields the items of a segment by key."""
     for at in segment.sorted(ITEM):
         row = segment.row(at)
@@ -290,7 +294,7 @@ def _rows(segment: Memory, start: KeyTuple) -> Iterator[tuple[KeyTuple, blocks.R
             yield row[:2], row, row[5]
 
 
-def _as_entry(row: blocks.Row) -> Item:
+def _as_entry(row: Row) -> Item:
     item = decode_row(row)
     assert isinstance(item, Item)
     return item

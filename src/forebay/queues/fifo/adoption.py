@@ -19,8 +19,8 @@ from forebay.clock import SteadyClock
 from forebay.errors import Full
 from forebay.formats.entry import file_name, parse_file_name
 from forebay.formats.fflg import Header
+from forebay.kernels.buffers import measure
 from forebay.kernels.entry import METADATA_BYTES, encode
-from forebay.kernels.sizes import measure
 from forebay.queues.fifo.bounds import Boundary, Bounds, TapeEnd, boundaries_in
 from forebay.queues.fifo.names import TAIL
 from forebay.queues.fifo.writer import FifoWriter

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from forebay.errors import Damaged
 from forebay.formats.entry import OLD_VERSION
-from forebay.kernels.checksum import crc32
+from forebay.kernels.buffers import crc32
 from forebay.kernels.entry import boundary
 from forebay.queues.fifo.names import BOUNDS
 from forebay.storage.filesystem import Directory, File, write_all

@@ -20,8 +20,7 @@ from pyarrow import compute
 from forebay.damage import Damage
 from forebay.errors import RecordTooLarge
 from forebay.formats.entry import encode_entry, file_name
-from forebay.kernels.entry import METADATA_BYTES
-from forebay.kernels.entry_columns import EntryColumns
+from forebay.kernels.entry import METADATA_BYTES, EntryColumns
 from forebay.queues.fifo.bounds import Bounds
 from forebay.queues.fifo.scanner import EntryBatch, FifoScanner, Place
 from forebay.storage.filesystem import Directory

@@ -1,6 +1,6 @@
 """How entries leave a fifo: popped, lent out, peeked at, dropped to make room.
 
-Called with the queue's lock held, except where it says so. The kernel's `Popper` takes entries off
+Called with the queue's lock held, except where it says so. `HeadCursor` takes entries off
 a window; here is what it needs a new window for: the next part of the tape, the staging buffer,
 the unused end of a file, damage. Space comes back by whole files: the head is durable, then the
 files below it go.

@@ -38,10 +38,10 @@ from typing import Any, NamedTuple
 from forebay.clock import SteadyClock
 from forebay.errors import Damaged
 from forebay.formats.entry import OLD_VERSION
-from forebay.kernels.checksum import crc32
-from forebay.kernels.popper import HEAD_FIXED_BYTES, HEAD_MAGIC, LENT_BYTES, Popper
+from forebay.kernels.buffers import crc32
 from forebay.queues.fifo.names import HEAD
 from forebay.queues.fifo.scanner import Place
+from forebay.queues.fifo.staged import HEAD_FIXED_BYTES, HEAD_MAGIC, LENT_BYTES, HeadCursor
 from forebay.queues.shared.options import FILE_BYTES_MAX, FILE_BYTES_MIN
 from forebay.storage.filesystem import Directory, File, Mapping, unmap, write_all
 from forebay.storage.readable import open_readable
@@ -254,7 +254,7 @@ class HeadFile:
             except BaseException:
                 self._file.close()
                 raise
-        self.popper = Popper(
+        self.popper = HeadCursor(
             self._memory,
             head.file_bytes,
             head.sequence,

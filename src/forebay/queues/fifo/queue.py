@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 from forebay.clock import BootClock, SteadyClock, SystemClock
 from forebay.errors import Closed, Empty, InvalidOption, RecordTooLarge
 from forebay.formats.entry import SIZE_MAX, Entry, as_bytes, check_ttl, file_name
+from forebay.kernels.buffers import measure
 from forebay.kernels.entry import METADATA_BYTES
-from forebay.kernels.sizes import measure
 from forebay.queues.fifo.adoption import Adoption
 from forebay.queues.fifo.front import Reading
 from forebay.queues.fifo.head import HeadFile, Lent

@@ -42,7 +42,7 @@ from forebay.formats.entry import (
     is_version_of,
     version_of,
 )
-from forebay.kernels.checksum import crc32
+from forebay.kernels.buffers import crc32
 from forebay.kernels.entry import METADATA_BYTES, find
 from forebay.queues.fifo.adoption import finish
 from forebay.queues.fifo.bounds import Boundary, Bounds, TapeEnd

@@ -1,7 +1,7 @@
 """The entries that a fifo has in its staging buffer, found again after its process has ended.
 
 The chunk's header tells its queue and which entry is the first, and its note how many were
-acknowledged (see `kernels/pusher.py`). So what does not verify among them is damage; after them, it
+acknowledged (see `staged.py`). So what does not verify among them is damage; after them, it
 is an entry that was just being written. While a chunk is in use the mark of the end says so, and
 that its first entry is the next one after those in the files: an older chunk is told by that.
 """

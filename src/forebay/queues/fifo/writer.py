@@ -17,8 +17,8 @@ from typing import NamedTuple, cast
 
 from forebay.clock import SteadyClock
 from forebay.kernels.entry import METADATA_BYTES, encode
-from forebay.kernels.pusher import Pusher
 from forebay.queues.fifo.bounds import Bounds, TapeEnd
+from forebay.queues.fifo.staged import StagedEntries
 from forebay.queues.fifo.staging import STAGED, STAGED_HEADER
 from forebay.queues.fifo.tape import TapeWriter
 from forebay.queues.shared.options import FifoOptions
@@ -73,7 +73,7 @@ class FifoWriter(Owner):
         self.publisher = Publisher(tail_file, tail, filesystem.boot_id(), self.fail)
         self.stored = end
         self.durable = end
-        self.pusher: Pusher | None = None
+        self.pusher: StagedEntries | None = None
         self._staging: Staging | None = None
         self.memory: Mapping = bytearray()
         self._scratch = bytearray()
@@ -202,7 +202,7 @@ class FifoWriter(Owner):
         self.before_drain()
         self.waiting = False
 
-    def _drain(self, pusher: Pusher, count: int) -> None:
+    def _drain(self, pusher: StagedEntries, count: int) -> None:
         with memoryview(self.memory)[self._start : pusher.position] as data:
             try:
                 self._write(data, count, pusher.last_ms)
@@ -279,7 +279,7 @@ class FifoWriter(Owner):
         if not self.always:
             self.put = self.pusher.push
 
-    def _begin(self, pusher: Pusher, room: Room) -> None:
+    def _begin(self, pusher: StagedEntries, room: Room) -> None:
         self._start = 0 if self.always else HEADER_BYTES
         self._room_end = self._start + room.size
         self._stop_number = self.stored.number + room.entries
@@ -296,7 +296,9 @@ class FifoWriter(Owner):
             self._staging = Staging(self._directory, self._options.staging_bytes)
             self.memory = self._staging.buffer
         now_ms = None if self._clock.is_system else self._clock.now_ms
-        self.pusher = Pusher(self.memory, self.lock, now_ms, self._clock.ahead_ms, self._version)
+        self.pusher = StagedEntries(
+            self.memory, self.lock, now_ms, self._clock.ahead_ms, self._version
+        )
 
     def _floor_id(self) -> int:
         """What the next entry's id is above."""

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow
 
 from forebay.formats.fflg import Frames, Header
-from forebay.kernels.fflg import FRAME_BYTES
-from forebay.kernels.fflg_columns import Columns
+from forebay.kernels.fflg import FRAME_BYTES, Columns
 from forebay.queues.log.scanner import RecordBatch
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 from forebay.damage import Damage
 from forebay.errors import Damaged, Empty, InvalidOption, Overtaken
 from forebay.formats.fflg import check_name, decode_index, encode_index
-from forebay.kernels.records import Record
 from forebay.queues.log.scanner import RecordBatch, Scanner
+from forebay.queues.log.staged import Record
 from forebay.storage import quarantine
 from forebay.storage.checked import CheckedFile
 from forebay.storage.cursors import read_cursors

@@ -13,7 +13,6 @@ from datetime import datetime
 from forebay.damage import Damage
 from forebay.errors import Damaged, InvalidOption, NotAQueue
 from forebay.formats.fflg import Frames, decode_header
-from forebay.kernels.records import Record
 from forebay.queues.log.consumer import Start, read_positions
 from forebay.queues.log.recovery import (
     STAGED_DAMAGE,
@@ -25,6 +24,7 @@ from forebay.queues.log.recovery import (
     staging_damage,
 )
 from forebay.queues.log.scanner import RecordBatch, Scanner, Taking, list_segments
+from forebay.queues.log.staged import Record
 from forebay.queues.shared.reader import DirectoryReader
 from forebay.storage.cursors import read_cursors
 from forebay.storage.filesystem import is_owned

@@ -36,7 +36,7 @@ from forebay.formats.fflg import (
     repair_header,
     segment_name,
 )
-from forebay.kernels.records import Record, make_records
+from forebay.queues.log.staged import Record, make_records
 from forebay.storage.filesystem import Directory
 from forebay.storage.readable import Content, open_readable
 from forebay.storage.segments import SegmentList, check_base, scan_segment

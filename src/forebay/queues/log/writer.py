@@ -20,8 +20,8 @@ from typing import cast
 from forebay.clock import Clock, SystemClock
 from forebay.errors import Full, InvalidOption, RecordTooLarge
 from forebay.formats.fflg import LAYOUTS, MS_MAX, OFFSET_MAX, Frames, Header, Layout, segment_name
-from forebay.kernels.appender import Appender
-from forebay.kernels.sizes import measure
+from forebay.kernels.buffers import measure
+from forebay.queues.log.staged import StagedFrames
 from forebay.queues.shared.options import LogOptions
 from forebay.queues.shared.owner import (
     End,
@@ -415,7 +415,7 @@ class Chunk:
         self._memory: Mapping | None = None
         # The machine's own clock is read in C, which saves a Python call an append.
         now_ms = None if type(clock) is SystemClock else clock.now_ms
-        self.appender = Appender(
+        self.appender = StagedFrames(
             writer.lock, now_ms, writer.append_otherwise, acknowledges=not self._always
         )
         self._first = 0

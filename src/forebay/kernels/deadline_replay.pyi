@@ -1,9 +1,0 @@
-from typing import Any
-
-from forebay.kernels.deadline_memory import Memory
-
-def replay(memory: Memory, records: list[Any]) -> None: ...
-def put_records(
-    memory: Memory, row: int, buffer: bytearray | memoryview, end: int
-) -> tuple[int, int]: ...
-def record_size(memory: Memory, row: int) -> int: ...

@@ -1,6 +1,0 @@
-def encode_plain(
-    values: list[bytes], first: int, count: int, buffer: bytearray | memoryview
-) -> int: ...
-def scan_plain(
-    data: bytes, position: int, limit: int, zero_size_ends: bool
-) -> tuple[list[bytes], int]: ...

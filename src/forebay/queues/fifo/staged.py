@@ -1,0 +1,484 @@
+"""Compiled parts of the fifo: entries staged in memory, and the head that takes them off again.
+
+A push or a pop that does not wait for the disk is a memory copy, and for a pop a note of it. Both
+are atomic: compiled, with the C functions for CRC and time, they make no Python call, and the
+interpreter's own lock keeps them apart from all else. Otherwise they take the queue's lock.
+
+In the 8 bytes before the first staged entry, where there are any, stands how many were written: the
+number and its complement, little-endian, 4 bytes each. So what was acknowledged there is known,
+even if it does not verify any more. Entries are taken off a window, which is a part of the tape or
+the memory of `StagedEntries`, and each is noted in the slots of the head (`head.py`).
+"""
+
+from __future__ import annotations
+
+import struct
+
+try:
+    import cython
+
+    if not cython.compiled:
+        raise ImportError("Cython's own shadow module is slower than ours")
+except ImportError:
+    from forebay.kernels import cython_shadow as cython
+
+from forebay.kernels.buffers import crc32, direct_address
+from forebay.kernels.entry import METADATA_BYTES
+
+if cython.compiled:
+    from cython.cimports.forebay.kernels.buffers import boot_ms, direct, put32, take_bytes
+    from cython.cimports.forebay.kernels.entry import (
+        entry_size,
+        get_id,
+        get_ttl,
+        next_ms,
+        put_entry,
+    )
+    from cython.cimports.libc.string import memcpy
+else:
+    from forebay.kernels.buffers import boot_ms, put32, take_bytes
+    from forebay.kernels.entry import entry_size, get_id, get_ttl, next_ms, put_entry
+
+HEAD_MAGIC = b"FBH2"
+# magic 4 | sequence 8 | file bytes, position, number, id, expired, dropped, damaged, 8 each
+# | count of what is lent out 4 | version of the entries 8 | 24 for each that is lent out | crc 4
+_HEAD = struct.Struct(">4s8QI8s")
+HEAD_FIXED_BYTES = 80
+LENT_BYTES = 24
+_FIXED = cython.declare(cython.Py_ssize_t, HEAD_FIXED_BYTES)
+_LENT = cython.declare(cython.Py_ssize_t, LENT_BYTES)
+_STRIDE = cython.declare(cython.Py_ssize_t, 4096)
+# What `entry_size` returns for an entry that goes on after the end.
+_CUT_OFF = cython.declare(cython.Py_ssize_t, -1)
+_META = cython.declare(cython.Py_ssize_t, METADATA_BYTES)
+_NUMBER_MASK = cython.declare(cython.ulonglong, 0xFFFF)
+
+
+@cython.cclass
+class StagedEntries:
+    """Writes entries to memory. Any thread may call `push`; all else needs the queue's lock."""
+
+    position = cython.declare(cython.Py_ssize_t, visibility="readonly")
+    number = cython.declare(cython.ulonglong, visibility="readonly")
+    last_ms = cython.declare(cython.longlong, visibility="public")
+    _end: cython.Py_ssize_t
+    _stop: cython.ulonglong
+    _mark: cython.Py_ssize_t
+    _first: cython.ulonglong
+    _version: bytes
+    _ahead_ms: cython.longlong
+    _view: cython.uchar[::1]
+    _acquire: object
+    _release: object
+    _now_ms: object
+    _atomic: cython.bint
+
+    def __init__(
+        self,
+        buffer: object,
+        lock: object,
+        now_ms: object,
+        ahead_ms: cython.longlong,
+        version: bytes,
+    ) -> None:
+        """Keeps a view of `buffer`; `version` is the 8 bytes that entries of this queue have.
+
+        `now_ms` None means the boot clock of the machine, which wall time is `ahead_ms` ahead of.
+        """
+        self._view = memoryview(buffer)
+        self._acquire = lock.acquire
+        self._release = lock.release
+        self._now_ms = now_ms
+        self._ahead_ms = ahead_ms
+        self._atomic = now_ms is None and cython.compiled and direct_address() != 0
+        if len(version) != 8:
+            raise ValueError("a version is 8 bytes")
+        self._version = version
+        self._end = 0
+        self._stop = 0
+        self._mark = -1
+        self._first = 0
+        self.position = 0
+        self.number = 0
+        self.last_ms = 0
+
+    def begin(
+        self,
+        start: cython.Py_ssize_t,
+        end: cython.Py_ssize_t,
+        number: cython.ulonglong,
+        stop: cython.ulonglong,
+    ) -> None:
+        """Opens the room from `start` to `end` for entries from `number` on, and below `stop`."""
+        self.position = start
+        self.number = self._first = number
+        self._mark = start - 8
+        self._note()
+        self._stop = stop
+        self._end = end
+
+    def finish(self) -> None:
+        """Closes the room: `push` returns -1 until the next `begin`."""
+        self._end = 0
+
+    def release_buffer(self) -> None:
+        """Lets go of the memory, so that it can be unmapped."""
+        self._end = 0
+        self._view = memoryview(bytearray(1))
+
+    def push(self, value: object, ttl: cython.longlong) -> cython.longlong:
+        """Writes one entry and returns its id; -1 if there is no room, or it is not bytes."""
+        if type(value) is not bytes:
+            return -1
+        if self._atomic:
+            return self.put(cython.cast(bytes, value), ttl)
+        self._acquire()
+        try:
+            return self.put(value, ttl)
+        finally:
+            self._release()
+
+    @cython.ccall
+    def put(self, value: bytes, ttl: cython.longlong) -> cython.longlong:
+        """Writes one entry; called with the queue's lock held."""
+        size: cython.Py_ssize_t = len(value)
+        position: cython.Py_ssize_t = self.position
+        if size > self._end - position - _META or self.number >= self._stop:
+            return -1
+        now_ms: cython.longlong
+        if self._now_ms is None:
+            now_ms = boot_ms() + self._ahead_ms
+        else:
+            now_ms = self._now_ms()
+        self.last_ms = next_ms(self.number, now_ms, self.last_ms)
+        entry_id: cython.ulonglong = (cython.cast(cython.ulonglong, self.last_ms) << 16) | (
+            self.number & _NUMBER_MASK
+        )
+        put_entry(
+            self._view,
+            position,
+            value,
+            size,
+            cython.cast(cython.ulonglong, ttl),
+            entry_id,
+            self._version,
+        )
+        self.position = position + _META + size
+        self.number += 1
+        self._note()
+        return cython.cast(cython.longlong, entry_id)
+
+    @cython.cfunc
+    @cython.inline
+    def _note(self) -> cython.void:
+        """Notes how many entries are written."""
+        if self._mark >= 0:
+            count: cython.ulonglong = self.number - self._first
+            put32(self._view, self._mark, count)
+            put32(self._view, self._mark + 4, 0xFFFFFFFF - count)
+
+
+@cython.cfunc
+@cython.inline
+def _put32(to: cython.p_uchar, value: cython.ulonglong) -> cython.void:
+    """Writes a big-endian u32. Only compiled; the compiler makes one store of it."""
+    to[0] = (value >> 24) & 255
+    to[1] = (value >> 16) & 255
+    to[2] = (value >> 8) & 255
+    to[3] = value & 255
+
+
+@cython.cfunc
+@cython.inline
+def _put64(to: cython.p_uchar, value: cython.ulonglong) -> cython.void:
+    """Writes a big-endian u64. Only compiled."""
+    _put32(to, value >> 32)
+    _put32(to + 4, value & 0xFFFFFFFF)
+
+
+@cython.cclass
+class HeadCursor:
+    """Takes entries off the head and notes it in the head's mapped slots.
+
+    Any thread may call `pop` and `pop_many`; all else needs the queue's lock. A window is open
+    between `open` and `close`. While none is, or while `held`, these two take nothing. `lent` are
+    the rows of what is lent out, noted together with the place.
+    """
+
+    number = cython.declare(cython.ulonglong, visibility="readonly")
+    last_id = cython.declare(cython.ulonglong, visibility="readonly")
+    expired = cython.declare(cython.ulonglong, visibility="public")
+    dropped = cython.declare(cython.ulonglong, visibility="public")
+    damaged = cython.declare(cython.ulonglong, visibility="public")
+    sequence = cython.declare(cython.ulonglong, visibility="readonly")
+    held = cython.declare(cython.bint, visibility="public")
+    lent = cython.declare(bytes, visibility="public")
+    _file_bytes: cython.ulonglong
+    _version: bytes
+    _base: cython.longlong
+    _at: cython.Py_ssize_t
+    _end: cython.Py_ssize_t
+    _found_at: cython.Py_ssize_t
+    _found_size: cython.Py_ssize_t
+    _is_open: cython.bint
+    _window: cython.const[cython.uchar][::1]
+    _slots: cython.uchar[::1]
+    _staged: StagedEntries
+    _acquire: object
+    _release: object
+    _now_ms: object
+    _ahead_ms: cython.longlong
+    _atomic: cython.bint
+
+    def __init__(
+        self,
+        slots: object,
+        file_bytes: cython.ulonglong,
+        sequence: cython.ulonglong,
+        lock: object,
+        now_ms: object,
+        ahead_ms: cython.longlong,
+        version: bytes,
+    ) -> None:
+        """Keeps a view of the two slots; `sequence` is that of the newest.
+
+        `version` is the 8 bytes that entries of this queue have.
+        """
+        if len(version) != 8:
+            raise ValueError("a version is 8 bytes")
+        self._version = version
+        self._slots = memoryview(slots)
+        self._file_bytes = file_bytes
+        self.sequence = sequence
+        self._acquire = lock.acquire
+        self._release = lock.release
+        self._now_ms = now_ms
+        self._ahead_ms = ahead_ms
+        self._atomic = now_ms is None and cython.compiled and direct_address() != 0
+        self._window = b""
+        self._staged = None
+        self._is_open = False
+        self.held = False
+        self.lent = b""
+        self._base = 0
+        self._at = self._end = self._found_at = self._found_size = 0
+        self.number = self.last_id = self.expired = self.dropped = self.damaged = 0
+
+    @property
+    def position(self) -> int:
+        """Where on the tape the next entry is."""
+        return self._base + self._at
+
+    def state(self) -> tuple:
+        """Returns the head at one moment, as a slot has it.
+
+        Sequence, position, number, last id, and how many expired, were dropped, were damaged. One
+        by one they could be from before and after a pop of another thread.
+        """
+        sequence: cython.ulonglong = self.sequence
+        position: cython.longlong = self._base + self._at
+        number: cython.ulonglong = self.number
+        last_id: cython.ulonglong = self.last_id
+        expired: cython.ulonglong = self.expired
+        dropped: cython.ulonglong = self.dropped
+        damaged: cython.ulonglong = self.damaged
+        return sequence, position, number, last_id, expired, dropped, damaged
+
+    def place(
+        self, position: cython.longlong, number: cython.ulonglong, last_id: cython.ulonglong
+    ) -> None:
+        """Puts the head before the entry of a number, whose id is above `last_id`."""
+        self.close()
+        self._base = position
+        self.number = number
+        self.last_id = last_id
+
+    def open(self, window: object, base: cython.longlong, staged: StagedEntries | None) -> None:
+        """Opens a window that begins at the position `base` of the tape, at or before the head.
+
+        With `staged`, it is the memory of that and reaches as far as it has written.
+        """
+        self._at = cython.cast(cython.Py_ssize_t, self._base + self._at - base)
+        self._base = base
+        self._window = memoryview(window)
+        self._end = len(self._window) if staged is None else 0
+        self._staged = staged
+        self._is_open = True
+
+    def close(self) -> None:
+        """Closes the window; the place on the tape stays."""
+        self._base += self._at
+        self._at = self._end = 0
+        self._window = b""
+        self._staged = None
+        self._is_open = False
+
+    def release_slots(self) -> None:
+        """Lets go of the mapped memory, so that it can be unmapped."""
+        self.close()
+        self._slots = memoryview(bytearray(2 * _STRIDE))
+
+    def pop(self):
+        """Takes the next entry that has not expired; None if the window has none."""
+        if self._atomic:
+            return self._pop()
+        self._acquire()
+        try:
+            return self._pop()
+        finally:
+            self._release()
+
+    def pop_many(self, count: cython.Py_ssize_t) -> list:
+        """Takes up to `count` entries that have not expired, as far as the window has them."""
+        if self._atomic:
+            return self.take_many(count)
+        self._acquire()
+        try:
+            return self.take_many(count)
+        finally:
+            self._release()
+
+    def skip_expired(self) -> bool:
+        """Steps over the entries next in turn that have expired; says whether there were any.
+
+        Called with the lock held.
+        """
+        before: cython.ulonglong = self.number
+        while self._is_open and self._step(True):
+            self.expired += 1
+        if self.number == before:
+            return False
+        self._save()
+        return True
+
+    def next_entry(self):
+        """Steps over the next entry that has not expired; returns value, id, ttl and position.
+
+        None if the window has none. Nothing is noted before `save`; called with the lock held.
+        """
+        if not self._next():
+            return None
+        return (
+            take_bytes(self._window, self._found_at + _META, self._found_size),
+            get_id(self._window, self._found_at),
+            get_ttl(self._window, self._found_at),
+            self._base + self._found_at,
+        )
+
+    def save(self) -> None:
+        """Notes the place in the slot that is not the newest."""
+        self._save()
+
+    @cython.cfunc
+    def _pop(self) -> object:
+        before: cython.ulonglong = self.expired
+        if self.held or not self._next():
+            if self.expired != before:
+                self._save()
+            return None
+        value: bytes = take_bytes(self._window, self._found_at + _META, self._found_size)
+        self._save()
+        return value
+
+    @cython.ccall
+    def take_many(self, count: cython.Py_ssize_t) -> list:
+        """Takes entries as `pop_many` does; called with the lock held."""
+        before: cython.ulonglong = self.number
+        values: list = []
+        while not self.held and len(values) < count and self._next():
+            values.append(take_bytes(self._window, self._found_at + _META, self._found_size))
+        if self.number != before:
+            self._save()
+        return values
+
+    @cython.cfunc
+    def _next(self) -> cython.bint:
+        """Finds the next entry that has not expired, and steps over it."""
+        while self._is_open and self._step(False):
+            if not self._has_expired(self._found_at):
+                return True
+            self.expired += 1
+        return False
+
+    @cython.cfunc
+    @cython.inline
+    def _step(self, only_expired: cython.bint) -> cython.bint:
+        """Steps over the next entry of the window, or only if it has expired."""
+        size: cython.Py_ssize_t = self._entry_size()
+        if size == _CUT_OFF and self._staged is not None:
+            self._end = self._staged.position
+            size = self._entry_size()
+        if size < 0 or (only_expired and not self._has_expired(self._at)):
+            return False
+        self._found_at = self._at
+        self._found_size = size
+        self._at += _META + size
+        self.number += 1
+        self.last_id = get_id(self._window, self._found_at)
+        return True
+
+    @cython.cfunc
+    @cython.inline
+    def _entry_size(self) -> cython.Py_ssize_t:
+        return entry_size(
+            self._window, self._at, self._end, self.number, self.last_id, self._version
+        )
+
+    @cython.cfunc
+    @cython.inline
+    def _has_expired(self, at: cython.Py_ssize_t) -> cython.bint:
+        ttl: cython.ulonglong = get_ttl(self._window, at)
+        return ttl != 0 and self._is_past((get_id(self._window, at) >> 16) + ttl * 1000)
+
+    @cython.cfunc
+    def _is_past(self, ms: cython.ulonglong) -> cython.bint:
+        now_ms: cython.longlong
+        if self._now_ms is None:
+            now_ms = boot_ms() + self._ahead_ms
+        else:
+            now_ms = self._now_ms()
+        return cython.cast(cython.longlong, ms) <= now_ms
+
+    @cython.cfunc
+    def _save(self) -> cython.void:
+        self.sequence += 1
+        start: cython.Py_ssize_t = cython.cast(cython.Py_ssize_t, self.sequence % 2) * _STRIDE
+        size: cython.Py_ssize_t = len(self.lent)
+        if not cython.compiled or direct == cython.NULL:
+            self._save_plainly(start)
+            return
+        to: cython.p_uchar = cython.address(self._slots[start])
+        _put32(to, 0x46424832)
+        _put64(to + 4, self.sequence)
+        _put64(to + 12, self._file_bytes)
+        _put64(to + 20, cython.cast(cython.ulonglong, self._base + self._at))
+        _put64(to + 28, self.number)
+        _put64(to + 36, self.last_id)
+        _put64(to + 44, self.expired)
+        _put64(to + 52, self.dropped)
+        _put64(to + 60, self.damaged)
+        _put32(to + 68, cython.cast(cython.ulonglong, size // _LENT))
+        memcpy(to + 72, cython.cast(cython.p_char, self._version), 8)
+        if size > 0:
+            memcpy(to + _FIXED, cython.cast(cython.p_char, self.lent), size)
+        size += _FIXED
+        _put32(to + size, direct(0, to, cython.cast(cython.size_t, size)))
+
+    @cython.cfunc
+    def _save_plainly(self, start: cython.Py_ssize_t) -> cython.void:
+        data: bytes = _HEAD.pack(
+            HEAD_MAGIC,
+            self.sequence,
+            self._file_bytes,
+            self._base + self._at,
+            self.number,
+            self.last_id,
+            self.expired,
+            self.dropped,
+            self.damaged,
+            len(self.lent) // LENT_BYTES,
+            self._version,
+        )
+        data += self.lent
+        data += crc32(data).to_bytes(4, "big")
+        memoryview(self._slots)[start : start + len(data)] = data
