@@ -40,7 +40,7 @@ BUDGETS = {
     ),
     "crash": Budget(("tests/crash",), 90, 30),
     "spark": Budget(("tests/spark", "tests/pipelines"), 150, 25),
-    "codecs": Budget(("tests/formats", "tests/kernels", "tests/golden"), 40, 0),
+    "codecs": Budget(("tests/formats", "tests/kernels", "tests/golden"), 40, 5),
     "queues": Budget(("tests/queues", "tests/storage", "tests/conformance", "tests/aio"), 50, 0),
     "rest": Budget(("tests",), 45, 5),
 }
