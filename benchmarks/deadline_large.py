@@ -26,7 +26,7 @@ SIZE = 278
 BATCH = 1000
 DAY_MS = 24 * 3600 * 1000
 MIB = 1 << 20
-VENDOR = Path(forebay.__file__).parent / "dashboard" / "vendor"
+VENDOR = Path(__file__).resolve().parent.parent / "examples" / "tour" / "vendor"
 
 
 class Watch:

@@ -40,7 +40,6 @@ VERBS = {
     "pipeline": "Bring queues into tables on Spark, and prove it.",
     "bench": "Measure this disk, and Forebay on it.",
     "doctor": "Check the installation and the disk.",
-    "tour": "Bring events into tables, kill what runs, and prove that nothing is lost.",
     "demo": "Kill a writer, flip a byte, and prove that nothing is lost.",
 }
 

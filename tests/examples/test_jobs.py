@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from forebay import DeadlineReader
-from forebay.cli.tour_checks import Comparison, claim_jobs, compare_jobs
-from forebay.cli.tour_jobs import (
+from examples.tour.checks import Comparison, claim_jobs, compare_jobs
+from examples.tour.jobs import (
     BURIED,
     JOBS,
     RELEASED,
@@ -21,7 +20,8 @@ from forebay.cli.tour_jobs import (
     job,
     number_of,
 )
-from forebay.cli.tour_processes import Producer
+from examples.tour.processes import Actor
+from forebay import DeadlineReader
 from tests.queues.helpers import wait_until
 
 Row = dict[str, Any]
@@ -69,7 +69,7 @@ def test_how_far_the_worker_has_come_follows_from_what_is_in_the_queue() -> None
 @pytest.mark.slow
 def test_a_worker_that_is_killed_goes_on_where_the_queue_says_that_it_was(tmp_path: Path) -> None:
     path, jobs = tmp_path / JOBS, Jobs(400)
-    worker = Producer(str(path), jobs.steps, [400, 400.0], "forebay.cli.tour_worker")
+    worker = Actor("worker", str(path), jobs.steps, 400.0, jobs.count)
 
     def look_until(steps: int) -> bool:
         worker.look()

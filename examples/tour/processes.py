@@ -1,4 +1,4 @@
-"""The processes of the tour: producers and the ingest, which can be killed and started again."""
+"""The processes of the tour, as their parent sees them: started, watched, killed."""
 
 from __future__ import annotations
 
@@ -27,55 +27,53 @@ class ProcessFailed(Exception):
     """A process did not do what it was started for."""
 
 
-class Producer:
-    """The producer of one queue, or its worker, and what it has acknowledged.
+class Actor:
+    """A producer or a worker of one queue, and what it has acknowledged.
 
-    `count` is what it has acknowledged at the end.
+    `role` is a name in `actors.ROLES`, and `size` what is special to it. `count` is what it has
+    acknowledged at the end.
     """
 
-    def __init__(
-        self,
-        path: str,
-        count: int,
-        arguments: Sequence[object],
-        module: str = "forebay.cli.tour_producer",
-    ) -> None:
+    def __init__(self, role: str, path: str, count: int, per_second: float, size: int) -> None:
+        self.role = role
         self.path = path
         self.name = os.path.basename(path)
         self.acknowledged = 0
-        # The end of the log as the running process found it; None until it says so.
+        # What the running process found in its queue; None until it says so.
         self.found: int | None = None
         self._count = count
-        self._command = [sys.executable, "-m", module, *map(str, [path, count, *arguments])]
+        words = ["examples.tour.actors", role, path, str(count), str(per_second), str(size)]
+        # -P: another `examples` in the user's directory is not meant.
+        self._command = [sys.executable, "-P", "-m", *words]
         self._process: subprocess.Popen[bytes] | None = None
         self._unread = b""
 
     def start(self) -> None:
-        """Starts the process; it goes on behind what is in the log."""
+        """Starts the process; it goes on after what is in the queue."""
         self.found = None
         self._unread = b""
         self._process = subprocess.Popen(
-            self._command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=environment()
+            self._command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=_environment()
         )
         assert self._process.stdout is not None
         os.set_blocking(self._process.stdout.fileno(), False)
 
     def look(self) -> None:
-        """Takes what it said meanwhile; raises `ProcessFailed` if it ended before its time."""
+        """Reads what it printed meanwhile; raises `ProcessFailed` if it ended too early."""
         assert self._process is not None
-        # Whether it has ended before the last look at the pipe: nothing can come after that.
+        # Asked before the pipe is read: once it has ended, nothing can come after that.
         code = _code_of(self._process)
         self._read()
         if code is not None and self.acknowledged < self._count:
-            raise ProcessFailed(f"the producer of {self.name} ended by itself, with code {code}")
+            raise ProcessFailed(f"the {self.role} of {self.name} ended by itself, with code {code}")
 
     @property
     def done(self) -> bool:
-        """Says whether it has written all, and has ended."""
+        """Whether it has written everything, and has ended."""
         return self._process is not None and _code_of(self._process) == 0
 
     def kill(self) -> None:
-        """Kills it with SIGKILL; afterwards `acknowledged` is all that it ever promised."""
+        """Kills it with SIGKILL; afterwards `acknowledged` is all that it ever acknowledged."""
         assert self._process is not None
         assert self._process.stdout is not None
         os.kill(self._process.pid, signal.SIGKILL)
@@ -106,7 +104,7 @@ class Producer:
 
 
 class Command:
-    """A command of `forebay` that writes what it says into a file, with all that it starts."""
+    """A command of `forebay` whose output, with that of all it starts, goes to a file."""
 
     def __init__(self, arguments: Sequence[str], log: str) -> None:
         self._arguments = arguments
@@ -166,7 +164,7 @@ def _code_of(process: subprocess.Popen[bytes]) -> int | None:
     """Returns the code of a process that has ended; None if it still runs.
 
     `poll` takes a lock that it keeps if Ctrl-C comes in the middle of it: a `wait` would then never
-    return, and the tour would leave its processes behind.
+    return, and the tour would leave its processes running.
     """
     if process.returncode is not None:
         return process.returncode
@@ -200,21 +198,22 @@ def _failure(arguments: Sequence[str], code: int, log: str) -> str:
     last = said[-1] if said else "nothing"
     return (
         f"forebay {' '.join(arguments)} ended with code {code}; "
-        f"it said: {last} (the rest is in {log})"
+        f"it printed: {last} (the rest is in {log})"
     )
 
 
-def environment() -> dict[str, str]:
-    """Returns the environment of a process that finds this package, wherever it was started."""
-    root = os.path.dirname(os.path.dirname(forebay.__file__))
-    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+def _environment() -> dict[str, str]:
+    """Returns the environment of a process that finds Forebay and the tour, from anywhere."""
+    package = os.path.dirname(os.path.dirname(forebay.__file__))
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    paths = [package, root, *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def _spark_environment(directory: str) -> dict[str, str]:
     """Returns the environment of a process that starts Spark for a short while.
 
-    A Java that is killed leaves its temporary files behind: they go where the tour can remove them.
+    A Java that is killed leaves its temporary files: they go where the tour can remove them.
     Quick compiling and plain plans halve the time of jobs as small as these.
     """
     temporary = os.path.join(directory, TEMPORARY)
@@ -222,4 +221,4 @@ def _spark_environment(directory: str) -> dict[str, str]:
     java = f'-XX:+UseSerialGC -XX:TieredStopAtLevel=1 "-Djava.io.tmpdir={temporary}"'
     words = ["--driver-java-options", java, "--conf", "spark.sql.adaptive.enabled=false"]
     arguments = shlex.join([*words, "pyspark-shell"])
-    return {**environment(), "PYSPARK_SUBMIT_ARGS": arguments}
+    return {**_environment(), "PYSPARK_SUBMIT_ARGS": arguments}

@@ -8,33 +8,24 @@ import string
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from examples.tour.checks import Claim, Proof
+from examples.tour.events import QUEUES, Plan
+from examples.tour.history import Sample, rates
+from examples.tour.jobs import JOBS
+from examples.tour.page import Cell, Finding, Line, Page, Plot, Table
+from examples.tour.story import KILLED_PRODUCER, Facts, Story
 from forebay import __version__
-from forebay.cli.demo_records import Claim
-from forebay.cli.tour_checks import Proof
-from forebay.cli.tour_events import QUEUES, Plan
-from forebay.cli.tour_jobs import JOBS
-from forebay.cli.tour_story import KILLED_PRODUCER, Facts
-from forebay.dashboard.history import Mark, Sample, rates
-from forebay.dashboard.page import Cell, Finding, Line, Page, Plot, Table
 
 _WINDOW_SECONDS = 5.0
 _ROWS_MAX = 40
 
 
-def make(
-    plan: Plan,
-    facts: Facts,
-    samples: Sequence[Sample],
-    marks: Sequence[Mark],
-    proof: Proof,
-    claims: Sequence[Claim],
-    settings: str,
-    seconds: float,
-) -> Page:
+def make(story: Story, proof: Proof, claims: Sequence[Claim], seconds: float) -> Page:
     """Puts the page together."""
+    plan, facts, samples = story.plan, story.facts, story.watch.samples
     lettered = [
         (letter, mark.seconds, mark.text)
-        for letter, mark in zip(string.ascii_uppercase, marks, strict=False)
+        for letter, mark in zip(string.ascii_uppercase, story.watch.marks, strict=False)
     ]
     lost = proof.landed.missing + max(0, facts.acknowledged - facts.found)
     lost += proof.jobs.missing
@@ -68,11 +59,11 @@ def make(
             _sums(proof),
             _crashes(facts, proof),
             _damage(proof),
-            _behind(plan, facts),
+            _trimmed(plan, facts),
             _course(samples),
             _machine(),
         ],
-        settings=settings,
+        settings=story.settings,
     )
 
 
@@ -176,10 +167,10 @@ def _damage(proof: Proof) -> Table:
     )
 
 
-def _behind(plan: Plan, facts: Facts) -> Table:
+def _trimmed(plan: Plan, facts: Facts) -> Table:
     return Table(
         "What is left in the logs",
-        ("queue", "events appended", "events trimmed behind the ingest"),
+        ("queue", "events appended", "events trimmed after the ingest"),
         [[queue, plan.per_queue, begin] for queue, begin in facts.begins.items()],
         "A log drops whole segments that the ingest has taken, and no other: the cursor "
         "of the ingest holds them.",

@@ -12,9 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from forebay.cli import exits
-from forebay.cli.demo_records import Claim
-from forebay.cli.tour_events import (
+from examples.tour.events import (
     DAMAGED_OFFSET,
     DAMAGED_QUEUE,
     DECODED,
@@ -26,14 +24,25 @@ from forebay.cli.tour_events import (
     frame_position,
     number_of,
 )
-from forebay.cli.tour_jobs import BURIED, Jobs, fate_of, job
-from forebay.cli.tour_jobs import number_of as job_number
-from forebay.cli.tour_processes import answer_of
+from examples.tour.jobs import BURIED, Jobs, fate_of, job
+from examples.tour.jobs import number_of as job_number
+from examples.tour.processes import answer_of
 
 # Where the events go, and where the snapshot of the jobs goes.
 TABLES, SNAPSHOT = OUTS = "tables", "snapshot"
 JOB_COLUMNS = ["value", "type", "requeue_time"]
-COUNTS = ("landed", "decoded", "rejected", "deduplicated", "filtered", "damaged", "trimmed")
+# `reconcile` exits so if sums do not add up.
+_RECONCILE_FAILED = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Something that the tour says, whether it holds, and the facts that show it."""
+
+    name: str
+    text: str
+    holds: bool
+    facts: dict[str, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +66,7 @@ class Comparison:
 
     @property
     def exact(self) -> bool:
-        """Says whether everything is there, right, and once."""
+        """Whether everything is there, right, and once."""
         return not (self.wrong or self.twice or self.missing)
 
     def __str__(self) -> str:
@@ -94,7 +103,7 @@ def reconcile(directory: str) -> list[QueueSums]:
     answer = answer_of(
         ["pipeline", "reconcile", *(os.path.join(directory, out) for out in OUTS), "--json"],
         os.path.join(directory, "reconcile.log"),
-        (exits.OK, exits.DAMAGE),
+        (0, _RECONCILE_FAILED),
     )
     rows = [json.loads(line) for line in answer.splitlines()]
     return [
@@ -173,7 +182,7 @@ def compare_jobs(rows: Iterable[Mapping[str, Any]], jobs: Jobs) -> Comparison:
 
 
 def claim_reconciled(sums: list[QueueSums], plan: Plan) -> Claim:
-    """The sums add up, and are those that the producers' events must give."""
+    """The sums add up, and are those that follow from the producers' events."""
     problems = [f"{one.queue}: {problem}" for one in sums for problem in one.problems]
     as_planned = sum(one.counts == plan.expected(one.queue) for one in sums)
     count = len(QUEUES) + 1
@@ -224,7 +233,7 @@ def claim_decoded(found: Comparison) -> Claim:
 def _rows(
     directory: str, table: str, columns: list[str] | None, out: str = TABLES
 ) -> Iterator[dict[str, Any]]:
-    """Reads a table without Spark, as anybody may."""
+    """Reads a table without Spark."""
     import pyarrow.dataset
 
     path = os.path.join(directory, out, table)

@@ -6,17 +6,15 @@ import json
 import re
 import shutil
 import subprocess
-from importlib.resources import files
 from pathlib import Path
 
 import pytest
 
-import forebay.dashboard
-from forebay.dashboard.page import Finding, Line, Page, Plot, Table, cell_text
-from tests.dashboard.reading import PageReader
+from examples.tour.page import Finding, Line, Page, Plot, Table, cell_text
+from tests.examples.reading import PageReader
 from tests.sources import ROOT
 
-ASSETS = ROOT / "src" / "forebay" / "dashboard"
+ASSETS = ROOT / "examples" / "tour"
 SECONDS = [0.0, 1.0, 2.5]
 PAGE = Page(
     title="A <page> & more",
@@ -112,16 +110,6 @@ def test_the_vendored_files_are_those_that_their_page_names() -> None:
     assert found == named
     assert "v1.6.32" in read("vendor/uPlot.iife.min.js")[:100]
     assert "MIT" in read("vendor/LICENSE")
-
-
-def test_the_package_data_names_every_file_of_the_page() -> None:
-    package = files(forebay.dashboard)
-
-    assert all(package.joinpath(name).is_file() for name in ("page.js", "page.css"))
-    assert (
-        '"forebay.dashboard" = ["*.css", "*.js", "vendor/*"]'
-        in (ROOT / "pyproject.toml").read_text()
-    )
 
 
 # The least of a browser that the page's own script asks for; it tells what is drawn.

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from forebay.dashboard.history import Outage, Sample, outage, rates
+from examples.tour.history import Outage, Sample, outage, rates
 
 # Every second 10 are appended; they land in batches, and nothing lands from 3 s to 8 s.
 COURSE = [(0, 0), (10, 0), (20, 20), (30, 20), (40, 20), (50, 20), (60, 20), (70, 20), (80, 75)]

@@ -1,17 +1,17 @@
 """The events of the tour, and what has to become of each of them.
 
-An event is a function of its queue and its offset, so that whoever reads it back can tell whether
-it is the right one, in the right place. Some cannot be decoded, some come twice, and some are left
-out by the SQL: which ones is a matter of the offset alone, so the sums are known beforehand.
+An event is a function of its queue and its offset, so a reader can tell whether it is the right
+one, in the right place. Some cannot be decoded, some come twice, and some are left out by the SQL:
+the offset alone decides which ones, so the sums are known beforehand.
 
-Those of the Beats queue have a number in place of the offset, which their time tells.
+Those of the Beats queue have a number in place of the offset, which follows from their time.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from forebay.cli.tour_jobs import JOBS, Jobs
+from examples.tour.jobs import JOBS, Jobs
 from forebay.formats.fflg import LAYOUTS, VERSION_DEFAULT
 
 LOGS = ("doors", "lamps", "meters")
@@ -55,7 +55,7 @@ def event(queue: str, offset: int) -> bytes:
 
 
 def number_of(value: bytes) -> int:
-    """Returns the number that the time of an event of the Beats queue tells."""
+    """Returns the number of an event of the Beats queue, by its time."""
     time_ns = value.partition(b",")[0].rpartition(b":")[2]
     return (int(time_ns) - _FIRST_TIME_NS) // _STEP_NS
 
@@ -91,7 +91,7 @@ def _log_event(queue: str, offset: int) -> bytes:
 
 
 def fate(offset: int) -> str:
-    """Says what becomes of an event that lands."""
+    """Returns what becomes of an event that lands."""
     place = offset % _CYCLE
     if place == _BROKEN:
         return REJECTED

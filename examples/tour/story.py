@@ -1,4 +1,4 @@
-"""What the tour does: producers and an ingest that run, are killed, and go on."""
+"""What the tour does: producers, a worker and an ingest that run, are killed, and go on."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from forebay import LogReader
-from forebay.cli.demo_records import Claim
-from forebay.cli.output import Bar
-from forebay.cli.tour_events import (
+from examples.tour.checks import Claim
+from examples.tour.events import (
     DAMAGED_OFFSET,
     DAMAGED_QUEUE,
     EVENT_QUEUE,
@@ -25,13 +23,13 @@ from forebay.cli.tour_events import (
     event,
     frame_position,
 )
-from forebay.cli.tour_jobs import JOBS
-from forebay.cli.tour_jobs import SCHEMA as JOBS_SCHEMA
-from forebay.cli.tour_jobs import SQL as JOBS_SQL
-from forebay.cli.tour_processes import Command, ProcessFailed, Producer
-from forebay.cli.tour_teller import TourTeller
-from forebay.cli.tour_watch import Watch
-from forebay.dashboard.history import Outage, outage
+from examples.tour.history import Outage, Watch, outage
+from examples.tour.jobs import JOBS
+from examples.tour.jobs import SCHEMA as JOBS_SCHEMA
+from examples.tour.jobs import SQL as JOBS_SQL
+from examples.tour.processes import Actor, Command, ProcessFailed
+from examples.tour.terminal import Terminal
+from forebay import LogReader
 from forebay.formats.fflg import LAYOUTS, VERSION_DEFAULT, segment_name
 
 CONSUMER_ID = "tour"
@@ -88,29 +86,22 @@ class Facts:
 class Story:
     """One run of the tour in a directory that holds nothing of it yet."""
 
-    def __init__(self, directory: str, plan: Plan, teller: TourTeller) -> None:
+    def __init__(self, directory: str, plan: Plan, terminal: Terminal) -> None:
+        self.plan = plan
         self.settings = _settings(plan)
         self.facts = Facts()
         self._directory = directory
-        self._plan = plan
-        self._teller = teller
+        self._terminal = terminal
         self._ended = False
         self._stopped = False
         self._seconds = max(_SECONDS_MIN, plan.total / _EVENTS_PER_SECOND)
         size = plan.per_queue * len(event(QUEUES[0], plan.per_queue))
         segment_bytes = max(_SEGMENT_BYTES_MIN, size // _SEGMENTS)
-        arguments = [plan.per_queue / self._seconds, segment_bytes]
         self._producers = [
-            Producer(os.path.join(directory, "queues", name), plan.per_queue, arguments)
+            self._actor("producer", f"queues/{name}", plan.per_queue, segment_bytes)
             for name in QUEUES
         ]
-        jobs = plan.jobs
-        self._worker = Producer(
-            os.path.join(directory, "jobs", JOBS),
-            jobs.steps,
-            [jobs.count, jobs.steps / self._seconds],
-            "forebay.cli.tour_worker",
-        )
+        self._worker = self._actor("worker", f"jobs/{JOBS}", plan.jobs.steps, plan.jobs.count)
         self._snapshot = Command(
             ["pipeline", "ingest", os.path.join(directory, "jobs.toml")],
             os.path.join(directory, "jobs.log"),
@@ -119,8 +110,12 @@ class Story:
         self._ingest = Command(["pipeline", "ingest", toml], os.path.join(directory, "ingest.log"))
         self.watch = Watch(self._producers, os.path.join(directory, "tables"))
 
-    def tell(self) -> None:
-        """Runs the scenes in order; leaves no process behind."""
+    def _actor(self, role: str, queue: str, count: int, size: int) -> Actor:
+        path = os.path.join(self._directory, queue)
+        return Actor(role, path, count, count / self._seconds, size)
+
+    def run(self) -> None:
+        """Runs the scenes in order; leaves no process running."""
         Path(self._directory, "ingest.toml").write_text(self.settings)
         Path(self._directory, "jobs.toml").write_text(_JOBS_SETTINGS)
         for name in ("queues", "jobs"):
@@ -140,13 +135,13 @@ class Story:
                 producer.end()
 
     def _start_producers(self) -> None:
-        self._teller.line(
+        self._terminal.line(
             f"1. {len(QUEUES)} producers, a process each, write for {self._seconds:.0f} s: to the "
             f"logs {', '.join(LOGS)}, the Beats queue {EVENT_QUEUE} and the fifo {FIFO}; what they "
             "acknowledge is synced"
         )
-        self._teller.line(
-            f"   one more fills the deadline queue {JOBS} with {self._plan.jobs.count:,} jobs, and "
+        self._terminal.line(
+            f"   one more fills the deadline queue {JOBS} with {self.plan.jobs.count:,} jobs, and "
             "releases, requeues and buries some"
         )
         for producer in (*self._producers, self._worker):
@@ -157,56 +152,56 @@ class Story:
         header = LAYOUTS[VERSION_DEFAULT].frame_bytes
         position = frame_position(DAMAGED_QUEUE, DAMAGED_OFFSET) + header + _FLIPPED_BYTE
         _flip(Path(victim.path, segment_name(0)), position)
-        self._teller.line(
+        self._terminal.line(
             f"   a byte of {DAMAGED_QUEUE} is changed on the disk, in its event {DAMAGED_OFFSET}"
         )
 
     def _start_ingest(self) -> None:
-        self._teller.line("2. Spark starts, in a process of its own: forebay pipeline ingest")
+        self._terminal.line("2. Spark starts, in a process of its own: forebay pipeline ingest")
         self._ingest.start()
         self.watch.mark("ingest starts")
 
     def _kill_producer(self) -> None:
         producer = self._producers[QUEUES.index(KILLED_PRODUCER)]
-        at = self._plan.per_queue * 2 // 5
+        at = self.plan.per_queue * 2 // 5
         facts = self.facts
         facts.acknowledged, facts.found, facts.producer_away_seconds = self._kill_and_start(
             producer, at, f"3. SIGKILL to the producer of {producer.name}", "events"
         )
-        self._teller.claim(
+        self._terminal.claim(
             claim_recovered(facts.acknowledged, facts.found, facts.producer_away_seconds)
         )
 
     def _kill_worker(self) -> None:
         """Kills the worker when all jobs are enqueued, and some are worked off."""
-        jobs, facts = self._plan.jobs, self.facts
+        jobs, facts = self.plan.jobs, self.facts
         at = jobs.count + (jobs.steps - jobs.count) // 5
         facts.jobs_acknowledged, facts.jobs_found, facts.worker_away_seconds = self._kill_and_start(
             self._worker, at, f"   SIGKILL to the worker at {JOBS}", "steps"
         )
-        self._teller.claim(
+        self._terminal.claim(
             claim_worker_recovered(
                 facts.jobs_acknowledged, facts.jobs_found, facts.worker_away_seconds
             )
         )
 
     def _kill_and_start(
-        self, producer: Producer, at: int, text: str, unit: str
+        self, actor: Actor, at: int, text: str, unit: str
     ) -> tuple[int, int, float]:
-        """Kills a producer when it has acknowledged so much, and starts it again.
+        """Kills a process when it has acknowledged so much, and starts it again.
 
-        Gives what it had acknowledged, what it found, and how long it was away.
+        Returns what it had acknowledged, what it found, and how long it was away.
         """
-        self._wait(lambda: producer.acknowledged >= at, "the producers to write")
-        producer.kill()
-        killed = self.watch.mark(f"SIGKILL to the producer of {producer.name}")
-        acknowledged = producer.acknowledged
-        self._teller.line(f"{text}, after {acknowledged:,} acknowledged {unit}; started again")
-        producer.start()
-        self._wait(lambda: producer.found is not None, f"the producer of {producer.name}")
-        back = self.watch.mark(f"the producer of {producer.name} is back")
-        assert producer.found is not None
-        return acknowledged, producer.found, back.seconds - killed.seconds
+        self._wait(lambda: actor.acknowledged >= at, "the producers to write")
+        actor.kill()
+        killed = self.watch.mark(f"SIGKILL to the {actor.role} of {actor.name}")
+        acknowledged = actor.acknowledged
+        self._terminal.line(f"{text}, after {acknowledged:,} acknowledged {unit}; started again")
+        actor.start()
+        self._wait(lambda: actor.found is not None, f"the {actor.role} of {actor.name}")
+        back = self.watch.mark(f"the {actor.role} of {actor.name} is back")
+        assert actor.found is not None
+        return acknowledged, actor.found, back.seconds - killed.seconds
 
     def _kill_ingest(self) -> None:
         self._wait(
@@ -214,12 +209,12 @@ class Story:
             "the ingest to publish batches",
         )
         self._ingest.kill()
-        # What it published in its last moment does not count as come back.
+        # What it published in its last moment does not count as being back.
         self.watch.sample()
         killed = self.watch.mark("SIGKILL to the ingest")
         before = self.watch.names()
         self.facts.batches_before = len(before)
-        self._teller.line(
+        self._terminal.line(
             f"4. SIGKILL to the ingest and its Java, in the middle of batch {max(before) + 1}; "
             "the same command again"
         )
@@ -231,15 +226,15 @@ class Story:
         self.watch.mark("the ingest has caught up")
         found = outage(self.watch.samples, killed.seconds)
         self.facts.ingest = found
-        self._teller.claim(claim_resumed(before, self.watch.names(), found))
+        self._terminal.claim(claim_resumed(before, self.watch.names(), found))
 
     def _run_out(self) -> None:
         self._wait(lambda: self._ended, "the producers to end")
-        self._teller.line(
+        self._terminal.line(
             f"5. the producers have ended after {self.watch.appended:,} events; "
             f"the ingest is {self.watch.lag:,} behind, and runs out"
         )
-        self._wait(lambda: self.watch.landed >= self._plan.total, "the ingest to end")
+        self._wait(lambda: self.watch.landed >= self.plan.total, "the ingest to end")
         self.watch.mark("the ingest has run out")
         self._ingest.stop()
         self._stopped = True
@@ -248,43 +243,45 @@ class Story:
                 with LogReader(producer.path) as reader:
                     self.facts.begins[producer.name] = reader.begin
         trimmed = sum(self.facts.begins.values())
-        also = f"; {trimmed:,} events are trimmed from the logs behind it" if trimmed else ""
-        self._teller.line(f"   it has, in {len(self.watch.batches)} batches{also}")
+        also = (
+            f"; {trimmed:,} events that it has taken are trimmed from the logs" if trimmed else ""
+        )
+        self._terminal.line(f"   it has, in {len(self.watch.batches)} batches{also}")
 
     def _take_snapshot(self) -> None:
         self._wait(lambda: self._worker.done, "the worker to end")
-        self._teller.line(
-            f"6. forebay pipeline ingest once more: a snapshot of {JOBS}, as its worker has left it"
+        self._terminal.line(
+            f"6. forebay pipeline ingest once more: a snapshot of {JOBS}, as its worker left it"
         )
         self._snapshot.start()
         self._snapshot.join()
         self.watch.mark("the snapshot of the jobs has landed")
 
     def _is_writing(self) -> bool:
-        """Says whether a batch is being written that nobody can see yet."""
+        """Says whether a batch is being written that no reader can see yet."""
         staging = os.path.join(self._directory, "tables", "_staging")
         return os.path.isdir(staging) and bool(os.listdir(staging))
 
     def _wait(self, done: Callable[[], bool], what: str) -> None:
-        """Looks at everything until something is so; raises `ProcessFailed` if nothing goes on."""
+        """Watches all processes until `done`; raises `ProcessFailed` if nothing goes on."""
         seen, since = (-1, -1), time.monotonic()
-        with Bar("   events", self._plan.total, hidden=self._teller.as_json) as bar:
-            while not done():
-                for producer in (*self._producers, self._worker):
-                    producer.look()
-                if not self._stopped:
-                    self._ingest.look()
-                if not self._ended and all(producer.done for producer in self._producers):
-                    self._ended = True
-                    self.watch.mark("the producers have ended")
-                self.watch.look()
-                now = (self.watch.appended, self.watch.landed)
-                bar.update(now[1], f"{now[0]:,} appended, {now[1]:,} in tables")
-                if now != seen:
-                    seen, since = now, time.monotonic()
-                elif time.monotonic() - since > _STANDSTILL_SECONDS_MAX:
-                    raise ProcessFailed(f"waited for {what}, in vain; see {self._directory}")
-                time.sleep(_POLL_SECONDS)
+        while not done():
+            for actor in (*self._producers, self._worker):
+                actor.look()
+            if not self._stopped:
+                self._ingest.look()
+            if not self._ended and all(producer.done for producer in self._producers):
+                self._ended = True
+                self.watch.mark("the producers have ended")
+            self.watch.look()
+            now = (self.watch.appended, self.watch.landed)
+            if now != seen:
+                self._terminal.progress(f"   {now[0]:,} events appended, {now[1]:,} in tables")
+                seen, since = now, time.monotonic()
+            elif time.monotonic() - since > _STANDSTILL_SECONDS_MAX:
+                raise ProcessFailed(f"waited for {what}, in vain; see {self._directory}")
+            time.sleep(_POLL_SECONDS)
+        self._terminal.progress("")
 
 
 def claim_recovered(acknowledged: int, found: int, seconds: float) -> Claim:
@@ -304,7 +301,7 @@ def claim_worker_recovered(acknowledged: int, found: int, seconds: float) -> Cla
 
 
 def claim_resumed(before: dict[int, str], after: dict[int, str], found: Outage) -> Claim:
-    """What was published before the kill of the ingest stays as it was, and it goes on behind."""
+    """What was published before the kill of the ingest stays, and the ingest goes on after it."""
     kept = sum(after.get(batch) == directory for batch, directory in before.items())
     text = (
         f"back after {found.until_back or 0:.1f} s, caught up after "

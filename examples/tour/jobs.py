@@ -1,8 +1,8 @@
 """The jobs of the tour, which go through a deadline queue, and what has to become of each of them.
 
-That is a matter of a job's number alone. All are enqueued, in the order of their numbers; then
-those that are due are given out, and released, requeued for tomorrow, buried or left. So whoever
-looks at the queue can tell how far its worker has come, and what must be in it at the end.
+A job's number alone decides it. All are enqueued, in the order of their numbers; then those that
+are due are dequeued, and released, requeued for tomorrow, buried or kept. So what is in the queue
+shows how far its worker has come, and what must be in it at the end is known.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Jobs:
     count: int
 
     def fate(self, number: int) -> str:
-        """Says what becomes of a job; the last one stays, and tells that all were enqueued."""
+        """Returns what becomes of a job; the last one stays, and shows that all were enqueued."""
         if number == self.count - 1 or number % 10 > 4:
             return KEPT
         if number % 10 < 4:
@@ -38,7 +38,7 @@ class Jobs:
 
     @property
     def steps(self) -> int:
-        """How many steps there are: each job is enqueued, and some are done something to."""
+        """How many steps there are: each job is enqueued, and some are worked on."""
         return self.count + sum(self.fate(number) != KEPT for number in range(self.count))
 
     def left(self) -> dict[int, str]:
@@ -74,7 +74,7 @@ def number_of(value: bytes) -> int:
 
 
 def fate_of(*, requeued: bool, buried: bool) -> str:
-    """Says what was done to a job that is in the queue."""
+    """Returns what was done to a job that is in the queue."""
     if buried:
         return BURIED
     return REQUEUED if requeued else KEPT

@@ -1,0 +1,1 @@
+"""Programs that show what Forebay does; no part of the installed package."""
