@@ -1,11 +1,9 @@
-"""The verbs that report: info, segments, consumers, trim, doctor, bench."""
+"""The verbs that report: info, segments, consumers, trim, doctor."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-
-import pytest
 
 from forebay import Log
 from forebay.cli import exits
@@ -200,20 +198,4 @@ def test_the_doctor_takes_a_path_that_is_not_there_yet(tmp_path: Path) -> None:
 
     assert result.exit_code == 0
     assert f"directory\t{tmp_path}\tok\n" in result.stdout
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.slow
-def test_bench_measures_each_pair_and_cleans_up(tmp_path: Path) -> None:
-    result = run("bench", "--records", 100, "--path", tmp_path, "--json")
-    rows = json_lines(result)
-
-    assert result.exit_code == 0
-    assert [row["what"] for row in rows] == [
-        "append, os",
-        "append_many, os",
-        "scan",
-        "append, durable",
-    ]
-    assert all(row["microseconds"] > 0 and row["ratio"] > 0 for row in rows)
     assert list(tmp_path.iterdir()) == []

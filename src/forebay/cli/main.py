@@ -38,9 +38,8 @@ VERBS = {
     "recover": "Salvage what can be read into a new queue.",
     "convert": "Copy a Beats queue into another version.",
     "pipeline": "Bring queues into tables on Spark, and prove it.",
-    "bench": "Measure this disk, and Forebay on it.",
     "doctor": "Check the installation and the disk.",
-    "demo": "Kill a writer, flip a byte, and prove that nothing is lost.",
+    "demo": "Kill a writer, flip a bit, and check what is left.",
 }
 
 
