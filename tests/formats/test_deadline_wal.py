@@ -255,11 +255,23 @@ def test_an_empty_batch_unequal_columns_and_a_long_reason_are_refused() -> None:
         BATCHES.encode([Item(Key(1, 1), b"", reason=bytes(2**16))], 0)
 
 
+def old_batch(codec: Batches, kind: int, *numbers: int) -> bytes:
+    """Returns the first batch of a log that version 0.1 wrote, with one record of numbers."""
+    record = struct.pack(f"<BI{len(numbers)}Q", kind, 8 * len(numbers), *numbers)
+    buffer = bytearray(kernel.BATCH_BYTES) + record
+    kernel.seal(buffer, len(record), 0, codec.seed)
+    return bytes(buffer)
+
+
 def test_what_is_durable_is_told_to_who_asks_and_passed_over_otherwise() -> None:
     header = Header(1, b"saltsalt")
     batches = Batches(header)
     tombstone = Tombstone(Key(5, 6))
-    data = header.encode() + batches.encode_durable(28, 0) + batches.encode([tombstone], 1)
+    data = (
+        header.encode()
+        + old_batch(batches, kernel.PASSED_OVER, 28)
+        + batches.encode([tombstone], 1)
+    )
 
     assert list(scan_all(data, "log")) == [Durable(28), tombstone]
     assert list(scan_wal(data, "log")) == [tombstone]
@@ -267,7 +279,7 @@ def test_what_is_durable_is_told_to_who_asks_and_passed_over_otherwise() -> None
 
 def test_a_log_says_which_one_it_goes_on_from() -> None:
     tombstone = Tombstone(Key(5, 6))
-    after = BATCHES.encode_after(After(7, 2**40))
+    after = old_batch(BATCHES, kernel.PASSED_OVER + 1, 7, 2**40)
     data = HEADER.encode() + after + BATCHES.encode([tombstone], 1)
 
     assert list(scan_all(data, "log")) == [After(7, 2**40), tombstone]

@@ -51,12 +51,11 @@ _KNOWN_BYTES = 16
 _ITEM = struct.Struct("<B6sQ6s6sIBHI")
 _TOMBSTONE = struct.Struct("<B6sQ")
 _DEQUEUED = struct.Struct("<B6sQI6s")
-# A program that does not know these two kinds passes them over.
+# A program that does not know these kinds passes them over. Version 0.1 wrote the first two, which
+# are only read now.
 # kind 1 | length 4 | position 8
-_DURABLE = struct.Struct("<BIQ")
 _DURABLE_KIND = kernel.PASSED_OVER
 # kind 1 | length 4 | number 8 | position 8
-_AFTER = struct.Struct("<BIQQ")
 _AFTER_KIND = kernel.PASSED_OVER + 1
 # kind 1 | length 4 | flags 1 | log before 8 | its end 8 | first id 8 | copied items 8
 _ORIGIN = struct.Struct("<BIBQQQQ")
@@ -267,17 +266,6 @@ class Batches:
         body = b"".join(map(encode_record, records))
         _check_batch(len(body), len(records))
         return self._encode_body(body, number)
-
-    def encode_durable(self, position: int, number: int) -> bytes:
-        """Returns the bytes of a batch that says up to where the log is durable.
-
-        Version 0.1 wrote them; now the mark says it.
-        """
-        return self._encode_body(_DURABLE.pack(_DURABLE_KIND, 8, position), number)
-
-    def encode_after(self, after: After) -> bytes:
-        """Returns the first batch of a log that goes on from another one, as version 0.1 did."""
-        return self._encode_body(_AFTER.pack(_AFTER_KIND, 16, after.number, after.position), 0)
 
     def encode_origin(self, origin: Origin) -> bytes:
         """Returns the bytes of the first batch of a log."""

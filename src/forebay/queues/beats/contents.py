@@ -46,7 +46,6 @@ class Contents:
 
     def __init__(self, directory: Directory, queue_id: bytes, held: dict[int, Held]) -> None:
         """Writes a new file; durable on return, or, on a full disk, when there is room."""
-        self._directory = directory
         self._queue_id = queue_id
         self._file: File | None = None
         self._end = 0

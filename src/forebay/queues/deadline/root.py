@@ -101,10 +101,6 @@ class Root(Handle):
                 )
             return self._open[name]
 
-    def options_of(self, name: str) -> dict[str, Any]:
-        """Returns the options that a queue was defined with."""
-        return dict(self._definitions[name])
-
     def forget(self, name: str) -> None:
         """Takes a definition away and closes the queue; its files stay, and `define` finds them."""
         with self._lock:
