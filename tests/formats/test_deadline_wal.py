@@ -259,7 +259,7 @@ def old_batch(codec: Batches, kind: int, *numbers: int) -> bytes:
     """Returns the first batch of a log that version 0.1 wrote, with one record of numbers."""
     record = struct.pack(f"<BI{len(numbers)}Q", kind, 8 * len(numbers), *numbers)
     buffer = bytearray(kernel.BATCH_BYTES) + record
-    kernel.seal(buffer, len(record), 0, codec.seed)
+    kernel.seal_batch(buffer, len(record), 0, codec.seed)
     return bytes(buffer)
 
 
