@@ -37,7 +37,7 @@ MEASURING = {SOURCE / "cli" / "bench.py", SOURCE / "cli" / "doctor.py"}
 QUICK_TESTS = ["tests/crash/test_power_cuts.py", "tests/queues", "tests/storage", "tests/aio"]
 QUICK_TESTS += ["tests/pipelines/test_output.py", "tests/pipelines/test_checkpoint.py"]
 QUICK_TESTS += ["tests/spark/test_parts.py", "tests/cli/test_fifo.py", "tests/cli/test_deadline.py"]
-QUICK_TESTS += ["-k", "not random_operations"]
+QUICK_TESTS += ["tests/conformance/test_durable_marks.py", "-k", "not random_operations"]
 ALL_TESTS = ["tests", "--ignore=tests/crash/test_planted_bugs.py"]
 # What the tests of one run may have taken before, together; longer ones run alone.
 RUN_SECONDS = 30
