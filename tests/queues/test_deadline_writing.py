@@ -10,6 +10,7 @@ from forebay.queues.deadline.compaction import SetWriter
 from forebay.queues.deadline.names import wal_name
 from forebay.queues.deadline.queue import DeadlineQueue
 from tests.crash.forgetful import ForgetfulFilesystem
+from tests.crash.handles import ForgetfulFile
 
 
 def test_a_large_run_is_synced_while_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,3 +50,51 @@ def test_a_log_that_is_left_is_durable_though_nobody_waited_for_what_is_in_it() 
     queue.close()
     assert found
     assert all(found)
+
+
+def test_what_is_enqueued_during_a_freeze_is_durable_when_it_is_acknowledged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    filesystem = ForgetfulFilesystem()
+    queue = DeadlineQueue("/q", filesystem=filesystem, background=False)
+    queue.enqueue(b"before")
+    writer = queue._upkeep.writer
+
+    def enqueue_and_write(number: int) -> SetWriter:
+        # The new log is in use, and no run has synced the directory yet.
+        queue.enqueue(b"meanwhile")
+        filesystem.acknowledge("meanwhile")
+        return writer(number)
+
+    monkeypatch.setattr(queue._upkeep, "writer", enqueue_and_write)
+    queue.freeze()
+    states = list(filesystem.crash_states(2, garbage=False))
+    queue.close()
+
+    after = [state for state in states if state.acknowledged]
+    assert len(after) > 5
+    for state in after:
+        with DeadlineQueue("/q", filesystem=state.restore(), background=False) as again:
+            found = sorted(item.value for item in again.dequeue_many(9))
+        assert found == [b"before", b"meanwhile"], state
+
+
+def test_a_freeze_syncs_its_log_before_it_holds_the_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    filesystem = ForgetfulFilesystem()
+    queue = DeadlineQueue("/q", filesystem=filesystem, sync="interval", background=False)
+    queue.enqueue_many([bytes(1_000)] * 50)
+    log = queue._journal.wal.file
+    locked: list[bool] = []
+    sync = ForgetfulFile.sync
+
+    def note(file: ForgetfulFile) -> None:
+        if file is log:
+            locked.append(queue._journal.lock.locked())
+        sync(file)
+
+    monkeypatch.setattr(ForgetfulFile, "sync", note)
+    queue.freeze()
+    queue.close()
+
+    # All that was enqueued, then the little that came since.
+    assert locked == [False, True]
