@@ -65,3 +65,25 @@ def test_the_log_is_found_by_its_name_alone_after_a_power_cut() -> None:
         again.damage(f"/q/{MANIFEST}", 0, bytes(40))
         with open_queue(again) as queue:
             assert [item.value for item in queue.dequeue_many(9)] == [b"acknowledged"]
+
+
+def test_a_log_that_was_about_to_get_its_name_is_whole_wherever_the_power_is_cut() -> None:
+    machine = ForgetfulFilesystem()
+    queue = open_queue(machine)
+    queue.enqueue_many(numbered(3))
+    killed = machine.kill()
+    queue.close()
+    since = killed.operations
+    open_queue(killed).close()
+    states = killed.crash_states(0, since=since, garbage=False, limit=6)
+    unnamed = [state for state in states if any(".wal.new" in path for path in state.files())]
+
+    looks = 0
+    for state in unnamed:
+        recovered = state.restore()
+        open_queue(recovered).close()
+        for cut in recovered.crash_states(0, garbage=False, limit=4):
+            with open_queue(cut.restore()) as queue:
+                assert sorted(item.value for item in queue.dequeue_many(9)) == numbered(3), cut
+            looks += 1
+    assert looks > 50

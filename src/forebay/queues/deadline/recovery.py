@@ -313,8 +313,8 @@ class Recovery:
         for log in self._picture.logs:
             if log.name.endswith(atomic.TEMPORARY):
                 name = log.name.removesuffix(atomic.TEMPORARY)
+                # Not synced: it counts under either name, until the next log makes it durable.
                 self._directory.rename(log.name, name)
-                self._directory.sync()
                 log.name = name
 
     def _remove_leftovers(self) -> None:
