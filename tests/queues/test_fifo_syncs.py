@@ -15,6 +15,7 @@ import pytest
 from forebay import Fifo, FifoReader
 from forebay.queues.fifo.head import Head
 from forebay.storage.filesystem import Buffer, DiskFile
+from forebay.storage.tail import Tail
 from tests.crash.forgetful import ForgetfulFilesystem
 from tests.crash.handles import ForgetfulFile
 from tests.crash.workload import SteppingClock
@@ -262,3 +263,61 @@ def test_an_empty_fifo_takes_little_disk_and_its_files_have_their_full_size(tmp_
 
         assert tape.stat().st_size == 32 << 20
         assert taken < 300_000
+
+
+def marks_after_a_power_cut(machine: ForgetfulFilesystem) -> list[Tail]:
+    """Returns the marks that a power cut may leave now; first, the one that is durable."""
+    end = machine.operations
+    marks = []
+    for state in machine.crash_states(points=lambda point: point == end, garbage=False):
+        with FifoReader("/q", filesystem=state.restore(), salvage=True) as reader:
+            assert reader.tail is not None
+            marks.append(reader.tail)
+    return marks
+
+
+def open_in_memory(machine: ForgetfulFilesystem, sync: str) -> Fifo:
+    return Fifo("/q", filesystem=machine, sync=sync, background=False, file_bytes=1_000)
+
+
+@pytest.mark.parametrize("sync", ["always", "interval", "os"])
+def test_no_power_cut_after_a_push_brings_back_a_clean_mark(sync: str) -> None:
+    machine = ForgetfulFilesystem()
+    open_in_memory(machine, sync).close()
+    clean = marks_after_a_power_cut(machine)
+    fifo = open_in_memory(machine, sync)
+
+    fifo.push(b"one")
+
+    marks = marks_after_a_power_cut(machine)
+    fifo.close()
+    assert {mark.clean for mark in clean} == {True}
+    assert {mark.clean for mark in marks} == {False}
+
+
+def test_the_mark_on_the_disk_is_less_than_a_file_behind() -> None:
+    machine = ForgetfulFilesystem()
+    fifo = open_in_memory(machine, "always")
+    behind = []
+
+    for count, value in enumerate(numbered(30), start=1):
+        fifo.push(value)
+        behind.append(count - marks_after_a_power_cut(machine)[0].durable)
+
+    fifo.close()
+    # A file takes 7 of these entries, and the begin of another.
+    assert 0 < max(behind) <= 8
+
+
+@pytest.mark.parametrize("sync", ["interval", "os"])
+def test_a_writer_that_outruns_the_disk_waits_for_it(sync: str) -> None:
+    machine = ForgetfulFilesystem()
+    fifo = open_in_memory(machine, sync)
+    behind = []
+
+    for count in range(10, 300, 10):
+        fifo.push_many(numbered(10))
+        behind.append(count - fifo.info()["durable"])
+
+    fifo.close()
+    assert max(behind) <= 80
