@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from forebay import Log
+from forebay.queues.reader import LogReader
 from tests.crash.forgetful import ForgetfulFilesystem
 from tests.queues.helpers import SYNCS, numbered
 
@@ -72,3 +73,57 @@ def test_a_recovery_that_was_cut_leaves_no_more_bytes_than_one_that_was_not() ->
                 held_bytes.append(log.info()["bytes"])
     assert len(held_bytes) > 10
     assert max(held_bytes) == expected
+
+
+def test_an_older_mark_is_put_right_before_anything_else_changes() -> None:
+    machine = ForgetfulFilesystem(seed=1)
+    with open_log(machine, "always") as log:
+        log.append_many(numbered(3))
+    old = machine.read_file("/q/tail")
+    with open_log(machine, "always") as log:
+        log.append_many(numbered(3, first=3))
+    machine.write_file("/q/tail", old)
+    newest = max(path for path in machine.files() if path.startswith("/q/0"))
+    machine.write_file(newest, machine.read_file(newest) + b"unfinished")
+    since = machine.operations
+
+    open_log(machine, "always").close()
+
+    changed = [
+        state.files()
+        for state in machine.crash_states(4, since=since, garbage=False)
+        if any(path.startswith("/q/quarantine/") for path in state.files())
+    ]
+    assert len(changed) > 5
+    assert [files for files in changed if files["/q/tail"] == old] == []
+
+
+@pytest.mark.parametrize("sync", SYNCS)
+def test_a_trim_that_is_finished_at_open_may_be_cut_again(sync: str) -> None:
+    machine = ForgetfulFilesystem(seed=1)
+    log = open_log(machine, sync)
+    log.append_many(numbered(40))
+    consumer = log.consumer("c", start=30)
+    consumer.commit()
+    since = machine.operations
+    log.trim()
+    begin = log.begin
+    states = list(machine.crash_states(1, since=since, limit=6, garbage=False))
+    log.close()
+
+    looks = 0
+    assert begin > 20
+    for state in states:
+        finished = state.restore()
+        open_log(finished, sync).close()
+        for cut in finished.crash_states(1, limit=6, garbage=False):
+            left = cut.restore()
+            with LogReader("/q", filesystem=left, salvage=True) as reader:
+                values = list(reader.values())
+                alarms = [damage for damage in reader.damage if not damage.torn]
+            assert (values[-10:], alarms) == (numbered(10, first=30), []), (state, cut)
+            with open_log(left, sync) as log:
+                assert log.begin in (0, begin)
+                assert log.info()["losses"] == 0
+            looks += 1
+    assert looks > 50

@@ -288,17 +288,14 @@ def _remove_trimmed(directory: Directory, segments: SegmentList, tail: Tail) -> 
     """Finishes a trim that a crash interrupted: what is below the beginning on record goes."""
     if tail.begin is None:
         return
-    removed = False
     while segments.bases and segments.bases[0] < tail.begin:
         # The beginning is the base of a segment, or the end if none was left.
         following = segments.after(segments.bases[0])
         if following is not None and following > tail.begin:
             break
+        # Not synced: what comes back after a power cut is still below the beginning: it goes again.
         directory.unlink(segments.names[segments.bases[0]])
         segments.drop_first(1)
-        removed = True
-    if removed:
-        directory.sync()
 
 
 def finish_adoption(directory: Directory) -> bool:
