@@ -24,6 +24,7 @@ from forebay import (
 from forebay.formats.beats.events import Event
 from tests.crash.beats_kind import key_file
 from tests.crash.forgetful import ForgetfulFilesystem
+from tests.crash.handles import ForgetfulFile
 from tests.queues.beats_helpers import (
     PER_SEGMENT,
     WRITABLE,
@@ -354,3 +355,45 @@ def test_a_directory_that_is_something_else_is_refused(tmp_path: Path) -> None:
         BeatsQueue(tmp_path / "q")
 
     assert os.listdir(tmp_path / "q") == ["precious.txt"]
+
+
+def test_events_are_dropped_only_when_the_ones_after_them_are_durable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine = ForgetfulFilesystem()
+    held, go = threading.Event(), threading.Event()
+    syncs: list[ForgetfulFile] = []
+    sync = ForgetfulFile.sync
+
+    def hold_second(file: ForgetfulFile) -> None:
+        syncs.extend([file] if file._path == "/q/1.seg" else [])
+        # The first one was of its header.
+        if file._path == "/q/1.seg" and len(syncs) == 2:
+            held.set()
+            assert go.wait(60)
+        sync(file)
+
+    monkeypatch.setattr(ForgetfulFile, "sync", hold_second)
+    queue = open_on(machine, version="v2", max_bytes=2_000, when_full="drop_oldest")
+    queue.put_many(numbered(8))
+    large = {"message": "x" * 600}
+    first = threading.Thread(target=queue.put, args=[Event(10**9 + 8, 0, {}, large)])
+    first.start()
+    assert held.wait(60)
+    since = machine.operations
+    # It needs the room of the oldest segment, while no event of the next one is synced.
+    second = threading.Thread(target=queue.put, args=[Event(10**9 + 9, 0, {}, large)])
+    second.start()
+    assert wait_until(lambda: queue.info()["dropped_events"] == 8)
+    states = list(machine.crash_states(2, since=since, garbage=False))
+    go.set()
+    first.join(60)
+    second.join(60)
+    queue.close()
+
+    found = set()
+    for state in states:
+        with open_on(state.restore()) as left:
+            found.add(tuple(numbers_of(left.read(99))))
+            assert left.info()["losses"] == 0
+    assert found == {(*range(8),), (*range(9),), (8,)}

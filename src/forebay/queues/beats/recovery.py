@@ -492,7 +492,7 @@ class _Recovery:
             quarantine.keep_file(self._directory, name)
         else:
             self._directory.unlink(name)
-        self._directory.sync()
+            self._directory.sync()
 
     def _keep_rest(self, segment: EventSegment, extent: Extent) -> None:
         """Keeps the bytes behind the last good frame, if there are any."""
