@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from forebay import (
-    BeatsQueue,
     Closed,
+    BeatsQueue,
+    BeatsReader,
     Full,
     InvalidOption,
     Locked,
@@ -36,7 +37,7 @@ from tests.queues.beats_helpers import (
     state_of,
     take_all,
 )
-from tests.queues.helpers import FakeClock, run_threads, wait_until
+from tests.queues.helpers import SYNCS, FakeClock, run_threads, wait_until
 
 LIMIT = {"max_bytes": 3_000}
 
@@ -355,6 +356,27 @@ def test_a_directory_that_is_something_else_is_refused(tmp_path: Path) -> None:
         BeatsQueue(tmp_path / "q")
 
     assert os.listdir(tmp_path / "q") == ["precious.txt"]
+
+
+@pytest.mark.parametrize("sync", SYNCS)
+def test_segments_that_come_back_after_a_power_cut_go_at_the_next_open(sync: str) -> None:
+    machine = ForgetfulFilesystem()
+    queue = open_on(machine, sync=sync)
+    queue.put_many(numbered(36))
+    queue.read(30).ack()
+    end = machine.operations
+    states = list(machine.crash_states(points=lambda point: point == end, garbage=False))
+    queue.close()
+
+    assert any("/q/0.seg" in state.files() for state in states)
+    for state in states:
+        left = state.restore()
+        with BeatsReader("/q", filesystem=left, key_file=key_file()) as reader:
+            assert numbers_of(reader.events(unread=True)) == [*range(30, 36)]
+        with open_on(left, sync=sync) as queue:
+            assert numbers_of(queue.read(99)) == [*range(30, 36)]
+            assert queue.info()["damage"] == 0
+        assert "/q/0.seg" not in left.files()
 
 
 def test_events_are_dropped_only_when_the_ones_after_them_are_durable(

@@ -1,14 +1,14 @@
-"""What was done when an event queue was opened stays done wherever the power is cut afterwards."""
+"""What was done when a Beats queue was opened stays done wherever the power is cut afterwards."""
 
 from __future__ import annotations
 
-from forebay import EventQueue
+from forebay import BeatsQueue
 from tests.crash.forgetful import ForgetfulFilesystem
-from tests.queues.event_helpers import SEGMENT_BYTES, numbered, numbers_of
+from tests.queues.beats_helpers import SEGMENT_BYTES, numbered, numbers_of
 
 
-def open_queue(machine: ForgetfulFilesystem) -> EventQueue:
-    return EventQueue("/q", filesystem=machine, background=False, segment_bytes=SEGMENT_BYTES)
+def open_queue(machine: ForgetfulFilesystem) -> BeatsQueue:
+    return BeatsQueue("/q", filesystem=machine, background=False, segment_bytes=SEGMENT_BYTES)
 
 
 def test_a_segment_without_a_header_is_told_once() -> None:

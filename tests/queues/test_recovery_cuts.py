@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from forebay import Log
-from forebay.queues.reader import LogReader
+from forebay.queues.log.reader import LogReader
 from tests.crash.forgetful import ForgetfulFilesystem
 from tests.queues.helpers import SYNCS, numbered
 
