@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from forebay import Log
+from forebay.formats.fflg import parse_segment_name
 from forebay.damage import Damage
 from forebay.queues.log.reader import LogReader
 from tests.crash.forgetful import ForgetfulFilesystem
@@ -33,3 +34,21 @@ def test_a_power_cut_after_a_drop_raises_no_alarm(sync: str) -> None:
         with LogReader("/q", filesystem=state.restore(), salvage=True) as reader:
             alarms = [item for item in reader.scan() if isinstance(item, Damage) and not item.torn]
         assert alarms == [], state.description
+
+
+@pytest.mark.parametrize("sync", SYNCS)
+def test_a_beginning_is_on_record_before_what_is_below_it_goes(sync: str) -> None:
+    machine = ForgetfulFilesystem(seed=1)
+    log = open_log(machine, max_bytes=4_000, when_full="drop_oldest", sync=sync)
+    since = machine.operations
+    for value in numbered(20, size=300):
+        log.append(value)
+    states = list(machine.crash_states(0, since=since, limit=2, garbage=False))
+    log.close()
+
+    for state in states:
+        names = (path.rpartition("/")[2] for path in state.files())
+        bases = [base for base in map(parse_segment_name, names) if base is not None]
+        with LogReader("/q", filesystem=state.restore(), salvage=True) as reader:
+            assert reader.tail is not None
+            assert min(bases, default=0) <= (reader.tail.begin or 0), state

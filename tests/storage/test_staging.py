@@ -127,3 +127,18 @@ def test_a_chunk_survives_the_process() -> None:
 
     assert staged is not None
     assert staged.frames.startswith(b"data")
+
+
+def test_a_buffer_that_is_opened_again_is_blank_for_good() -> None:
+    filesystem = ForgetfulFilesystem()
+    directory = filesystem.open_directory("/d", create=True)
+    filesystem.write_file(f"/d/{NAME}", b"old" * 1_000)
+
+    staging = Staging(directory, 3_000)
+
+    end = filesystem.operations
+    states = filesystem.crash_states(points=lambda point: point == end)
+    left = {state.files()[f"/d/{NAME}"] for state in states}
+    staging.close()
+    directory.close()
+    assert left == {bytes(3_000)}
