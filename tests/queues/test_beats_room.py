@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from forebay import (
-    Closed,
     BeatsQueue,
     BeatsReader,
+    Closed,
     Full,
     InvalidOption,
     Locked,

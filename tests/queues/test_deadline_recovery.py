@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from forebay.formats.deadline.manifest import NAME as MANIFEST
-from forebay.queues import deadline_recovery
+from forebay.queues.deadline import recovery as deadline_recovery
 from forebay.queues.deadline.queue import DeadlineQueue
 from tests.crash.forgetful import ForgetfulFilesystem
 from tests.queues.helpers import SYNCS, numbered

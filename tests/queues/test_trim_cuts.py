@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from forebay import Log
-from forebay.formats.fflg import parse_segment_name
 from forebay.damage import Damage
+from forebay.formats.fflg import parse_segment_name
 from forebay.queues.log.reader import LogReader
 from tests.crash.forgetful import ForgetfulFilesystem
 from tests.queues.helpers import SYNCS, numbered
