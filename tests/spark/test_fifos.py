@@ -20,7 +20,7 @@ from forebay.spark.fifo_view import FifoView
 from tests.queues.beats_helpers import numbered as events
 from tests.queues.beats_helpers import open_queue
 from tests.queues.helpers import FakeClock, numbered, open_files
-from tests.spark.readers import batch_reader, offsets_of, read, rows_of, sent
+from tests.spark.readers import batch_reader, offsets_of, read, rows_of, sent, stream_reader
 
 COMMON = ["queue", "kind", "offset", "timestamp", "value", "segment", "position"]
 ADDED = ["id", "ttl_seconds", "expires"]
@@ -387,3 +387,12 @@ def test_a_task_that_travels_reads_the_same(queue: Path) -> None:
     reader, partitions = tasks_of(queue, columns="value")
 
     assert [row["value"] for row in rows_of(reader, sent(partitions))] == numbered(100)
+
+
+def test_a_stream_is_refused_with_what_to_do_instead(queue: Path, tmp_path: Path) -> None:
+    with forebay.Log(tmp_path / "log") as log:
+        log.append_many(numbered(3))
+
+    for path in (queue, f"{queue.parent}/*"):
+        with pytest.raises(InvalidOption, match=r"no stream reads it\. Read it with spark.read,"):
+            stream_reader(path).initialOffset()

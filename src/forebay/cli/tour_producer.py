@@ -16,9 +16,8 @@ import time
 from collections.abc import Callable, Iterator
 
 from forebay import BeatsQueue, BeatsReader, Log
-from forebay.cli.tour_events import EVENT_QUEUE, FIFO, event
+from forebay.cli.tour_events import EVENT_QUEUE, event
 from forebay.damage import Damage
-from forebay.queues.fifo.queue import Fifo
 
 TICK_SECONDS = 0.02
 _TRIM_INTERVAL_SECONDS = 2.0
@@ -34,7 +33,7 @@ def produce(path: str, count: int, events_per_second: float, segment_bytes: int)
     It goes on behind those that are there.
     """
     name = os.path.basename(path)
-    opened = {EVENT_QUEUE: _event_queue, FIFO: _fifo}.get(name, _log)
+    opened = _event_queue if name == EVENT_QUEUE else _log
     with opened(path, segment_bytes) as (first, append):
         done = first
         acknowledge(done)
@@ -64,12 +63,6 @@ def _event_queue(path: str, segment_bytes: int) -> Iterator[tuple[int, Append]]:
     with BeatsQueue(path, segment_bytes=segment_bytes) as queue, BeatsReader(path) as reader:
         found = [item for item in reader.scan() if not isinstance(item, Damage)]
         yield sum(len(item.payloads) for item in found), append
-
-
-@contextlib.contextmanager
-def _fifo(path: str, segment_bytes: int) -> Iterator[tuple[int, Append]]:
-    with Fifo(path, file_bytes=segment_bytes) as fifo:
-        yield fifo.info()["end"], fifo.push_many
 
 
 def acknowledge(count: int) -> None:

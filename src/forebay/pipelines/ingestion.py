@@ -52,6 +52,8 @@ from forebay.pipelines.durations import duration_ms
 from forebay.pipelines.manifest import Counts, Manifest, total
 from forebay.pipelines.micro_batches import MicroBatches
 from forebay.pipelines.output import COLUMNS_ONLY, Output, read_manifest
+from forebay.spark import paths
+from forebay.spark.kinds import check_streamed
 from forebay.spark.options import SourceOptions
 
 if TYPE_CHECKING:
@@ -163,6 +165,9 @@ def plan(
             "max_bytes_per_trigger": max_bytes_per_trigger,
         }
         made = snapshots.define(made, limits)
+    else:
+        for path in paths.find(made.source):
+            check_streamed(path)
     options = _source_options(
         consumer_id, key_file, max_offsets_per_trigger, max_bytes_per_trigger, fail_on_data_loss
     )

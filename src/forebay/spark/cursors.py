@@ -1,7 +1,7 @@
 """The cursors of a stream: one a queue, held while the stream runs, so that trimming stays below.
 
-Without a name nothing is held, and every call does nothing. Nor is anything held in Beats queues
-and fifos, into which a stream writes nothing.
+Without a name nothing is held, and every call does nothing. Nor is anything held in Beats queues,
+into which a stream writes nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from forebay.storage.cursors import Cursor, read_cursors
 from forebay.storage.filesystem import DiskFilesystem
 
 # The kinds of queue that have none.
-WITHOUT_CURSORS = frozenset({"beats", "fifo"})
+WITHOUT_CURSORS = frozenset({"beats"})
 
 
 class Cursors:

@@ -24,6 +24,10 @@ from forebay.spark.rows import CONSTANT, Rows
 from forebay.storage.filesystem import DiskFilesystem
 
 BY_OFFSET = False
+NO_STREAM = (
+    "a deadline queue, whose items come and go in the middle: no stream reads it. Read it with "
+    "spark.read, or bring snapshots of it into tables by forebay pipeline ingest"
+)
 _RUN_VERSION, _LOG_VERSION = 2, 1
 _REMEDY = "mode PERMISSIVE or DROPMALFORMED reads round it, table=damage lists it"
 _logger = logging.getLogger(__name__)
@@ -110,14 +114,6 @@ def segment_rows(reader: DeadlineView) -> Iterator[dict[str, Any]]:
             "version": _LOG_VERSION,
             "sealed": log is not reader.snapshot.logs[-1],
         }
-
-
-def follow(path: str, options: SourceOptions) -> Any:
-    """Raises: a stream opens each of its queues by this."""
-    raise InvalidOption(
-        f"{path} is a deadline queue, whose items come and go in the middle: no stream reads it. "
-        "Read it with spark.read, or bring snapshots of it into tables by forebay pipeline ingest"
-    )
 
 
 class _Contents:

@@ -32,6 +32,7 @@ from forebay.spark.rows import CONSTANT, Rows
 from forebay.spark.typed_text import typed
 
 BY_OFFSET = True
+NO_STREAM = ""
 KIND = "beats"
 # The name under which the place of `state.dat` is known.
 STATE = "state"

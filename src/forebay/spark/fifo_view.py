@@ -8,7 +8,7 @@ it is planned by number only, and looked for when it is read.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from types import TracebackType
 
 from forebay.errors import NotAQueue
@@ -85,30 +85,27 @@ class FifoView:
             if row is not None and row.position < self.file_bytes
         ]
 
-    def place_before(self, number: int, known: Sequence[Place] = ()) -> Place | None:
+    def place_before(self, number: int) -> Place | None:
         """Returns the nearest known place at or before an entry that is below the mark.
 
-        If what was there is gone, the first place that is left; None if there is none. `known` are
-        places that the caller knows of.
+        If what was there is gone, the first place that is left; None if there is none.
         """
         lent = [row.place for row in self.lent]
-        places = [*self.boundaries(), self.head.place, *lent, *known]
+        places = [*self.boundaries(), self.head.place, *lent]
         places = [place for place in places if place.number < self.mark.number]
         before = [place for place in places if place.number <= number]
         if before:
             return max(before, key=lambda place: place.number)
         return min(places, key=lambda place: place.number, default=None)
 
-    def tape_ranges(
-        self, start: int, end: int, known: Sequence[Place] = (), end_ms: int | None = None
-    ) -> Iterator[Range]:
+    def tape_ranges(self, start: int, end: int, end_ms: int | None = None) -> Iterator[Range]:
         """Yields the ranges of what is left on the tape from number `start` to `end`.
 
         Popped or not; a range a file, or several files where it is not known where one begins.
         What was pushed at `end_ms` or later need not be among them.
         """
         stop = min(end, self.mark.number)
-        first = self.place_before(start, known) if start < stop else None
+        first = self.place_before(start) if start < stop else None
         if first is not None:
             behind = [place for place in self.boundaries() if first.number < place.number < stop]
             for place, limit in zip([first, *behind], [*behind, self.mark], strict=True):

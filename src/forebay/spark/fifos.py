@@ -1,13 +1,12 @@
 """Fifos as the source sees them: where they begin and end, their ranges, and how one is read.
 
-The offset of an entry is its number. A batch read gives what is in the queue: what is lent out, and
-all behind the head. A stream is a tap: it gives what is on the tape, popped meanwhile or not, and
-says in the log how many entries left unread. That is no loss of data: it is what a queue is for.
+The offset of an entry is its number. A read returns what is in the queue: what is lent out, and all
+after the head. What is popped while it runs may be missing. That is no loss of data: it is what a
+queue is for. No stream reads a fifo, because it would take nothing out and miss what others take.
 """
 
 from __future__ import annotations
 
-import bisect
 import itertools
 import logging
 import os
@@ -24,16 +23,19 @@ from forebay.queues.fifo.bounds import Bounds
 from forebay.queues.fifo.columns import COLUMNS, STAGING, ColumnBatch, ColumnScanner
 from forebay.queues.fifo.head import read_head
 from forebay.queues.fifo.names import list_files
-from forebay.queues.fifo.scanner import EntryBatch, FifoScanner, Place
+from forebay.queues.fifo.scanner import Place
 from forebay.spark import bounds as bounds_of
-from forebay.spark.bounds import Extent, end_offset, lose, still_meant
-from forebay.spark.fifo_live import FifoLive, known_places, popped_before
+from forebay.spark.bounds import Extent, end_offset
 from forebay.spark.fifo_view import KIND, FifoView
 from forebay.spark.options import SourceOptions
 from forebay.spark.planning import Range, Wanted
 from forebay.spark.rows import CONSTANT, Rows
 
 BY_OFFSET = True
+NO_STREAM = (
+    "a fifo, whose entries leave it when they are taken: no stream reads it. Read it with "
+    "spark.read, or have the program that takes the entries append them to a Log"
+)
 # Of the entry format.
 _VERSION = 1
 _REMEDY = "mode PERMISSIVE or DROPMALFORMED reads round it, table=damage lists it"
@@ -56,62 +58,8 @@ def bounds(reader: FifoView, options: SourceOptions) -> tuple[int, int]:
     if options.start_ms is not None:
         # The tasks skip what is older.
         return reader.begin, end
-    return _first(reader, options, "earliest"), end
-
-
-def begin(reader: FifoView) -> int:
-    """Returns the number of the first entry that has not left the queue."""
-    return reader.begin
-
-
-def gone(reader: FifoView) -> str | None:
-    """Says nothing: what was popped is no loss."""
-    return None
-
-
-def first_offset(reader: FifoView, options: SourceOptions) -> int:
-    """Returns the number at which a stream begins: the latest, if the options do not say."""
-    if options.start_ms is not None:
-        return _first_since(reader, options.start_ms)
-    return _first(reader, options, "latest")
-
-
-def follow(path: str, options: SourceOptions) -> FifoLive:
-    """Opens a fifo for a stream."""
-    return FifoLive(path)
-
-
-def holds(reader: FifoView, incarnation: int, end: int) -> bool:
-    """Says whether a fifo still has what it had up to `end`, and nothing left from its middle."""
-    lost = reader.tail is not None and reader.tail.lost_since(incarnation, end)
-    return reader.end >= end and not lost and not reader.lent
-
-
-def resume(
-    reader: FifoView,
-    first: int,
-    before: dict[str, Any],
-    place: dict[str, Any],
-    options: SourceOptions,
-) -> Iterator[Range]:
-    """Yields the ranges of a stream's batch: what is left of it on the tape, popped or not."""
-    path, tail, end = reader.path, reader.tail, place["offset"]
-    if tail is not None and (
-        place["id"] not in ("", tail.queue_id.hex())
-        or (tail.durable < end and reader.end < end)
-        or tail.lost_since(place["incarnation"], end)
-    ):
-        lose(
-            options,
-            f"{path}: entries {first}..{end} are not what the checkpoint meant: the queue was made "
-            "again, or a crash of the machine took them",
-        )
-        end = max(first, still_meant(tail, place, min(end, reader.end)))
-    known = known_places(reader, before)
-    popped = popped_before(reader, first, end, known)
-    if popped:
-        _logger.warning("%s: %d entries from %d on were popped unread", path, popped, first)
-    yield from reader.tape_ranges(first, end, known)
+    first = bounds_of.first_offset(_extent(reader), options, "earliest")
+    return max(first, reader.begin), end
 
 
 def plan(reader: FifoView, start: int, end: int, wanted: Wanted) -> Iterator[Range]:
@@ -191,28 +139,6 @@ def _count(reader: FifoView, start: int, stop: int) -> int:
 def _extent(reader: FifoView) -> Extent:
     # It begins at 0: what was popped since is no loss.
     return Extent(reader.path, 0, reader.mark.number, reader.end, dict)
-
-
-def _first(reader: FifoView, options: SourceOptions, otherwise: str) -> int:
-    return max(bounds_of.first_offset(_extent(reader), options, otherwise), reader.begin)
-
-
-def _first_since(reader: FifoView, time_ms: int) -> int:
-    """Returns the number of the first durable entry that was not pushed before a time."""
-    place = reader.head.place
-    for boundary in reader.boundaries():
-        if boundary.number > place.number and boundary.last_id >> 16 < time_ms:
-            place = boundary
-    version = reader.head.version
-    bounds = Bounds(reader.directory, version)
-    scanner = FifoScanner(reader.directory, reader.file_bytes, version, bounds)
-    try:
-        for item in scanner.scan(place, reader.mark):
-            if isinstance(item, EntryBatch) and item.ids[-1] >> 16 >= time_ms:
-                return item.start.number + bisect.bisect_left(item.ids, time_ms << 16)
-    finally:
-        scanner.close()
-    return reader.mark.number
 
 
 class _Entries:

@@ -19,6 +19,7 @@ from forebay.damage import Damage
 from forebay.errors import (
     Damaged,
     DataLoss,
+    InvalidOption,
     NotAQueue,
     UndecodableEvent,
     UnsupportedVersion,
@@ -48,12 +49,13 @@ Place = dict[str, Any]
 class Kind(Protocol):
     """What the module of a kind offers. `reader` is what its `open_reader` gives.
 
-    Where records have no order by offset, nothing behind `segment_rows` is there but `follow`,
-    which raises: no stream reads such a queue.
+    Where `NO_STREAM` says something, nothing after `segment_rows` is there.
     """
 
     # Whether ranges go by offsets, and a bound on offsets narrows them.
     BY_OFFSET: bool
+    # Why no stream reads such a queue, and what to use instead; empty where streams read it.
+    NO_STREAM: str
 
     def open_reader(self, path: str, options: SourceOptions) -> Any:
         """Opens a queue without owning it; raises `NotAQueue`."""
@@ -128,6 +130,14 @@ def open_queue(path: str, options: SourceOptions) -> tuple[Kind, Any]:
     """Opens one queue; raises `NotAQueue` or `FileNotFoundError`."""
     kind = kind_named(kind_of(path).name)
     return kind, kind.open_reader(path, options)
+
+
+def check_streamed(path: str) -> Kind:
+    """Returns the module of a queue's kind; raises `InvalidOption` if no stream reads that kind."""
+    kind = kind_named(kind_of(path).name)
+    if kind.NO_STREAM:
+        raise InvalidOption(f"{path} is {kind.NO_STREAM}")
+    return kind
 
 
 def open_queues(

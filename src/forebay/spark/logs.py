@@ -26,6 +26,7 @@ from forebay.storage.filesystem import Directory, DiskFilesystem
 from forebay.storage.segments import SegmentList
 
 BY_OFFSET = True
+NO_STREAM = ""
 KIND = "log"
 COLUMNS = ("offset", "timestamp", "value", "position")
 Place = dict[str, Any]

@@ -198,7 +198,6 @@ def publish_batch(
     batch: int,
     parts: Sequence[inbox.Part],
     now_ms: int,
-    kind: str = "",
 ) -> bool:
     """Publishes the parts of a batch, durably, once; says whether it did.
 
@@ -211,7 +210,7 @@ def publish_batch(
         discard_parts(queue, parts)
         return False
     _check_parts(queue, parts, now_ms)
-    inbox.publish(queue, inbox.new_stem(now_ms), inbox.Manifest(writer, batch, list(parts), kind))
+    inbox.publish(queue, inbox.new_stem(now_ms), inbox.Manifest(writer, batch, list(parts)))
     return True
 
 

@@ -1,4 +1,4 @@
-"""The sink: `df.write.format("forebay")` and `writeStream`, into a log, a fifo or a deadline queue.
+"""The sink: `df.write.format("forebay")` and `writeStream`, into a log.
 
 Tasks write parts (`parts.py`), the driver's commit publishes them as one batch, the owner of the
 queue adopts it; where nobody owns the queue, the commit itself does. A stream is idempotent by its
@@ -17,7 +17,7 @@ import stat
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
@@ -29,19 +29,17 @@ from pyspark.sql.types import StructType
 
 from forebay.clock import SystemClock
 from forebay.errors import ForebayError, InvalidOption, Locked
-from forebay.queues.deadline.names import is_deadline_queue
-from forebay.queues.fifo.names import is_fifo
 from forebay.queues.kinds import kind_of
+from forebay.queues.log.queue import Log
 from forebay.queues.log.recovery import refuse_foreign
 from forebay.queues.log.scanner import list_segments
-from forebay.spark.deadline_values import check_deadline, with_deadlines
 from forebay.spark.parts import PartWriter, discard_parts, publish_batch, waiting_manifests
 from forebay.spark.sink_options import VALUE, SinkOptions, check_columns
 from forebay.storage import inbox
 from forebay.storage.filesystem import DiskDirectory, DiskFilesystem
 
 if TYPE_CHECKING:
-    from pyarrow import Array, RecordBatch
+    from pyarrow import RecordBatch
 
 Messages = Sequence[WriterCommitMessage | None]
 _logger = logging.getLogger(__name__)
@@ -69,12 +67,8 @@ class _Sink:
                 '"complete"; write with mode("append")'
             )
         self.options = SinkOptions.parse(options)
-        self._kind = _check_queue(self.options)
-        self._takes_deadlines = self._kind == "deadline"
-        self._deadline = (
-            check_deadline(schema, self.options.deadline_column) if self._takes_deadlines else None
-        )
-        check_columns(schema, self._deadline)
+        _check_queue(self.options.path)
+        check_columns(schema)
 
     def write(self, iterator: Iterator[RecordBatch]) -> Written:
         """Writes the rows of a partition as parts; they count when the driver has committed."""
@@ -92,21 +86,13 @@ class _Sink:
             )
             try:
                 for batch in iterator:
-                    parts.append(self._values(batch))
+                    parts.append(batch.column(VALUE))
                 return Written(partition, query, parts.finish())
             except BaseException:
                 parts.discard()
                 raise
             finally:
                 work.close()
-
-    def _values(self, batch: RecordBatch) -> Array:
-        """Returns what becomes a record of a part, row by row."""
-        values = batch.column(VALUE)
-        if not self._takes_deadlines:
-            return values
-        due = None if self._deadline is None else batch.column(self._deadline)
-        return with_deadlines(values, due)
 
     def _publish(self, writer: str, batch: int, messages: Messages) -> None:
         """Publishes the batch, once and durably, and has it adopted if nobody owns the queue."""
@@ -115,7 +101,7 @@ class _Sink:
         parts = _parts(messages)
         if parts:
             with _open_queue(self.options.path) as queue:
-                publish_batch(queue, writer, batch, parts, SystemClock().now_ms(), self._kind)
+                publish_batch(queue, writer, batch, parts, SystemClock().now_ms())
         _adopt(self.options.path)
 
     def _discard(self, messages: Messages) -> None:
@@ -179,25 +165,16 @@ def _parts(messages: Messages) -> list[inbox.Part]:
     return [part for message in written for part in message.parts]
 
 
-def _check_queue(options: SinkOptions) -> str:
-    """Refuses a directory that is something else, before anything is written into it.
-
-    Returns the kind of queue that it is; a log if there is none yet.
-    """
-    kind = "log"
-    with contextlib.suppress(FileNotFoundError), _open_queue(options.path) as queue:
-        if is_deadline_queue(queue.names()):
-            return "deadline"
-        if is_fifo(queue.names()):
-            kind = "fifo"
-        else:
-            refuse_foreign(queue, set(queue.names()), list_segments(queue))
-    if options.deadline_column is not None:
-        raise InvalidOption(
-            f"deadlineColumn = {options.deadline_column!r}: {options.path} is not a deadline "
-            "queue; make one by forebay.DeadlineQueue(path).close()"
-        )
-    return kind
+def _check_queue(path: str) -> None:
+    """Refuses a directory that is not a log, before anything is written into it."""
+    with contextlib.suppress(FileNotFoundError), _open_queue(path) as queue:
+        kind = kind_of(path).name
+        if kind != "log":
+            raise InvalidOption(
+                f"{path} is a queue of kind {kind}: Spark writes into a log only. Write into a "
+                "log, or put the values by foreachPartition, from one partition at a time"
+            )
+        refuse_foreign(queue, set(queue.names()), list_segments(queue))
 
 
 @contextlib.contextmanager
@@ -224,13 +201,11 @@ def _adopt(path: str) -> None:
 
     The batch is committed: an error here must not make anybody write it again.
     """
-    options: dict[str, Any] = {"background": False, "group_readable": _is_group_readable(path)}
     before: set[str] = set()
     try:
         while True:
-            kind = kind_of(path)
-            # Every kind takes in what is published when it is opened.
-            kind.open_queue(path, **options).close()
+            # A log adopts what is published when it is opened.
+            Log(path, background=False, group_readable=_is_group_readable(path)).close()
             with _open_queue(path) as queue:
                 waiting = waiting_manifests(queue)
             # Who published while this process held the lock has left it to us.

@@ -14,9 +14,7 @@ from forebay.spark.paths import absolute, is_pattern
 VALUE = "value"
 # What the source gives beside the value: a queue can be copied into another as it was read.
 _IGNORED = ("queue", "queue_id", "kind", "offset", "timestamp", "segment", "position")
-# The same of a deadline queue.
-_IGNORED_OF_ITEMS = ("id", "type", "enqueue_time", "requeue_time", "dequeue_count", "reason")
-_OPTIONS = ("path", "segmentBytes", "txnAppId", "txnVersion", "deadlineColumn")
+_OPTIONS = ("path", "segmentBytes", "txnAppId", "txnVersion")
 # What Spark itself puts among the options of a stream.
 _OF_SPARK = ("checkpointlocation", "queryname")
 
@@ -27,13 +25,11 @@ class SinkOptions:
 
     `segment_bytes` is the most that a part takes, and with it a segment of the queue.
     `transaction` is the writer and the batch that `txnAppId` and `txnVersion` name.
-    `deadline_column` holds the deadlines of what goes into a deadline queue.
     """
 
     path: str
     segment_bytes: int
     transaction: tuple[str, int] | None
-    deadline_column: str | None = None
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SinkOptions:
@@ -48,18 +44,12 @@ class SinkOptions:
             _path(given.get("path")),
             _segment_bytes(given.get("segmentbytes")),
             _transaction(given.get("txnappid"), given.get("txnversion")),
-            given.get("deadlinecolumn"),
         )
 
 
-def check_columns(schema: StructType, deadline: str | None = None) -> None:
-    """Refuses what is not a `value`, or has no place beside it, by name.
-
-    `deadline` is the column of the deadlines.
-    """
-    known: tuple[str, ...] = (VALUE, *_IGNORED)
-    if deadline is not None:
-        known = (*known, deadline, *_IGNORED_OF_ITEMS)
+def check_columns(schema: StructType) -> None:
+    """Refuses what is not a `value`, or has no place beside it, by name."""
+    known = (VALUE, *_IGNORED)
     for field in schema.fields:
         if field.name not in known:
             raise InvalidOption(

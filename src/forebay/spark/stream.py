@@ -175,7 +175,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._queues().pass_over(path, error)
 
     def _follow(self, path: str) -> Live:
-        return kinds.kind_named(kind_of(path).name).follow(path, self._options)
+        return kinds.check_streamed(path).follow(path, self._options)
 
     def _kept(self) -> Cursors:
         if self._cursors is None:
@@ -187,8 +187,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         found = {kind_of(path).name for path in marks}
         if self._options.consumer is not None and found and found <= WITHOUT_CURSORS:
             raise InvalidOption(
-                "consumerId: all queues are Beats queues or fifos, into which a stream writes "
-                "nothing"
+                "consumerId: all queues are Beats queues, into which a stream writes nothing"
             )
 
     def _initial_place(self, path: str, mark: Mark) -> dict[str, Any]:

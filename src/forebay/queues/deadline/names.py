@@ -7,13 +7,13 @@ from forebay.formats.deadline.items import FileKind, file_name, parse_file_name
 from forebay.formats.deadline.manifest import FILE_BITS
 from forebay.formats.deadline.manifest import NAME as MANIFEST
 from forebay.formats.deadline.mark import NAME as MARK
-from forebay.storage import atomic, inbox, losses, quarantine, staging
+from forebay.storage import atomic, losses, quarantine, staging
 from forebay.storage.filesystem import Directory
 
 # While a directory of the original program is taken over.
 TAKEOVER = "takeover"
-OWN_NAMES = {TAKEOVER, MANIFEST, MARK, atomic.RESERVE, inbox.LEDGER, losses.NAME, staging.NAME}
-OWN_DIRECTORIES = {quarantine.DIRECTORY, inbox.DIRECTORY}
+OWN_NAMES = {TAKEOVER, MANIFEST, MARK, atomic.RESERVE, losses.NAME, staging.NAME}
+OWN_DIRECTORIES = {quarantine.DIRECTORY}
 _OWN_KINDS = {FileKind.WAL, *FILE_BITS}
 
 

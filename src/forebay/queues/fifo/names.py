@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from forebay.errors import NotAQueue
 from forebay.formats.entry import parse_file_name
-from forebay.storage import atomic, inbox, losses, quarantine
+from forebay.storage import atomic, losses, quarantine
 from forebay.storage.filesystem import Directory
 from forebay.storage.staging import NAME as STAGING
 
@@ -14,8 +14,8 @@ BOUNDS = "fifo-bounds"
 COPY = "fifo-copy"
 # What only a fifo has.
 MARKS = {HEAD, TAIL, BOUNDS, COPY}
-OWN_NAMES = {*MARKS, STAGING, atomic.RESERVE, inbox.LEDGER, losses.NAME}
-OWN_DIRECTORIES = {inbox.DIRECTORY, quarantine.DIRECTORY}
+OWN_NAMES = {*MARKS, STAGING, atomic.RESERVE, losses.NAME}
+OWN_DIRECTORIES = {quarantine.DIRECTORY}
 
 
 def is_fifo(names: list[str]) -> bool:

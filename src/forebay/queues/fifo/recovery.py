@@ -44,7 +44,6 @@ from forebay.formats.entry import (
 )
 from forebay.kernels.checksum import crc32
 from forebay.kernels.entry import METADATA_BYTES, find
-from forebay.queues.fifo.adoption import finish
 from forebay.queues.fifo.bounds import Boundary, Bounds, TapeEnd
 from forebay.queues.fifo.head import SLOT_STRIDE, Head, Lent, Slots, read_slots, write_head
 from forebay.queues.fifo.names import (
@@ -361,8 +360,6 @@ def open_fifo_directory(
             head = write_head(directory, head)
         if TAIL in moved and marks.tail is not None:
             TailFile.create(directory, marks.tail, name=TAIL).close()
-        if finish(directory):
-            marks = marks._replace(tail=read_tail(directory))
         tail = marks.tail or found_tail(filesystem, directory, head, marks.queue_id)
         tail_file = _open_tail(directory, marks, tail)
         recovery = Recovery(filesystem, directory, head, tail)

@@ -9,9 +9,8 @@ writers that died or came too late, are removed a day after they were made.
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -27,13 +26,11 @@ from forebay.storage.atomic import TEMPORARY
 from forebay.storage.filesystem import Directory
 from forebay.storage.losses import Losses
 from forebay.storage.readable import Content, open_readable, read_whole
-from forebay.storage.segments import CHUNK_BYTES, SegmentList, scan_segment
+from forebay.storage.segments import CHUNK_BYTES, SegmentList
 
 _logger = logging.getLogger(__name__)
 # Of records: a clock that is set far ahead, and no sum of times that a header cannot hold.
 TIME_MS_MAX = 2**60
-# Kinds whose records may be any bytes. Those of the others say more than a value.
-TAKE_ANY = ("log", "fifo")
 
 # Takes a batch whose parts are good, once and durably; None: not now. Raises `Refused` before it
 # decides anything.
@@ -189,8 +186,6 @@ def _check_batch(work: Directory, manifest: inbox.Manifest, kind: str) -> list[t
     """Verifies a batch; returns of each part the header and the ms of its last record."""
     if manifest.kind not in ("", kind):
         raise Refused(f"made for a queue of kind {manifest.kind!r:.60}; this is a {kind}")
-    if not manifest.kind and kind not in TAKE_ANY:
-        raise Refused(f"it does not tell for which kind of queue it was made; this is a {kind}")
     total = sum(part.count for part in manifest.parts)
     with contextlib.suppress(ForebayError, FileNotFoundError):
         return [_check_part(work, part) for part in manifest.parts]
@@ -309,18 +304,3 @@ def may_be_decided(directory: Directory, moves: list[inbox.Move]) -> bool:
         return bool(moves) and inbox.read_ledger(directory).moves == moves
     except (OSError, ForebayError):
         return True
-
-
-def values_of(work: Directory, part: inbox.Part, header: Header) -> Iterator[list[bytes]]:
-    """Yields the values of a part that was verified."""
-    file = work.open(part.name)
-    try:
-        position = header.layout.header_bytes
-        frames = scan_segment(file, part.name, Frames(header), position=position)
-        for batch in frames:
-            if isinstance(batch, Damage):
-                # It verified a moment ago: the next look at it decides.
-                raise OSError(errno.EIO, f"{batch.path}: {batch.reason}")
-            yield batch.values
-    finally:
-        file.close()
