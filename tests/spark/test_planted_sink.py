@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 import forebay
+from forebay.queues.log import adoption
 from forebay.queues.log.queue import Log
-from forebay.queues.shared import adoption
 from forebay.spark import parts, sink
 from forebay.spark.sink import ForebayStreamWriter, Messages, Written
 from forebay.storage import inbox

@@ -31,8 +31,7 @@ from forebay.clock import SystemClock
 from forebay.errors import ForebayError, InvalidOption, Locked
 from forebay.queues.kinds import kind_of
 from forebay.queues.log.queue import Log
-from forebay.queues.log.recovery import refuse_foreign
-from forebay.queues.log.scanner import list_segments
+from forebay.queues.shared.names import LOG
 from forebay.spark.parts import PartWriter, discard_parts, publish_batch, waiting_manifests
 from forebay.spark.sink_options import VALUE, SinkOptions, check_columns
 from forebay.storage import inbox
@@ -174,7 +173,7 @@ def _check_queue(path: str) -> None:
                 f"{path} is a queue of kind {kind}: Spark writes into a log only. Write into a "
                 "log, or put the values by foreachPartition, from one partition at a time"
             )
-        refuse_foreign(queue, set(queue.names()), list_segments(queue))
+        LOG.refuse_foreign(queue, queue.names())
 
 
 @contextlib.contextmanager

@@ -1,24 +1,22 @@
-"""Takes in what other processes left in `inbox/`: complete segments of records.
+"""Takes in what other processes left in `inbox/` of a log: complete segments of records.
 
-The owner does it within a second, and whoever opens a stopped queue does it first. A batch is taken
-whole, once, in one synced step (see `storage/inbox.py`). A batch with a part that does not verify
-is not taken: its files go to `quarantine/` and the log says so. Parts that no manifest names, of
-writers that died or came too late, are removed a day after they were made.
+The owner does it within a second, and whoever opens a stopped log does it first. A batch is taken
+whole, once, in one synced step (see `storage/inbox.py`); what a crash interrupts after that step,
+the next open finishes. A batch with a part that does not verify is not taken: its files go to
+`quarantine/` and an error is logged. Parts that no manifest names, of writers that died or came too
+late, are removed a day after they were made.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 from forebay.damage import Damage
 from forebay.errors import Damaged, ForebayError, NotAQueue
 from forebay.formats.fflg import HEADER_BYTES_MAX, Frames, Header, decode_header, segment_name
 from forebay.kernels.fflg import verify
-from forebay.queues.log.recovery import clear_adoption
 from forebay.queues.log.writer import LogWriter
 from forebay.queues.shared.owner import End
 from forebay.storage import inbox, quarantine
@@ -31,13 +29,11 @@ from forebay.storage.segments import CHUNK_BYTES, SegmentList
 _logger = logging.getLogger(__name__)
 # Of records: a clock that is set far ahead, and no sum of times that a header cannot hold.
 TIME_MS_MAX = 2**60
-
-# Takes a batch whose parts are good, once and durably; None: not now. Raises `Refused` before it
-# decides anything.
-Adopt = Callable[[Directory, inbox.Manifest, list[tuple[Header, int]], inbox.Ledger], int | None]
+# What a manifest may name, where it names a kind.
+_KIND = "log"
 
 
-class Refused(Exception):
+class _Refused(Exception):
     """A batch that must not get into the queue; its files go to quarantine.
 
     `damage` is that of a batch that was good when it was handed in: then it is a loss.
@@ -55,20 +51,10 @@ def adopt_all(
     now_ms: int,
     losses: Losses | None = None,
 ) -> int:
-    """Adopts every batch that is ready; returns the number of records taken."""
-    adopt = partial(_adopt, directory, segments, writer)
-    return take_batches(directory, "log", now_ms, adopt, losses)
+    """Adopts every batch that is ready; returns the number of records taken.
 
-
-def take_batches(
-    directory: Directory, kind: str, now_ms: int, adopt: Adopt, losses: Losses | None = None
-) -> int:
-    """Looks for batches that are ready and has them adopted; returns the number of records taken.
-
-    `adopt` gets the open inbox, the manifest, of each part the header and the ms of its last
-    record, and the ledger to which it adds the batch. Everything that is wrong with a batch, and
-    whatever else stands in the inbox as a manifest, is refused into quarantine. What was good when
-    it was handed in and is not now goes to `losses`.
+    Everything that is wrong with a batch, and whatever else stands in the inbox as a manifest, is
+    refused into quarantine. What was good when it was handed in and is not now goes to `losses`.
     """
     work = _open_inbox(directory)
     if work is None:
@@ -85,7 +71,7 @@ def take_batches(
                 path = f"{work.path}/{name}"
                 parts = _named_by_rubbish(work, name)
                 damage = Damage(path, 0, 0, "a batch whose manifest does not verify; refused")
-                _refuse(directory, work, losses, name, parts, Refused(damage.reason, damage))
+                _refuse(directory, work, losses, name, parts, _Refused(damage.reason, damage))
                 continue
             ledger = inbox.own_ledger(directory)
             if manifest.batch <= ledger.adopted.get(manifest.writer, -1):
@@ -93,15 +79,13 @@ def take_batches(
                     inbox.remove(work, done)
                 continue
             try:
-                headers = _check_batch(work, manifest, kind)
-                count = adopt(work, manifest, headers, ledger)
-            except Refused as error:
+                headers = _check_batch(work, manifest)
+            except _Refused as error:
                 parts = [part.name for part in manifest.parts]
                 _refuse(directory, work, losses, name, parts, error)
                 continue
-            if count is not None:
-                taken += count
-                inbox.remove(work, name)
+            taken += _adopt(directory, segments, writer, work, manifest, headers, ledger)
+            inbox.remove(work, name)
         if manifests:
             _forget_one_time_writers(directory, work)
         return taken
@@ -170,7 +154,7 @@ def _refuse(
     losses: Losses,
     name: str,
     parts: list[str],
-    error: Refused,
+    error: _Refused,
 ) -> None:
     """Puts a batch aside; what was handed in good is on record as lost before."""
     _logger.error("inbox/%s is not adopted: %s", name, error)
@@ -182,10 +166,10 @@ def _refuse(
             quarantine.keep_file(directory, refused, work)
 
 
-def _check_batch(work: Directory, manifest: inbox.Manifest, kind: str) -> list[tuple[Header, int]]:
+def _check_batch(work: Directory, manifest: inbox.Manifest) -> list[tuple[Header, int]]:
     """Verifies a batch; returns of each part the header and the ms of its last record."""
-    if manifest.kind not in ("", kind):
-        raise Refused(f"made for a queue of kind {manifest.kind!r:.60}; this is a {kind}")
+    if manifest.kind not in ("", _KIND):
+        raise _Refused(f"made for a queue of kind {manifest.kind!r:.60}; this is a {_KIND}")
     total = sum(part.count for part in manifest.parts)
     with contextlib.suppress(ForebayError, FileNotFoundError):
         return [_check_part(work, part) for part in manifest.parts]
@@ -197,7 +181,7 @@ def _check_batch(work: Directory, manifest: inbox.Manifest, kind: str) -> list[t
         damage = Damage(f"{work.path}/{manifest.parts[0].name}", 0, 0, "", count=total)
         if isinstance(error, Damaged):
             damage = replace(error.damage, count=total)
-        raise Refused(error, replace(damage, reason=f"a batch that is refused: {error}")) from None
+        raise _Refused(error, replace(damage, reason=f"a batch that is refused: {error}")) from None
 
 
 def _check_part(work: Directory, part: inbox.Part) -> tuple[Header, int]:
@@ -224,7 +208,7 @@ def _check_part(work: Directory, part: inbox.Part) -> tuple[Header, int]:
 
 
 def _count_frames(file: Content, size: int, frames: Frames, limit: int) -> tuple[int, int, int]:
-    """Counts good frames, chunk by chunk; gives where they stop and the ms of the last."""
+    """Counts good frames, chunk by chunk; returns where they stop and the ms of the last, too."""
     count, position, last_ms = 0, frames.layout.header_bytes, 0
     chunk_bytes = CHUNK_BYTES
     while count < limit and position < size:
@@ -280,7 +264,7 @@ def _adopt_locked(
         inbox.write_ledger(directory, inbox.Ledger(adopted, moves))
         inbox.finish_moves(directory, work, moves)
     except OSError as error:
-        if may_be_decided(directory, moves):
+        if _may_be_decided(directory, moves):
             # Appending on would give the offsets out twice.
             writer.fail(error)
         raise
@@ -295,7 +279,7 @@ def _adopt_locked(
     return count
 
 
-def may_be_decided(directory: Directory, moves: list[inbox.Move]) -> bool:
+def _may_be_decided(directory: Directory, moves: list[inbox.Move]) -> bool:
     """Says whether an adoption that failed is in the ledger all the same, or nobody knows.
 
     Moves of one before it that are there still were done: only the ledger could not be cleared.
@@ -304,3 +288,24 @@ def may_be_decided(directory: Directory, moves: list[inbox.Move]) -> bool:
         return bool(moves) and inbox.read_ledger(directory).moves == moves
     except (OSError, ForebayError):
         return True
+
+
+def finish_adoption(directory: Directory) -> bool:
+    """Finishes an adoption that a crash interrupted; says whether there was one."""
+    ledger = inbox.own_ledger(directory)
+    if not ledger.moves:
+        return False
+    # Made again if somebody removed it: the segments that are missing then show when they are read.
+    work = directory.directory(inbox.DIRECTORY, create=True)
+    try:
+        inbox.finish_moves(directory, work, ledger.moves)
+    finally:
+        work.close()
+    return True
+
+
+def clear_adoption(directory: Directory) -> None:
+    """Forgets the moves of an adoption that is finished and published."""
+    ledger = inbox.own_ledger(directory)
+    if ledger.moves:
+        inbox.write_ledger(directory, inbox.Ledger(ledger.adopted, []))
