@@ -16,7 +16,7 @@ import forebay
 from forebay.errors import Damaged, DataLoss, InvalidOption
 from forebay.kernels.entry import METADATA_BYTES
 from forebay.queues.fifo.queue import Fifo
-from forebay.spark.fifo_view import FifoView
+from forebay.queues.fifo.reader import FifoReader
 from tests.queues.beats_helpers import numbered as events
 from tests.queues.beats_helpers import open_queue
 from tests.queues.helpers import FakeClock, numbered, open_files
@@ -324,11 +324,11 @@ def test_a_plan_that_is_not_finished_leaves_no_file_open(busy: Fifo) -> None:
     busy.sync()
     with busy.take(), busy.take():
         before = open_files(Path(busy.path))
-        view = FifoView(busy.path)
-        ranges = view.lent_ranges(0, 20)
-        next(ranges)
-        del ranges
-        view.close()
+        reader = FifoReader(busy.path)
+        pieces = reader.lent_pieces(0, 20)
+        next(pieces)
+        del pieces
+        reader.close()
 
         assert open_files(Path(busy.path)) == before
 

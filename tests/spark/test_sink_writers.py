@@ -24,8 +24,8 @@ from pyspark.sql.types import (
 import forebay
 from forebay.errors import Damaged, ForebayError, InvalidOption, NotAQueue
 from forebay.queues.log.queue import Log
-from forebay.spark import sink
-from forebay.spark.sink import ForebayStreamWriter, ForebayWriter, Written
+from forebay.spark.sink import writer as sink
+from forebay.spark.sink.writer import ForebayStreamWriter, ForebayWriter, Written
 from tests.queues.helpers import flip, numbered, wait_until
 
 

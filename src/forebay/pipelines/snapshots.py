@@ -22,11 +22,10 @@ from forebay.pipelines.durability import write_file
 from forebay.pipelines.manifest import Manifest, Offsets
 from forebay.pipelines.output import MANIFEST, Output, read_manifest
 from forebay.pipelines.tables import ITEM_COLUMNS
+from forebay.queues.deadline.slices import SnapshotReader
 from forebay.queues.deadline.snapshot import Snapshot, SnapshotFiles
-from forebay.queues.kinds import kind_of
 from forebay.spark import paths
-from forebay.spark.deadline_view import KIND, DeadlineView
-from forebay.spark.options import SourceOptions
+from forebay.spark.kinds import kind_at
 from forebay.storage.filesystem import DiskFilesystem
 
 if TYPE_CHECKING:
@@ -39,17 +38,15 @@ _COLUMNS = ",".join([SOURCE_COLUMNS, *ITEM_COLUMNS])
 
 def are_wanted(source: Sequence[str]) -> bool:
     """Says whether the queues at paths are deadline queues; raises if only some are."""
-    kinds = {path: kind_of(path).name for path in paths.find(source)}
-    others = [path for path, kind in kinds.items() if kind != KIND]
-    if len(others) == len(kinds):
-        return False
-    if others:
-        one = next(path for path, kind in kinds.items() if kind == KIND)
+    kinds = {path: kind_at(path) for path in paths.find(source)}
+    landed = [path for path, kind in kinds.items() if kind.lands_snapshots]
+    others = [path for path, kind in kinds.items() if not kind.lands_snapshots]
+    if landed and others:
         raise InvalidOption(
-            f"source: {one} is a deadline queue, of which each run lands a snapshot, and "
-            f"{others[0]} is not: give them an ingest each"
+            f"source: {landed[0]} is {kinds[landed[0]].label}, of which each run lands a snapshot, "
+            f"and {others[0]} is not: give them an ingest each"
         )
-    return True
+    return bool(landed)
 
 
 def define(definition: Definition, limits: Mapping[str, object]) -> Definition:
@@ -122,9 +119,9 @@ def _changed(output: Output, source: Sequence[str]) -> list[_Taken]:
             last[queue] = share.offsets.snapshot
     found = []
     for path in paths.expand(source):
-        with DeadlineView(path, SourceOptions((path,))) as view:
-            if view.snapshot.id != last.get(view.path):
-                found.append(_Taken(view.path, view.snapshot, view.files.count()))
+        with SnapshotReader(path) as reader:
+            if reader.snapshot.id != last.get(reader.path):
+                found.append(_Taken(reader.path, reader.snapshot, reader.files.count()))
     return found
 
 

@@ -58,7 +58,7 @@ class RecordsReader(DataSourceReader):
 
     def _plan(self, kind: kinds.Kind, reader: Any) -> Iterator[Range]:
         start, end = kind.bounds(reader, self._options)
-        if kind.BY_OFFSET:
+        if kind.by_offset:
             if self._options.view != "merged":
                 raise InvalidOption(f"view = {self._options.view!r}: {reader.path} has no other")
             start, end = self._limits.narrow(start, end)

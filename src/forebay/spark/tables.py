@@ -46,10 +46,10 @@ class SmallTableReader(DataSourceReader):
             reader.path
             for _, reader in open_queues(self._options, bad.append if self._tolerant else None)
         ]
-        if self._options.table == "consumers" and kinds_of(queues) == {"fifo"}:
+        found = kinds_of(queues) if self._options.table == "consumers" else []
+        if len(found) == 1 and found[0].no_consumers:
             raise InvalidOption(
-                f"table = 'consumers': {queues[0]} is a fifo, which has no consumers; what is lent "
-                "out is among its records"
+                f"table = 'consumers': {queues[0]} is {found[0].label}, {found[0].no_consumers}"
             )
         starts = range(0, len(queues), _QUEUES_PER_TASK)
         return [Task(tuple(queues[start : start + _QUEUES_PER_TASK])) for start in starts]
@@ -62,7 +62,8 @@ class SmallTableReader(DataSourceReader):
             try:
                 kind, reader = open_queue(queue, self._options)
                 with reader:
-                    rows += getattr(kind, rows_of)(reader)
+                    of_queue = {"queue": reader.path, "kind": kind.name}
+                    rows += ({**of_queue, **row} for row in getattr(kind, rows_of)(reader))
             except (*UNREADABLE, NotAQueue) as error:
                 if not self._tolerant:
                     raise

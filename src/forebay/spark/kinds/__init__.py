@@ -1,7 +1,7 @@
-"""Which module of the source reads which kind of queue, and what such a module offers.
+"""What the source asks of a kind of queue, and which module answers for which kind.
 
-`logs.py`, `events.py`, `fifos.py` and `deadlines.py` are such modules. They are imported at first
-use: a task that reads logs needs neither LZ4 nor AES nor CBOR.
+Each kind has a module here, named as the kind. It is imported at first use: a task that reads logs
+needs neither LZ4 nor AES nor CBOR.
 """
 
 from __future__ import annotations
@@ -10,10 +10,13 @@ import contextlib
 import importlib
 import itertools
 import logging
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar
+
+import pyarrow
 
 from forebay.damage import Damage
 from forebay.errors import (
@@ -25,20 +28,15 @@ from forebay.errors import (
     UnsupportedVersion,
     WrongKey,
 )
-from forebay.queues.kinds import kind_of
+from forebay.queues.kinds import KINDS, kind_of
 from forebay.spark import paths
-from forebay.spark.bounds import check_paths
 from forebay.spark.options import SourceOptions
-from forebay.spark.planning import Range, Unreadable, Wanted
-from forebay.spark.rows import Rows
+from forebay.spark.planning import Range, Unreadable, Wanted, check_paths
+from forebay.spark.rows import Contents, RangeRows
 from forebay.spark.watch import Live
 
-_MODULES = {
-    "log": "forebay.spark.logs",
-    "beats": "forebay.spark.events",
-    "fifo": "forebay.spark.fifos",
-    "deadline": "forebay.spark.deadlines",
-}
+# The module of each kind, which has it as `KIND`; the one with the most to import comes last.
+MODULES = {kind.name: f"{__name__}.{kind.name}" for kind in reversed(KINDS)}
 # What keeps one queue from being read and says nothing of the others.
 UNREADABLE = (OSError, Damaged, UndecodableEvent, UnsupportedVersion, WrongKey)
 _Item = TypeVar("_Item")
@@ -46,97 +44,121 @@ _logger = logging.getLogger(__name__)
 Place = dict[str, Any]
 
 
-class Kind(Protocol):
-    """What the module of a kind offers. `reader` is what its `open_reader` gives.
+class Kind(ABC):
+    """How Spark reads a kind of queue. `reader` is what its `open_reader` returns.
 
-    Where `NO_STREAM` says something, nothing after `segment_rows` is there.
+    What comes after `segment_rows` is for streams: a kind that says in `no_stream` that there are
+    none has nothing of it.
     """
 
+    name: str
+    # With its article, for messages.
+    label: str
+    # The columns that records of this kind have beside the common ones.
+    columns: pyarrow.Schema = pyarrow.schema([])
+    # Those of them that are JSON text, and that a user's schema may declare as structs.
+    documents: tuple[str, ...] = ()
     # Whether ranges go by offsets, and a bound on offsets narrows them.
-    BY_OFFSET: bool
-    # Why no stream reads such a queue, and what to use instead; empty where streams read it.
-    NO_STREAM: str
+    by_offset = True
+    # What a user is told who asks for consumers, where there are none.
+    no_consumers = ""
+    # Why no stream reads such a queue, and what to use instead.
+    no_stream = ""
+    # Whether an ingest lands snapshots of such a queue, in place of a stream.
+    lands_snapshots = False
+    # Whether a stream holds a cursor in the queue.
+    has_cursors = False
+    # Whether the sink writes into such a queue.
+    is_written = False
 
+    @abstractmethod
     def open_reader(self, path: str, options: SourceOptions) -> Any:
         """Opens a queue without owning it; raises `NotAQueue`."""
-        ...
 
     def queue_id(self, reader: Any) -> str:
         """Returns what tells a queue from another one at the same path; empty if nothing does."""
-        ...
+        return "" if reader.tail is None else reader.tail.queue_id.hex()
 
+    @abstractmethod
     def bounds(self, reader: Any, options: SourceOptions) -> tuple[int, int]:
         """Returns the offsets at which a batch read begins and ends."""
-        ...
 
+    @abstractmethod
     def plan(self, reader: Any, start: int, end: int, wanted: Wanted) -> Iterator[Range]:
         """Returns the ranges of a queue from offset `start` to `end`."""
-        ...
 
-    def read(self, wanted: Wanted, parts: Iterable[Range]) -> Iterator[Any]:
-        """Returns the records of ranges as Arrow record batches."""
-        ...
-
-    def read_damage(self, wanted: Wanted, part: Range) -> Iterator[Damage]:
-        """Returns what does not verify in a range."""
-        ...
+    @abstractmethod
+    def open_contents(self, queue: str, wanted: Wanted) -> Contents:
+        """Opens a queue to read ranges of it."""
 
     def consumer_rows(self, reader: Any) -> Iterator[dict[str, Any]]:
         """Returns a row for each saved place."""
-        ...
+        return iter(())
 
+    @abstractmethod
     def segment_rows(self, reader: Any) -> Iterator[dict[str, Any]]:
         """Returns a row for each segment, from headers only."""
-        ...
 
     def begin(self, reader: Any) -> int:
         """Returns the offset of the earliest record."""
-        ...
+        raise NotImplementedError
 
     def gone(self, reader: Any) -> str | None:
         """Says what the queue once had and no reader can get any more; None if nothing."""
-        ...
+        raise NotImplementedError
 
     def first_offset(self, reader: Any, options: SourceOptions) -> int:
         """Returns the offset at which a stream begins: the latest, if the options do not say."""
-        ...
+        raise NotImplementedError
 
     def follow(self, path: str, options: SourceOptions) -> Live:
         """Opens a queue for a stream that looks at it again and again."""
-        ...
+        raise NotImplementedError
 
     def holds(self, reader: Any, incarnation: int, end: int) -> bool:
         """Says whether a queue still has what it had up to `end` in an incarnation."""
-        ...
+        raise NotImplementedError
 
     def resume(
         self, reader: Any, first: int, before: Place, place: Place, options: SourceOptions
     ) -> Iterator[Range]:
         """Returns the ranges of a stream's batch, from offset `first` up to `place`.
 
-        `before` is the place behind the batch before. What is gone by now is data loss.
+        `before` is the place after the batch before. What is gone by now is data loss.
         """
-        ...
+        raise NotImplementedError
 
 
 def kind_named(name: str) -> Kind:
-    """Returns the module of a kind; raises NotAQueue if Spark reads none of that kind."""
-    if name not in _MODULES:
-        raise NotAQueue(f"a {name} is no queue that Spark reads; it reads {', '.join(_MODULES)}")
-    return cast(Kind, importlib.import_module(_MODULES[name]))
+    """Returns a kind; raises `NotAQueue` if Spark reads none of that name."""
+    if name not in MODULES:
+        raise NotAQueue(f"a {name} is no queue that Spark reads; it reads {', '.join(MODULES)}")
+    kind = importlib.import_module(MODULES[name]).KIND
+    assert isinstance(kind, Kind)
+    return kind
+
+
+def kind_at(path: str) -> Kind:
+    """Returns the kind of the queue at a path; raises `NotAQueue` or `FileNotFoundError`."""
+    return kind_named(kind_of(path).name)
+
+
+def all_kinds() -> Iterator[Kind]:
+    """Yields the kinds that Spark reads, each imported when it is asked for."""
+    return map(kind_named, MODULES)
 
 
 def open_queue(path: str, options: SourceOptions) -> tuple[Kind, Any]:
     """Opens one queue; raises `NotAQueue` or `FileNotFoundError`."""
-    kind = kind_named(kind_of(path).name)
+    kind = kind_at(path)
     return kind, kind.open_reader(path, options)
 
 
 def check_streamed(path: str) -> Kind:
-    """Returns the module of a queue's kind; raises `InvalidOption` if no stream reads that kind."""
-    kind = kind_named(kind_of(path).name)
-    if kind.NO_STREAM:
-        raise InvalidOption(f"{path} is {kind.NO_STREAM}")
+    """Returns the kind of a queue; raises `InvalidOption` if no stream reads that kind."""
+    kind = kind_at(path)
+    if kind.no_stream:
+        raise InvalidOption(f"{path} is {kind.label}, {kind.no_stream}")
     return kind
 
 
@@ -178,13 +200,13 @@ def _is_about_a_file(error: NotAQueue, path: str) -> bool:
     return str(error).startswith(f"{path}/")
 
 
-def kinds_of(given: Sequence[str]) -> set[str]:
-    """Tells which kinds of queue there are at paths, as far as they are there and can be read."""
+def kinds_of(given: Sequence[str]) -> list[Kind]:
+    """Returns the kinds of queue that there are at paths, as far as they can be read."""
     found = set()
     for path in paths.find(given):
         with contextlib.suppress(NotAQueue, *UNREADABLE):
             found.add(kind_of(path).name)
-    return found
+    return [kind_named(name) for name in sorted(found)]
 
 
 def unreadable_of(path: str, error: Exception, part: Range | None = None) -> Unreadable:
@@ -215,54 +237,54 @@ def planned(parts: Iterator[Range], path: str, *, tolerant: bool) -> Iterator[Ra
 
 def read(wanted: Wanted, parts: Sequence[Range]) -> Iterator[Any]:
     """Returns the records of ranges as Arrow record batches, whatever kind they are of."""
-    yield from _by_kind(wanted, parts, lambda kind, some: kind.read(wanted, some), _damage_row)
+
+    def look(contents: Contents, part: Range) -> Iterator[Any]:
+        return contents.read(wanted, part)
+
+    yield from _by_queue(wanted, parts, look, _damage_row)
 
 
 def read_damage(wanted: Wanted, parts: Sequence[Range]) -> Iterator[tuple[Range, Damage]]:
     """Returns what does not verify in ranges, and what cannot be read of them."""
 
-    def look(kind: Kind, some: Iterator[Range]) -> Iterator[tuple[Range, Damage]]:
-        for part in some:
-            for damage in kind.read_damage(wanted, part):
-                yield part, damage
+    def look(contents: Contents, part: Range) -> Iterator[tuple[Range, Damage]]:
+        return ((part, damage) for damage in contents.read_damage(part))
 
     def tell(_: Wanted, part: Unreadable) -> Iterator[tuple[Range, Damage]]:
         assert part.damage is not None
         yield part, part.damage
 
-    yield from _by_kind(replace(wanted, mode="PERMISSIVE"), parts, look, tell)
+    yield from _by_queue(replace(wanted, mode="PERMISSIVE"), parts, look, tell)
 
 
-def _by_kind(
+def _by_queue(
     wanted: Wanted,
     parts: Sequence[Range],
-    look: Callable[[Kind, Iterator[Range]], Iterator[_Item]],
+    look: Callable[[Contents, Range], Iterator[_Item]],
     tell: Callable[[Wanted, Unreadable], Iterator[_Item]],
 ) -> Iterator[_Item]:
     """Looks at ranges, those of one queue together; `tell` tells of what cannot be read."""
     for (name, queue), some in itertools.groupby(parts, key=lambda part: (part.kind, part.queue)):
         waiting = deque(some)
         while waiting:
-            first = waiting[0]
-            if isinstance(first, Unreadable):
+            part = waiting[0]
+            if isinstance(part, Unreadable):
                 waiting.popleft()
-                yield from tell(wanted, first)
+                yield from tell(wanted, part)
                 continue
-            taken: list[Range] = []
             try:
-                yield from look(kind_named(name), _one_by_one(waiting, taken))
+                with kind_named(name).open_contents(queue, wanted) as contents:
+                    while waiting and not isinstance(waiting[0], Unreadable):
+                        part = waiting.popleft()
+                        yield from look(contents, part)
             except (*UNREADABLE, NotAQueue, DataLoss) as error:
                 if not _may_pass(wanted, error):
                     raise
+                if waiting and waiting[0] is part:
+                    # The queue itself cannot be opened.
+                    waiting.popleft()
                 # The ranges after the one that it came from are still waiting.
-                yield from tell(wanted, unreadable_of(queue, error, taken[-1]))
-
-
-def _one_by_one(waiting: deque[Range], taken: list[Range]) -> Iterator[Range]:
-    """Returns ranges from the head of a list, up to one that cannot be read."""
-    while waiting and not isinstance(waiting[0], Unreadable):
-        taken[:] = [waiting.popleft()]
-        yield taken[0]
+                yield from tell(wanted, unreadable_of(queue, error, part))
 
 
 def _may_pass(wanted: Wanted, error: Exception) -> bool:
@@ -276,7 +298,7 @@ def _may_pass(wanted: Wanted, error: Exception) -> bool:
 
 def _damage_row(wanted: Wanted, part: Unreadable) -> Iterator[Any]:
     assert part.damage is not None
-    if wanted.mode == "PERMISSIVE" and "damage" in wanted.schema.names:
-        yield Rows(wanted.schema, part).of_damage(part.damage)
+    if wanted.shows_damage:
+        yield RangeRows(wanted.schema, part).of_damage(part.damage)
     else:
         _logger.warning("%s: %s", part.damage.path, part.damage.reason)

@@ -5,7 +5,7 @@ queue adopts it; where nobody owns the queue, the commit itself does. A stream i
 query and batch, a batch write by `txnAppId` and `txnVersion`, if they are given.
 
 Spark makes the writer on the driver, sends a copy to each task and another to commit or abort:
-nothing is kept on it in between.
+nothing is kept on it in between. The driver checks options and columns before any task runs.
 """
 
 from __future__ import annotations
@@ -25,20 +25,105 @@ from pyspark.sql.datasource import (
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
-from pyspark.sql.types import StructType
+from pyspark.sql.types import BinaryType, StringType, StructType
 
 from forebay.clock import SystemClock
 from forebay.errors import ForebayError, InvalidOption, Locked
-from forebay.queues.kinds import kind_of
 from forebay.queues.log.queue import Log
 from forebay.queues.shared.names import LOG
-from forebay.spark.parts import PartWriter, discard_parts, publish_batch, waiting_manifests
-from forebay.spark.sink_options import VALUE, SinkOptions, check_columns
+from forebay.queues.shared.options import LogOptions
+from forebay.spark.kinds import kind_at
+from forebay.spark.paths import absolute, is_pattern
+from forebay.spark.sink.parts import PartWriter, discard_parts, publish_batch, waiting_manifests
 from forebay.storage import inbox
 from forebay.storage.filesystem import DiskDirectory, DiskFilesystem
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
+
+
+VALUE = "value"
+# What the source gives beside the value: a queue can be copied into another as it was read.
+_IGNORED = ("queue", "queue_id", "kind", "offset", "timestamp", "segment", "position")
+_OPTIONS = ("path", "segmentBytes", "txnAppId", "txnVersion")
+# What Spark itself puts among the options of a stream.
+_OF_SPARK = ("checkpointlocation", "queryname")
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """Where to write, and as whom.
+
+    `segment_bytes` is the most that a part takes, and with it a segment of the queue.
+    `transaction` is the writer and the batch that `txnAppId` and `txnVersion` name.
+    """
+
+    path: str
+    segment_bytes: int
+    transaction: tuple[str, int] | None
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> SinkOptions:
+        """Reads Spark's options; raises `InvalidOption`."""
+        given = {name.lower(): value for name, value in options.items()}
+        known = [name.lower() for name in _OPTIONS]
+        for name in given:
+            if name not in (*known, *_OF_SPARK):
+                names = ", ".join(_OPTIONS)
+                raise InvalidOption(f"option {name!r} is unknown to the sink; there are: {names}")
+        return cls(
+            _path(given.get("path")),
+            _segment_bytes(given.get("segmentbytes")),
+            _transaction(given.get("txnappid"), given.get("txnversion")),
+        )
+
+
+def check_columns(schema: StructType) -> None:
+    """Refuses what is not a `value`, or has no place beside it, by name."""
+    known = (VALUE, *_IGNORED)
+    for field in schema.fields:
+        if field.name not in known:
+            raise InvalidOption(
+                f"column {field.name!r} has no place in a queue; there are {', '.join(known)}: "
+                "select a value that holds it"
+            )
+        if field.name == VALUE and not isinstance(field.dataType, BinaryType | StringType):
+            found = field.dataType.simpleString()
+            raise InvalidOption(f"column 'value' is of type {found}: must be binary or string")
+    names = schema.fieldNames()
+    if names.count(VALUE) != 1:
+        raise InvalidOption(f"one column 'value' is wanted; there are: {', '.join(names)}")
+
+
+def _path(given: str | None) -> str:
+    if not given:
+        raise InvalidOption("path is missing: give save() or start() the directory of a queue")
+    path = absolute(given)
+    if is_pattern(path):
+        raise InvalidOption(f"path = {given!r}: must be one directory, not a pattern")
+    return path
+
+
+def _segment_bytes(given: str | None) -> int:
+    if given is None:
+        return LogOptions().segment_bytes
+    try:
+        return LogOptions(segment_bytes=int(given)).segment_bytes
+    except ValueError:
+        raise InvalidOption(
+            f"segmentBytes = {given!r}: must be a whole number, 1000 to 2147483647"
+        ) from None
+
+
+def _transaction(app: str | None, version: str | None) -> tuple[str, int] | None:
+    if app is None and version is None:
+        return None
+    if not app or not version:
+        raise InvalidOption("txnAppId and txnVersion belong together: give both or none")
+    if not version.isdecimal():
+        raise InvalidOption(f"txnVersion = {version!r}: must be a whole number from 0 on")
+    return f"txn:{app}", int(version)
+
 
 Messages = Sequence[WriterCommitMessage | None]
 _logger = logging.getLogger(__name__)
@@ -167,11 +252,11 @@ def _parts(messages: Messages) -> list[inbox.Part]:
 def _check_queue(path: str) -> None:
     """Refuses a directory that is not a log, before anything is written into it."""
     with contextlib.suppress(FileNotFoundError), _open_queue(path) as queue:
-        kind = kind_of(path).name
-        if kind != "log":
+        kind = kind_at(path)
+        if not kind.is_written:
             raise InvalidOption(
-                f"{path} is a queue of kind {kind}: Spark writes into a log only. Write into a "
-                "log, or put the values by foreachPartition, from one partition at a time"
+                f"{path} is {kind.label}: Spark writes into a log only. Write into a log, or put "
+                "the values by foreachPartition, from one partition at a time"
             )
         LOG.refuse_foreign(queue, queue.names())
 

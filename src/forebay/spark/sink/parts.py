@@ -27,6 +27,7 @@ from forebay.storage.filesystem import Directory, File, Filesystem, write_all
 if TYPE_CHECKING:
     from pyarrow import Array
 
+
 _BUFFER_BYTES = 4 << 20
 # Each time so much is written, it is synced beside the next rows: at the end little is left.
 _SYNC_BYTES = 16 << 20

@@ -1,18 +1,53 @@
-"""Asks every executor what it is and which paths it sees.
+"""Clusters: packs Forebay for one that does not have it, and asks every executor what it has.
 
-The question travels as a function by value and imports nothing of Forebay, so that an executor
-without Forebay can answer as well. It uses DataFrames only, and so works under Spark Connect.
+    spark.sparkContext.addPyFile(package_zip("forebay.zip"))             # classic
+    spark.addArtifacts(package_zip("forebay.zip"), pyfile=True)          # Spark Connect
+    spark.dataSource.register(ForebaySource)
+
+The workers then need pyspark and pyarrow only. The kernels travel as plain Python: correct, but
+slow. Installing Forebay on every machine is better where that is possible; it is then found
+without being registered.
+
+The question to the executors travels as a function by value and imports nothing of Forebay, so that
+an executor without Forebay can answer as well. It uses DataFrames only, and so works under Spark
+Connect.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import os
+import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+PACKAGES = ("forebay", "pyspark_forebay")
+
+
+def package_zip(target: str | os.PathLike[str]) -> str:
+    """Writes a zip file of the sources, over one that is there, and gives its absolute path."""
+    path = os.path.abspath(target)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for package in PACKAGES:
+            directory = _directory(package)
+            for file in sorted(directory.rglob("*.py")):
+                archive.write(file, Path(package, file.relative_to(directory)))
+    return path
+
+
+def _directory(package: str) -> Path:
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError(f"no module named {package!r}", name=package)
+    return Path(spec.origin).parent
+
 
 # Long enough that no executor answers for another one that has just got its first task.
 _TASK_SECONDS = 0.3
