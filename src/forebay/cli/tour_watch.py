@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from forebay.cli.tour_processes import Producer
 from forebay.dashboard.history import Mark, Sample
-from forebay.pipelines.output import Output, read_manifest
+from forebay.pipelines.ingest.output import Output, read_manifest
 
 _INTERVAL_SECONDS = 0.1
 

@@ -17,20 +17,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from forebay.pipelines import checkpoint
-from forebay.pipelines.definition import Definition
-from forebay.pipelines.manifest import (
+from forebay.pipelines.ingest import checkpoint
+from forebay.pipelines.ingest.definition import Definition
+from forebay.pipelines.ingest.output import (
     COUNTED,
-    Counts,
-    Lost,
-    Manifest,
-    Offsets,
-    Share,
-    account,
-    total,
-)
-from forebay.pipelines.output import Output, TableSet, read_manifest
-from forebay.pipelines.tables import (
     DAMAGE,
     DECODED,
     DROPPED,
@@ -38,12 +28,23 @@ from forebay.pipelines.tables import (
     FILTERED,
     LANDED,
     REJECTED,
+    Counts,
+    Lost,
+    Manifest,
+    Offsets,
+    Output,
+    Share,
+    TableSet,
+    account,
     columns_of,
     ddls,
+    read_manifest,
+    total,
 )
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
 
 # How often an offset is in each table, in 15 bits of one number.
 _PLACES = (LANDED, DECODED, REJECTED, DROPPED)

@@ -4,21 +4,40 @@ Spark writes an entry `offsets/N` before it runs batch N and `commits/N` after i
 neither. The pipeline syncs what is there before it publishes a batch, so a published batch always
 has its durable `offsets/N`. An entry that a power cut left unfinished is therefore of a batch that
 is not published, or the commit of one that is. The first is removed: Spark plans that batch again.
-The second is written anew: asked for that batch again, the source might have trimmed it by now.
+The second is written again: asked for that batch again, the source might have trimmed it by now.
+
+Spark calls a `MicroBatches` for every micro-batch: it builds the batch aside, then publishes it by
+one rename. It has no state but what defines it. Under Spark Connect the server runs a copy of it,
+in a process of its own.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import shutil
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from forebay.errors import InvalidOption
-from forebay.pipelines.durability import sync, sync_tree, write_file
-from forebay.pipelines.manifest import Offsets
+from forebay.pipelines.ingest.building import Builder
+from forebay.pipelines.ingest.deduplication import KEYS
+from forebay.pipelines.ingest.output import (
+    MANIFEST,
+    Offsets,
+    Output,
+    read_manifest,
+    sync,
+    sync_tree,
+    write_file,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
 
 _OFFSETS = "offsets"
 _COMMITS = "commits"
@@ -150,3 +169,43 @@ def _parses(text: bytes) -> bool:
     except ValueError:
         return False
     return True
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatches:
+    """Writes the batches of one stream to one output."""
+
+    output: Output
+    builder: Builder
+    # Where queues began that were there when the stream was defined, unless at their beginning.
+    starts: dict[str, int]
+
+    def __call__(self, raw: DataFrame, batch: int) -> None:
+        """Builds and publishes a batch; durable on return. One that is published is skipped."""
+        if self.output.has(batch):
+            return
+        # What this batch covers must be known as long as the batch is.
+        make_durable(self.output.checkpoint)
+        offsets = batch_offsets(self.output.checkpoint, batch, self.starts)
+        staged = self.output.stage(batch)
+        self.builder.land(raw, staged)
+        earlier = functools.partial(keys_between, self.output.current().batches().values())
+        manifest = self.builder.derive(raw.sparkSession, batch, staged, offsets, earlier)
+        write_file(os.path.join(staged, MANIFEST), manifest.encode())
+        self.output.publish(batch, staged)
+
+
+def keys_between(directories: Iterable[str], first_us: int, last_us: int) -> list[str]:
+    """Returns where batches have their keys, of those that kept some between two times."""
+    found = []
+    for directory in directories:
+        kept = _keys_us(directory)
+        if kept is not None and kept[0] <= last_us and kept[1] >= first_us:
+            found.append(os.path.join(directory, KEYS))
+    return found
+
+
+@functools.lru_cache(maxsize=1_000_000)
+def _keys_us(directory: str) -> tuple[int, int] | None:
+    """Reads a manifest once: a published batch never changes, another one has another name."""
+    return read_manifest(directory).keys_us

@@ -16,12 +16,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from forebay.errors import DataLoss, InvalidOption
-from forebay.pipelines.building import SOURCE_COLUMNS, Builder
-from forebay.pipelines.definition import Definition
-from forebay.pipelines.durability import write_file
-from forebay.pipelines.manifest import Manifest, Offsets
-from forebay.pipelines.output import MANIFEST, Output, read_manifest
-from forebay.pipelines.tables import ITEM_COLUMNS
+from forebay.pipelines.ingest.building import SOURCE_COLUMNS, Builder
+from forebay.pipelines.ingest.definition import Definition
+from forebay.pipelines.ingest.output import (
+    ITEM_COLUMNS,
+    MANIFEST,
+    Manifest,
+    Offsets,
+    Output,
+    read_manifest,
+    write_file,
+)
 from forebay.queues.deadline.slices import SnapshotReader
 from forebay.queues.deadline.snapshot import Snapshot, SnapshotFiles
 from forebay.spark import paths
@@ -30,6 +35,7 @@ from forebay.storage.filesystem import DiskFilesystem
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
 
 # How often an owner may merge files away while they are read, before a run gives up.
 _TRIES_MAX = 10

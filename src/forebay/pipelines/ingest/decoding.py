@@ -14,12 +14,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from forebay.errors import InvalidOption
-from forebay.pipelines.definition import WITH_SCHEMA, Definition
-from forebay.pipelines.tables import ITEM_COLUMNS, LANDED, columns_of, ddls
+from forebay.pipelines.ingest.definition import WITH_SCHEMA, Definition
+from forebay.pipelines.ingest.output import ITEM_COLUMNS, LANDED, columns_of, ddls
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
+
 
 VIEW = "records"
 RESCUED = "_rescued"
@@ -175,7 +176,7 @@ def _with_text(landed: DataFrame, definition: Definition, columns: StructType) -
     from pyspark.sql import functions as F
     from pyspark.sql.pandas.functions import arrow_udf
 
-    from forebay.pipelines import cbor, exact_json
+    from forebay.pipelines.ingest import cbor, exact_json
 
     convert = cbor.decode if definition.decode == "cbor" else None
     look = exact_json.looking(exact_json.Exact(exact_json.shape_of(columns), convert))

@@ -21,18 +21,26 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from forebay.errors import ForebayError, InvalidOption
-from forebay.pipelines.building import SOURCE_COLUMNS, Builder
-from forebay.pipelines.definition import Definition
-from forebay.pipelines.durability import write_file
-from forebay.pipelines.manifest import Manifest, Share
-from forebay.pipelines.micro_batches import keys_between
-from forebay.pipelines.output import COLUMNS_ONLY, MANIFEST, Output, read_manifest
-from forebay.pipelines.tables import DAMAGE, LANDED
+from forebay.pipelines.ingest.building import SOURCE_COLUMNS, Builder
+from forebay.pipelines.ingest.checkpoint import keys_between
+from forebay.pipelines.ingest.definition import Definition
+from forebay.pipelines.ingest.output import (
+    COLUMNS_ONLY,
+    DAMAGE,
+    LANDED,
+    MANIFEST,
+    Manifest,
+    Output,
+    Share,
+    read_manifest,
+    write_file,
+)
 from forebay.spark.kinds import open_queue
 from forebay.spark.options import SourceOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
 
 # What a backfill may change. The others say which records there are, or how all tables are stored.
 REBUILDABLE = ("decode", "schema", "sql", "deduplicate")

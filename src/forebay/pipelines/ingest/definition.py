@@ -1,7 +1,8 @@
 """What the tables of an output are made of: the part of an ingest that may not change unnoticed.
 
 A definition is stored with the tables and compared at every start. Its texts are compared as they
-are, but for the white space of the schema.
+are, but for the white space of the schema. Lengths of time are given as people write them: `500ms`,
+`30s`, `5 minutes`, `1d`.
 """
 
 from __future__ import annotations
@@ -16,8 +17,29 @@ from datetime import UTC, datetime
 from typing import Any
 
 from forebay.errors import InvalidOption
-from forebay.pipelines.durations import duration_ms
 from forebay.spark.paths import absolute
+
+_UNITS_MS = {
+    **dict.fromkeys(("ms", "millisecond", "milliseconds"), 1),
+    **dict.fromkeys(("s", "second", "seconds"), 1_000),
+    **dict.fromkeys(("m", "minute", "minutes"), 60_000),
+    **dict.fromkeys(("h", "hour", "hours"), 3_600_000),
+    **dict.fromkeys(("d", "day", "days"), 86_400_000),
+}
+_DURATION = re.compile(r"(\d{1,12})\s*([a-z]+)")
+
+
+def duration_ms(name: str, text: object) -> int:
+    """Reads the value of the option `name`; raises `InvalidOption`."""
+    match = _DURATION.fullmatch(text.strip().lower()) if isinstance(text, str) else None
+    ms = int(match[1]) * _UNITS_MS.get(match[2], 0) if match else 0
+    if ms == 0:
+        raise InvalidOption(
+            f"{name} = {text!r}: must be a length of time above 0 such as '500ms', '30s', "
+            "'5 minutes', '2h' or '1d'"
+        )
+    return ms
+
 
 DECODINGS = ("json", "cbor", "text", "raw")
 WITH_SCHEMA = ("json", "cbor")

@@ -24,6 +24,7 @@ import pyarrow
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
+
 EXACT_TYPE = pyarrow.struct(
     [(name, pyarrow.string()) for name in ("text", "json", "reason", "rescued")]
 )

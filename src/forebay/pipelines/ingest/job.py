@@ -30,28 +30,38 @@ and counts them as trimmed.
 The definition may then differ from the old one, and takes its place. See docs/pipelines.md.
 `spark`: default `forebay.spark.session()`. `on_progress`: called after each batch.
 `stop`: an event that ends a run with a `trigger`.
+
+A TOML file may hold the same parameters, each by its name. Relative paths in `source` and `out` are
+taken from the directory of the file, so that it means the same wherever the program is started.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import threading
 import time
+import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from forebay.errors import InvalidOption
-from forebay.pipelines import checkpoint, decoding, snapshots
-from forebay.pipelines.backfill import REBUILDABLE, Span, document_of, rebuild
-from forebay.pipelines.building import SOURCE_COLUMNS, Builder
-from forebay.pipelines.definition import Definition, Source, Starting
-from forebay.pipelines.durations import duration_ms
-from forebay.pipelines.manifest import Counts, Manifest, total
-from forebay.pipelines.micro_batches import MicroBatches
-from forebay.pipelines.output import COLUMNS_ONLY, Output, read_manifest
+from forebay.pipelines.ingest import checkpoint, decoding, snapshots
+from forebay.pipelines.ingest.backfill import REBUILDABLE, Span, document_of, rebuild
+from forebay.pipelines.ingest.building import SOURCE_COLUMNS, Builder
+from forebay.pipelines.ingest.checkpoint import MicroBatches
+from forebay.pipelines.ingest.definition import Definition, Source, Starting, duration_ms
+from forebay.pipelines.ingest.output import (
+    COLUMNS_ONLY,
+    Counts,
+    Manifest,
+    Output,
+    read_manifest,
+    total,
+)
 from forebay.spark import paths
 from forebay.spark.kinds import check_streamed
 from forebay.spark.options import SourceOptions
@@ -59,6 +69,7 @@ from forebay.spark.options import SourceOptions
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
 
 _POLL_SECONDS = 0.2
 
@@ -370,3 +381,41 @@ def _source_options(
     options = {name: str(value) for name, value in given.items() if value is not None}
     SourceOptions.parse({"path": "/", **options})
     return options
+
+
+# What only a program can give.
+_NOT_IN_A_FILE = ("spark", "on_progress", "stop")
+
+
+def known_settings() -> list[str]:
+    """Names what a file may set."""
+    return [name for name in inspect.signature(ingest).parameters if name not in _NOT_IN_A_FILE]
+
+
+def read_settings(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Returns the arguments for `ingest` that a file holds; raises `InvalidOption`."""
+    try:
+        with open(path, "rb") as file:
+            settings = tomllib.load(file)
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidOption(f"{os.fspath(path)} is not TOML: {error}") from None
+    known = known_settings()
+    for name in settings:
+        if name not in known:
+            raise InvalidOption(
+                f"{os.fspath(path)}: {name!r} is unknown; there are: {', '.join(known)}"
+            )
+    for name in ("source", "out"):
+        if name not in settings:
+            raise InvalidOption(f"{os.fspath(path)}: {name} is missing")
+        settings[name] = _beside(os.path.dirname(os.path.abspath(path)), settings[name])
+    return settings
+
+
+def _beside(directory: str, value: Any) -> Any:
+    """Makes relative paths begin at a directory; leaves what is no path to those who check it."""
+    if isinstance(value, list):
+        return [_beside(directory, one) for one in value]
+    if isinstance(value, str) and value and "://" not in value and not value.startswith("file:"):
+        return os.path.join(directory, value)
+    return value

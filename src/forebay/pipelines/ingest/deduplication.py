@@ -16,12 +16,13 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from forebay.pipelines.definition import Deduplicate
-from forebay.pipelines.tables import DROPPED_DDL, DUPLICATE
+from forebay.pipelines.ingest.definition import Deduplicate
+from forebay.pipelines.ingest.output import DROPPED_DDL, DUPLICATE
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
+
 
 KEYS = "keys"
 KEYS_FORMAT = "parquet"
