@@ -65,7 +65,7 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ReadRequest:
     """What a task is to deliver: which columns, what to do about damage, and which times."""
 
     schema: Any
@@ -93,7 +93,7 @@ class Wanted:
         return self.mode == "PERMISSIVE" and "damage" in self.schema.names
 
 
-def with_queue_id(ranges: Iterable[Range], wanted: Wanted, queue_id: str) -> Iterator[Range]:
+def with_queue_id(ranges: Iterable[Range], wanted: ReadRequest, queue_id: str) -> Iterator[Range]:
     """Returns ranges that know the id of their queue, if that is a column that is wanted."""
     if wanted.schema is None or "queue_id" not in wanted.schema.names:
         yield from ranges

@@ -17,7 +17,7 @@ import pyarrow
 from forebay.damage import Damage
 from forebay.errors import Damaged, DataLoss, Overtaken
 from forebay.queues.shared.handle import Closing
-from forebay.spark.planning import Range, Wanted
+from forebay.spark.planning import Range, ReadRequest
 
 _CONSTANT = ("queue", "queue_id", "kind", "segment")
 _REMEDY = "mode PERMISSIVE or DROPMALFORMED reads round it, table=damage lists it"
@@ -43,7 +43,7 @@ class Contents(Closing):
         """Returns damage of a range that only the table of damage lists."""
         return ()
 
-    def read(self, wanted: Wanted, part: Range) -> Iterator[Any]:
+    def read(self, wanted: ReadRequest, part: Range) -> Iterator[Any]:
         """Yields the records of a range as Arrow record batches."""
         rows = RangeRows(wanted.schema, part)
         try:

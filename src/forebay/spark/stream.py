@@ -34,7 +34,7 @@ from pyspark.sql.streaming.datasource import (
 from forebay.errors import DataLoss, InvalidOption, NotAQueue
 from forebay.spark import kinds, paths
 from forebay.spark.options import SourceOptions
-from forebay.spark.planning import Range, Wanted, check_paths, lose, pack, with_queue_id
+from forebay.spark.planning import Range, ReadRequest, check_paths, lose, pack, with_queue_id
 from forebay.spark.watch import Live, Mark, Watch
 from forebay.storage.cursors import Cursor, read_cursors
 from forebay.storage.filesystem import DiskFilesystem
@@ -50,7 +50,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: SourceOptions, schema: Any) -> None:
         self._options = options
-        self._wanted = Wanted(
+        self._wanted = ReadRequest(
             schema,
             options.mode,
             options.fail_on_data_loss,

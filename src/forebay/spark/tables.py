@@ -25,7 +25,7 @@ from forebay.spark.kinds import (
     read_damage,
 )
 from forebay.spark.options import SourceOptions
-from forebay.spark.planning import Range, Task, Unreadable, Wanted, pack
+from forebay.spark.planning import Range, ReadRequest, Task, Unreadable, pack
 
 _logger = logging.getLogger(__name__)
 _QUEUES_PER_TASK = 64
@@ -77,7 +77,7 @@ class DamageReader(DataSourceReader):
     def __init__(self, options: SourceOptions, schema: Any) -> None:
         self._options = options
         self._schema = schema
-        self._wanted = Wanted(None, key_file=options.key_file)
+        self._wanted = ReadRequest(None, key_file=options.key_file)
 
     def partitions(self) -> list[InputPartition]:
         """Returns the tasks, of ranges as for a read of the records."""

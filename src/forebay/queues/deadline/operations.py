@@ -31,7 +31,7 @@ from forebay.queues.shared.options import DeadlineOptions
 from forebay.queues.shared.owner import unbroken
 
 # Makes of the time now the deadlines that a caller asks for, in ms.
-Wanted = Callable[[int], list[int]]
+ReadRequest = Callable[[int], list[int]]
 TOO_MANY_ATTEMPTS = "max_attempts"
 
 
@@ -62,7 +62,7 @@ class Verbs:
         """Ends the handle, whose memory may not be what the log says."""
         self._journal.fail(error)
 
-    def enqueue(self, values: list[bytes], wanted: Wanted) -> list[int]:
+    def enqueue(self, values: list[bytes], wanted: ReadRequest) -> list[int]:
         """Takes in new items with the deadlines that `wanted` makes of the time; gives ids."""
         largest = max(map(len, values))
         if largest > VALUE_BYTES_MAX:
@@ -181,7 +181,7 @@ class Verbs:
                 self._state.revived.clear()
 
     @unbroken
-    def _enqueue(self, values: list[bytes], wanted: Wanted) -> tuple[int, list[int]]:
+    def _enqueue(self, values: list[bytes], wanted: ReadRequest) -> tuple[int, list[int]]:
         self._journal.check()
         batches = self._journal.wal.batches
         size = batches.fresh_size(values)

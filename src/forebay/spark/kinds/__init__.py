@@ -31,7 +31,7 @@ from forebay.errors import (
 from forebay.queues.kinds import KINDS, kind_of
 from forebay.spark import paths
 from forebay.spark.options import SourceOptions
-from forebay.spark.planning import Range, Unreadable, Wanted, check_paths
+from forebay.spark.planning import Range, ReadRequest, Unreadable, check_paths
 from forebay.spark.rows import Contents, RangeRows
 from forebay.spark.watch import Live
 
@@ -84,11 +84,11 @@ class Kind(ABC):
         """Returns the offsets at which a batch read begins and ends."""
 
     @abstractmethod
-    def plan(self, reader: Any, start: int, end: int, wanted: Wanted) -> Iterator[Range]:
+    def plan(self, reader: Any, start: int, end: int, wanted: ReadRequest) -> Iterator[Range]:
         """Returns the ranges of a queue from offset `start` to `end`."""
 
     @abstractmethod
-    def open_contents(self, queue: str, wanted: Wanted) -> Contents:
+    def open_contents(self, queue: str, wanted: ReadRequest) -> Contents:
         """Opens a queue to read ranges of it."""
 
     def consumer_rows(self, reader: Any) -> Iterator[dict[str, Any]]:
@@ -235,7 +235,7 @@ def planned(parts: Iterator[Range], path: str, *, tolerant: bool) -> Iterator[Ra
         yield unreadable_of(path, error)
 
 
-def read(wanted: Wanted, parts: Sequence[Range]) -> Iterator[Any]:
+def read(wanted: ReadRequest, parts: Sequence[Range]) -> Iterator[Any]:
     """Returns the records of ranges as Arrow record batches, whatever kind they are of."""
 
     def look(contents: Contents, part: Range) -> Iterator[Any]:
@@ -244,13 +244,13 @@ def read(wanted: Wanted, parts: Sequence[Range]) -> Iterator[Any]:
     yield from _by_queue(wanted, parts, look, _damage_row)
 
 
-def read_damage(wanted: Wanted, parts: Sequence[Range]) -> Iterator[tuple[Range, Damage]]:
+def read_damage(wanted: ReadRequest, parts: Sequence[Range]) -> Iterator[tuple[Range, Damage]]:
     """Returns what does not verify in ranges, and what cannot be read of them."""
 
     def look(contents: Contents, part: Range) -> Iterator[tuple[Range, Damage]]:
         return ((part, damage) for damage in contents.read_damage(part))
 
-    def tell(_: Wanted, part: Unreadable) -> Iterator[tuple[Range, Damage]]:
+    def tell(_: ReadRequest, part: Unreadable) -> Iterator[tuple[Range, Damage]]:
         assert part.damage is not None
         yield part, part.damage
 
@@ -258,10 +258,10 @@ def read_damage(wanted: Wanted, parts: Sequence[Range]) -> Iterator[tuple[Range,
 
 
 def _by_queue(
-    wanted: Wanted,
+    wanted: ReadRequest,
     parts: Sequence[Range],
     look: Callable[[Contents, Range], Iterator[_Item]],
-    tell: Callable[[Wanted, Unreadable], Iterator[_Item]],
+    tell: Callable[[ReadRequest, Unreadable], Iterator[_Item]],
 ) -> Iterator[_Item]:
     """Looks at ranges, those of one queue together; `tell` tells of what cannot be read."""
     for (name, queue), some in itertools.groupby(parts, key=lambda part: (part.kind, part.queue)):
@@ -287,7 +287,7 @@ def _by_queue(
                 yield from tell(wanted, unreadable_of(queue, error, part))
 
 
-def _may_pass(wanted: Wanted, error: Exception) -> bool:
+def _may_pass(wanted: ReadRequest, error: Exception) -> bool:
     """Says whether the others are read in spite of an error with one range."""
     if isinstance(error, DataLoss):
         # A directory that is gone as a whole is as any that cannot be read.
@@ -296,7 +296,7 @@ def _may_pass(wanted: Wanted, error: Exception) -> bool:
     return wanted.tolerant and not (gone and wanted.stream)
 
 
-def _damage_row(wanted: Wanted, part: Unreadable) -> Iterator[Any]:
+def _damage_row(wanted: ReadRequest, part: Unreadable) -> Iterator[Any]:
     assert part.damage is not None
     if wanted.shows_damage:
         yield RangeRows(wanted.schema, part).of_damage(part.damage)

@@ -32,7 +32,7 @@ from forebay.queues.beats.segments import EventSegment, is_harmless
 from forebay.spark import planning
 from forebay.spark.kinds import Kind
 from forebay.spark.options import SourceOptions
-from forebay.spark.planning import Extent, Range, Wanted, end_offset, lose
+from forebay.spark.planning import Extent, Range, ReadRequest, end_offset, lose
 from forebay.spark.rows import Contents, RangeRows
 from forebay.spark.typed_text import typed
 from forebay.spark.watch import RECORD_BYTES
@@ -71,7 +71,9 @@ class BeatsKind(Kind):
         start = planning.first_offset(extent, options, "earliest")
         return start, end_offset(extent, options)
 
-    def plan(self, reader: BeatsReader, start: int, end: int, wanted: Wanted) -> Iterator[Range]:
+    def plan(
+        self, reader: BeatsReader, start: int, end: int, wanted: ReadRequest
+    ) -> Iterator[Range]:
         """Yields the ranges of a queue from offset `start` to `end`: one a segment."""
         for segment in reader.numbers:
             first, last = offset_of(segment, 0), offset_of(segment + 1, 0)
@@ -83,7 +85,7 @@ class BeatsKind(Kind):
                 _NAME, reader.path, max(start, first), min(end, last), name, segment, 0, size
             )
 
-    def open_contents(self, queue: str, wanted: Wanted) -> Contents:
+    def open_contents(self, queue: str, wanted: ReadRequest) -> Contents:
         """Opens a Beats queue to read ranges of it."""
         return _BeatsContents(queue, wanted)
 
@@ -179,7 +181,7 @@ class BeatsKind(Kind):
 class _BeatsContents(Contents):
     """The events of one Beats queue, range by range."""
 
-    def __init__(self, queue: str, wanted: Wanted) -> None:
+    def __init__(self, queue: str, wanted: ReadRequest) -> None:
         self._decoder = TextDecoder()
         self._reader = BeatsReader(queue, salvage=True, key_file=wanted.key_file)
 

@@ -23,7 +23,7 @@ from forebay.queues.deadline.slices import SnapshotReader
 from forebay.queues.deadline.snapshot import LAST_KEY, Row, Snapshot, SnapshotFiles, take_snapshot
 from forebay.spark.kinds import Kind
 from forebay.spark.options import SourceOptions
-from forebay.spark.planning import Range, Wanted
+from forebay.spark.planning import Range, ReadRequest
 from forebay.spark.rows import Contents, RangeRows
 from forebay.storage.filesystem import DiskFilesystem
 
@@ -95,11 +95,13 @@ class DeadlineKind(Kind):
                 )
         return 0, 0
 
-    def plan(self, reader: DeadlineSource, start: int, end: int, wanted: Wanted) -> Iterator[Range]:
+    def plan(
+        self, reader: DeadlineSource, start: int, end: int, wanted: ReadRequest
+    ) -> Iterator[Range]:
         """Returns the ranges of a snapshot."""
         return reader.ranges()
 
-    def open_contents(self, queue: str, wanted: Wanted) -> Contents:
+    def open_contents(self, queue: str, wanted: ReadRequest) -> Contents:
         """Opens a queue to read ranges of snapshots of it."""
         return _DeadlineContents(queue, wanted)
 
@@ -173,7 +175,7 @@ class DeadlineSource(SnapshotReader):
 class _DeadlineContents(Contents):
     """The files of one queue, by the snapshots that ranges are of."""
 
-    def __init__(self, queue: str, wanted: Wanted) -> None:
+    def __init__(self, queue: str, wanted: ReadRequest) -> None:
         self._directory = DiskFilesystem().open_directory(queue)
         self._fail_on_data_loss = wanted.fail_on_data_loss
         self._text = ""

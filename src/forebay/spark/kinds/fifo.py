@@ -29,7 +29,7 @@ from forebay.queues.fifo.scanner import Place
 from forebay.spark import planning
 from forebay.spark.kinds import Kind
 from forebay.spark.options import SourceOptions
-from forebay.spark.planning import Extent, Range, Wanted, end_offset
+from forebay.spark.planning import Extent, Range, ReadRequest, end_offset
 from forebay.spark.rows import Contents, RangeRows
 from forebay.storage.filesystem import DiskFilesystem
 
@@ -69,7 +69,9 @@ class FifoKind(Kind):
         first = planning.first_offset(extent, options, "earliest")
         return max(first, _begin(reader)), end
 
-    def plan(self, reader: FifoReader, start: int, end: int, wanted: Wanted) -> Iterator[Range]:
+    def plan(
+        self, reader: FifoReader, start: int, end: int, wanted: ReadRequest
+    ) -> Iterator[Range]:
         """Yields the ranges of what is in the queue from number `start` to `end`."""
         for piece in reader.lent_pieces(start, min(end, reader.end)):
             yield _range_of(reader, piece)
@@ -81,7 +83,7 @@ class FifoKind(Kind):
             # What the staging buffer has lost comes after the end.
             yield Range(_NAME, reader.path, end, end)
 
-    def open_contents(self, queue: str, wanted: Wanted) -> Contents:
+    def open_contents(self, queue: str, wanted: ReadRequest) -> Contents:
         """Opens a fifo to read ranges of it, in buffers that are used again."""
         return _FifoContents(queue, wanted)
 
@@ -121,7 +123,7 @@ class FifoKind(Kind):
 class _FifoContents(Contents):
     """The entries of one fifo, range by range."""
 
-    def __init__(self, queue: str, wanted: Wanted) -> None:
+    def __init__(self, queue: str, wanted: ReadRequest) -> None:
         self._wanted = wanted
         self._queue = queue
         filesystem = DiskFilesystem()

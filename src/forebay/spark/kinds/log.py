@@ -19,7 +19,7 @@ from forebay.queues.log.scanner import OpenSegment, RecordBatch, Scanner
 from forebay.spark import planning
 from forebay.spark.kinds import Kind, Place
 from forebay.spark.options import SourceOptions
-from forebay.spark.planning import Extent, Range, Wanted, end_offset, lose, still_meant
+from forebay.spark.planning import Extent, Range, ReadRequest, end_offset, lose, still_meant
 from forebay.spark.rows import Contents, RangeRows
 from forebay.spark.watch import RECORD_BYTES
 from forebay.storage.filesystem import DiskFilesystem
@@ -50,7 +50,7 @@ class LogKind(Kind):
             return reader.begin, end
         return planning.first_offset(_extent(reader), options, "earliest"), end
 
-    def plan(self, reader: LogReader, start: int, end: int, wanted: Wanted) -> Iterator[Range]:
+    def plan(self, reader: LogReader, start: int, end: int, wanted: ReadRequest) -> Iterator[Range]:
         """Yields the ranges of a log from offset `start` to `end`: whole segments, by headers."""
         oldest = min([*reader.segments.bases[:1], reader.written])
         if start < min(oldest, end):
@@ -68,7 +68,7 @@ class LogKind(Kind):
             # end, which a stream does not read.
             yield Range(_NAME, reader.path, min(max(start, reader.written), end), end)
 
-    def open_contents(self, queue: str, wanted: Wanted) -> Contents:
+    def open_contents(self, queue: str, wanted: ReadRequest) -> Contents:
         """Opens a log to read ranges of it, in buffers that are used again."""
         return _LogContents(queue, wanted)
 
@@ -147,13 +147,13 @@ class LogKind(Kind):
                 options,
                 f"{path} begins at offset {reader.begin}: {first}..{reader.begin} were trimmed",
             )
-        yield from self.plan(reader, max(first, reader.begin), end, Wanted(None, stream=True))
+        yield from self.plan(reader, max(first, reader.begin), end, ReadRequest(None, stream=True))
 
 
 class _LogContents(Contents):
     """The records of one log, range by range."""
 
-    def __init__(self, queue: str, wanted: Wanted) -> None:
+    def __init__(self, queue: str, wanted: ReadRequest) -> None:
         self._wanted = wanted
         self._buffers = ReusedBuffers(values=wanted.wants_values)
         self._directory = DiskFilesystem().open_directory(queue)
@@ -301,7 +301,7 @@ def _segment_range(
     stop: int,
     start: int,
     end: int,
-    wanted: Wanted,
+    wanted: ReadRequest,
 ) -> Range | None:
     start_ms, end_ms = wanted.start_ms, wanted.end_ms
     name = reader.segments.names[base]
@@ -344,7 +344,7 @@ def _begins_before(reader: LogReader, base: int, time_ms: int) -> bool:
     return segment.frames.layout.checked and segment.frames.header.epoch_ms + 1 < time_ms
 
 
-def _within(batch: RecordBatch, wanted: Wanted) -> RecordBatch:
+def _within(batch: RecordBatch, wanted: ReadRequest) -> RecordBatch:
     """Returns the part of a batch that lies in the times that were asked for."""
     if wanted.start_ms is None and wanted.end_ms is None:
         return batch
