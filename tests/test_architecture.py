@@ -36,6 +36,14 @@ NOT_INSTALLED = ("benchmarks", "examples", "tests", "tools")
 VOCABULARY = LAYERS[0]
 RANKS = {name: rank for rank, row in enumerate(LAYERS) for name in row}
 
+# Folders in which each kind of queue has a room of its own, as a package or as a module.
+_KINDS = ("beats", "deadline", "fifo", "log")
+ROOMS = {
+    "forebay/queues": _KINDS,
+    "forebay/spark/kinds": _KINDS,
+    "forebay/formats": ("beats", "deadline", "entry", "fflg"),
+}
+
 # Codecs and protocols are bytes in, values out: no I/O, no threads, no clock.
 PURE_UNITS = ("formats", "wire")
 IMPURE_MODULES = {
@@ -111,6 +119,24 @@ def upward_imports(source: Source) -> list[str]:
     return found
 
 
+def imports_of_other_rooms(source: Source) -> list[str]:
+    """Lists the imports of one room into another: what two rooms need stands in what they share."""
+    found = []
+    for line, name in imported_modules(source):
+        for house in ROOMS:
+            room, other = room_of(source.path, house), room_of(name.replace(".", "/"), house)
+            if room and other and room != other:
+                found.append(f"{source.path}:{line}: room {room} may not import {name}")
+    return found
+
+
+def room_of(path: str, house: str) -> str | None:
+    """Names the room of a module in a house; None for what is shared, or elsewhere."""
+    inner = path.removeprefix("src/").removeprefix(f"{house}/")
+    name = inner.partition("/")[0].removesuffix(".py")
+    return name if inner != path.removeprefix("src/") and name in ROOMS[house] else None
+
+
 def impure_imports(source: Source) -> list[str]:
     """Lists the imports that bring I/O, threads or the time into a codec."""
     if unit_of(source.path) not in PURE_UNITS:
@@ -165,6 +191,12 @@ def qualified_name(node: ast.expr, aliases: dict[str, str]) -> str:
 
 def test_imports_point_down_only() -> None:
     found = [text for source in python_files("src") for text in upward_imports(source)]
+
+    assert not found, "\n".join(found)
+
+
+def test_a_room_imports_no_other_room() -> None:
+    found = [text for source in python_files("src") for text in imports_of_other_rooms(source)]
 
     assert not found, "\n".join(found)
 
@@ -233,6 +265,38 @@ def test_an_import_that_points_up_or_sideways_is_found(path: str, text: str) -> 
 )
 def test_an_import_that_points_down_is_allowed(path: str, text: str) -> None:
     assert upward_imports(Source(path, text)) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("src/forebay/queues/log/recovery.py", "from forebay.queues.fifo.names import HEAD"),
+        ("src/forebay/queues/fifo/queue.py", "from forebay.queues import deadline"),
+        ("src/forebay/spark/kinds/fifo.py", "from forebay.spark.kinds import log"),
+        (
+            "src/forebay/formats/beats/frames.py",
+            "def late():\n    from forebay.formats import fflg",
+        ),
+        ("src/forebay/formats/entry.py", "from forebay.formats.deadline.items import Entry"),
+    ],
+)
+def test_an_import_of_another_room_is_found(path: str, text: str) -> None:
+    assert len(imports_of_other_rooms(Source(path, text))) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("src/forebay/queues/log/recovery.py", "from forebay.queues.shared.names import LOG"),
+        ("src/forebay/queues/log/recovery.py", "from forebay.queues.log.writer import LogWriter"),
+        ("src/forebay/queues/log/recovery.py", "from forebay.formats import fflg"),
+        ("src/forebay/queues/kinds.py", "from forebay.queues.fifo.names import is_fifo"),
+        ("src/forebay/spark/kinds/fifo.py", "from forebay.queues.fifo.reader import FifoReader"),
+        ("src/forebay/spark/kinds/__init__.py", "from forebay.spark.kinds import log"),
+    ],
+)
+def test_an_import_of_what_rooms_share_is_allowed(path: str, text: str) -> None:
+    assert imports_of_other_rooms(Source(path, text)) == []
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
-from examples.tour.events import EVENT_QUEUE, FIFO, event
+from examples.tour.events import EVENT_QUEUE, event
 from examples.tour.jobs import BURIED, KEPT, RELEASED, REQUEUED, Jobs, fate_of, job, number_of
-from forebay import BeatsQueue, BeatsReader, Damage, DeadlineItem, DeadlineQueue, Fifo, Log
+from forebay import BeatsQueue, BeatsReader, Damage, DeadlineItem, DeadlineQueue, Log
 
 _TICK_SECONDS = 0.02
 _TRIM_INTERVAL_SECONDS = 2.0
@@ -37,7 +37,7 @@ Append = Callable[[list[bytes]], object]
 def produce(path: str, count: int, per_second: float, segment_bytes: int) -> None:
     """Writes events until there are `count`."""
     name = os.path.basename(path)
-    opened = {EVENT_QUEUE: _beats_queue, FIFO: _fifo}.get(name, _log)
+    opened = _beats_queue if name == EVENT_QUEUE else _log
     with opened(path, segment_bytes) as (first, append):
         done = first
         _acknowledge(done)
@@ -66,12 +66,6 @@ def _beats_queue(path: str, segment_bytes: int) -> Iterator[tuple[int, Append]]:
     with BeatsQueue(path, segment_bytes=segment_bytes) as queue, BeatsReader(path) as reader:
         found = [item for item in reader.scan() if not isinstance(item, Damage)]
         yield sum(len(item.payloads) for item in found), append
-
-
-@contextlib.contextmanager
-def _fifo(path: str, segment_bytes: int) -> Iterator[tuple[int, Append]]:
-    with Fifo(path, file_bytes=segment_bytes) as fifo:
-        yield fifo.info()["end"], fifo.push_many
 
 
 def work(path: str, steps: int, per_second: float, jobs_count: int) -> None:

@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from examples.tour.jobs import JOBS, Jobs
 from forebay.formats.fflg import LAYOUTS, VERSION_DEFAULT
 
-LOGS = ("doors", "lamps", "meters")
+LOGS = ("doors", "lamps", "lifts", "meters")
 EVENT_QUEUE = "agents"
-FIFO = "lifts"
-QUEUES = (*LOGS, EVENT_QUEUE, FIFO)
-# What is in a record of a log or an entry of a fifo is below `fields` in an event.
+QUEUES = (*LOGS, EVENT_QUEUE)
+# What is in a record of a log is below `fields` in an event.
 _COLUMNS = {"id": "STRING", "kind": "STRING", "hall": "INT", "value": "DOUBLE"}
 _TYPES = ", ".join(f"{name} {kind}" for name, kind in _COLUMNS.items())
 _FIELDS = ", ".join(f"{name}: {kind}" for name, kind in _COLUMNS.items())

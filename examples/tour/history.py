@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from examples.tour.processes import Actor
-from forebay.pipelines.output import Output, read_manifest
+from forebay.pipelines.ingest.output import Output, read_manifest
 
 _INTERVAL_SECONDS = 0.1
 

@@ -13,7 +13,6 @@ from examples.tour.events import (
     DAMAGED_OFFSET,
     DAMAGED_QUEUE,
     EVENT_QUEUE,
-    FIFO,
     KEY,
     LOGS,
     QUEUES,
@@ -137,7 +136,7 @@ class Story:
     def _start_producers(self) -> None:
         self._terminal.line(
             f"1. {len(QUEUES)} producers, a process each, write for {self._seconds:.0f} s: to the "
-            f"logs {', '.join(LOGS)}, the Beats queue {EVENT_QUEUE} and the fifo {FIFO}; what they "
+            f"logs {', '.join(LOGS)} and the Beats queue {EVENT_QUEUE}; what they "
             "acknowledge is synced"
         )
         self._terminal.line(

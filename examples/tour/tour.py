@@ -90,10 +90,10 @@ def _complain(text: str, code: int) -> int:
 def command(out: str, events: int, check: bool, as_json: bool) -> int:
     """Write events, kill a producer, kill the ingest on Spark, and prove that nothing is lost.
 
-    Five processes append events to three logs, a Beats queue and a fifo, while an ingest brings
-    them into tables. A sixth process fills a deadline queue and works through it. One producer, the
-    worker and the ingest are killed with SIGKILL and started again. Then every event and every job
-    is accounted for, and DIR/report.html shows what happened. Code 1 if a claim does not hold.
+    Five processes append events to four logs and a Beats queue, and an ingest brings them
+    into tables meanwhile. A sixth fills a deadline queue and works it off. One producer, the worker
+    and the ingest are killed with SIGKILL and started again. Then every event and every job is
+    accounted for, and DIR/report.html shows the whole way. Code 1 if a claim does not hold.
 
     What an earlier tour left in DIR is replaced.
     """

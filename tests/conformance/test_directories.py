@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,11 @@ import forebay
 from forebay import NotAQueue
 from tests.conformance.kinds import KINDS
 from tests.queues.helpers import snapshot
+
+
+def write_file(path: Path) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b"from an earlier version")
 
 
 def make(kind: str, path: Path) -> None:
@@ -43,3 +49,33 @@ def test_a_kind_refuses_the_directory_of_another(
         OPENERS[opened](tmp_path / "q", **({} if opened == "root" else options))
 
     assert snapshot(tmp_path / "q") == before
+
+
+@pytest.mark.parametrize("kind", ["fifo", "deadline"])
+def test_batches_that_an_earlier_version_left_in_the_inbox_are_told_and_kept(
+    tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    make(kind, tmp_path / "q")
+    for name in ("a.ready", "a-0.part"):
+        write_file(tmp_path / "q" / "inbox" / name)
+
+    with KINDS[kind].queue(tmp_path / "q") as queue:
+        found = KINDS[kind].drain(queue)
+
+    assert found == [b"a"]
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert f"{tmp_path}/q/inbox: 1 batches wait there" in record.getMessage()
+    assert sorted(os.listdir(tmp_path / "q" / "inbox")) == ["a-0.part", "a.ready"]
+
+
+@pytest.mark.parametrize("kind", ["fifo", "deadline"])
+def test_an_empty_inbox_is_not_worth_a_word(
+    tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    make(kind, tmp_path / "q")
+    (tmp_path / "q" / "inbox").mkdir()
+
+    KINDS[kind].queue(tmp_path / "q").close()
+
+    assert caplog.records == []

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import errno
-
 from forebay.kernels.entry import METADATA_BYTES
-from forebay.queues.fifo import adoption as fifo_adoption
 from forebay.queues.fifo import recovery as fifo_recovery
 from forebay.queues.fifo import scanner as fifo_scanner
 from forebay.queues.fifo import staging as fifo_staged
 from forebay.queues.fifo import tape
-from forebay.queues.fifo.adoption import _Copy
 from forebay.queues.fifo.bounds import Bounds, TapeEnd
 from forebay.queues.fifo.front import Reading
 from forebay.queues.fifo.head import HeadFile, Lent
@@ -25,7 +21,6 @@ from forebay.storage.staging import HEADER_BYTES
 from tests.crash.handles import ForgetfulDirectory
 from tests.crash.hunts import Bugs, Patch, cut_power, fail_calls
 from tests.crash.kinds import FIFO
-from tests.crash.log_bugs import batch_adopted_without_a_ledger
 
 
 def no_sync(patch: Patch) -> None:
@@ -124,20 +119,6 @@ def short_write_ignored(patch: Patch) -> None:
     patch.setattr(tape, "write_all", write_some)
 
 
-def pushes_after_an_undecided_adoption(patch: Patch) -> None:
-    patch.setattr(fifo_adoption, "may_be_decided", lambda directory, moves: False)
-
-
-def adopted_files_not_synced(patch: Patch) -> None:
-    def seal(self: _Copy) -> None:
-        if self._file is not None:
-            self._file.truncate(self._file_bytes)
-            self._file.close()
-            self._file = None
-
-    patch.setattr(_Copy, "_seal", seal)
-
-
 def data_hash_not_looked_at(patch: Patch) -> None:
     def trusting(
         data: bytes,
@@ -186,12 +167,6 @@ BUGS: Bugs = {
         cut_power(FIFO, "os lending", "os staged"),
     ),
     "copy not announced": (copy_not_announced, cut_power(FIFO, "os lending", "os staged")),
-    "adopted twice": (batch_adopted_without_a_ledger, cut_power(FIFO, "adoption")),
-    "adoption left undecided": (
-        pushes_after_an_undecided_adoption,
-        fail_calls(FIFO, "adoption", errno.EIO),
-    ),
-    "adopted files not synced": (adopted_files_not_synced, cut_power(FIFO, "adoption")),
     "ids start anew": (ids_start_anew, cut_power(FIFO, "singles")),
     "short write ignored": (short_write_ignored, fail_calls(FIFO, "rolling", None)),
     "data hash not looked at": (data_hash_not_looked_at, cut_power(FIFO, "rolling", "os draining")),

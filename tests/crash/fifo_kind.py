@@ -1,14 +1,12 @@
 """A fifo under test, the model of what it promised, and the check of what a crash left.
 
-Values tell their own number in the order of pushing; those of batches that others hand in, their
-number among those. A pop or a take that a crash interrupts may have taken its entry or not; one
-that returned has.
+Values tell their own number in the order of pushing. A pop or a take that a crash interrupts may
+have taken its entry or not; one that returned has.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -17,9 +15,7 @@ from forebay.damage import Damage
 from forebay.errors import ForebayError, NotAQueue
 from forebay.queues.fifo.queue import Fifo
 from forebay.queues.fifo.reader import FifoReader
-from forebay.storage import inbox
 from tests.crash.forgetful import ForgetfulFilesystem
-from tests.crash.handing_in import write_parts
 from tests.crash.workload import PATH, Broken, Promise, SteppingClock
 
 AFTER = b"after the crash"
@@ -27,9 +23,6 @@ SIZES = (3, 20, 90, 200, 600, 1500)
 # How many of the model's entries were begun to be taken, and how many are gone for good.
 TRIED = "tried"
 GONE = "gone"
-# How many of the model's batches were handed in, and the number of their first value.
-HANDED_IN = "handed in"
-FIRST_OF_OTHERS = 1 << 24
 
 
 @dataclass
@@ -43,9 +36,6 @@ class Model:
     stored: set[int] = field(default_factory=set)
     tried: list[int] = field(default_factory=list)
     gone: list[int] = field(default_factory=list)
-    # The values of batches, and which of them were handed in for sure.
-    batches: list[list[bytes]] = field(default_factory=list)
-    handed_in: list[int] = field(default_factory=list)
     dropping: bool = False
 
 
@@ -141,28 +131,6 @@ class FifoWorkload:
     def trim(self) -> None:
         """Popping has made room already."""
 
-    def publish_batch(self, sizes: list[int], writer: str = "w") -> None:
-        """Leaves a batch in the inbox, as another process does."""
-        first = FIRST_OF_OTHERS + sum(map(len, self.model.batches))
-        values = [
-            (first + number).to_bytes(4, "big") + self.random.randbytes(self.random.choice(SIZES))
-            for number in range(sum(sizes))
-        ]
-        rest = iter(values)
-        groups = [list(itertools.islice(rest, size)) for size in sizes]
-        self.model.batches.append(values)
-        batch = len(self.model.batches)
-        queue = self.filesystem.open_directory(PATH)
-        parts = write_parts(self.filesystem, self.clock, queue, f"w-{batch}", groups)
-        inbox.publish(queue, f"w-{batch}", inbox.Manifest(writer, batch, parts))
-        queue.close()
-        self.model.handed_in.append(batch - 1)
-        promise = Promise(consumer=HANDED_IN, position=len(self.model.handed_in))
-        self.filesystem.acknowledge(promise)
-
-    def adopt(self) -> None:
-        self.fifo.adopt()
-
     def reopen(self) -> None:
         self.fifo.close()
         self._promise_gone(durable=True)
@@ -176,7 +144,7 @@ class FifoWorkload:
         self.fifo = self._open()
         with FifoReader(PATH, filesystem=self.filesystem) as reader:
             values = values_in(reader, "kill -9")
-        found = set(own([number_of(value) for value in values]))
+        found = {number_of(value) for value in values}
         missing = self.model.stored - found - set(self.model.gone)
         if missing and not self.model.dropping:
             raise Broken(f"kill -9: entries {sorted(missing)} are missing")
@@ -206,11 +174,6 @@ class FifoWorkload:
         self.stored = max(self.stored, number_of(values[-1]) + 1)
         end = self.stored if self.always else 0
         self.filesystem.acknowledge(Promise(end, seen=self.stored))
-
-
-def own(numbers: list[int]) -> list[int]:
-    """Returns the numbers of values that the owner pushed itself."""
-    return [number for number in numbers if number < FIRST_OF_OTHERS]
 
 
 def number_of(value: bytes) -> int:
@@ -278,17 +241,11 @@ def hold_promises(
 ) -> None:
     """Raises `Broken` if what was found does not keep a promise."""
     seen, numbers = found.seen, found.numbers
-    if seen is not None:
-        # The owner also takes in what was handed in.
-        there = [number for number in numbers if number < FIRST_OF_OTHERS or number in seen]
-        if seen != there and not (killed and set(seen) <= set(numbers)):
-            raise Broken(f"{where}: a reader saw entries {seen}, the owner has {numbers}")
+    if seen is not None and seen != numbers and not (killed and set(seen) <= set(numbers)):
+        raise Broken(f"{where}: a reader saw entries {seen}, the owner has {numbers}")
     if found.size != len(numbers):
         raise Broken(f"{where}: the size is {found.size}, there are {numbers}")
-    pushed = [value for value in found.values if number_of(value) < FIRST_OF_OTHERS]
-    check_entries(own(numbers), pushed, kept, model, where)
-    others = [value for value in found.values if number_of(value) >= FIRST_OF_OTHERS]
-    check_batches(others, kept, model, where)
+    check_entries(numbers, found.values, kept, model, where)
 
 
 def check_entries(
@@ -317,17 +274,6 @@ def check_entries(
     again = set(model.gone[:position]) & set(found)
     if again:
         raise Broken(f"{where}: entries {sorted(again)} were popped for good and come again")
-
-
-def check_batches(values: list[bytes], kept: list[Promise], model: Model, where: str) -> None:
-    """Batches are there whole, once, in their order, and all that were handed in."""
-    taken = [number for number, batch in enumerate(model.batches) if batch[0] in values]
-    if values != [value for number in taken for value in model.batches[number]]:
-        raise Broken(f"{where}: a batch of the inbox is there in part, twice or out of order")
-    sure = max((promise.position for promise in kept if promise.consumer == HANDED_IN), default=0)
-    missing = set(model.handed_in[:sure]) - set(taken)
-    if missing:
-        raise Broken(f"{where}: batches {sorted(missing)} were handed in and are missing")
 
 
 def check_going_on(

@@ -89,7 +89,6 @@ FIFO = Kind(
         "os popping",
         "os staged",
         "unmapped popping",
-        "adoption",
     ),
     lambda options: True,
 )

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from forebay.formats.fflg import Frames
+from forebay.queues.log import adoption, recovery
 from forebay.queues.log import consumer as positions
-from forebay.queues.log import recovery
 from forebay.queues.log.writer import Chunk, LogWriter
-from forebay.queues.shared import adoption
 from forebay.queues.shared.owner import End, Publisher
 from forebay.storage import atomic, filesystem, inbox, segments
 from forebay.storage.commit import GroupCommit

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.crash.deadline_kind import DeadlineWorkload
-from tests.crash.fifo_kind import FifoWorkload
 from tests.crash.log_kind import LogWorkload
 from tests.crash.workload import Workload
 
@@ -75,7 +74,7 @@ def draining(run: Workload) -> None:
     run.append(20)
 
 
-def adoption(run: LogWorkload | FifoWorkload) -> None:
+def adoption(run: LogWorkload) -> None:
     run.append(60)
     run.publish_batch([2, 1])
     run.adopt()
@@ -250,8 +249,6 @@ FIFO_SCENARIOS: dict[str, tuple[Steps, dict[str, Any]]] = {
     "unmapped killed": (killed, {"sync": "os", "mapped": False}),
     "unmapped popping": (popping, {"sync": "interval", "mapped": False}),
     "unmapped lending": (lending, {"sync": "os", "mapped": False}),
-    "adoption": (adoption, {}),
-    "os adoption": (adoption, {"sync": "os", "file_bytes": 700}),
 }
 
 

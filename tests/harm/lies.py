@@ -33,9 +33,9 @@ from tests.support.fuzz import each_change, seal
 STATES = ("closed", "killed")
 SIDE_FILES = {
     "log": ("tail", "index", "index-check", "ledger", "losses", "cursors/stream"),
-    "fifo": ("fifo-head", "fifo-tail", "fifo-bounds", "ledger", "losses"),
+    "fifo": ("fifo-head", "fifo-tail", "fifo-bounds", "losses"),
     "events": ("mark", "contents", "state.dat", "losses"),
-    "deadline": ("deadline-manifest", "deadline-mark", "ledger", "losses"),
+    "deadline": ("deadline-manifest", "deadline-mark", "losses"),
 }
 _DOCUMENTS = ("ledger", "losses")
 _UNCHECKED = ("state.dat", "index")

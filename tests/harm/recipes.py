@@ -234,7 +234,7 @@ def _save_cursor(path: str, offset: int) -> None:
 
 
 class FifoRecipe(Recipe):
-    """Files of a kilobyte; popped, taken, given back, one lent out; an adopted batch."""
+    """Files of a kilobyte; popped, taken, given back, one lent out."""
 
     def make(self, path: Path, **options: Any) -> Any:
         return Fifo(path, **options)
@@ -247,10 +247,7 @@ class FifoRecipe(Recipe):
         queue.pop_many(8)
         with queue.take():
             pass
-        path = Path(queue.path)
-        values = [value_of(n, letter) for n in range(30, 36)]
-        publish(path, "w-1", 1, [write_part(path, "w-1-0.part", values)])
-        queue.adopt()
+        queue.push_many([value_of(n, letter) for n in range(30, 36)])
         snapshot()
         for number in range(36, 46):
             queue.push(value_of(number, letter))

@@ -22,7 +22,6 @@ _PATTERNS = {
         "head": "fifo-head",
         "tail": "fifo-tail",
         "bounds": "fifo-bounds",
-        "ledger": "ledger",
     },
     "events": {
         "segment": r".*\.seg",
@@ -35,7 +34,6 @@ _PATTERNS = {
         "tombstones": r".*\.t\.run",
         "wal": r".*\.wal",
         "manifest": "deadline-manifest",
-        "ledger": "ledger",
         "mark": "deadline-mark",
     },
 }

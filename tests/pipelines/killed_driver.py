@@ -13,9 +13,9 @@ from collections.abc import Callable
 from typing import Any
 
 from forebay.cli.main import main
-from forebay.pipelines import ingestion
-from forebay.pipelines.building import Builder
-from forebay.pipelines.output import Output, batch_name
+from forebay.pipelines.ingest import job as ingestion
+from forebay.pipelines.ingest.building import Builder
+from forebay.pipelines.ingest.output import Output, batch_name
 
 _SECONDS_MAX = 240
 

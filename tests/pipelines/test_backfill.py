@@ -11,11 +11,10 @@ import pytest
 
 from forebay.errors import InvalidOption, NotAQueue
 from forebay.pipelines import Counts, plan
-from forebay.pipelines.backfill import Span, check_change, choose
-from forebay.pipelines.building import Builder
-from forebay.pipelines.definition import Definition
-from forebay.pipelines.manifest import Manifest, Offsets, Share
-from forebay.pipelines.tables import DECODED, LANDED, REJECTED
+from forebay.pipelines.ingest.backfill import Span, check_change, choose
+from forebay.pipelines.ingest.building import Builder
+from forebay.pipelines.ingest.definition import Definition
+from forebay.pipelines.ingest.output import DECODED, LANDED, REJECTED, Manifest, Offsets, Share
 from tests.pipelines.conftest import Made
 from tests.pipelines.helpers import SCHEMA, append, event, numbered, places, proof_of, run
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from forebay.errors import InvalidOption
-from forebay.pipelines.checkpoint import batch_offsets, make_durable, repair
-from forebay.pipelines.manifest import Offsets
+from forebay.pipelines.ingest.checkpoint import batch_offsets, make_durable, repair
+from forebay.pipelines.ingest.output import Offsets
 
 COMMIT = 'v1\n{"nextBatchWatermarkMs":0}'
 

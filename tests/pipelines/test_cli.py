@@ -11,7 +11,7 @@ import pytest
 from forebay.cli import exits
 from forebay.cli.pipeline_report import Meter, cause_of
 from forebay.pipelines import Counts, Progress
-from forebay.pipelines.output import Output
+from forebay.pipelines.ingest.output import Output
 from tests.cli.helpers import json_lines, run
 from tests.pipelines.conftest import Made
 

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from forebay.errors import InvalidOption
-from forebay.pipelines import Counts, plan, snapshots
-from forebay.pipelines.building import Builder
-from forebay.pipelines.tables import DAMAGE, DECODED, LANDED
+from forebay.pipelines import Counts, plan
+from forebay.pipelines.ingest import snapshots
+from forebay.pipelines.ingest.building import Builder
+from forebay.pipelines.ingest.output import DAMAGE, DECODED, LANDED
 from tests.pipelines.helpers import SCHEMA, append, event, numbered, places, proof_of, run
 from tests.queues.deadline_helpers import files_of, open_queue
 from tests.queues.helpers import FakeClock, flip

@@ -13,9 +13,9 @@ import cbor2
 import pytest
 
 from forebay.errors import InvalidOption
-from forebay.pipelines import decoding
-from forebay.pipelines.definition import Definition
-from forebay.pipelines.tables import LANDED_DDL
+from forebay.pipelines.ingest import decoding
+from forebay.pipelines.ingest.definition import Definition
+from forebay.pipelines.ingest.output import LANDED_DDL
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.pipelines.deduplication import find_duplicates, keys_of
-from forebay.pipelines.definition import Deduplicate
+from forebay.pipelines.ingest.deduplication import find_duplicates, keys_of
+from forebay.pipelines.ingest.definition import Deduplicate
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

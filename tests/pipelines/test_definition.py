@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from forebay.errors import InvalidOption
-from forebay.pipelines.definition import SELECT_ALL, Definition
-from forebay.pipelines.durations import duration_ms
+from forebay.pipelines.ingest.definition import SELECT_ALL, Definition, duration_ms
 
 GOOD: dict[str, Any] = {"source": "/spool/a", "schema": "id BIGINT"}
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from forebay.pipelines import Counts, reconcile
-from forebay.pipelines.tables import DAMAGE, DECODED, LANDED, REJECTED
+from forebay.pipelines.ingest.output import DAMAGE, DECODED, LANDED, REJECTED
 from forebay.queues.beats.place import offset_of
 from tests.pipelines.helpers import append, event, places, proof_of, run
 from tests.queues.beats_helpers import (

@@ -25,8 +25,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from forebay.pipelines import cbor
-from forebay.pipelines.exact_json import EXACT_TYPE, Exact, looking, shape_of, suspects
+from forebay.pipelines.ingest import cbor
+from forebay.pipelines.ingest.exact_json import EXACT_TYPE, Exact, looking, shape_of, suspects
 
 COLUMNS = StructType(
     [

@@ -16,8 +16,7 @@ import pytest
 from forebay import Log
 from forebay.errors import InvalidOption, Locked
 from forebay.pipelines import Counts, Progress
-from forebay.pipelines.output import Output
-from forebay.pipelines.tables import DAMAGE, DECODED, DROPPED, LANDED, REJECTED
+from forebay.pipelines.ingest.output import DAMAGE, DECODED, DROPPED, LANDED, REJECTED, Output
 from tests.pipelines.conftest import Made
 from tests.pipelines.helpers import append, event, numbered, places, proof_of, run
 from tests.queues.helpers import flip, frame_position, segment_files

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from forebay.pipelines.output import Output
-from forebay.pipelines.tables import DECODED, LANDED, REJECTED
+from forebay.pipelines.ingest.output import DECODED, LANDED, REJECTED, Output
 from tests.cli.helpers import json_lines
 from tests.cli.helpers import run as cli
 from tests.counting import Count

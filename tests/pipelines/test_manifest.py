@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.pipelines.manifest import Counts, Lost, Manifest, Offsets, Share, account, total
+from forebay.pipelines.ingest.output import Counts, Lost, Manifest, Offsets, Share, account, total
 
 
 def offsets(start: int = 0, end: int = 100, begin: int | None = None) -> Offsets:

@@ -10,13 +10,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from forebay.errors import InvalidOption
-from forebay.pipelines import checkpoint, decoding, micro_batches
-from forebay.pipelines.building import Builder
-from forebay.pipelines.definition import Definition
-from forebay.pipelines.manifest import Offsets
-from forebay.pipelines.micro_batches import MicroBatches
-from forebay.pipelines.output import COLUMNS_ONLY, Output
-from forebay.pipelines.tables import DECODED, LANDED, LANDED_DDL
+from forebay.pipelines.ingest import checkpoint, decoding
+from forebay.pipelines.ingest import checkpoint as micro_batches
+from forebay.pipelines.ingest.building import Builder
+from forebay.pipelines.ingest.checkpoint import MicroBatches
+from forebay.pipelines.ingest.definition import Definition
+from forebay.pipelines.ingest.output import (
+    COLUMNS_ONLY,
+    DECODED,
+    LANDED,
+    LANDED_DDL,
+    Offsets,
+    Output,
+)
 from tests.pipelines.helpers import SCHEMA, event, numbered, places
 from tests.pipelines.test_checkpoint import make_checkpoint, place, write_offsets
 

@@ -16,11 +16,18 @@ import pyarrow.parquet
 import pytest
 
 from forebay.errors import InvalidOption, Locked, NotAQueue
-from forebay.pipelines import durability
-from forebay.pipelines import output as module
-from forebay.pipelines.manifest import Manifest
-from forebay.pipelines.output import COLUMNS_ONLY, MANIFEST, Output, read_manifest
-from forebay.pipelines.tables import DECODED, LANDED, TABLES
+from forebay.pipelines.ingest import output as durability
+from forebay.pipelines.ingest import output as module
+from forebay.pipelines.ingest.output import (
+    COLUMNS_ONLY,
+    DECODED,
+    LANDED,
+    MANIFEST,
+    TABLES,
+    Manifest,
+    Output,
+    read_manifest,
+)
 
 CHANGING_CALLS = ("fsync", "rename", "symlink")
 

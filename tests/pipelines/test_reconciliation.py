@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from forebay.pipelines import reconcile
-from forebay.pipelines.output import Output
+from forebay.pipelines.ingest.output import Output
 from tests.pipelines.conftest import Made
 from tests.pipelines.helpers import append, event, proof_of, run
 

@@ -11,7 +11,7 @@ import pytest
 
 from forebay.errors import InvalidOption
 from forebay.pipelines import ingest, plan, read_settings
-from forebay.pipelines.settings import known_settings
+from forebay.pipelines.ingest.job import known_settings
 from tests.sources import ROOT
 
 EVERY_KEY = """

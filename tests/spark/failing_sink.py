@@ -16,7 +16,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
 from pyspark.sql.types import StructType
 
-from forebay.spark.sink import ForebayStreamWriter, ForebayWriter, Written
+from forebay.spark.sink.writer import ForebayStreamWriter, ForebayWriter, Written
 from forebay.spark.source import ForebaySource
 
 FORMAT = "failing-forebay"

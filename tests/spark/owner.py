@@ -12,8 +12,8 @@ import time
 from typing import Any
 
 from forebay.errors import Locked
+from forebay.queues.log import adoption
 from forebay.queues.log.queue import Log
-from forebay.queues.shared import adoption
 from forebay.storage import inbox
 
 # Each step of an adoption, in its order: the place that a kill may fall into.

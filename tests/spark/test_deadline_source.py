@@ -1,7 +1,6 @@
-"""Deadline queues in a real Spark: read, refused as a stream, and written, as a user sees them.
+"""Deadline queues in a real Spark: read, and refused as a stream, as a user sees them.
 
-What the readers do in detail is tested without Spark, in test_deadlines.py and
-test_deadline_sink.py.
+What the readers do in detail is tested without Spark, in test_deadlines.py.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-import forebay
 from tests.queues.deadline_helpers import open_queue
 from tests.queues.helpers import FakeClock, numbered
 
@@ -71,32 +69,3 @@ def test_a_stream_of_a_deadline_queue_is_refused(spark: SparkSession, queue: Pat
 
     with pytest.raises(PySparkException, match=r"is a deadline queue, .* no stream reads it"):
         stream.writeStream.format("noop").start().processAllAvailable()
-
-
-def test_a_batch_and_a_stream_are_written_into_a_deadline_queue(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    with forebay.Log(tmp_path / "log") as log:
-        log.append_many(numbered(100))
-    open_queue(tmp_path / "q").close()
-    due = "timestamp'2096-01-01' + make_dt_interval(0, 0, 0, offset) AS due"
-
-    batch = load(spark, tmp_path / "log").selectExpr("value", due)
-    writer = batch.write.format("forebay").mode("append").option("deadlineColumn", "due")
-    writer.save(str(tmp_path / "q"))
-    query = (
-        spark.readStream.format("forebay")
-        .option("startingOffsets", "earliest")
-        .load(str(tmp_path / "log"))
-        .selectExpr("value", due)
-        .writeStream.format("forebay")
-        .options(checkpointLocation=str(tmp_path / "checkpoint"), deadlineColumn="due")
-        .trigger(availableNow=True)
-        .start(str(tmp_path / "q"))
-    )
-    query.awaitTermination(240)
-
-    with forebay.DeadlineReader(tmp_path / "q") as reader:
-        items = list(reader)
-    assert [item.value for item in items] == [value for value in numbered(100) for _ in range(2)]
-    assert items[-1].deadline_ms - items[0].deadline_ms == 99_000

@@ -18,7 +18,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from forebay import BeatsQueue
 from forebay.errors import ForebayError
 from forebay.queues.beats.place import offset_of
-from forebay.spark.event_live import BeatsLive, BeatsMark, Counted
+from forebay.spark.kinds.beats import BeatsLive, BeatsMark, Counted
 from tests.counting import Count
 from tests.queues.beats_helpers import make_key, numbered, open_queue
 from tests.spark.readers import rows_of, stream_reader

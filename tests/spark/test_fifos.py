@@ -16,11 +16,11 @@ import forebay
 from forebay.errors import Damaged, DataLoss, InvalidOption
 from forebay.kernels.entry import METADATA_BYTES
 from forebay.queues.fifo.queue import Fifo
-from forebay.spark.fifo_view import FifoView
+from forebay.queues.fifo.reader import FifoReader
 from tests.queues.beats_helpers import numbered as events
 from tests.queues.beats_helpers import open_queue
 from tests.queues.helpers import FakeClock, numbered, open_files
-from tests.spark.readers import batch_reader, offsets_of, read, rows_of, sent
+from tests.spark.readers import batch_reader, offsets_of, read, rows_of, sent, stream_reader
 
 COMMON = ["queue", "kind", "offset", "timestamp", "value", "segment", "position"]
 ADDED = ["id", "ttl_seconds", "expires"]
@@ -324,11 +324,11 @@ def test_a_plan_that_is_not_finished_leaves_no_file_open(busy: Fifo) -> None:
     busy.sync()
     with busy.take(), busy.take():
         before = open_files(Path(busy.path))
-        view = FifoView(busy.path)
-        ranges = view.lent_ranges(0, 20)
-        next(ranges)
-        del ranges
-        view.close()
+        reader = FifoReader(busy.path)
+        pieces = reader.lent_pieces(0, 20)
+        next(pieces)
+        del pieces
+        reader.close()
 
         assert open_files(Path(busy.path)) == before
 
@@ -387,3 +387,12 @@ def test_a_task_that_travels_reads_the_same(queue: Path) -> None:
     reader, partitions = tasks_of(queue, columns="value")
 
     assert [row["value"] for row in rows_of(reader, sent(partitions))] == numbered(100)
+
+
+def test_a_stream_is_refused_with_what_to_do_instead(queue: Path, tmp_path: Path) -> None:
+    with forebay.Log(tmp_path / "log") as log:
+        log.append_many(numbered(3))
+
+    for path in (queue, f"{queue.parent}/*"):
+        with pytest.raises(InvalidOption, match=r"no stream reads it\. Read it with spark.read,"):
+            stream_reader(path).initialOffset()

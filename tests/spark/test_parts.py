@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 import forebay
 from forebay.errors import Damaged, InvalidOption, RecordTooLarge
 from forebay.queues.log.queue import Log
-from forebay.spark import parts as module
-from forebay.spark.parts import PartWriter, discard_parts, publish_batch, waiting_manifests
+from forebay.spark.sink import parts as module
+from forebay.spark.sink.parts import PartWriter, discard_parts, publish_batch, waiting_manifests
 from forebay.storage import inbox
 from forebay.storage.filesystem import Directory, DiskFilesystem, Filesystem
 from tests.crash.forgetful import ForgetfulFilesystem

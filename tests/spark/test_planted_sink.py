@@ -16,10 +16,11 @@ from typing import Any
 import pytest
 
 import forebay
+from forebay.queues.log import adoption
 from forebay.queues.log.queue import Log
-from forebay.queues.shared import adoption
-from forebay.spark import parts, sink
-from forebay.spark.sink import ForebayStreamWriter, Messages, Written
+from forebay.spark.sink import parts
+from forebay.spark.sink import writer as sink
+from forebay.spark.sink.writer import ForebayStreamWriter, Messages, Written
 from forebay.storage import inbox
 from forebay.storage.filesystem import Directory
 from tests.counting import Count

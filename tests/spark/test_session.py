@@ -17,7 +17,7 @@ import pytest
 from forebay import Log
 from forebay.errors import InvalidOption
 from forebay.spark import package_zip, session
-from forebay.spark.executors import ask_executors
+from forebay.spark.cluster import ask_executors
 from tests.sources import ROOT
 
 if TYPE_CHECKING:

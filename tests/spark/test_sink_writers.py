@@ -23,10 +23,9 @@ from pyspark.sql.types import (
 
 import forebay
 from forebay.errors import Damaged, ForebayError, InvalidOption, NotAQueue
-from forebay.queues.kinds import Kind
 from forebay.queues.log.queue import Log
-from forebay.spark import sink
-from forebay.spark.sink import ForebayStreamWriter, ForebayWriter, Written
+from forebay.spark.sink import writer as sink
+from forebay.spark.sink.writer import ForebayStreamWriter, ForebayWriter, Written
 from tests.queues.helpers import flip, numbered, wait_until
 
 
@@ -282,12 +281,12 @@ def test_a_commit_takes_in_what_others_published_while_it_held_the_lock(
 def test_an_error_after_the_publishing_does_not_fail_the_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(path: str) -> Kind:
+    def fail(path: str, **options: object) -> Log:
         raise OSError("the disk is tired")
 
     path = tmp_path / "q"
     with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
-        patch.setattr(sink, "kind_of", fail)
+        patch.setattr(sink, "Log", fail)
         writer = batch_writer(path)
         writer.commit([task(writer, [b"a"])])
 
@@ -322,6 +321,18 @@ def test_other_columns_are_refused_by_name(
 ) -> None:
     with pytest.raises(InvalidOption, match=message):
         ForebayWriter({"path": str(tmp_path / "q")}, schema(**columns))
+
+
+@pytest.mark.parametrize("queue", [forebay.Fifo, forebay.DeadlineQueue, forebay.BeatsQueue])
+def test_a_queue_of_another_kind_is_refused_with_what_to_do_instead(
+    tmp_path: Path, queue: Any
+) -> None:
+    queue(tmp_path / "q").close()
+
+    with pytest.raises(InvalidOption, match=r"writes into a log only\. .* by foreachPartition"):
+        batch_writer(tmp_path / "q")
+
+    assert not (tmp_path / "q" / "inbox").exists()
 
 
 def test_the_columns_of_the_source_are_taken_and_ignored(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 import forebay
 from forebay.errors import DataLoss, InvalidOption, Locked, NotAQueue
 from forebay.spark import paths, watch
+from forebay.spark.kinds.log import LogLive
 from forebay.spark.stream import QueueStreamReader
 from forebay.storage.filesystem import DiskFilesystem
 from forebay.storage.tail import TailFile
@@ -503,7 +504,7 @@ def test_polls_are_single_reads_and_patterns_are_looked_up_rarely(
         fill(tmp_path / f"host-{number}", 1)
     looked: list[float] = []
     monkeypatch.setattr(paths, "expand", _noting(paths.expand, looked))
-    watched = watch.Watch([f"{tmp_path}/*"], watch.LogLive)
+    watched = watch.Watch([f"{tmp_path}/*"], LogLive)
 
     polls = [watched.marks() for _ in range(200)]
     watched.close()

@@ -231,15 +231,3 @@ def test_moves_give_parts_their_header_and_name_and_may_be_repeated(tmp_path: Pa
     assert os.listdir(tmp_path / "d" / "inbox") == []
     work.close()
     queue.close()
-
-
-def test_a_ledger_may_say_where_the_queue_ends_when_its_moves_are_done(tmp_path: Path) -> None:
-    queue = open_directory(tmp_path)
-    ledger = inbox.Ledger(
-        {"w": 1}, [inbox.Move("a.part", "0000000001", "")], [7, 1_800_000_000_000]
-    )
-
-    inbox.write_ledger(queue, ledger)
-
-    assert inbox.read_ledger(queue) == ledger
-    queue.close()

@@ -183,7 +183,7 @@ class Kind(ABC):
     make: Callable[..., Any]
     small: dict[str, Any]
     ordered = True
-    adopts = True
+    adopts = False
 
     def open(self, path: str, **options: Any) -> Any:
         """Opens a queue with small files."""
@@ -325,14 +325,10 @@ class Session:
         directory = filesystem.open_directory(self.path)
         try:
             stem = f"batch{batch}"
-            given = [self.handed_in(value) for value in values]
-            parts = write_parts(filesystem, SystemClock(), directory, stem, [given])
-            inbox.publish(directory, stem, inbox.Manifest("w", batch, parts, self.kind.name))
+            parts = write_parts(filesystem, SystemClock(), directory, stem, [values])
+            inbox.publish(directory, stem, inbox.Manifest("w", batch, parts))
         finally:
             directory.close()
-
-    def handed_in(self, value: bytes) -> bytes:
-        return bytes(8) + value if self.kind.name == "deadline" else value
 
     def adopt(self) -> None:
         self.hand_in()
@@ -353,6 +349,7 @@ class LogKind(Kind):
     name = "log"
     make = forebay.Log
     small = {"segment_bytes": 1_000}  # noqa: RUF012 - read only
+    adopts = True
 
     def put(self, queue: Any, value: bytes) -> None:
         queue.append(value)
@@ -414,7 +411,6 @@ class EventKind(Kind):
     name = "events"
     make = forebay.BeatsQueue
     small = {"segment_bytes": 1_000, "version": "v2"}  # noqa: RUF012 - read only
-    adopts = False
 
     def open(self, path: str, **options: Any) -> Any:
         return super().open(path, **{"retry_seconds": 0.05, **options})

@@ -44,7 +44,6 @@ CALLS: dict[str, dict[str, tuple[Any, ...]]] = {
         "pop": (),
         "pop_many": (3,),
         "peek": (),
-        "adopt": (),
     },
     "events": {"put": ({},), "put_many": ([{}],), "put_encoded": ([b"x"],), "read": (3,)},
     "deadline": {
@@ -59,7 +58,6 @@ CALLS: dict[str, dict[str, tuple[Any, ...]]] = {
         "delete": (1,),
         "freeze": (),
         "merge": (),
-        "adopt": (),
     },
 }
 # Of an item that the parent was given before.

@@ -18,10 +18,7 @@ Pair = tuple[str, str, str, str, str, bool]
 PAIRS: list[Pair] = [
     ("fifo", "always", "put", "put_many", "none", False),
     ("fifo", "os", "sync", "put_many", "none", False),
-    ("fifo", "always", "put_many", "adopt", "none", False),
     ("fifo", "always", "put_many", "info", "full", False),
-    ("fifo", "always", "adopt", "close", "none", False),
-    ("fifo", "os", "adopt", "pop", "full", False),
     ("log", "always", "adopt", "close", "none", False),
     ("log", "os", "take_many", "close", "none", False),
     ("log", "os", "adopt", "adopt", "full", False),
@@ -31,7 +28,6 @@ PAIRS: list[Pair] = [
     ("deadline", "os", "sync", "freeze", "none", True),
     ("deadline", "os", "sync", "put", "full", False),
     ("deadline", "os", "freeze", "put", "full", False),
-    ("deadline", "os", "adopt", "put", "full", False),
 ]
 
 

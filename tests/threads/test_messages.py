@@ -109,13 +109,6 @@ def lose_the_ledger(session: Session) -> None:
     session.adopt()
 
 
-def have_a_batch_wait(session: Session) -> None:
-    with contextlib.suppress(forebay.Full):
-        for _ in range(100):
-            session.put()
-    session.adopt()
-
-
 def fail_to_remove(session: Session) -> None:
     def visit(call: str, path: str, over: bool) -> None:
         if call == "unlink" and path.endswith(".seg"):
@@ -128,17 +121,10 @@ def fail_to_remove(session: Session) -> None:
     session.filesystem.on_visit = None
 
 
-def adoptions() -> Iterator[Message]:
-    for kind in ("log", "fifo", "deadline"):
-        yield Message(kind, "refused", "adoption", refuse_a_batch)
-        yield Message(kind, "orphan", "adoption", remove_an_orphan)
-        yield Message(kind, "ledger", "inbox", lose_the_ledger)
-
-
 MESSAGES = [
-    *adoptions(),
-    Message("fifo", "batch waits", "adoption", have_a_batch_wait, _BOUNDED),
-    Message("deadline", "batch waits", "adoption", have_a_batch_wait, _BOUNDED),
+    Message("log", "refused", "adoption", refuse_a_batch),
+    Message("log", "orphan", "adoption", remove_an_orphan),
+    Message("log", "ledger", "inbox", lose_the_ledger),
     Message("events", "segments stay", "delivery", fail_to_remove),
 ]
 

@@ -192,10 +192,6 @@ class DeadlineQueue(LoopQueue[blocking.DeadlineQueue]):
         """Merges all runs into one; False if there is nothing to do. Happens by itself."""
         return await self._work(self.queue.merge)
 
-    async def adopt(self) -> int:
-        """Takes in what other processes left in `inbox/`; gives how many items. By itself."""
-        return await self._work(self.queue.adopt)
-
     def __len__(self) -> int:
         """How many items there are, given out and buried ones too."""
         return len(self.queue)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from forebay import __version__
 from forebay.cli.doctor import BAD, GOOD, NOTE, Finding
 from forebay.errors import NotInstalled
-from forebay.spark.executors import Executor, ask_executors
+from forebay.spark.cluster import Executor, ask_executors
 from forebay.spark.java import find_java
 from forebay.spark.session import session
 

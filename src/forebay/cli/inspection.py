@@ -16,8 +16,8 @@ from forebay.damage import Damage
 from forebay.errors import Damaged, ForebayError, NotAQueue
 from forebay.formats.fflg import VERSION_DEFAULT
 from forebay.queues.log.consumer import INDEX
-from forebay.queues.log.recovery import OWN_DIRECTORIES, OWN_NAMES
 from forebay.queues.log.scanner import OpenSegment
+from forebay.queues.shared.names import LOG
 from forebay.storage.atomic import TEMPORARY
 from forebay.storage.checked import CheckedFile
 from forebay.storage.filesystem import lock_owner
@@ -214,7 +214,7 @@ def _check_faults(reader: LogReader) -> list[str]:
 
 def foreign_names(reader: LogReader) -> list[str]:
     """Lists what is in the directory and does not belong to a log."""
-    known = {*OWN_NAMES, *OWN_DIRECTORIES, *reader.segments.names.values()}
+    known = {*LOG.own_files, *LOG.directories, *reader.segments.names.values()}
     names = set(reader.directory.names()) - known
     return sorted(name for name in names if not name.endswith(TEMPORARY))
 

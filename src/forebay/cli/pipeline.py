@@ -71,7 +71,7 @@ def reconcile_command(paths: tuple[str, ...], master: str | None, as_json: bool)
     run beside an ingest. Exit code 4 if something does not add up.
     """
     from forebay.pipelines import read_settings, reconcile
-    from forebay.pipelines.output import Output
+    from forebay.pipelines.ingest.output import Output
 
     outs = [path if os.path.isdir(path) else read_settings(path)["out"] for path in paths]
     for out in outs:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from forebay.pipelines.ingestion import IngestResult, Progress, ingest, plan
-from forebay.pipelines.manifest import Counts
-from forebay.pipelines.reconciliation import QueueProof, Reconciliation, reconcile
-from forebay.pipelines.settings import read_settings
+# The function hides the package of its name: what is in that is imported by its full name.
+from forebay.pipelines.ingest.job import IngestResult, Progress, ingest, plan, read_settings
+from forebay.pipelines.ingest.output import Counts
+from forebay.pipelines.ingest.reconciliation import QueueProof, Reconciliation, reconcile
 
 __all__ = [
     "Counts",

@@ -5,7 +5,7 @@ Importing this package imports neither Spark nor Arrow.
 
 from __future__ import annotations
 
-from forebay.spark.package import package_zip
+from forebay.spark.cluster import package_zip
 from forebay.spark.session import session
 
 __all__ = ["package_zip", "session"]

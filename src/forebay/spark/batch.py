@@ -22,7 +22,7 @@ from pyspark.sql.datasource import (
 from forebay.errors import InvalidOption
 from forebay.spark import kinds
 from forebay.spark.options import SourceOptions
-from forebay.spark.planning import Range, Unreadable, Wanted, pack, with_queue_id
+from forebay.spark.planning import Range, ReadRequest, Unreadable, pack, with_queue_id
 
 
 class RecordsReader(DataSourceReader):
@@ -30,7 +30,7 @@ class RecordsReader(DataSourceReader):
 
     def __init__(self, options: SourceOptions, schema: Any) -> None:
         self._options = options
-        self._wanted = Wanted(
+        self._wanted = ReadRequest(
             schema,
             options.mode,
             options.fail_on_data_loss,
@@ -58,7 +58,7 @@ class RecordsReader(DataSourceReader):
 
     def _plan(self, kind: kinds.Kind, reader: Any) -> Iterator[Range]:
         start, end = kind.bounds(reader, self._options)
-        if kind.BY_OFFSET:
+        if kind.by_offset:
             if self._options.view != "merged":
                 raise InvalidOption(f"view = {self._options.view!r}: {reader.path} has no other")
             start, end = self._limits.narrow(start, end)

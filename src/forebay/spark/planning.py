@@ -1,23 +1,28 @@
 """From queues to Spark tasks: what each task reads, in pieces of about the same size.
 
 Planning opens no more than the headers of segments. Small segments are packed together, large ones
-are cut at bytes: a task begins at the first sure frame behind its cut and ends where the next one
+are cut at bytes: a task begins at the first sure frame after its cut and ends where the next one
 begins, which both work out from the segment alone (`queues/log/scanner.py`).
 
-A kind of queue takes part by a module such as `logs.py`, which makes ranges and reads one.
+Also where a read begins and ends in a queue, from the options to offsets, and what counts as loss.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql.datasource import InputPartition
 
 from forebay.damage import Damage
+from forebay.errors import DataLoss, InvalidOption
+from forebay.spark import paths
+from forebay.spark.options import Bound, SourceOptions
+from forebay.storage.tail import Tail
 
 # What opening one more file costs, in bytes that could be read meanwhile.
 _OPEN_BYTES = 256 << 10
@@ -51,7 +56,7 @@ class Range:
         return self.last_byte - self.first_byte
 
     def cut(self, size: int) -> tuple[Range, Range]:
-        """Parts it behind about that many bytes."""
+        """Cuts it after about that many bytes."""
         place = self.first_byte + size
         return (
             replace(self, last_byte=place, cut_last=True),
@@ -60,7 +65,7 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ReadRequest:
     """What a task is to deliver: which columns, what to do about damage, and which times."""
 
     schema: Any
@@ -77,8 +82,18 @@ class Wanted:
         """Says whether what cannot be read is left out."""
         return self.mode != "FAILFAST"
 
+    @property
+    def wants_values(self) -> bool:
+        """Says whether the payloads are wanted."""
+        return self.schema is not None and "value" in self.schema.names
 
-def with_queue_id(ranges: Iterable[Range], wanted: Wanted, queue_id: str) -> Iterator[Range]:
+    @property
+    def shows_damage(self) -> bool:
+        """Says whether damage is a row of its own."""
+        return self.mode == "PERMISSIVE" and "damage" in self.schema.names
+
+
+def with_queue_id(ranges: Iterable[Range], wanted: ReadRequest, queue_id: str) -> Iterator[Range]:
     """Returns ranges that know the id of their queue, if that is a column that is wanted."""
     if wanted.schema is None or "queue_id" not in wanted.schema.names:
         yield from ranges
@@ -131,3 +146,92 @@ def pack(ranges: Iterable[Range], partition_bytes: int) -> list[InputPartition]:
     if held:
         packed.append(Task(tuple(held)))
     return packed
+
+
+_logger = logging.getLogger(__name__)
+_CONSUMER = "consumer:"
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """The offsets of a queue: where it begins, how far it is durable, where it ends.
+
+    `places` gives the saved places of its readers by name.
+    """
+
+    path: str
+    begin: int
+    durable: int
+    end: int
+    places: Callable[[], dict[str, int]]
+
+
+def first_offset(queue: Extent, options: SourceOptions, otherwise: str) -> int:
+    """Returns the offset at which a read begins; `otherwise` says where if the options do not."""
+    bound = _of_path(options.start if options.start is not None else otherwise, queue.path)
+    if bound is None:
+        bound = otherwise
+    if isinstance(bound, str) and bound.startswith(_CONSUMER):
+        bound = _place_of(queue, bound.removeprefix(_CONSUMER))
+    if bound == "earliest":
+        return queue.begin
+    if bound == "latest":
+        return queue.durable
+    start = int(bound)
+    if start < queue.begin:
+        lose(options, f"{queue.path} begins at offset {queue.begin}: {start} was trimmed")
+        return queue.begin
+    if start > queue.end:
+        lose(options, f"{queue.path} ends at offset {queue.end}, before {start}")
+        return queue.end
+    return start
+
+
+def end_offset(queue: Extent, options: SourceOptions) -> int:
+    """Returns the offset at which a batch read ends."""
+    bound = _of_path(options.end, queue.path)
+    if bound is None or isinstance(bound, str):
+        return queue.end
+    if bound > queue.end:
+        lose(options, f"{queue.path} ends at offset {queue.end}, before {bound}")
+    return min(bound, queue.end)
+
+
+def check_paths(options: SourceOptions, found: Collection[str]) -> None:
+    """Refuses a bound of a queue that is not read: a misspelt path would go unnoticed."""
+    for option, bound in (("startingOffsets", options.start), ("endingOffsets", options.end)):
+        for name in bound if isinstance(bound, dict) else ():
+            if paths.absolute(name) not in found:
+                raise InvalidOption(f"{option}: {name} is not among the queues that are read")
+
+
+def still_meant(tail: Tail, place: dict[str, Any], end: int) -> int:
+    """Returns the offset up to which records are still those that a place of a stream meant.
+
+    What comes after it the stream will read when it goes on: it must not land twice.
+    """
+    if place["id"] not in ("", tail.queue_id.hex()):
+        return 0
+    passed = tail.incarnation - place["incarnation"]
+    return min([end, *tail.starts[: max(0, passed)]])
+
+
+def lose(options: SourceOptions, what: str) -> None:
+    """Raises `DataLoss`, or only logs it if the user said so."""
+    if options.fail_on_data_loss:
+        raise DataLoss(f"{what}; to go on with what is there, set failOnDataLoss to false")
+    _logger.warning("%s; goes on, because failOnDataLoss is false", what)
+
+
+def _of_path(bound: Bound | None, path: str) -> str | int | None:
+    if not isinstance(bound, dict):
+        return bound
+    return {paths.absolute(name): offset for name, offset in bound.items()}.get(path)
+
+
+def _place_of(queue: Extent, name: str) -> int:
+    places = queue.places()
+    if name not in places:
+        known = ", ".join(sorted(places)) or "none"
+        raise InvalidOption(f"startingOffsets: {queue.path} has no consumer {name!r}; has: {known}")
+    return places[name]

@@ -1,28 +1,100 @@
-"""Arrow record batches of one range: what is the same in every row, and rows of damage."""
+"""From what is in a range to Arrow record batches, and what is done about damage on the way.
+
+A kind of queue says how a range is scanned and how a batch becomes columns (`Contents`); the rest
+is the same for all kinds.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pyarrow
 
 from forebay.damage import Damage
-from forebay.spark.planning import Range
+from forebay.errors import Damaged, DataLoss, Overtaken
+from forebay.queues.shared.handle import Closing
+from forebay.spark.planning import Range, ReadRequest
 
-CONSTANT = ("queue", "queue_id", "kind", "segment")
+_CONSTANT = ("queue", "queue_id", "kind", "segment")
+_REMEDY = "mode PERMISSIVE or DROPMALFORMED reads round it, table=damage lists it"
+_logger = logging.getLogger(__name__)
 
 
-class Rows:
-    """Makes columns of one range; those that are the same in every row are made once."""
+class Contents(Closing):
+    """What is in one queue, range by range. One thread at a time may use it."""
+
+    @abstractmethod
+    def scan(self, part: Range) -> Iterator[Any]:
+        """Yields what is in a range, batch by batch, and each damage in its place."""
+
+    @abstractmethod
+    def record_batch(self, rows: RangeRows, batch: Any) -> Any:
+        """Returns a batch that `scan` yielded as an Arrow record batch; None if none is wanted."""
+
+    def is_harmless(self, damage: Damage) -> bool:
+        """Says whether damage costs nothing: then it is only logged."""
+        return False
+
+    def mended(self, part: Range) -> Iterable[Damage]:
+        """Returns damage of a range that only the table of damage lists."""
+        return ()
+
+    def read(self, wanted: ReadRequest, part: Range) -> Iterator[Any]:
+        """Yields the records of a range as Arrow record batches."""
+        rows = RangeRows(wanted.schema, part)
+        try:
+            for item in self.scan(part):
+                if not isinstance(item, Damage):
+                    made = self.record_batch(rows, item)
+                    if made is not None:
+                        yield made
+                elif wanted.mode == "FAILFAST" and not self.is_harmless(item):
+                    raise Damaged(item, _REMEDY)
+                elif wanted.shows_damage and not self.is_harmless(item):
+                    yield rows.of_damage(item)
+                else:
+                    _logger.warning("%s, byte %s: %s", item.path, item.position, item.reason)
+        except (DataLoss, Overtaken) as error:
+            if wanted.fail_on_data_loss:
+                raise
+            _logger.warning("%s", error)
+
+    def read_damage(self, part: Range) -> Iterator[Damage]:
+        """Yields what does not verify in a range."""
+        yield from self.mended(part)
+        for item in self.scan(part):
+            if isinstance(item, Damage):
+                yield item
+
+
+class RangeRows:
+    """Makes record batches of one range; columns that have one value are made once."""
 
     def __init__(self, schema: Any, part: Range) -> None:
         self.schema = schema
         self._part = part
         self._same: dict[tuple[str, str], Any] = {}
 
-    def constant(self, name: str, count: int, segment: str) -> Any:
-        """Returns a column that has one value."""
+    def record_batch(
+        self, count: int, segment: str, names: Iterable[str], column: Callable[[Any], Any]
+    ) -> Any:
+        """Returns a batch; `column` makes the columns of these names, each from its field."""
+        columns = []
+        for field in self.schema:
+            if field.name in names:
+                columns.append(column(field))
+            elif field.name in _CONSTANT:
+                columns.append(self._constant(field.name, count, segment))
+            else:
+                # Damage, and what only other kinds have.
+                columns.append(pyarrow.nulls(count, field.type))
+        return pyarrow.record_batch(columns, schema=self.schema)
+
+    def _constant(self, name: str, count: int, segment: str) -> Any:
         part = self._part
         text = {
             "queue": part.queue,

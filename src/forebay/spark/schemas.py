@@ -6,13 +6,14 @@ the Arrow types that it derives from its own schema, so there is one list for bo
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import pyarrow
 from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arrow_type
 from pyspark.sql.types import StructType
 
 from forebay.errors import InvalidOption
+from forebay.spark.kinds import Kind, all_kinds
 from forebay.spark.typed_text import check_type
 
 _STRING, _LONG = pyarrow.string(), pyarrow.int64()
@@ -29,31 +30,6 @@ _RECORDS = pyarrow.schema(
         ("position", _LONG),
     ]
 )
-# What a kind of queue adds, if all queues are of it.
-_ADDED = {
-    "beats": pyarrow.schema(
-        [
-            ("timestamp_ns", _LONG),
-            ("flags", _LONG),
-            ("meta", _STRING),
-            ("fields", _STRING),
-        ]
-    ),
-    "fifo": pyarrow.schema([("id", _LONG), ("ttl_seconds", _LONG), ("expires", _TIMESTAMP)]),
-    "deadline": pyarrow.schema(
-        [
-            ("deadline", _TIMESTAMP),
-            ("id", _LONG),
-            ("type", _STRING),
-            ("enqueue_time", _TIMESTAMP),
-            ("requeue_time", _TIMESTAMP),
-            ("dequeue_count", _LONG),
-            ("reason", _STRING),
-        ]
-    ),
-}
-# JSON text, or what a user's schema makes of it.
-_DOCUMENTS = ("meta", "fields")
 # Not among the columns unless it is asked for: what tells a queue from another at its path.
 _ID_COLUMN = pyarrow.field("queue_id", _STRING)
 # Nor is this one: with it, each damaged place is a row of its own.
@@ -110,20 +86,24 @@ _TABLES = {"records": _RECORDS, "consumers": _CONSUMERS, "segments": _SEGMENTS, 
 
 
 def arrow_schema(
-    table: str, columns: Sequence[str] | None, kinds: Collection[str] = ()
+    table: str, columns: Sequence[str] | None, found: Sequence[Kind] = ()
 ) -> pyarrow.Schema:
     """Returns the columns of a table, or the chosen ones in the order in which they were named.
 
-    `kinds` are those of the queues: records of one kind have its columns as well.
+    `found` are the kinds of the queues: records of one kind have its columns as well.
     """
     whole = _TABLES[table]
     if columns is None:
-        added = _ADDED.get(*kinds) if table == "records" and len(kinds) == 1 else None
-        return pyarrow.schema([*whole, *(added or ())])
+        added = found[0].columns if table == "records" and len(found) == 1 else ()
+        return pyarrow.schema([*whole, *added])
     known = {field.name: field for field in whole}
     if table == "records":
-        known |= {field.name: field for added in _ADDED.values() for field in added}
         known |= {"queue_id": _ID_COLUMN, "damage": _DAMAGE_COLUMN}
+        for kind in all_kinds():
+            # Only as many kinds are imported as it takes to know the names.
+            if known.keys() >= set(columns):
+                break
+            known |= {field.name: field for field in kind.columns}
     for name in columns:
         if name not in known:
             allowed = ", ".join(known)
@@ -141,7 +121,7 @@ def check_schema(table: str, schema: StructType) -> pyarrow.Schema:
     ours = arrow_schema(table, schema.fieldNames())
     chosen = []
     for found, expected in zip(schema.fields, ours, strict=True):
-        if expected.name in _DOCUMENTS and isinstance(found.dataType, StructType):
+        if isinstance(found.dataType, StructType) and _is_document(expected.name):
             kind = to_arrow_type(found.dataType, timezone="UTC")
             check_type(found.name, kind)
             chosen.append(pyarrow.field(found.name, kind))
@@ -151,3 +131,8 @@ def check_schema(table: str, schema: StructType) -> pyarrow.Schema:
             raise InvalidOption(f"schema: column {found.name} is {names[1]}, not {names[0]}")
         chosen.append(expected)
     return pyarrow.schema(chosen)
+
+
+def _is_document(name: str) -> bool:
+    """Says whether a column is JSON text, or what a user's schema makes of it."""
+    return any(name in kind.documents for kind in all_kinds())

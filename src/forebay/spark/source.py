@@ -20,7 +20,7 @@ from forebay.errors import InvalidOption
 from forebay.spark import kinds, paths, schemas
 from forebay.spark.batch import PushdownReader, RecordsReader
 from forebay.spark.options import SourceOptions
-from forebay.spark.sink import ForebayStreamWriter, ForebayWriter
+from forebay.spark.sink.writer import ForebayStreamWriter, ForebayWriter
 from forebay.spark.stream import QueueStreamReader
 from forebay.spark.tables import DamageReader, SmallTableReader
 

@@ -5,7 +5,7 @@ Spark keeps the offsets in the checkpoint, as JSON of this form, small and with 
     {"v": 1, "queues": {PATH: {"id": HEX, "incarnation": N, "offset": N, "from": N, "seen": N}}}
 
 A kind of queue may add to that what it needs to find the place again (`Live.fields`). `offset` is
-behind the last record of the batch. `from` stands where a queue came in with this
+after the last record of the batch. `from` stands where a queue came in with this
 batch, as all do with the first: a replay must begin there again. `seen` is the durable end that was
 known, where it is higher because of a limit. `gone` marks a queue that is not there: its place is
 kept, because it may come back. The id and the incarnation tell a queue, and offsets
@@ -32,13 +32,12 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from forebay.errors import DataLoss, InvalidOption, NotAQueue
-from forebay.queues.kinds import kind_of
 from forebay.spark import kinds, paths
-from forebay.spark.bounds import check_paths, lose
-from forebay.spark.cursors import WITHOUT_CURSORS, Cursors
 from forebay.spark.options import SourceOptions
-from forebay.spark.planning import Range, Wanted, pack, with_queue_id
+from forebay.spark.planning import Range, ReadRequest, check_paths, lose, pack, with_queue_id
 from forebay.spark.watch import Live, Mark, Watch
+from forebay.storage.cursors import Cursor, read_cursors
+from forebay.storage.filesystem import DiskFilesystem
 
 VERSION = 1
 # What a place says of its own batch, and not of those that follow.
@@ -51,7 +50,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: SourceOptions, schema: Any) -> None:
         self._options = options
-        self._wanted = Wanted(
+        self._wanted = ReadRequest(
             schema,
             options.mode,
             options.fail_on_data_loss,
@@ -97,12 +96,12 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Takes note of what is there now: a query with that trigger ends behind it."""
+        """Takes note of what is there now: a query with that trigger ends there."""
         self._queues().look_again()
         self._final = self._queues().marks()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Returns the offsets behind the next batch: what is durable, within the limit."""
+        """Returns the offsets after the next batch: what is durable, within the limit."""
         before = _places(start)
         marks = self._final if self._final is not None else self._queues().marks()
         known: Places = {}
@@ -152,7 +151,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._kept().advance(_places(end))
 
     def stop(self) -> None:
-        """Returns files and cursors back."""
+        """Closes files and gives the cursors up."""
         if self._watch is not None:
             self._watch.close()
         if self._cursors is not None:
@@ -175,7 +174,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._queues().pass_over(path, error)
 
     def _follow(self, path: str) -> Live:
-        return kinds.kind_named(kind_of(path).name).follow(path, self._options)
+        return kinds.check_streamed(path).follow(path, self._options)
 
     def _kept(self) -> Cursors:
         if self._cursors is None:
@@ -184,11 +183,10 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _check_consumer(self, marks: dict[str, Mark]) -> None:
         """Refuses a name for cursors that no queue would have."""
-        found = {kind_of(path).name for path in marks}
-        if self._options.consumer is not None and found and found <= WITHOUT_CURSORS:
+        found = [kinds.kind_at(path) for path in marks] if self._options.consumer else []
+        if found and not any(kind.has_cursors for kind in found):
             raise InvalidOption(
-                "consumerId: all queues are Beats queues or fifos, into which a stream writes "
-                "nothing"
+                f"consumerId: every queue is {found[0].label}, into which a stream writes nothing"
             )
 
     def _initial_place(self, path: str, mark: Mark) -> dict[str, Any]:
@@ -283,6 +281,63 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
         after |= {"offset": end, **self._queues().fields(path, mark, place, end)}
         return {**after, "seen": mark.durable} if end < mark.durable else after
+
+
+class Cursors:
+    """The places `cursors/NAME` of one stream, held while it runs, so that trimming stays below.
+
+    Without a name nothing is held, and every call does nothing. Nor is anything held in queues of
+    kinds that have no cursors. One thread at a time may use it.
+    """
+
+    def __init__(self, name: str | None) -> None:
+        self._name = name
+        self._held: dict[str, Cursor] = {}
+        self._without: set[str] = set()
+
+    def saved(self, path: str) -> int | None:
+        """Returns the place that an earlier stream of this name left in a queue."""
+        if self._name is None or not self._may_hold(path):
+            return None
+        directory = DiskFilesystem().open_directory(path)
+        try:
+            return dict(read_cursors(directory)).get(self._name)
+        finally:
+            directory.close()
+
+    def hold(self, path: str, offset: int, incarnation: int) -> None:
+        """Takes the cursor of a queue, made at `offset` if there is none; or raises `Locked`."""
+        if self._name is None or path in self._held or not self._may_hold(path):
+            return
+        directory = DiskFilesystem().open_directory(path)
+        try:
+            self._held[path] = Cursor.open(
+                directory, self._name, start=offset, incarnation=incarnation
+            )
+        finally:
+            directory.close()
+
+    def _may_hold(self, path: str) -> bool:
+        if path not in self._without and not kinds.kind_at(path).has_cursors:
+            self._without.add(path)
+        return path not in self._without
+
+    def advance(self, places: dict[str, dict[str, Any]]) -> None:
+        """Moves the cursors forward; durable on return."""
+        for path, cursor in self._held.items():
+            if path in places:
+                cursor.advance(places[path]["offset"], places[path]["incarnation"])
+
+    def let_go(self, path: str) -> None:
+        """Gives up the cursor of a queue that is gone."""
+        cursor = self._held.pop(path, None)
+        if cursor is not None:
+            cursor.close()
+
+    def close(self) -> None:
+        """Gives all of them up."""
+        for path in list(self._held):
+            self.let_go(path)
 
 
 def _places(offsets: dict[str, Any]) -> Places:

@@ -25,7 +25,7 @@ from forebay.spark.kinds import (
     read_damage,
 )
 from forebay.spark.options import SourceOptions
-from forebay.spark.planning import Range, Task, Unreadable, Wanted, pack
+from forebay.spark.planning import Range, ReadRequest, Task, Unreadable, pack
 
 _logger = logging.getLogger(__name__)
 _QUEUES_PER_TASK = 64
@@ -46,10 +46,10 @@ class SmallTableReader(DataSourceReader):
             reader.path
             for _, reader in open_queues(self._options, bad.append if self._tolerant else None)
         ]
-        if self._options.table == "consumers" and kinds_of(queues) == {"fifo"}:
+        found = kinds_of(queues) if self._options.table == "consumers" else []
+        if len(found) == 1 and found[0].no_consumers:
             raise InvalidOption(
-                f"table = 'consumers': {queues[0]} is a fifo, which has no consumers; what is lent "
-                "out is among its records"
+                f"table = 'consumers': {queues[0]} is {found[0].label}, {found[0].no_consumers}"
             )
         starts = range(0, len(queues), _QUEUES_PER_TASK)
         return [Task(tuple(queues[start : start + _QUEUES_PER_TASK])) for start in starts]
@@ -62,7 +62,8 @@ class SmallTableReader(DataSourceReader):
             try:
                 kind, reader = open_queue(queue, self._options)
                 with reader:
-                    rows += getattr(kind, rows_of)(reader)
+                    of_queue = {"queue": reader.path, "kind": kind.name}
+                    rows += ({**of_queue, **row} for row in getattr(kind, rows_of)(reader))
             except (*UNREADABLE, NotAQueue) as error:
                 if not self._tolerant:
                     raise
@@ -76,7 +77,7 @@ class DamageReader(DataSourceReader):
     def __init__(self, options: SourceOptions, schema: Any) -> None:
         self._options = options
         self._schema = schema
-        self._wanted = Wanted(None, key_file=options.key_file)
+        self._wanted = ReadRequest(None, key_file=options.key_file)
 
     def partitions(self) -> list[InputPartition]:
         """Returns the tasks, of ranges as for a read of the records."""

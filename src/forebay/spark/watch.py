@@ -12,14 +12,10 @@ import logging
 import resource
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from forebay.errors import NotAQueue
-from forebay.queues.log.reader import LogReader
 from forebay.spark import paths
-from forebay.storage.filesystem import DiskFilesystem
-from forebay.storage.tail import Tail, TailFile
 
 DISCOVERY_SECONDS = 10.0
 _IDLE_SHARE = 9
@@ -182,106 +178,6 @@ class Watch:
         if live is not None:
             live.close()
         self._marks.pop(path, None)
-
-
-@dataclass(frozen=True, slots=True)
-class LogMark:
-    """How far a log is durable."""
-
-    path: str
-    queue_id: str
-    incarnation: int
-    durable: int
-    record_bytes: int
-    tail: Tail | None = None
-
-    def trouble(self, place: dict[str, Any]) -> str | None:
-        """Says what a reader that stood at a place has lost since; None if nothing."""
-        offset, incarnation = place["offset"], place["incarnation"]
-        lost = offset > self.durable
-        if self.tail is not None:
-            lost = lost or self.tail.lost_since(incarnation, offset)
-        if not lost or self._is_behind(place):
-            return None
-        return (
-            f"{self.path}: records below offset {offset} that this stream has read were lost to a "
-            "crash of the machine, and their offsets given out again"
-        )
-
-    def restart(self, place: dict[str, Any]) -> int:
-        """Returns the offset from which on records are new to a reader that lost some."""
-        offset = min(int(place["offset"]), self.durable)
-        if self.tail is None:
-            return offset
-        passed = self.tail.incarnation - place["incarnation"]
-        return min([offset, *self.tail.starts[:passed]])
-
-    def waiting(self, start: int) -> int:
-        """Returns how many records lie behind an offset."""
-        return max(0, self.durable - start)
-
-    def advance(self, start: int, count: int) -> int:
-        """Returns the offset behind so many of the records that are waiting."""
-        return start + count
-
-    def _is_behind(self, place: dict[str, Any]) -> bool:
-        """Says whether only the mark is behind the reader, and the records are there.
-
-        It is synced less often than they are. After a crash of the machine it may be an old one,
-        until the owner comes back; the stream waits for that.
-        """
-        return place["incarnation"] == self.incarnation and self._is_there(place["offset"])
-
-    def _is_there(self, offset: int) -> bool:
-        """Says whether all records below an offset are there, whatever the mark says."""
-        with LogReader(self.path) as reader:
-            return bool(reader.written >= offset)
-
-
-class LogLive:
-    """A log, by its open `tail`.
-
-    One that has no `tail`, because another program writes it, is looked at every ten seconds.
-    """
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        directory = DiskFilesystem().open_directory(path)
-        try:
-            self._tail_file = TailFile.open(directory, write=False)
-        finally:
-            directory.close()
-        self._mark = LogMark(path, "", 0, 0, RECORD_BYTES)
-        if self._tail_file is None:
-            with LogReader(path) as reader:
-                self._mark = replace(self._mark, durable=reader.written)
-
-    def look(self) -> LogMark:
-        """Returns where it stands now."""
-        tail = self._tail_file.read() if self._tail_file is not None else None
-        if tail is not None:
-            self._mark = mark_of(self._path, tail)
-        return self._mark
-
-    def is_same(self) -> bool:
-        """Says no: one that was removed and made anew has another file under the same name."""
-        return False
-
-    def fields(self, mark: LogMark, place: dict[str, Any], end: int) -> dict[str, Any]:
-        """Returns nothing: an offset of a log tells all."""
-        return {}
-
-    def close(self) -> None:
-        """Closes its file."""
-        if self._tail_file is not None:
-            self._tail_file.close()
-
-
-def mark_of(path: str, tail: Tail) -> LogMark:
-    """Returns the mark that a `tail` means."""
-    records = tail.durable - tail.segment
-    size = tail.position // records if records > 0 else RECORD_BYTES
-    return LogMark(path, tail.queue_id.hex(), tail.incarnation, tail.durable, max(size, 1), tail)
 
 
 def _allow_open_files(count: int) -> None:

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TypeVar
 
 from forebay.damage import Damage
-from forebay.errors import Damaged, InvalidOption
+from forebay.errors import Damaged, InvalidOption, NotAQueue
 from forebay.storage import atomic, quarantine
 from forebay.storage.atomic import decode_document, encode_document, typed
 from forebay.storage.filesystem import Directory, write_all
@@ -35,15 +35,13 @@ PART = ".part"
 READY = ".ready"
 # A writer of one batch, who never comes again: its ledger line goes when its manifest is gone.
 ONE_TIME = "once:"
-# In the ledger, before the name of a writer whose batch is about to be taken.
-ABOUT = "about:"
 ORPHAN_MS = 24 * 60 * 60 * 1000
 NUMBER_MAX = 2**62
 BATCH_MAX = 2**64 - 1
 WRITER_CHARACTERS_MAX = 1_000
 MANIFEST_BYTES_MAX = 64 << 20
 _STEM = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
-_SEGMENT = re.compile(r"[0-9a-f]{10,16}(\.[a-z.]{1,20})?")
+_SEGMENT = re.compile(r"[0-9a-f]{10,16}")
 _TIMED = re.compile(r"(\d{1,15})-[0-9a-f]{32}\.[a-z]+")
 
 
@@ -71,7 +69,7 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A part, the segment that it becomes, and that segment's header in hex; "": as it is."""
+    """A part, the segment that it becomes, and that segment's header in hex."""
 
     part: str
     segment: str
@@ -80,14 +78,10 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """The last batch taken of each writer, and the moves of an adoption that is not finished.
-
-    `end` is what the queue must know of its end when they are done, where the files do not tell.
-    """
+    """The last batch taken of each writer, and the moves of an adoption that is not finished."""
 
     adopted: dict[str, int] = field(default_factory=dict)
     moves: list[Move] = field(default_factory=list)
-    end: list[int] = field(default_factory=list)
 
 
 _Document = TypeVar("_Document")
@@ -201,16 +195,39 @@ def finish_moves(queue: Directory, inbox: Directory, moves: Sequence[Move]) -> N
     for move in moves:
         if move.part not in waiting:
             continue
-        if move.header:
-            file = inbox.open(move.part, write=True)
-            try:
-                write_all(file, bytes.fromhex(move.header), 0)
-                file.sync()
-            finally:
-                file.close()
+        file = inbox.open(move.part, write=True)
+        try:
+            write_all(file, bytes.fromhex(move.header), 0)
+            file.sync()
+        finally:
+            file.close()
         inbox.rename(move.part, move.segment, into=queue)
     # Enough for both: a rename comes whole or not at all.
     queue.sync()
+
+
+def warn_of_waiting(queue: Directory) -> None:
+    """Logs a warning if batches wait in `inbox/` of a queue of a kind that adopts none.
+
+    Earlier versions of such a queue adopted them.
+    """
+    try:
+        inbox = queue.directory(DIRECTORY)
+    except (FileNotFoundError, NotAQueue):
+        return
+    try:
+        waiting = sum(name.endswith(READY) for name in inbox.names())
+    finally:
+        inbox.close()
+    if waiting:
+        _logger.warning(
+            "%s/%s: %d batches wait there, and this version does not take them in; open the queue "
+            "once with the version that they were written for, or put their records again; then "
+            "remove the directory",
+            queue.path,
+            DIRECTORY,
+            waiting,
+        )
 
 
 def remove(inbox: Directory, name: str) -> None:
@@ -221,9 +238,8 @@ def remove(inbox: Directory, name: str) -> None:
 
 def _encode(document: Manifest | Ledger) -> bytes:
     fields = asdict(document)
-    for name in ("end", "kind"):
-        if not fields.get(name):
-            fields.pop(name, None)
+    if fields.get("kind") == "":
+        del fields["kind"]
     return encode_document(fields)
 
 
@@ -263,16 +279,12 @@ def _ledger(value: object) -> Ledger:
     fields = typed("ledger", value, dict)
     adopted = typed("adopted", fields.get("adopted", {}), dict)
     moves = typed("moves", fields.get("moves", []), list)
-    end = typed("end", fields.get("end", []), list)
-    if len(end) not in (0, 2):
-        raise ValueError(f"end = {end!r:.60}: must be two numbers")
     return Ledger(
         {
             _text(writer): _number("batch", batch, most=BATCH_MAX)
             for writer, batch in adopted.items()
         },
         [_move(move) for move in moves],
-        [_number("end", number) for number in end],
     )
 
 
@@ -281,11 +293,10 @@ def _move(value: object) -> Move:
     header = typed("header", fields.get("header"), str)
     # Whatever is wrong with it must show here, not in the middle of an adoption.
     bytes.fromhex(header)
-    part = typed("part", fields.get("part"), str)
     segment = typed("segment", fields.get("segment"), str)
     if _SEGMENT.fullmatch(segment) is None:
         raise ValueError(f"segment = {segment!r:.60}: not the name of a file of records")
-    return Move(part and _part_name(part), segment, header)
+    return Move(_part_name(fields.get("part")), segment, header)
 
 
 def _number(name: str, value: object, *, least: int = 0, most: int = NUMBER_MAX) -> int:
@@ -304,7 +315,7 @@ def _part_name(value: object) -> str:
 
 def _writer(value: object) -> str:
     writer = _text(typed("writer", value, str))
-    if not 0 < len(writer) <= WRITER_CHARACTERS_MAX or writer.startswith(ABOUT):
+    if not 0 < len(writer) <= WRITER_CHARACTERS_MAX:
         raise ValueError(f"writer = {writer!r:.60}: no name of a writer")
     return writer
 

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from forebay.queues.log import consumer as positions
-from forebay.spark import stream, watch
+from forebay.spark import stream
+from forebay.spark.kinds import log
 from forebay.spark.planning import Range
 from forebay.spark.stream import QueueStreamReader
 from forebay.storage.slots import SlotFile
@@ -41,12 +42,12 @@ def not_prepared(patch: Patch) -> None:
 
 
 def read_past_durable(patch: Patch) -> None:
-    original = watch.mark_of
+    original = log.mark_of
 
-    def written(path: str, tail: Tail) -> watch.LogMark:
+    def written(path: str, tail: Tail) -> log.LogMark:
         return original(path, tail._replace(durable=tail.written))
 
-    patch.setattr(watch, "mark_of", written)
+    patch.setattr(log, "mark_of", written)
 
 
 def incarnation_ignored(patch: Patch) -> None:
@@ -124,7 +125,7 @@ def cursor_free_while_replaying(patch: Patch) -> None:
 
 
 def old_mark_taken_for_loss(patch: Patch) -> None:
-    patch.setattr(watch.LogMark, "_is_behind", lambda self, place: False)
+    patch.setattr(log.LogMark, "_is_behind", lambda self, place: False)
 
 
 def cursor_not_locked(patch: Patch) -> None:

@@ -19,7 +19,7 @@ import pytest
 
 import forebay
 from forebay.pipelines import ingest, read_settings, reconcile
-from forebay.pipelines.output import Output
+from forebay.pipelines.ingest.output import Output
 from tests.counting import Count
 from tests.pipelines.killed_driver import MOMENTS
 from tests.pipelines.test_kills import start

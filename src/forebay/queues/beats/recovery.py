@@ -24,16 +24,15 @@ from forebay.damage import Damage
 from forebay.errors import Damaged, ForebayError, NotAQueue, WrongKey
 from forebay.formats.beats.recognition import ZEROS
 from forebay.formats.beats.state import State
-from forebay.formats.beats.versions import COUNT_POSITION, encode_count, parse_segment_name
+from forebay.formats.beats.versions import COUNT_POSITION, encode_count
 from forebay.queues.beats.contents import Contents, Held, read_contents
 from forebay.queues.beats.mark import Mark, MarkFile, MarkWriter
 from forebay.queues.beats.names import (
     CONTENTS_NAME,
     MARK_NAME,
-    OWN_DIRECTORIES,
-    OWN_NAMES,
     STATE_NAME,
-    is_beats_queue,
+    is_temporary,
+    refuse_foreign,
 )
 from forebay.queues.beats.place import Place
 from forebay.queues.beats.segments import (
@@ -74,7 +73,7 @@ class Opened:
 def open_event_directory(filesystem: Filesystem, directory: Directory, access: Access) -> Opened:
     """Recovers a directory that this process owns; creates what a new queue needs."""
     names = set(directory.names())
-    _refuse_foreign(directory, names)
+    refuse_foreign(directory, names)
     damage = _set_odd_things_aside(directory, names)
     mark_file = mark_file_found = _open_mark(directory)
     contents: Contents | None = None
@@ -272,7 +271,7 @@ class Found:
 def _set_odd_things_aside(directory: Directory, names: set[str]) -> list[Damage]:
     """Removes temporary files, and moves away what stands in the place of a side file."""
     for name in names:
-        if _is_own_temporary(name):
+        if is_temporary(name):
             with contextlib.suppress(OSError):
                 directory.unlink(name)
     damage = []
@@ -541,17 +540,3 @@ def next_segment_id(mark: Mark) -> int:
     Where nothing was ever written the mark stands at 0 of segment 0.
     """
     return mark.segment + 1 if mark.segment or mark.position else 0
-
-
-def _refuse_foreign(directory: Directory, names: set[str]) -> None:
-    foreign = {name for name in names if not _is_own_temporary(name) and name not in OWN_NAMES}
-    if foreign - OWN_DIRECTORIES and not is_beats_queue(list(names)):
-        raise NotAQueue(
-            f"{directory.path} is not a Beats queue: it holds {min(foreign)!r}; "
-            "give an empty or a new directory"
-        )
-
-
-def _is_own_temporary(name: str) -> bool:
-    stem = name.removesuffix(atomic.TEMPORARY)
-    return stem != name and (stem in OWN_NAMES or parse_segment_name(stem) is not None)

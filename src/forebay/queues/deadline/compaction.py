@@ -399,8 +399,6 @@ class Upkeep:
         # What the manifest may say when the runs of a log are durable.
         self._marks: dict[int, _Marks] = {}
         self._merged: tuple[list[RunSet], SetRow] | None = None
-        # To be done before sets go that the ledger of the inbox tells a batch by.
-        self.before_merge: Callable[[], None] | None = None
         self.freezes = 0
         self.merges = 0
         self.damage: list[Damage] = []
@@ -467,8 +465,6 @@ class Upkeep:
         """
         with self.work:
             self._check()
-            if self.before_merge is not None:
-                self.before_merge()
             if self._merged is None:
                 sets = list(self._state.view.sets)
                 first, count = choose_merge(sets, everything=everything)

@@ -27,7 +27,6 @@ from typing import Any, TypeVar
 from forebay.clock import BootClock, SteadyClock, SystemClock
 from forebay.errors import Closed, Empty, Full, InvalidOption
 from forebay.formats.deadline.items import BURIED_BIT
-from forebay.queues.deadline.adoption import adopt
 from forebay.queues.deadline.compaction import Upkeep
 from forebay.queues.deadline.item import (
     DeadlineItem,
@@ -47,6 +46,7 @@ from forebay.queues.deadline.state import State
 from forebay.queues.shared.background import Background, run_urgent_work
 from forebay.queues.shared.handle import Handle
 from forebay.queues.shared.options import DeadlineOptions, make_options
+from forebay.storage import inbox
 from forebay.storage.atomic import keep_reserve
 from forebay.storage.filesystem import Buffer, DiskFilesystem, Filesystem
 from forebay.storage.quarantine import count_kept
@@ -173,7 +173,6 @@ class DeadlineMaintenance(Background["DeadlineQueue"]):
         queue._save_losses()
         self._verbs.forget_revived()
         self._reserve_ids()
-        adopt(queue)
 
     def _activity(self) -> object:
         return self._journal.written
@@ -314,8 +313,7 @@ class DeadlineQueue(Looking, Handle):
             if self._guessed:
                 # A merge of some would drop tombstones whose items are in others.
                 self._upkeep.merge(everything=True)
-            # Before anything else is merged: see there.
-            adopt(self)
+            inbox.warn_of_waiting(self._directory)
             undo.pop_all()
         self._maintenance = DeadlineMaintenance(
             self, self._journal, self._upkeep, self._verbs, self.options, self._clock
@@ -526,11 +524,6 @@ class DeadlineQueue(Looking, Handle):
         """Merges all runs into one; False if there is nothing to do. Happens by itself."""
         self._check_process()
         return self._upkeep.merge(everything=True)
-
-    def adopt(self) -> int:
-        """Takes in what other processes left in `inbox/`; gives how many items. By itself."""
-        self._check_process()
-        return adopt(self)
 
     def maintain(self) -> None:
         """Does what is due. The background thread calls it."""

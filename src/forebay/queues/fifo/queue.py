@@ -5,7 +5,7 @@ of its parts runs when. `fifo_writer.py` owns what is pushed, `fifo_reading.py` 
 
 The names of `queue.Queue`, so that a fifo stands where one of these stood.
 
-What a fifo does by itself: drain, sync and take in what is in `inbox/`, each when it is due.
+What a fifo does by itself: drain and sync, each when it is due.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from forebay.errors import Closed, Empty, InvalidOption, RecordTooLarge
 from forebay.formats.entry import SIZE_MAX, Entry, as_bytes, check_ttl, file_name
 from forebay.kernels.buffers import measure
 from forebay.kernels.entry import METADATA_BYTES
-from forebay.queues.fifo.adoption import Adoption
 from forebay.queues.fifo.front import Reading
 from forebay.queues.fifo.head import HeadFile, Lent
 from forebay.queues.fifo.recovery import Opened, open_fifo_directory
@@ -30,6 +29,7 @@ from forebay.queues.fifo.writer import FifoWriter
 from forebay.queues.shared.background import Background
 from forebay.queues.shared.handle import Handle
 from forebay.queues.shared.options import FifoOptions, make_options
+from forebay.storage import inbox
 from forebay.storage.atomic import keep_reserve
 from forebay.storage.filesystem import Buffer, DiskFilesystem, Filesystem
 from forebay.storage.quarantine import count_kept
@@ -81,7 +81,6 @@ class FifoMaintenance(Background["Fifo"]):
             self._writer.publisher.sync()
 
     def _look(self, queue: Fifo) -> None:
-        queue.adopt()
         self._reading.tell()
         self._reading.save_losses()
         keep_reserve(queue._directory)
@@ -172,7 +171,7 @@ class Fifo(Handle, QueueNames):
             self._directory.lock()
             shared = (self._filesystem, self._directory, self.options, self._clock)
             self._build(open_fifo_directory(*shared), undo)
-            self.adopt()
+            inbox.warn_of_waiting(self._directory)
             undo.pop_all()
         self._maintenance = FifoMaintenance(
             self, self._writer, self._reading, self.options, self._clock
@@ -337,14 +336,6 @@ class Fifo(Handle, QueueNames):
         self._reading.sync_head()
         self._reading.save_losses()
 
-    def adopt(self) -> int:
-        """Takes in what other processes left in `inbox/`; returns how many entries."""
-        self._check_process()
-        try:
-            return self._adoption.run()
-        finally:
-            self._reading.tell()
-
     def maintain(self) -> None:
         """Does what is due. The background thread calls it."""
         self._check_process()
@@ -397,7 +388,6 @@ class Fifo(Handle, QueueNames):
     def _end(self) -> None:
         self._maintenance.stop()
         with contextlib.ExitStack() as stack:
-            stack.enter_context(self._adoption.running)
             stack.callback(self._directory.close)
             self._release(stack)
             stack.callback(self._reading.tell, at_once=True)
@@ -439,16 +429,18 @@ class Fifo(Handle, QueueNames):
         lock, mapped = self._writer.lock, self._writer.mapped
         self._unmapped = not mapped
         head = HeadFile(self._directory, opened.head, lock, self._clock, mapped=mapped)
-        shared = (
+        self._reading = Reading(
+            self._directory,
+            self._writer,
+            head,
+            opened.losses,
             opened.bounds,
             self.file_bytes,
             opened.head.version,
             self.options,
             self._clock,
         )
-        self._reading = Reading(self._directory, self._writer, head, opened.losses, *shared)
         undo.callback(self._reading.close)
-        self._adoption = Adoption(self._directory, self._writer, *shared)
         self._bounds = opened.bounds
         self.changes = self._writer.changes
 

@@ -9,21 +9,37 @@ read round. Entries that have expired and that nobody has passed yet are there l
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from typing import NamedTuple
 
 from forebay.damage import Damage
 from forebay.errors import NotAQueue
-from forebay.formats.entry import Entry
-from forebay.kernels.entry import METADATA_BYTES
+from forebay.formats.entry import Entry, file_name
+from forebay.kernels.entry import METADATA_BYTES, claimed_size
 from forebay.queues.fifo.bounds import Bounds
 from forebay.queues.fifo.head import Head, Lent, read_head
+from forebay.queues.fifo.names import list_files
 from forebay.queues.fifo.recovery import Recovery, find_marks, look_at
 from forebay.queues.fifo.scanner import EntryBatch, FifoScanner, Place
+from forebay.queues.fifo.tape import TapeReader
 from forebay.queues.shared.reader import DirectoryReader
 from forebay.storage.filesystem import DiskFilesystem, is_owned
 from forebay.storage.tail import Tail
 
 # An owner that pops while we look: each time it has popped on, so this ends.
 _LOOKS_MAX = 100
+
+
+class Piece(NamedTuple):
+    """Entries by number, and from where to where on the tape they lie.
+
+    None: what is above the durable mark may be copied elsewhere by whoever opens the queue next,
+    and is looked for when it is read.
+    """
+
+    start: int
+    end: int
+    place: Place | None = None
+    limit: Place | None = None
 
 
 class FifoReader(DirectoryReader):
@@ -58,6 +74,74 @@ class FifoReader(DirectoryReader):
         self._found: Recovery = look_at(
             self._filesystem, self._directory, self.head, self.tail, owned=owned
         )
+
+    @property
+    def found(self) -> Recovery:
+        """What is above the durable mark."""
+        return self._found
+
+    @property
+    def file_bytes(self) -> int:
+        """The size of a file of the tape."""
+        return self.head.file_bytes
+
+    def boundaries(self) -> list[Place]:
+        """Returns the first entries of files, as far as they are known, in their order."""
+        bounds = Bounds(self._directory, self.head.version)
+        rows = [bounds.get(number) for number in list_files(self._directory)]
+        return [
+            Place(row.file * self.file_bytes + row.position, row.number, row.last_id)
+            for row in rows
+            if row is not None and row.position < self.file_bytes
+        ]
+
+    def pieces(self, start: int, end: int, end_ms: int | None = None) -> Iterator[Piece]:
+        """Yields what is left on the tape from number `start` to `end`, file by file.
+
+        Several files are one piece where it is not known where one begins. What was pushed at
+        `end_ms` or later need not be among them.
+        """
+        mark = self._found.mark
+        stop = min(end, mark.number)
+        first = self._place_before(start) if start < stop else None
+        if first is not None:
+            later = [place for place in self.boundaries() if first.number < place.number < stop]
+            for place, limit in zip([first, *later], [*later, mark], strict=True):
+                if end_ms is not None and place.last_id >> 16 >= end_ms:
+                    return
+                if limit.number > start and place.number < stop:
+                    numbers = max(start, place.number), min(stop, limit.number)
+                    yield Piece(*numbers, place, limit)
+        if end > mark.number:
+            yield Piece(max(start, mark.number), end)
+
+    def lent_pieces(self, start: int, end: int) -> Iterator[Piece]:
+        """Yields a piece for each entry from number `start` to `end` that is lent out."""
+        tape = TapeReader(self._directory, self.file_bytes, file_name)
+        try:
+            for row in self.lent:
+                if not start <= row.number < end:
+                    continue
+                if row.number >= self._found.mark.number:
+                    yield Piece(row.number, row.number + 1)
+                    continue
+                size = claimed_size(tape.read(METADATA_BYTES, row.position), 0, self.head.version)
+                limit = Place(row.position + max(1, size), row.number + 1, 0)
+                yield Piece(row.number, row.number + 1, row.place, limit)
+        finally:
+            tape.close()
+
+    def _place_before(self, number: int) -> Place | None:
+        """Returns the nearest known place at or before an entry that is below the mark.
+
+        If what was there is gone, the first place that is left; None if there is none.
+        """
+        places = [*self.boundaries(), self.head.place, *(row.place for row in self.lent)]
+        places = [place for place in places if place.number < self._found.mark.number]
+        before = [place for place in places if place.number <= number]
+        if before:
+            return max(before, key=lambda place: place.number)
+        return min(places, key=lambda place: place.number, default=None)
 
     @property
     def tape_bytes(self) -> int:

@@ -44,7 +44,6 @@ from forebay.formats.entry import (
 )
 from forebay.kernels.buffers import crc32
 from forebay.kernels.entry import METADATA_BYTES, find
-from forebay.queues.fifo.adoption import finish
 from forebay.queues.fifo.bounds import Boundary, Bounds, TapeEnd
 from forebay.queues.fifo.head import SLOT_STRIDE, Head, Lent, Slots, read_slots, write_head
 from forebay.queues.fifo.names import (
@@ -74,6 +73,7 @@ _CHUNK_BYTES = 1 << 20
 # The most that can be written and not be durable: some files, and a large batch.
 _WAITING_FILES_MAX = 64
 _WAITING_BYTES_MAX = 1 << 26
+_POSITION_MAX = 1 << 62
 _COMES_AGAIN = "what was popped may come again"
 
 
@@ -107,10 +107,11 @@ def find_marks(
             head, slots = None, slots._replace(head=None, size=0)
         else:
             tail = None
-    if head is not None and tail is not None and _claims_too_much(tail, head):
-        path = f"{directory.path}/{TAIL}"
-        reason = f"it claims {tail.written - tail.durable} entries that no file could hold"
-        return Marks(head, None, tail.queue_id, True, [Damage(path, 0, 0, reason)])
+    if head is not None and tail is not None:
+        reason = _false_claim(tail, head)
+        if reason is not None:
+            path = f"{directory.path}/{TAIL}"
+            return Marks(head, None, tail.queue_id, True, [Damage(path, 0, 0, reason)])
     if head is not None:
         same_boot = tail is not None and tail.boot_id == filesystem.boot_id()
         trouble = head_trouble(directory, slots, tail, same_boot=same_boot)
@@ -124,13 +125,18 @@ def find_marks(
     return _without_head(filesystem, directory, files, tail, file_bytes)
 
 
-def _claims_too_much(tail: Tail, head: Head) -> bool:
-    """Says whether a mark counts more entries above what is durable than can ever wait there.
+def _false_claim(tail: Tail, head: Head) -> str | None:
+    """Says what a mark claims that cannot be true; None if nothing.
 
-    Room is made for each of them, at its least size: a number alone must not fill the disk.
+    Room is made for each entry above what is durable, at its least size: a number alone must not
+    fill the disk. And a place on the tape is a number of 8 bytes.
     """
     waiting = (tail.written - tail.durable) * METADATA_BYTES
-    return waiting > _WAITING_FILES_MAX * head.file_bytes + _WAITING_BYTES_MAX
+    if waiting > _WAITING_FILES_MAX * head.file_bytes + _WAITING_BYTES_MAX:
+        return f"it claims {tail.written - tail.durable} entries that no file could hold"
+    if tail.segment * head.file_bytes + tail.position > _POSITION_MAX:
+        return f"it ends in file {tail.segment}, which no tape has"
+    return None
 
 
 def head_trouble(
@@ -361,8 +367,6 @@ def open_fifo_directory(
             head = write_head(directory, head)
         if TAIL in moved and marks.tail is not None:
             TailFile.create(directory, marks.tail, name=TAIL).close()
-        if finish(directory):
-            marks = marks._replace(tail=read_tail(directory))
         tail = marks.tail or found_tail(filesystem, directory, head, marks.queue_id)
         tail_file = _open_tail(directory, marks, tail)
         recovery = Recovery(filesystem, directory, head, tail)

@@ -39,7 +39,7 @@ _ROWS_MAX = 1 << 15
 Buffers = Callable[[int], Columns]
 
 
-class Rows:
+class FrameRows:
     """Some of the rows that were gathered from one buffer of frames."""
 
     def __init__(self, columns: Columns, first: int, stop: int) -> None:
@@ -50,9 +50,9 @@ class Rows:
     def __len__(self) -> int:
         return self.stop - self.first
 
-    def __getitem__(self, part: slice) -> Rows:
+    def __getitem__(self, part: slice) -> FrameRows:
         first, stop, _ = part.indices(len(self))
-        return Rows(self.columns, self.first + first, self.first + stop)
+        return FrameRows(self.columns, self.first + first, self.first + stop)
 
     def array(self, kind: Any, *buffers: bytearray) -> Any:
         """Returns an Arrow array over buffers of the columns; it copies nothing."""
@@ -78,7 +78,7 @@ class ColumnFrames(Frames):
         count, stop = columns.take(
             data, position, index, self.seed, limit, header.base_offset, header.epoch_ms
         )
-        return Rows(columns, 0, count), stop
+        return FrameRows(columns, 0, count), stop
 
 
 class ReusedBuffers:

@@ -23,12 +23,12 @@ from forebay.clock import Clock, SystemClock
 from forebay.damage import Damage
 from forebay.errors import Closed, Damaged, ForebayError, InvalidOption, NotAQueue
 from forebay.formats.fflg import VERSION_DEFAULT, check_name
+from forebay.queues.log.adoption import adopt_all
 from forebay.queues.log.consumer import Consumer, Positions, Start
 from forebay.queues.log.recovery import open_directory
 from forebay.queues.log.scanner import OpenSegment, Scanner
 from forebay.queues.log.trimming import Trimmer
 from forebay.queues.log.writer import LogWriter, as_bytes
-from forebay.queues.shared.adoption import adopt_all
 from forebay.queues.shared.background import Background
 from forebay.queues.shared.handle import Handle
 from forebay.queues.shared.options import LogOptions, make_options

@@ -25,14 +25,12 @@ from forebay.formats.fflg import (
     Frames,
     Header,
     decode_header,
-    parse_segment_name,
     segment_name,
 )
-from forebay.queues.beats.names import is_beats_queue
-from forebay.queues.deadline.names import is_deadline_queue
-from forebay.queues.fifo.names import is_fifo
+from forebay.queues.log.adoption import clear_adoption, finish_adoption
 from forebay.queues.log.scanner import UNREADABLE, OpenSegment, damage_of, list_segments
-from forebay.storage import atomic, inbox, losses, quarantine
+from forebay.queues.shared.names import LOG
+from forebay.storage import atomic, quarantine
 from forebay.storage.filesystem import Directory, Filesystem
 from forebay.storage.losses import Losses
 from forebay.storage.readable import is_readable, open_readable
@@ -46,13 +44,6 @@ from forebay.storage.tail import Tail, TailFile
 STAGED_DAMAGE = "no frame verifies here"
 _logger = logging.getLogger(__name__)
 
-OWN_NAMES = {
-    *(TAIL_NAME, STAGING_NAME, atomic.RESERVE, inbox.LEDGER, losses.NAME),
-    *("index", "index-check"),
-}
-_MARKS = {TAIL_NAME, "index", "index-check"}
-OWN_DIRECTORIES = {"cursors", "inbox", "quarantine"}
-
 
 def open_directory(
     filesystem: Filesystem, directory: Directory, losses: Losses
@@ -60,9 +51,9 @@ def open_directory(
     """Recovers a directory that this process owns; creates what a new queue needs."""
     names = set(directory.names())
     segments = list_segments(directory)
-    refuse_foreign(directory, names, segments)
+    LOG.refuse_foreign(directory, names)
     for name in names:
-        if _is_own_temporary(name):
+        if LOG.is_temporary(name):
             directory.unlink(name)
     tail_file = TailFile.open_or_set_aside(directory)
     try:
@@ -298,56 +289,11 @@ def _remove_trimmed(directory: Directory, segments: SegmentList, tail: Tail) -> 
         segments.drop_first(1)
 
 
-def finish_adoption(directory: Directory) -> bool:
-    """Finishes an adoption that a crash interrupted; says whether there was one."""
-    ledger = inbox.own_ledger(directory)
-    if not ledger.moves:
-        return False
-    # Made again if somebody removed it: the segments that are missing then show when they are read.
-    work = directory.directory(inbox.DIRECTORY, create=True)
-    try:
-        inbox.finish_moves(directory, work, ledger.moves)
-    finally:
-        work.close()
-    return True
-
-
 def _set_leftovers_aside(directory: Directory, segments: SegmentList, tail: Tail) -> None:
     """Moves away a file behind the end of a queue that was closed: its first write had failed."""
     while segments.bases and segments.bases[-1] >= tail.written:
         quarantine.keep_file(directory, segments.names[segments.bases[-1]])
         segments.drop_last()
-
-
-def clear_adoption(directory: Directory) -> None:
-    """Forgets the moves of an adoption that is finished and published."""
-    ledger = inbox.own_ledger(directory)
-    if ledger.moves:
-        inbox.write_ledger(directory, inbox.Ledger(ledger.adopted, []))
-
-
-def refuse_foreign(directory: Directory, names: set[str], segments: SegmentList) -> None:
-    """Refuses a directory that holds something, and nothing of a log."""
-    kinds = (
-        ("a Beats queue", is_beats_queue),
-        ("a fifo", is_fifo),
-        ("a deadline queue", is_deadline_queue),
-    )
-    for kind, fits in kinds:
-        if fits(list(names)):
-            raise NotAQueue(f"{directory.path} is {kind}, not a log; open it as what it is")
-    others = {name for name in names - OWN_NAMES - OWN_DIRECTORIES if not _is_own_temporary(name)}
-    # Every kind has a reserve: only what no other kind has says that it is a log.
-    if others and not names & _MARKS and not segments.bases:
-        raise NotAQueue(
-            f"{directory.path} is not a log: it holds {min(others)!r}; "
-            "give an empty or a new directory"
-        )
-
-
-def _is_own_temporary(name: str) -> bool:
-    stem = name.removesuffix(atomic.TEMPORARY)
-    return stem != name and (stem in OWN_NAMES or parse_segment_name(stem) is not None)
 
 
 @dataclass(slots=True)
@@ -388,7 +334,7 @@ def _find(directory: Directory, segments: SegmentList) -> _Found:
         finally:
             segment.file.close()
         return found
-    if trouble is not None and not _MARKS & set(directory.names()):
+    if trouble is not None and not LOG.marks & set(directory.names()):
         raise _not_a_log(trouble)
     return found
 

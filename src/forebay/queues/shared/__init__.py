@@ -1,1 +1,1 @@
-"""What the queues of all kinds share: opening, owning, waiting, options, adoption."""
+"""What the queues of all kinds share: names, opening, owning, waiting, options."""

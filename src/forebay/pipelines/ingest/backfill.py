@@ -1,0 +1,234 @@
+"""Builds batches anew by the present definition, and puts them in the old ones' place at once.
+
+A batch is the unit: a range of offsets or times is widened to the batches that touch it, and each
+is built again over the same offsets. With `deduplicate` it is widened to the last batch too,
+because what one batch keeps decides what the later ones drop. While it runs, readers see the old
+tables; one rename shows them all the new ones.
+
+A batch is read from its queues again. If they do not hold all its records any more it is built from
+`landed`, and keeps its `landed` and `damage`.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from forebay.errors import ForebayError, InvalidOption
+from forebay.pipelines.ingest.building import SOURCE_COLUMNS, Builder
+from forebay.pipelines.ingest.checkpoint import keys_between
+from forebay.pipelines.ingest.definition import Definition
+from forebay.pipelines.ingest.output import (
+    COLUMNS_ONLY,
+    DAMAGE,
+    LANDED,
+    MANIFEST,
+    Manifest,
+    Output,
+    Share,
+    read_manifest,
+    write_file,
+)
+from forebay.spark.kinds import open_queue
+from forebay.spark.options import SourceOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+# What a backfill may change. The others say which records there are, or how all tables are stored.
+REBUILDABLE = ("decode", "schema", "sql", "deduplicate")
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A range of offsets, or of times in ms: from `start` up to, not including, `end`."""
+
+    start: int | None
+    end: int | None
+    by_time: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> Span:
+        """Reads "A..B"; either may be missing. Raises `InvalidOption`."""
+        first, dots, last = (part.strip() for part in str(text).partition(".."))
+        by_time = not all(one.isascii() and one.isdecimal() for one in (first, last) if one)
+        convert = _time_ms if by_time else int
+        try:
+            if not dots:
+                raise ValueError
+            start = convert(first) if first else None
+            return cls(start, convert(last) if last else None, by_time)
+        except ValueError:
+            raise InvalidOption(
+                f"backfill = {text!r}: must be A..B, two offsets or two times such as "
+                "2026-11-01T09:00:00Z; one that is missing is the beginning or the end"
+            ) from None
+
+    def touches(self, share: Share) -> bool:
+        """Says whether a queue's part of a batch lies in the range; without times it does."""
+        if not self.by_time:
+            first, last = share.offsets.start, share.offsets.end - 1
+        elif share.first_ms is None or share.last_ms is None:
+            return True
+        else:
+            first, last = share.first_ms, share.last_ms
+        return (self.start is None or last >= self.start) and (self.end is None or first < self.end)
+
+
+def rebuild(
+    spark: SparkSession,
+    output: Output,
+    builder: Builder,
+    span: Span,
+    key_file: str | None = None,
+) -> Iterator[Manifest]:
+    """Rebuilds the batches of a range and shows them; gives the manifest of each as it is built."""
+    document = output.current().document()
+    directories = output.current().batches()
+    manifests = {batch: read_manifest(directory) for batch, directory in directories.items()}
+    chosen = choose(manifests, builder.definition, span)
+    check_change(builder, document, everything=len(chosen) == len(manifests))
+    settled: dict[int, str] = {}
+    for batch in chosen:
+        staged = output.stage(batch)
+        shares = manifests[batch].queues
+        if not _land_again(spark, builder, staged, shares, key_file):
+            _keep_landed(directories[batch], staged)
+        # Those before it that were rebuilt count as they are now.
+        before = [directories[earlier] for earlier in directories if earlier < batch]
+        earlier = functools.partial(keys_between, before)
+        offsets = {queue: share.offsets for queue, share in shares.items()}
+        manifest = builder.derive(spark, batch, staged, offsets, earlier)
+        write_file(os.path.join(staged, MANIFEST), manifest.encode())
+        settled[batch] = output.settle(staged)
+        directories[batch] = output.settled(settled[batch])
+        yield manifest
+    if document["columns"] != builder.columns or document.get("landed") != builder.landed:
+        staged = output.stage(COLUMNS_ONLY)
+        builder.columns_only(spark, staged)
+        settled[COLUMNS_ONLY] = output.settle(staged)
+    output.replace(settled, document_of(builder, document["starts"]))
+
+
+def document_of(builder: Builder, starts: dict[str, int]) -> dict[str, Any]:
+    """Returns what is stored with tables."""
+    return {
+        "definition": builder.definition.document(),
+        "columns": builder.columns,
+        "landed": builder.landed,
+        "starts": starts,
+    }
+
+
+def choose(manifests: dict[int, Manifest], definition: Definition, span: Span) -> list[int]:
+    """Returns the batches that must be rebuilt for a range."""
+    touched = [
+        batch
+        for batch, manifest in manifests.items()
+        if any(map(span.touches, manifest.queues.values()))
+    ]
+    if touched and definition.deduplicate is not None:
+        return [batch for batch in manifests if batch >= touched[0]]
+    return touched
+
+
+def check_change(builder: Builder, document: dict[str, Any], *, everything: bool) -> None:
+    """Refuses a change that the batches that stay as they are would contradict."""
+    changed = builder.definition.differences(Definition.from_document(document["definition"]))
+    for name in changed:
+        if name not in REBUILDABLE:
+            raise InvalidOption(f"backfill: {name} cannot be changed; give another out")
+    if everything:
+        return
+    if builder.columns != document["columns"]:
+        raise InvalidOption(
+            "backfill: the columns of decoded change, so every batch must be rebuilt: use '..'"
+        )
+    if "deduplicate" in changed:
+        raise InvalidOption(
+            "backfill: deduplicate changes, so every batch must be rebuilt: use '..'"
+        )
+
+
+def _land_again(
+    spark: SparkSession,
+    builder: Builder,
+    staged: str,
+    shares: dict[str, Share],
+    key_file: str | None,
+) -> bool:
+    """Lands a batch from its queues; says False if they do not hold all its records any more."""
+    from pyspark.errors import PySparkException
+
+    if not _are_held(shares):
+        return False
+    bounds = {
+        "startingOffsets": {queue: _first(share) for queue, share in shares.items()},
+        "endingOffsets": {queue: share.offsets.end for queue, share in shares.items()},
+    }
+    options = {name: json.dumps(places) for name, places in bounds.items()}
+    if key_file is not None:
+        options["keyFile"] = key_file
+    options |= {"mode": "PERMISSIVE", "columns": SOURCE_COLUMNS, "paths": json.dumps([*shares])}
+    try:
+        builder.land(spark.read.format("forebay").options(**options).load(), staged)
+    except PySparkException:
+        if _are_held(shares):
+            raise
+        # Trimmed while it was read.
+        shutil.rmtree(staged)
+        os.makedirs(staged)
+        return False
+    return True
+
+
+def _keep_landed(source: str, target: str) -> None:
+    """Takes over what landed the first time; the files never change, so a second name will do."""
+    for table in (LANDED, DAMAGE):
+        if os.path.isdir(os.path.join(source, table)):
+            shutil.copytree(
+                os.path.join(source, table), os.path.join(target, table), copy_function=os.link
+            )
+
+
+def _are_held(shares: dict[str, Share]) -> bool:
+    return all(_is_held(queue, share) for queue, share in shares.items())
+
+
+def _is_held(queue: str, share: Share) -> bool:
+    """Says whether a queue still has the records that a batch landed."""
+    offsets = share.offsets
+    if offsets.snapshot is not None:
+        # Its files are there as long as the queue stands still: what landed is the safer source.
+        return False
+    if offsets.begin is not None and _first(share) - offsets.start != share.counts.trimmed:
+        # Some of what was trimmed had landed before it went.
+        return False
+    try:
+        kind, reader = open_queue(queue, SourceOptions((queue,)))
+        with reader:
+            if kind.queue_id(reader) != offsets.id or kind.begin(reader) > _first(share):
+                return False
+            return kind.holds(reader, offsets.incarnation, offsets.end)
+    except (OSError, ForebayError):
+        return False
+
+
+def _first(share: Share) -> int:
+    """Returns the first offset of a range that was not trimmed when it landed."""
+    offsets = share.offsets
+    start = offsets.parts[0][0] if offsets.parts else offsets.start
+    if offsets.begin is None:
+        return start
+    return min(max(offsets.begin, start), offsets.end)
+
+
+def _time_ms(text: str) -> int:
+    return round(datetime.fromisoformat(text).timestamp() * 1000)

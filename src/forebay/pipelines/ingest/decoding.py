@@ -1,0 +1,280 @@
+"""From raw values to columns, and from those that cannot be decoded to reasons.
+
+Spark does it, not Python: JSON by `from_json`, CBOR by way of JSON (see `cbor.py`). The rules are
+Spark's for JSON: a number is not a string's worth of digits, a whole number has no fraction and
+must fit, a STRING column takes any value as its JSON text. Names tell upper case from lower. A
+field that is missing or null is null. Fields that are not declared go to `_rescued`, as JSON. Where
+Spark would alter a value, which is seldom, Python looks at the record first (see `exact_json.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from forebay.errors import InvalidOption
+from forebay.pipelines.ingest.definition import WITH_SCHEMA, Definition
+from forebay.pipelines.ingest.output import ITEM_COLUMNS, LANDED, columns_of, ddls
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+
+VIEW = "records"
+RESCUED = "_rescued"
+# In the view `records` before the decoded columns.
+_PLACE = ("queue", "offset", "timestamp")
+_FOUND_CHARACTERS = 40
+_OPTIONS = {
+    "mode": "PERMISSIVE",
+    "columnNameOfCorruptRecord": "_bad",
+    "allowSingleQuotes": "false",
+    "allowNonNumericNumbers": "false",
+}
+# CBOR has NaN and infinities; as JSON they are texts.
+_CBOR_OPTIONS = {**_OPTIONS, "allowNonNumericNumbers": "true"}
+
+
+@contextlib.contextmanager
+def decoded(landed: DataFrame, definition: Definition) -> Iterator[DataFrame]:
+    """Yields the rows of `decoded`: what can be decoded, by way of the user's SQL.
+
+    The view that the SQL reads is there as long as the context: Spark Connect may look for it late.
+    """
+    spark = landed.sparkSession
+    _records(landed, definition).createOrReplaceTempView(VIEW)
+    try:
+        yield spark.sql(definition.sql)
+    finally:
+        spark.catalog.dropTempView(VIEW)
+
+
+def rejected(landed: DataFrame, definition: Definition) -> DataFrame:
+    """Returns the rows of `rejected`: what cannot be decoded, with the reason."""
+    from pyspark.sql import functions as F
+
+    if definition.decode == "raw":
+        return landed.limit(0).withColumn("reason", F.lit("").cast("string"))
+    if definition.decode == "text":
+        bad = landed.where(~F.is_valid_utf8(F.col("value").cast("string")))
+        return bad.withColumn("reason", F.lit("not UTF-8"))
+    columns = declared_columns(definition)
+    bad = _parsed(landed, definition, columns).where(~F.coalesce(_is_good(), F.lit(False)))
+    return bad.select(*landed.columns, _reason(definition, columns).alias("reason"))
+
+
+def check_columns(spark: SparkSession, definition: Definition) -> StructType:
+    """Returns the columns of `decoded`; raises `InvalidOption` if schema or SQL are wrong."""
+    from pyspark.errors import PySparkException
+
+    if definition.decode in WITH_SCHEMA:
+        _check_declared(definition)
+    if any(table.isTemporary for table in spark.catalog.listTables(pattern=VIEW)):
+        raise InvalidOption(f"a temporary view {VIEW} exists: drop it, the SQL has its own")
+    try:
+        with decoded(_no_records(spark, definition), definition) as rows:
+            found = rows.schema
+    except PySparkException as error:
+        raise InvalidOption(f"sql: {str(error).splitlines()[0]}") from None
+    for name, kind in (("queue", "string"), ("offset", "bigint")):
+        if name not in found.names or found[name].dataType.simpleString() != kind:
+            raise InvalidOption(
+                f"sql: its result must have {name} as it is in {VIEW}, so that each row can be "
+                "accounted for"
+            )
+    names = [name.lower() for name in found.names]
+    if len(set(names)) != len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InvalidOption(f"sql: its result has the column {twice} more than once")
+    if "batch" in names:
+        raise InvalidOption("sql: the tables have a column batch already; give yours another name")
+    if definition.deduplicate is not None:
+        _check_keys(definition, found)
+    return found
+
+
+def declared_columns(definition: Definition) -> StructType:
+    """Reads the DDL of the schema."""
+    from pyspark.errors import PySparkException
+
+    assert definition.schema is not None
+    try:
+        return columns_of(definition.schema)
+    except PySparkException as error:
+        raise InvalidOption(f"schema: {str(error).strip().splitlines()[0]}") from None
+
+
+def _no_records(spark: SparkSession, definition: Definition) -> DataFrame:
+    return spark.createDataFrame([], ddls(snapshots=definition.snapshots)[LANDED])
+
+
+def _place(definition: Definition) -> tuple[str, ...]:
+    """Returns what `records` has of a record beside the decoded columns."""
+    return (*_PLACE, *ITEM_COLUMNS) if definition.snapshots else _PLACE
+
+
+def _check_declared(definition: Definition) -> None:
+    for field in declared_columns(definition):
+        if field.name.lower() in (*_place(definition), RESCUED):
+            raise InvalidOption(
+                f"schema: the name {field.name} is taken. Leave it out: the field then is in "
+                f"{RESCUED}, and the SQL can take it from there, by "
+                f"get_json_object({RESCUED}, '$.{field.name}')"
+            )
+        if not field.nullable:
+            raise InvalidOption(
+                f"schema: {field.name} NOT NULL cannot be promised of what others write; put "
+                f"WHERE {field.name} IS NOT NULL into the SQL"
+            )
+
+
+def _check_keys(definition: Definition, found: StructType) -> None:
+    assert definition.deduplicate is not None
+    for name in definition.deduplicate.key:
+        if name not in found.names:
+            raise InvalidOption(
+                f"deduplicate.key: {name!r} is not a column of decoded; there are: "
+                f"{', '.join(found.names)}"
+            )
+    if "timestamp" not in found.names or found["timestamp"].dataType.typeName() != "timestamp":
+        raise InvalidOption(
+            "deduplicate: measures `within` by the column timestamp, which the SQL leaves out"
+        )
+
+
+def _records(landed: DataFrame, definition: Definition) -> DataFrame:
+    """Returns the view that the user's SQL reads."""
+    from pyspark.sql import functions as F
+
+    if definition.decode == "raw":
+        return landed.select(*_place(definition), "value")
+    if definition.decode == "text":
+        text = F.col("value").cast("string").alias("text")
+        return landed.select(*_place(definition), text).where(F.is_valid_utf8("text"))
+    columns = declared_columns(definition)
+    good = _parsed(landed, definition, columns).where(_is_good())
+    names = [F.col("_parsed").getField("r").getField(name).alias(name) for name in columns.names]
+    return good.select(*_place(definition), *names, _unknown_fields(columns).alias(RESCUED))
+
+
+def _parsed(landed: DataFrame, definition: Definition, columns: StructType) -> DataFrame:
+    """Adds `_text`, `_exact` and `_parsed`: the columns in `r`, `_bad` if it does not fit them."""
+    from pyspark.sql import functions as F
+
+    with_text = _with_text(landed, definition, columns)
+    # A filter on a plain column would be pushed below it, and every record parsed twice. Nothing
+    # is pushed below an explode.
+    return with_text.select(
+        *with_text.columns, F.explode(F.array(_from_json(columns, definition))).alias("_parsed")
+    )
+
+
+def _with_text(landed: DataFrame, definition: Definition, columns: StructType) -> DataFrame:
+    """Adds `_text`, the JSON as it came, and `_exact`, what Python made of it if it had to."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.pandas.functions import arrow_udf
+
+    from forebay.pipelines.ingest import cbor, exact_json
+
+    convert = cbor.decode if definition.decode == "cbor" else None
+    look = exact_json.looking(exact_json.Exact(exact_json.shape_of(columns), convert))
+    # The stubs leave out that the kind of function follows from its annotations. Said to be random,
+    # or a filter would have it called twice for each record.
+    made = arrow_udf(look, exact_json.EXACT_DDL).asNondeterministic()  # type: ignore[call-overload]
+    if convert is not None:
+        with_text = landed.withColumn("_exact", made("value"))
+        with_text = with_text.withColumn("_text", F.col("_exact.text"))
+        return with_text.withColumn("_unknown", _has_unknown_fields(columns))
+    text = F.col("_text")
+    with_text = landed.withColumn("_text", F.col("value").cast("string"))
+    with_text = with_text.withColumn("_unknown", _has_unknown_fields(columns))
+    escaped, plain = exact_json.suspects(columns)
+    wanted = F.contains(text, F.lit(exact_json.ESCAPE_MARK)) & text.rlike(escaped)
+    wanted |= F.col("_unknown") & text.rlike(exact_json.RENDERED_NUMBER)
+    if plain is not None:
+        wanted |= text.rlike(plain)
+    # What need not be looked at goes to Python as null, which costs little.
+    return with_text.withColumn("_exact", made(F.when(wanted & F.is_valid_utf8(text), text)))
+
+
+def _from_json(columns: StructType, definition: Definition, text: Column | None = None) -> Column:
+    """Parses the JSON as the one field of an object.
+
+    By itself `from_json` takes the first value of a text and forgets what follows it.
+    """
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    if text is None:
+        text = F.coalesce(F.col("_exact.json"), F.col("_text"))
+    wrapped = StructType([StructField("r", columns), StructField("_bad", StringType())])
+    whole = F.concat(F.lit('{"r":'), text, F.lit("}"))
+    return F.from_json(whole, wrapped, _CBOR_OPTIONS if definition.decode == "cbor" else _OPTIONS)
+
+
+def _is_good() -> Column:
+    from pyspark.sql import functions as F
+
+    parsed = F.col("_parsed")
+    fits = parsed.getField("_bad").isNull() & parsed.getField("r").isNotNull()
+    return F.is_valid_utf8("_text") & F.col("_exact.reason").isNull() & fits
+
+
+def _unknown_fields(columns: StructType) -> Column:
+    """Gives the fields of `_text` that are not declared, as a JSON object; null if there are none.
+
+    The names are looked at first, which costs little: only records that have such fields are parsed
+    into a variant. One that a variant cannot hold, because it has a name twice, is given whole. One
+    whose numbers a variant would render otherwise, Python has looked at.
+    """
+    from pyspark.sql import functions as F
+
+    names = list(columns.names)
+    fields = F.try_parse_json("_text").cast("map<string,variant>")
+    rescued = F.to_json(F.map_filter(fields, lambda name, _: ~name.isin(names)))
+    whole = F.coalesce(F.col("_exact.rescued"), rescued, F.col("_text"))
+    return F.when(F.col("_unknown"), whole)
+
+
+def _has_unknown_fields(columns: StructType) -> Column:
+    from pyspark.sql import functions as F
+
+    found = F.json_object_keys("_text")
+    unknown = F.size(F.array_except(found, F.array(*map(F.lit, columns.names)))) > 0
+    return found.isNull() | unknown
+
+
+def _reason(definition: Definition, columns: StructType) -> Column:
+    """Says why a record was rejected; only such are worth being parsed again field by field."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    whole = F.from_json(
+        F.concat(F.lit('{"r":'), F.col("_text"), F.lit("}")),
+        StructType([StructField("r", StringType()), StructField("_bad", StringType())]),
+        _OPTIONS,
+    )
+    wrong = []
+    for field in columns:
+        only = StructType([field])
+        misfit = _from_json(only, definition, F.col("_text")).getField("_bad").isNotNull()
+        value = F.get_json_object("_text", f"$['{field.name}']")
+        found = F.coalesce(F.substring(value, 1, _FOUND_CHARACTERS), F.lit(""))
+        kind = field.dataType.simpleString()
+        text = F.concat(F.lit(f"{field.name} is not {kind}: "), found)
+        wrong.append(F.when(misfit, text))
+    wrong = [F.col("_exact.reason"), *wrong]
+    fields = F.array_join(F.array_distinct(F.array_compact(F.array(*wrong))), "; ")
+    text = F.col("_text")
+    reason = (
+        F.when(~F.is_valid_utf8(text), F.lit("not UTF-8"))
+        .when(F.trim(text) == "", F.lit("empty"))
+        .when(whole.getField("_bad").isNotNull(), F.lit("not JSON"))
+        .when(~F.startswith(F.ltrim(text), F.lit("{")), F.lit("not a JSON object"))
+        .when(F.length(fields) > 0, fields)
+        .otherwise(F.lit("does not fit the schema"))
+    )
+    # What is no CBOR has no text.
+    return F.when(text.isNull(), F.col("_exact.reason")).otherwise(reason)

@@ -1,0 +1,124 @@
+"""Which records repeat an earlier one: the same key, at most `within` apart.
+
+A record is a duplicate if one with the same key, whose timestamp is at most `within` away, was kept
+before it: in an earlier batch, or in the same one with a lower (queue, offset). A record with a
+null in its key is nobody's duplicate; one without a timestamp counts as of 1970.
+
+What was kept is not a state of Spark's: each batch has a file of its keys, published with it by the
+same rename, and a batch looks at those of earlier batches that lie within reach. So a replay finds
+the same keys and drops the same records. Spark sorts the keys on the disk if it must; in memory is
+one key with its times.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from forebay.pipelines.ingest.definition import Deduplicate
+from forebay.pipelines.ingest.output import DROPPED_DDL, DUPLICATE
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType
+
+
+KEYS = "keys"
+KEYS_FORMAT = "parquet"
+KEYS_DDL = "key BINARY, time_us BIGINT"
+_KEY_HEX_DIGITS = 32
+
+
+def keys_of(decoded: DataFrame, same: Deduplicate) -> DataFrame:
+    """Returns `key` and `time_us` of the rows of `decoded` that have a key, with their place."""
+    from pyspark.sql import functions as F
+
+    present = decoded.dropna(subset=list(same.key))
+    exact = [_exact(F.col(f"`{name}`"), decoded.schema[name].dataType, name) for name in same.key]
+    text = F.to_json(F.struct(*exact), {"ignoreNullFields": "false"})
+    # 128 bits of SHA-256: two keys that differ will not meet, and a key has a fixed size.
+    key = F.unhex(F.substring(F.sha2(text, 256), 1, _KEY_HEX_DIGITS))
+    time_us = F.coalesce(F.unix_micros("timestamp"), F.lit(0))
+    return present.select(key.alias("key"), time_us.alias("time_us"), "queue", "offset")
+
+
+def _exact(column: Column, kind: DataType, name: str) -> Column:
+    """Returns a column in a form that JSON has to the last digit, in any time zone.
+
+    A time in JSON has milliseconds, and the zone of the session. Other types stay as they are, and
+    so do the keys that were kept of them.
+    """
+    from pyspark.sql import functions as F
+    from pyspark.sql import types as T
+
+    if isinstance(kind, T.TimestampType):
+        column = F.unix_micros(column)
+    elif isinstance(kind, T.TimestampNTZType):
+        column = column.cast("string")
+    elif isinstance(kind, T.ArrayType):
+        column = F.transform(column, lambda item: _exact(item, kind.elementType, "item"))
+    elif isinstance(kind, T.StructType):
+        inner = [_exact(column.getField(one.name), one.dataType, one.name) for one in kind]
+        column = F.when(column.isNotNull(), F.struct(*inner))
+    return column.alias(name)
+
+
+def duplicates(decoded: DataFrame, same: Deduplicate, earlier: Sequence[str]) -> DataFrame:
+    """Returns the rows of `decoded` that repeat an earlier one, as rows of `dropped`."""
+    from pyspark.sql import functions as F
+
+    rows = keys_of(decoded, same).withColumn("new", F.lit(True))
+    if earlier:
+        spark = decoded.sparkSession
+        kept = spark.read.schema(KEYS_DDL).format(KEYS_FORMAT).load(list(earlier))
+        nowhere = (
+            F.lit(None).cast("string").alias("queue"),
+            F.lit(None).cast("bigint").alias("offset"),
+        )
+        rows = rows.unionByName(kept.select("*", *nowhere, F.lit(False).alias("new")))
+    ordered = rows.repartition("key").sortWithinPartitions("key", "new", "queue", "offset")
+    return ordered.mapInArrow(_finder(same.within_ms * 1000), DROPPED_DDL)
+
+
+def _finder(within_us: int) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    # A closure over one number: the workers get it by value, and the rest by name.
+    def find(batches: Iterator[Any]) -> Iterator[Any]:
+        return find_duplicates(batches, within_us)
+
+    return find
+
+
+def find_duplicates(batches: Iterator[Any], within_us: int) -> Iterator[Any]:
+    """Takes rows sorted by key, those of earlier batches first; gives the duplicates."""
+    import pyarrow
+
+    timestamp = pyarrow.timestamp("us", tz="UTC")
+    last: bytes | None = None
+    kept: list[int] = []
+    for batch in batches:
+        keys, times = batch.column("key").to_pylist(), batch.column("time_us").to_pylist()
+        new = batch.column("new").to_pylist()
+        found = []
+        for row, (key, time) in enumerate(zip(keys, times, strict=True)):
+            if key != last:
+                last, kept = key, [time]
+            elif new[row] and _is_near(kept, time, within_us):
+                found.append(row)
+            else:
+                insort(kept, time)
+        rows = batch.take(pyarrow.array(found, pyarrow.int64()))
+        yield pyarrow.record_batch(
+            {
+                "queue": rows.column("queue"),
+                "offset": rows.column("offset"),
+                "timestamp": rows.column("time_us").cast(timestamp),
+                "why": pyarrow.repeat(pyarrow.scalar(DUPLICATE), len(found)),
+            }
+        )
+
+
+def _is_near(times: list[int], time: int, within_us: int) -> bool:
+    """Says whether one of the sorted times is close."""
+    place = bisect_left(times, time - within_us)
+    return place < len(times) and times[place] <= time + within_us

@@ -1,0 +1,205 @@
+"""What the tables of an output are made of: the part of an ingest that may not change unnoticed.
+
+A definition is stored with the tables and compared at every start. Its texts are compared as they
+are, but for the white space of the schema. Lengths of time are given as people write them: `500ms`,
+`30s`, `5 minutes`, `1d`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from typing import Any
+
+from forebay.errors import InvalidOption
+from forebay.spark.paths import absolute
+
+_UNITS_MS = {
+    **dict.fromkeys(("ms", "millisecond", "milliseconds"), 1),
+    **dict.fromkeys(("s", "second", "seconds"), 1_000),
+    **dict.fromkeys(("m", "minute", "minutes"), 60_000),
+    **dict.fromkeys(("h", "hour", "hours"), 3_600_000),
+    **dict.fromkeys(("d", "day", "days"), 86_400_000),
+}
+_DURATION = re.compile(r"(\d{1,12})\s*([a-z]+)")
+
+
+def duration_ms(name: str, text: object) -> int:
+    """Reads the value of the option `name`; raises `InvalidOption`."""
+    match = _DURATION.fullmatch(text.strip().lower()) if isinstance(text, str) else None
+    ms = int(match[1]) * _UNITS_MS.get(match[2], 0) if match else 0
+    if ms == 0:
+        raise InvalidOption(
+            f"{name} = {text!r}: must be a length of time above 0 such as '500ms', '30s', "
+            "'5 minutes', '2h' or '1d'"
+        )
+    return ms
+
+
+DECODINGS = ("json", "cbor", "text", "raw")
+WITH_SCHEMA = ("json", "cbor")
+SELECT_ALL = "SELECT * FROM records"
+# A format is the name of a Spark source, or of the class of one.
+_FORMAT = re.compile(r"[A-Za-z][\w.]*")
+
+Source = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+Starting = str | int | datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Deduplicate:
+    """Which records are the same: those with equal `key` columns, at most `within` apart."""
+
+    key: tuple[str, ...]
+    within: str
+    within_ms: int
+
+    @classmethod
+    def make(cls, given: object) -> Deduplicate:
+        """Checks what a user gave."""
+        if not isinstance(given, Mapping) or set(given) != {"key", "within"}:
+            raise InvalidOption(
+                f"deduplicate = {given!r}: must have exactly key and within, such as "
+                '{key = "id", within = "1h"}'
+            )
+        key = [given["key"]] if isinstance(given["key"], str) else given["key"]
+        if not isinstance(key, list | tuple) or not key or not all(map(_is_name, key)):
+            raise InvalidOption(
+                f"deduplicate.key = {given['key']!r}: must be a column of decoded, or several"
+            )
+        within_ms = duration_ms("deduplicate.within", given["within"])
+        return cls(tuple(key), given["within"], within_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """Queues, decoding and tables of one output."""
+
+    source: tuple[str, ...]
+    decode: str
+    schema: str | None
+    sql: str
+    deduplicate: Deduplicate | None
+    format: str
+    starting: str
+    # Whether the queues are deadline queues, of which each run lands a snapshot.
+    snapshots: bool = False
+
+    @classmethod
+    def make(
+        cls,
+        *,
+        source: object,
+        decode: object = "json",
+        schema: object = None,
+        sql: object = None,
+        deduplicate: object = None,
+        format: object = "parquet",
+        starting: object = "earliest",
+        snapshots: object = False,
+    ) -> Definition:
+        """Checks what a user gave; what only Spark can tell, it tells later."""
+        if not isinstance(decode, str) or decode not in DECODINGS:
+            raise InvalidOption(f"decode = {decode!r}: must be one of {', '.join(DECODINGS)}")
+        return cls(
+            source=_paths(source),
+            decode=decode,
+            schema=_schema(decode, schema),
+            sql=_sql(sql),
+            deduplicate=None if deduplicate is None else Deduplicate.make(deduplicate),
+            format=_format(format),
+            starting=_starting(starting),
+            snapshots=snapshots is True,
+        )
+
+    def document(self) -> dict[str, Any]:
+        """Gives it in the form that is stored."""
+        plain: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        plain["source"] = list(self.source)
+        if self.deduplicate is not None:
+            same = self.deduplicate
+            plain["deduplicate"] = {"key": list(same.key), "within": same.within}
+        if not self.snapshots:
+            # As it was before there were any.
+            del plain["snapshots"]
+        return plain
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Definition:
+        """Reads what `document` gave."""
+        return cls.make(**document)
+
+    @property
+    def digest(self) -> str:
+        """Tells definitions apart, in few letters."""
+        text = json.dumps(self.document(), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def differences(self, other: Definition) -> list[str]:
+        """Names what is not the same in another definition."""
+        names = (field.name for field in fields(self))
+        return [name for name in names if getattr(self, name) != getattr(other, name)]
+
+
+def _paths(source: object) -> tuple[str, ...]:
+    given = [source] if isinstance(source, str | os.PathLike) else source
+    if not isinstance(given, list | tuple) or not given:
+        raise InvalidOption(f"source = {source!r}: must be a queue directory, a glob, or several")
+    for path in given:
+        if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+            raise InvalidOption(f"source: {path!r} is not a path")
+    return tuple(sorted({absolute(os.fspath(path)) for path in given}))
+
+
+def _schema(decode: str, schema: object) -> str | None:
+    if decode in WITH_SCHEMA:
+        if isinstance(schema, str) and schema.strip():
+            return " ".join(schema.split())
+        raise InvalidOption(
+            f"schema = {schema!r}: decode = {decode!r} needs the columns as DDL, such as "
+            "'id BIGINT, amount DOUBLE'"
+        )
+    if schema is not None:
+        column = "text STRING" if decode == "text" else "value BINARY"
+        raise InvalidOption(f"schema = {schema!r}: decode = {decode!r} has the one column {column}")
+    return None
+
+
+def _sql(sql: object) -> str:
+    if sql is None:
+        return SELECT_ALL
+    if not isinstance(sql, str) or not sql.strip():
+        raise InvalidOption(f"sql = {sql!r}: must be a query over the view records")
+    return sql.strip().rstrip(";").rstrip()
+
+
+def _format(format: object) -> str:
+    if not isinstance(format, str) or not _FORMAT.fullmatch(format):
+        raise InvalidOption(f"format = {format!r}: must be the name of a Spark file format")
+    return format
+
+
+def _starting(starting: object) -> str:
+    if isinstance(starting, int) and not isinstance(starting, bool) and starting >= 0:
+        return str(starting)
+    if isinstance(starting, str) and starting in ("earliest", "latest"):
+        return starting
+    if isinstance(starting, str) and starting.isascii() and starting.isdecimal():
+        return str(int(starting))
+    try:
+        time = starting if isinstance(starting, datetime) else datetime.fromisoformat(str(starting))
+    except ValueError:
+        raise InvalidOption(
+            f"starting = {starting!r}: must be 'earliest', 'latest', an offset, or a time such as "
+            "2026-11-01T09:00:00Z"
+        ) from None
+    return time.astimezone(UTC).isoformat()
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and bool(value.strip())

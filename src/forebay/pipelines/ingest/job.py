@@ -1,0 +1,421 @@
+"""Queues to tables, exactly once: the stream, its start, and what it tells while it runs.
+
+The parameters of `ingest` that say what the tables are made of, so that a change of them against an
+old `out` is refused:
+`source`: a queue directory, a glob, or several; all executors must see them.
+`decode`: how values become columns: "json" (default), "cbor" (in Python, several times slower
+than JSON), "text" (one column `text`, UTF-8), "raw" (one column `value`).
+`schema`: the columns as DDL, for "json" and "cbor". Other fields go to `_rescued`, which costs
+a second, quick look at every record.
+`sql`: a query over the view `records`: queue, offset, timestamp and the decoded columns. It may
+drop records, which costs a second decoding and a join in each batch that does, and must pass on
+queue and offset. Default: all.
+`deduplicate`: `{"key": column or columns of decoded, "within": "1h"}`. Costs a sort of the keys
+of the batch and of the batches that lie within reach, and 24 bytes on the disk for each key.
+`format`: of the tables, any file format of this Spark. Only "parquet" (default) is promised.
+`starting`: where new tables begin: "earliest" (default), "latest", an offset, or a time. A
+queue that comes later is read from its earliest record.
+
+Those that say how a run goes, and may change from run to run:
+`consumer_id`: keeps a cursor of that name in each queue, so that trimming follows the tables and
+never overtakes them. Default: none, and whoever trims does not wait. Only logs have any.
+`key_file`: the key of encrypted Beats queues, in a file that every executor can read.
+`trigger`: None (default) takes what is there and returns; "10s" goes on for ever with a batch
+every 10 s, or later if there is nothing. A batch costs about a second, whatever is in it.
+`max_offsets_per_trigger`, `max_bytes_per_trigger`: the most that goes into a batch; default
+all. Batches of some 100 MB cost the least a record.
+`fail_on_data_loss`: True (default) stops if records that were not read are gone; False goes on
+and counts them as trimmed.
+`backfill`: "A..B" rebuilds the batches that hold offsets, or times, from A up to B, and returns.
+The definition may then differ from the old one, and takes its place. See docs/pipelines.md.
+`spark`: default `forebay.spark.session()`. `on_progress`: called after each batch.
+`stop`: an event that ends a run with a `trigger`.
+
+A TOML file may hold the same parameters, each by its name. Relative paths in `source` and `out` are
+taken from the directory of the file, so that it means the same wherever the program is started.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import threading
+import time
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from forebay.errors import InvalidOption
+from forebay.pipelines.ingest import checkpoint, decoding, snapshots
+from forebay.pipelines.ingest.backfill import REBUILDABLE, Span, document_of, rebuild
+from forebay.pipelines.ingest.building import SOURCE_COLUMNS, Builder
+from forebay.pipelines.ingest.checkpoint import MicroBatches
+from forebay.pipelines.ingest.definition import Definition, Source, Starting, duration_ms
+from forebay.pipelines.ingest.output import (
+    COLUMNS_ONLY,
+    Counts,
+    Manifest,
+    Output,
+    read_manifest,
+    total,
+)
+from forebay.spark import paths
+from forebay.spark.kinds import check_streamed
+from forebay.spark.options import SourceOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+
+_POLL_SECONDS = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A batch that was published: its number, what became of its records, and since the start."""
+
+    batch: int
+    counts: Counts
+    total: Counts
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class IngestResult:
+    """What a run did: the batches that it published, and what became of each queue's records."""
+
+    out: str
+    batches: tuple[int, ...]
+    queues: dict[str, Counts]
+    seconds: float
+
+    @property
+    def counts(self) -> Counts:
+        """What became of the records of all queues."""
+        return total(self.queues.values())
+
+
+def ingest(
+    *,
+    source: Source,
+    out: str | os.PathLike[str],
+    decode: str = "json",
+    schema: str | None = None,
+    sql: str | None = None,
+    deduplicate: object = None,
+    format: str = "parquet",
+    starting: Starting = "earliest",
+    consumer_id: str | None = None,
+    key_file: str | None = None,
+    trigger: str | None = None,
+    max_offsets_per_trigger: int | None = None,
+    max_bytes_per_trigger: int | str | None = None,
+    fail_on_data_loss: bool = True,
+    backfill: str | None = None,
+    spark: SparkSession | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+    stop: threading.Event | None = None,
+) -> IngestResult:
+    """Brings the records of queues into tables, each exactly once, whatever is killed meanwhile.
+
+    What is published when it returns, or is killed, is durable. The same call goes on behind it.
+
+    The parameters, with their defaults and what they cost, are told at the top of this module.
+
+    Raises `InvalidOption`, `Locked` if another process writes to `out`, and what Spark raises.
+    """
+    job = plan(
+        source=source,
+        out=out,
+        decode=decode,
+        schema=schema,
+        sql=sql,
+        deduplicate=deduplicate,
+        format=format,
+        starting=starting,
+        consumer_id=consumer_id,
+        key_file=key_file,
+        trigger=trigger,
+        max_offsets_per_trigger=max_offsets_per_trigger,
+        max_bytes_per_trigger=max_bytes_per_trigger,
+        fail_on_data_loss=fail_on_data_loss,
+        backfill=backfill,
+    )
+    if spark is None:
+        from forebay.spark.session import session
+
+        spark = session()
+    return job.run(spark, on_progress, stop)
+
+
+def plan(
+    *,
+    out: str | os.PathLike[str],
+    consumer_id: str | None = None,
+    key_file: str | None = None,
+    trigger: str | None = None,
+    max_offsets_per_trigger: int | None = None,
+    max_bytes_per_trigger: int | str | None = None,
+    fail_on_data_loss: bool = True,
+    backfill: str | None = None,
+    **definition: Any,
+) -> Job:
+    """Checks the parameters of `ingest` as far as that needs no Spark, and the output with them."""
+    if backfill is not None and trigger is not None:
+        raise InvalidOption("backfill and trigger: only one of them can be given")
+    made = Definition.make(**definition)
+    if snapshots.are_wanted(made.source):
+        limits = {
+            "trigger": trigger,
+            "consumer_id": consumer_id,
+            "max_offsets_per_trigger": max_offsets_per_trigger,
+            "max_bytes_per_trigger": max_bytes_per_trigger,
+        }
+        made = snapshots.define(made, limits)
+    else:
+        for path in paths.find(made.source):
+            check_streamed(path)
+    options = _source_options(
+        consumer_id, key_file, max_offsets_per_trigger, max_bytes_per_trigger, fail_on_data_loss
+    )
+    job = Job(
+        definition=made,
+        output=Output.at(out),
+        options=options,
+        trigger_ms=None if trigger is None else duration_ms("trigger", trigger),
+        span=None if backfill is None else Span.parse(backfill),
+    )
+    job.check()
+    return job
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """An ingest that can begin."""
+
+    definition: Definition
+    output: Output
+    options: dict[str, str]
+    trigger_ms: int | None
+    span: Span | None
+
+    def check(self) -> None:
+        """Raises if the tables that are there were made by another definition."""
+        if self.span is not None:
+            # Raises if there is nothing to rebuild.
+            self.output.current()
+        elif self.output.exists:
+            document = self.output.current().document()
+            changed = self.definition.differences(Definition.from_document(document["definition"]))
+            if changed:
+                raise InvalidOption(_refusal(self.output, changed))
+
+    def run(
+        self,
+        spark: SparkSession,
+        on_progress: Callable[[Progress], None] | None = None,
+        stop: threading.Event | None = None,
+    ) -> IngestResult:
+        """Runs until it is done, or until it is stopped."""
+        told = _Teller(self.output, on_progress)
+        key_file = self.options.get("keyFile")
+        with self.output.locked():
+            # Another process may have made it, or changed it, meanwhile.
+            self.check()
+            columns = decoding.check_columns(spark, self.definition).json()
+            builder = Builder(self.definition, columns)
+            if self.span is not None:
+                self.output.clean()
+                for manifest in rebuild(spark, self.output, builder, self.span, key_file):
+                    told.add(manifest)
+            elif self.definition.snapshots:
+                _prepare(spark, self.output, builder, key_file)
+                for manifest in snapshots.land(spark, self.output, builder):
+                    told.add(manifest)
+            else:
+                _prepare(spark, self.output, builder, key_file)
+                checkpoint.repair(self.output.checkpoint, self.output.has)
+                self._stream(spark, builder, told, stop or threading.Event())
+        return told.result()
+
+    def _stream(
+        self, spark: SparkSession, builder: Builder, told: _Teller, stop: threading.Event
+    ) -> None:
+        told.pass_over_what_is_there()
+        query = self._start(spark, builder)
+        try:
+            while query.isActive and not stop.wait(_POLL_SECONDS):
+                told.tell()
+            if not query.isActive:
+                # Raises what ended it, if something did.
+                query.awaitTermination()
+        finally:
+            query.stop()
+            checkpoint.make_durable(self.output.checkpoint)
+        told.tell()
+
+    def _start(self, spark: SparkSession, builder: Builder) -> StreamingQuery:
+        starts: dict[str, int] = self.output.current().document()["starts"]
+        options = dict(self.options)
+        # A queue that is gone by now has no start.
+        there = {path: start for path, start in starts.items() if os.path.isdir(path)}
+        options["startingOffsets"] = json.dumps(there) if there else "earliest"
+        options["paths"] = json.dumps(list(self.definition.source))
+        raw = spark.readStream.format("forebay").options(**options).load()
+        writer = raw.writeStream.option("checkpointLocation", self.output.checkpoint)
+        writer = writer.foreachBatch(MicroBatches(self.output, builder, starts))
+        if self.trigger_ms is None:
+            writer = writer.trigger(availableNow=True)
+        else:
+            writer = writer.trigger(processingTime=f"{self.trigger_ms} milliseconds")
+        return writer.start()
+
+
+class _Teller:
+    """Looks for batches that were published meanwhile, and tells of each once."""
+
+    def __init__(self, output: Output, on_progress: Callable[[Progress], None] | None) -> None:
+        self._output = output
+        self._on_progress = on_progress
+        self._started = time.monotonic()
+        self._next = 0
+        self._batches: list[int] = []
+        self._queues: dict[str, Counts] = {}
+        self._total = Counts()
+
+    def pass_over_what_is_there(self) -> None:
+        """Tells only of what comes from now on."""
+        self._next = max(self._output.current().batches(), default=-1) + 1
+
+    def tell(self) -> None:
+        """Tells of the batches that came since the last time."""
+        while self._output.has(self._next):
+            self.add(read_manifest(self._output.current().batch(self._next)))
+            self._next += 1
+
+    def add(self, manifest: Manifest) -> None:
+        """Tells of one batch."""
+        self._batches.append(manifest.batch)
+        for queue, share in manifest.queues.items():
+            self._queues[queue] = self._queues.get(queue, Counts()) + share.counts
+        self._total += manifest.counts
+        if self._on_progress is not None:
+            seconds = time.monotonic() - self._started
+            progress = Progress(manifest.batch, manifest.counts, self._total, seconds)
+            self._on_progress(progress)
+
+    def result(self) -> IngestResult:
+        """Returns all that was told."""
+        seconds = time.monotonic() - self._started
+        queues = dict(sorted(self._queues.items()))
+        return IngestResult(self._output.path, tuple(self._batches), queues, seconds)
+
+
+def _prepare(spark: SparkSession, output: Output, builder: Builder, key_file: str | None) -> None:
+    """Makes the output, or cleans up the one that is there."""
+    if output.exists:
+        output.clean()
+    else:
+        staged = output.stage(COLUMNS_ONLY)
+        builder.columns_only(spark, staged)
+        output.make(document_of(builder, _starts(builder.definition, key_file)), staged)
+
+
+def _refusal(output: Output, changed: list[str]) -> str:
+    names = " and ".join(changed)
+    verb = "differs" if len(changed) == 1 else "differ"
+    text = f"{names} {verb} from what {output.path} was made with: give another out"
+    if set(changed) <= set(REBUILDABLE):
+        text += ", or rebuild the tables that are there by backfill '..'"
+    return text
+
+
+def _starts(definition: Definition, key_file: str | None) -> dict[str, int]:
+    """Returns the offsets at which queues begin that are there now; none if at their beginning.
+
+    They are kept with the tables: "latest" must mean the same when the first batch is replayed.
+    """
+    from forebay.spark.kinds import open_queues
+
+    starting = definition.starting
+    if starting == "earliest":
+        return {}
+    options = SourceOptions(definition.source, key_file=key_file)
+    if starting not in ("latest", "") and not starting.isdecimal():
+        start_ms = round(datetime.fromisoformat(starting).timestamp() * 1000)
+        options = replace(options, start_ms=start_ms)
+    starts: dict[str, int] = {}
+    for kind, reader in open_queues(options):
+        if starting.isdecimal():
+            starts[reader.path] = int(starting)
+            continue
+        live = kind.follow(reader.path, options)
+        starts[reader.path] = min(kind.first_offset(reader, options), live.look().durable)
+        live.close()
+    return starts
+
+
+def _source_options(
+    consumer_id: str | None,
+    key_file: str | None,
+    max_offsets_per_trigger: int | None,
+    max_bytes_per_trigger: int | str | None,
+    fail_on_data_loss: bool,
+) -> dict[str, str]:
+    """Returns the options of the source; it checks them itself."""
+    if not isinstance(fail_on_data_loss, bool):
+        raise InvalidOption(f"fail_on_data_loss = {fail_on_data_loss!r}: must be true or false")
+    given = {
+        "consumerId": consumer_id,
+        "keyFile": key_file,
+        "maxOffsetsPerTrigger": max_offsets_per_trigger,
+        "maxBytesPerTrigger": max_bytes_per_trigger,
+        "failOnDataLoss": str(fail_on_data_loss).lower(),
+        "mode": "PERMISSIVE",
+        "columns": SOURCE_COLUMNS,
+    }
+    options = {name: str(value) for name, value in given.items() if value is not None}
+    SourceOptions.parse({"path": "/", **options})
+    return options
+
+
+# What only a program can give.
+_NOT_IN_A_FILE = ("spark", "on_progress", "stop")
+
+
+def known_settings() -> list[str]:
+    """Names what a file may set."""
+    return [name for name in inspect.signature(ingest).parameters if name not in _NOT_IN_A_FILE]
+
+
+def read_settings(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Returns the arguments for `ingest` that a file holds; raises `InvalidOption`."""
+    try:
+        with open(path, "rb") as file:
+            settings = tomllib.load(file)
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidOption(f"{os.fspath(path)} is not TOML: {error}") from None
+    known = known_settings()
+    for name in settings:
+        if name not in known:
+            raise InvalidOption(
+                f"{os.fspath(path)}: {name!r} is unknown; there are: {', '.join(known)}"
+            )
+    for name in ("source", "out"):
+        if name not in settings:
+            raise InvalidOption(f"{os.fspath(path)}: {name} is missing")
+        settings[name] = _beside(os.path.dirname(os.path.abspath(path)), settings[name])
+    return settings
+
+
+def _beside(directory: str, value: Any) -> Any:
+    """Makes relative paths begin at a directory; leaves what is no path to those who check it."""
+    if isinstance(value, list):
+        return [_beside(directory, one) for one in value]
+    if isinstance(value, str) and value and "://" not in value and not value.startswith("file:"):
+        return os.path.join(directory, value)
+    return value

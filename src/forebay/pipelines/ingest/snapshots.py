@@ -1,0 +1,145 @@
+"""Deadline queues to tables: each run lands one snapshot of their live items, as one batch.
+
+There is no order in which items of a deadline queue could be followed, so there is no stream. A
+batch holds, of every queue that has changed since its last snapshot, all items that are alive:
+pending, given out and buried. How many there are is known from the footers of the runs and from the
+logs before anything lands. A run that finds nothing changed lands nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from forebay.errors import DataLoss, InvalidOption
+from forebay.pipelines.ingest.building import SOURCE_COLUMNS, Builder
+from forebay.pipelines.ingest.definition import Definition
+from forebay.pipelines.ingest.output import (
+    ITEM_COLUMNS,
+    MANIFEST,
+    Manifest,
+    Offsets,
+    Output,
+    read_manifest,
+    write_file,
+)
+from forebay.queues.deadline.slices import SnapshotReader
+from forebay.queues.deadline.snapshot import Snapshot, SnapshotFiles
+from forebay.spark import paths
+from forebay.spark.kinds import kind_at
+from forebay.storage.filesystem import DiskFilesystem
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+# How often an owner may merge files away while they are read, before a run gives up.
+_TRIES_MAX = 10
+_COLUMNS = ",".join([SOURCE_COLUMNS, *ITEM_COLUMNS])
+
+
+def are_wanted(source: Sequence[str]) -> bool:
+    """Says whether the queues at paths are deadline queues; raises if only some are."""
+    kinds = {path: kind_at(path) for path in paths.find(source)}
+    landed = [path for path, kind in kinds.items() if kind.lands_snapshots]
+    others = [path for path, kind in kinds.items() if not kind.lands_snapshots]
+    if landed and others:
+        raise InvalidOption(
+            f"source: {landed[0]} is {kinds[landed[0]].label}, of which each run lands a snapshot, "
+            f"and {others[0]} is not: give them an ingest each"
+        )
+    return bool(landed)
+
+
+def define(definition: Definition, limits: Mapping[str, object]) -> Definition:
+    """Makes a definition one of snapshots; refuses what only streams have."""
+    limits = {**limits, "starting": None if definition.starting == "earliest" else "given"}
+    for name, given in limits.items():
+        if given is not None:
+            raise InvalidOption(
+                f"{name}: the source is a deadline queue, of which each run lands a snapshot of "
+                "all items; leave it out"
+            )
+    return replace(definition, snapshots=True)
+
+
+def land(spark: SparkSession, output: Output, builder: Builder) -> Iterator[Manifest]:
+    """Lands and publishes a snapshot of what has changed; gives its manifest, or nothing."""
+    from pyspark.errors import PySparkException
+
+    for tries in range(1, _TRIES_MAX + 1):
+        changed = _changed(output, builder.definition.source)
+        if not changed:
+            return
+        batch = max(output.current().batches(), default=-1) + 1
+        staged = output.stage(batch)
+        try:
+            _land(spark, builder, staged, changed)
+        except PySparkException:
+            if tries == _TRIES_MAX or all(one.is_held() for one in changed):
+                raise
+            # Frozen or merged while it was read: there is a newer one.
+            shutil.rmtree(staged)
+            continue
+        offsets = {one.path: one.offsets() for one in changed}
+        manifest = builder.derive(spark, batch, staged, offsets, _no_keys)
+        write_file(os.path.join(staged, MANIFEST), manifest.encode())
+        output.publish(batch, staged)
+        yield manifest
+        return
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """A snapshot of one queue, and how many items it has."""
+
+    path: str
+    snapshot: Snapshot
+    count: int
+
+    def offsets(self) -> Offsets:
+        """Returns what a batch says of it."""
+        return Offsets(self.snapshot.queue_id, 0, 0, self.count, snapshot=self.snapshot.id)
+
+    def is_held(self) -> bool:
+        """Says whether its files are still there."""
+        directory = DiskFilesystem().open_directory(self.path)
+        try:
+            SnapshotFiles(directory, self.snapshot).close()
+        except DataLoss:
+            return False
+        finally:
+            directory.close()
+        return True
+
+
+def _changed(output: Output, source: Sequence[str]) -> list[_Taken]:
+    """Takes snapshots of the queues that are not as they were when they landed last."""
+    last: dict[str, str | None] = {}
+    for directory in output.current().batches().values():
+        for queue, share in read_manifest(directory).queues.items():
+            last[queue] = share.offsets.snapshot
+    found = []
+    for path in paths.expand(source):
+        with SnapshotReader(path) as reader:
+            if reader.snapshot.id != last.get(reader.path):
+                found.append(_Taken(reader.path, reader.snapshot, reader.files.count()))
+    return found
+
+
+def _land(spark: SparkSession, builder: Builder, staged: str, changed: list[_Taken]) -> None:
+    options = {
+        "paths": json.dumps([one.path for one in changed]),
+        "snapshots": json.dumps({one.path: one.snapshot.encode() for one in changed}),
+        "mode": "PERMISSIVE",
+        "columns": _COLUMNS,
+    }
+    builder.land(spark.read.format("forebay").options(**options).load(), staged)
+
+
+def _no_keys(first_us: int, last_us: int) -> list[str]:
+    return []

@@ -1,0 +1,137 @@
+"""Clusters: packs Forebay for one that does not have it, and asks every executor what it has.
+
+    spark.sparkContext.addPyFile(package_zip("forebay.zip"))             # classic
+    spark.addArtifacts(package_zip("forebay.zip"), pyfile=True)          # Spark Connect
+    spark.dataSource.register(ForebaySource)
+
+The workers then need pyspark and pyarrow only. The kernels travel as plain Python: correct, but
+slow. Installing Forebay on every machine is better where that is possible; it is then found
+without being registered.
+
+The question to the executors travels as a function by value and imports nothing of Forebay, so that
+an executor without Forebay can answer as well. It uses DataFrames only, and so works under Spark
+Connect.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import zipfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+PACKAGES = ("forebay", "pyspark_forebay")
+
+
+def package_zip(target: str | os.PathLike[str]) -> str:
+    """Writes a zip file of the sources, over one that is there, and gives its absolute path."""
+    path = os.path.abspath(target)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for package in PACKAGES:
+            directory = _directory(package)
+            for file in sorted(directory.rglob("*.py")):
+                archive.write(file, Path(package, file.relative_to(directory)))
+    return path
+
+
+def _directory(package: str) -> Path:
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError(f"no module named {package!r}", name=package)
+    return Path(spec.origin).parent
+
+
+# Long enough that no executor answers for another one that has just got its first task.
+_TASK_SECONDS = 0.3
+_ROUNDS_MAX = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Executor:
+    """One process that runs tasks, as it told of itself.
+
+    `forebay` is its version there; None if it cannot be imported, and `problem` says why. `inodes`
+    has, for each path that was asked for, the inode number or a text that says what is wrong.
+    """
+
+    host: str
+    directory: str
+    python: str
+    forebay: str | None
+    problem: str | None
+    compiled: bool
+    crc: str | None
+    inodes: dict[str, int | str]
+
+
+def ask_executors(spark: SparkSession, paths: Iterable[str]) -> list[Executor]:
+    """Returns what the executors tell, those of one host together.
+
+    Asks again until a round finds nobody new: Spark gives no list of executors under Connect, and
+    those of a cluster come one after the other.
+    """
+    question = _question(list(paths), _TASK_SECONDS)
+    found: dict[tuple[str, str], Executor] = {}
+    for _ in range(_ROUNDS_MAX):
+        known = len(found)
+        # As many tasks as there are cores, which is what Spark takes by itself.
+        rows = spark.range(1 << 16).mapInArrow(question, "answer string").collect()
+        for row in rows:
+            executor = Executor(**json.loads(row["answer"]))
+            found[executor.host, executor.directory] = executor
+        if len(found) == known:
+            break
+    return [found[key] for key in sorted(found)]
+
+
+def _question(paths: list[str], seconds: float) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """Makes the function that runs in the tasks; all that it uses, it imports there."""
+
+    def answer(batches: Iterator[Any]) -> Iterator[Any]:
+        import json
+        import os
+        import platform
+        import socket
+        import time
+
+        import pyarrow
+
+        for _ in batches:
+            pass
+        facts: dict[str, Any] = {
+            "host": socket.gethostname(),
+            "directory": os.getcwd(),
+            "python": platform.python_version(),
+            "forebay": None,
+            "problem": None,
+            "compiled": False,
+            "crc": None,
+            "inodes": {},
+        }
+        try:
+            import forebay
+            from forebay.kernels.buffers import LIBRARY
+
+            facts["forebay"] = forebay.__version__
+            facts["compiled"] = forebay.compiled
+            facts["crc"] = LIBRARY
+        except ImportError as error:
+            facts["problem"] = str(error)
+        for path in paths:
+            try:
+                os.listdir(path)
+                facts["inodes"][path] = os.stat(path).st_ino
+            except OSError as error:
+                facts["inodes"][path] = error.strerror or str(error)
+        time.sleep(seconds)
+        yield pyarrow.RecordBatch.from_pydict({"answer": [json.dumps(facts)]})
+
+    return answer

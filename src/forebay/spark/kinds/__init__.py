@@ -1,0 +1,304 @@
+"""What the source asks of a kind of queue, and which module answers for which kind.
+
+Each kind has a module here, named as the kind. It is imported at first use: a task that reads logs
+needs neither LZ4 nor AES nor CBOR.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import itertools
+import logging
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import pyarrow
+
+from forebay.damage import Damage
+from forebay.errors import (
+    Damaged,
+    DataLoss,
+    InvalidOption,
+    NotAQueue,
+    UndecodableEvent,
+    UnsupportedVersion,
+    WrongKey,
+)
+from forebay.queues.kinds import KINDS, kind_of
+from forebay.spark import paths
+from forebay.spark.options import SourceOptions
+from forebay.spark.planning import Range, ReadRequest, Unreadable, check_paths
+from forebay.spark.rows import Contents, RangeRows
+from forebay.spark.watch import Live
+
+# The module of each kind, which has it as `KIND`; the one with the most to import comes last.
+MODULES = {kind.name: f"{__name__}.{kind.name}" for kind in reversed(KINDS)}
+# What keeps one queue from being read and says nothing of the others.
+UNREADABLE = (OSError, Damaged, UndecodableEvent, UnsupportedVersion, WrongKey)
+_Item = TypeVar("_Item")
+_logger = logging.getLogger(__name__)
+Place = dict[str, Any]
+
+
+class Kind(ABC):
+    """How Spark reads a kind of queue. `reader` is what its `open_reader` returns.
+
+    What comes after `segment_rows` is for streams: a kind that says in `no_stream` that there are
+    none has nothing of it.
+    """
+
+    name: str
+    # With its article, for messages.
+    label: str
+    # The columns that records of this kind have beside the common ones.
+    columns: pyarrow.Schema = pyarrow.schema([])
+    # Those of them that are JSON text, and that a user's schema may declare as structs.
+    documents: tuple[str, ...] = ()
+    # Whether ranges go by offsets, and a bound on offsets narrows them.
+    by_offset = True
+    # What a user is told who asks for consumers, where there are none.
+    no_consumers = ""
+    # Why no stream reads such a queue, and what to use instead.
+    no_stream = ""
+    # Whether an ingest lands snapshots of such a queue, in place of a stream.
+    lands_snapshots = False
+    # Whether a stream holds a cursor in the queue.
+    has_cursors = False
+    # Whether the sink writes into such a queue.
+    is_written = False
+
+    @abstractmethod
+    def open_reader(self, path: str, options: SourceOptions) -> Any:
+        """Opens a queue without owning it; raises `NotAQueue`."""
+
+    def queue_id(self, reader: Any) -> str:
+        """Returns what tells a queue from another one at the same path; empty if nothing does."""
+        return "" if reader.tail is None else reader.tail.queue_id.hex()
+
+    @abstractmethod
+    def bounds(self, reader: Any, options: SourceOptions) -> tuple[int, int]:
+        """Returns the offsets at which a batch read begins and ends."""
+
+    @abstractmethod
+    def plan(self, reader: Any, start: int, end: int, wanted: ReadRequest) -> Iterator[Range]:
+        """Returns the ranges of a queue from offset `start` to `end`."""
+
+    @abstractmethod
+    def open_contents(self, queue: str, wanted: ReadRequest) -> Contents:
+        """Opens a queue to read ranges of it."""
+
+    def consumer_rows(self, reader: Any) -> Iterator[dict[str, Any]]:
+        """Returns a row for each saved place."""
+        return iter(())
+
+    @abstractmethod
+    def segment_rows(self, reader: Any) -> Iterator[dict[str, Any]]:
+        """Returns a row for each segment, from headers only."""
+
+    def begin(self, reader: Any) -> int:
+        """Returns the offset of the earliest record."""
+        raise NotImplementedError
+
+    def gone(self, reader: Any) -> str | None:
+        """Says what the queue once had and no reader can get any more; None if nothing."""
+        raise NotImplementedError
+
+    def first_offset(self, reader: Any, options: SourceOptions) -> int:
+        """Returns the offset at which a stream begins: the latest, if the options do not say."""
+        raise NotImplementedError
+
+    def follow(self, path: str, options: SourceOptions) -> Live:
+        """Opens a queue for a stream that looks at it again and again."""
+        raise NotImplementedError
+
+    def holds(self, reader: Any, incarnation: int, end: int) -> bool:
+        """Says whether a queue still has what it had up to `end` in an incarnation."""
+        raise NotImplementedError
+
+    def resume(
+        self, reader: Any, first: int, before: Place, place: Place, options: SourceOptions
+    ) -> Iterator[Range]:
+        """Returns the ranges of a stream's batch, from offset `first` up to `place`.
+
+        `before` is the place after the batch before. What is gone by now is data loss.
+        """
+        raise NotImplementedError
+
+
+def kind_named(name: str) -> Kind:
+    """Returns a kind; raises `NotAQueue` if Spark reads none of that name."""
+    if name not in MODULES:
+        raise NotAQueue(f"a {name} is no queue that Spark reads; it reads {', '.join(MODULES)}")
+    kind = importlib.import_module(MODULES[name]).KIND
+    assert isinstance(kind, Kind)
+    return kind
+
+
+def kind_at(path: str) -> Kind:
+    """Returns the kind of the queue at a path; raises `NotAQueue` or `FileNotFoundError`."""
+    return kind_named(kind_of(path).name)
+
+
+def all_kinds() -> Iterator[Kind]:
+    """Yields the kinds that Spark reads, each imported when it is asked for."""
+    return map(kind_named, MODULES)
+
+
+def open_queue(path: str, options: SourceOptions) -> tuple[Kind, Any]:
+    """Opens one queue; raises `NotAQueue` or `FileNotFoundError`."""
+    kind = kind_at(path)
+    return kind, kind.open_reader(path, options)
+
+
+def check_streamed(path: str) -> Kind:
+    """Returns the kind of a queue; raises `InvalidOption` if no stream reads that kind."""
+    kind = kind_at(path)
+    if kind.no_stream:
+        raise InvalidOption(f"{path} is {kind.label}, {kind.no_stream}")
+    return kind
+
+
+def open_queues(
+    options: SourceOptions, unreadable: Callable[[Unreadable], None] | None = None
+) -> Iterator[tuple[Kind, Any]]:
+    """Opens the queues that paths and patterns name, one after the other.
+
+    A directory that is no queue is an error if it was named, and passed over if a pattern met it.
+    One that cannot be read is an error too, unless `unreadable` takes it.
+    """
+    named = {path for path in options.paths if not paths.is_pattern(path)}
+    found = 0
+    matched = paths.expand(options.paths)
+    check_paths(options, matched)
+    for path in matched:
+        try:
+            kind, reader = open_queue(path, options)
+        except (NotAQueue, *UNREADABLE) as error:
+            if not isinstance(error, NotAQueue) or _is_about_a_file(error, path):
+                if unreadable is None:
+                    raise
+                found += 1
+                unreadable(unreadable_of(path, error))
+            elif path in named:
+                raise
+            else:
+                _logger.info("%s is not a queue; passed over", path)
+            continue
+        found += 1
+        with reader:
+            yield kind, reader
+    if not found:
+        raise NotAQueue(f"path: no queue matches {', '.join(options.paths)}")
+
+
+def _is_about_a_file(error: NotAQueue, path: str) -> bool:
+    """Says whether a directory is refused for one of its files: a link, or another directory."""
+    return str(error).startswith(f"{path}/")
+
+
+def kinds_of(given: Sequence[str]) -> list[Kind]:
+    """Returns the kinds of queue that there are at paths, as far as they can be read."""
+    found = set()
+    for path in paths.find(given):
+        with contextlib.suppress(NotAQueue, *UNREADABLE):
+            found.add(kind_of(path).name)
+    return [kind_named(name) for name in sorted(found)]
+
+
+def unreadable_of(path: str, error: Exception, part: Range | None = None) -> Unreadable:
+    """Returns a range that stands for what cannot be read, with the reason."""
+    if isinstance(error, Damaged):
+        damage = error.damage
+    else:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        where = getattr(error, "filename", None)
+        where = where if isinstance(where, str) and where.startswith("/") else path
+        damage = Damage(where, 0, 0, f"cannot be read: {reason}")
+    if part is None:
+        return Unreadable("", path, 0, 0, damage=damage)
+    if damage.offset is None:
+        damage = replace(damage, offset=part.start)
+    return Unreadable(part.kind, path, part.start, part.end, queue_id=part.queue_id, damage=damage)
+
+
+def planned(parts: Iterator[Range], path: str, *, tolerant: bool) -> Iterator[Range]:
+    """Returns the ranges of a queue; if its planning fails, what is planned and the reason."""
+    try:
+        yield from parts
+    except (NotAQueue, *UNREADABLE) as error:
+        if not tolerant:
+            raise
+        yield unreadable_of(path, error)
+
+
+def read(wanted: ReadRequest, parts: Sequence[Range]) -> Iterator[Any]:
+    """Returns the records of ranges as Arrow record batches, whatever kind they are of."""
+
+    def look(contents: Contents, part: Range) -> Iterator[Any]:
+        return contents.read(wanted, part)
+
+    yield from _by_queue(wanted, parts, look, _damage_row)
+
+
+def read_damage(wanted: ReadRequest, parts: Sequence[Range]) -> Iterator[tuple[Range, Damage]]:
+    """Returns what does not verify in ranges, and what cannot be read of them."""
+
+    def look(contents: Contents, part: Range) -> Iterator[tuple[Range, Damage]]:
+        return ((part, damage) for damage in contents.read_damage(part))
+
+    def tell(_: ReadRequest, part: Unreadable) -> Iterator[tuple[Range, Damage]]:
+        assert part.damage is not None
+        yield part, part.damage
+
+    yield from _by_queue(replace(wanted, mode="PERMISSIVE"), parts, look, tell)
+
+
+def _by_queue(
+    wanted: ReadRequest,
+    parts: Sequence[Range],
+    look: Callable[[Contents, Range], Iterator[_Item]],
+    tell: Callable[[ReadRequest, Unreadable], Iterator[_Item]],
+) -> Iterator[_Item]:
+    """Looks at ranges, those of one queue together; `tell` tells of what cannot be read."""
+    for (name, queue), some in itertools.groupby(parts, key=lambda part: (part.kind, part.queue)):
+        waiting = deque(some)
+        while waiting:
+            part = waiting[0]
+            if isinstance(part, Unreadable):
+                waiting.popleft()
+                yield from tell(wanted, part)
+                continue
+            try:
+                with kind_named(name).open_contents(queue, wanted) as contents:
+                    while waiting and not isinstance(waiting[0], Unreadable):
+                        part = waiting.popleft()
+                        yield from look(contents, part)
+            except (*UNREADABLE, NotAQueue, DataLoss) as error:
+                if not _may_pass(wanted, error):
+                    raise
+                if waiting and waiting[0] is part:
+                    # The queue itself cannot be opened.
+                    waiting.popleft()
+                # The ranges after the one that it came from are still waiting.
+                yield from tell(wanted, unreadable_of(queue, error, part))
+
+
+def _may_pass(wanted: ReadRequest, error: Exception) -> bool:
+    """Says whether the others are read in spite of an error with one range."""
+    if isinstance(error, DataLoss):
+        # A directory that is gone as a whole is as any that cannot be read.
+        return wanted.tolerant and not wanted.fail_on_data_loss
+    gone = isinstance(error, FileNotFoundError | NotAQueue)
+    return wanted.tolerant and not (gone and wanted.stream)
+
+
+def _damage_row(wanted: ReadRequest, part: Unreadable) -> Iterator[Any]:
+    assert part.damage is not None
+    if wanted.shows_damage:
+        yield RangeRows(wanted.schema, part).of_damage(part.damage)
+    else:
+        _logger.warning("%s: %s", part.damage.path, part.damage.reason)

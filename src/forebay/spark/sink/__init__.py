@@ -1,0 +1,1 @@
+"""The sink: what Spark writes into a log, handed to its owner by way of `inbox/`."""
