@@ -17,7 +17,7 @@ from tests.queues.helpers import snapshot
 def make(kind: str, path: Path) -> None:
     if kind == "root":
         with forebay.Root(path) as root:
-            root.define("jobs")
+            root.define("jobs", "deadline")
             root.queue("jobs").enqueue(b"a")
         return
     with KINDS[kind].queue(path) as queue:

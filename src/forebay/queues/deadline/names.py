@@ -15,6 +15,8 @@ TAKEOVER = "takeover"
 OWN_NAMES = {TAKEOVER, MANIFEST, MARK, atomic.RESERVE, inbox.LEDGER, losses.NAME, staging.NAME}
 OWN_DIRECTORIES = {quarantine.DIRECTORY, inbox.DIRECTORY}
 _OWN_KINDS = {FileKind.WAL, *FILE_BITS}
+# What the original program never wrote.
+_OURS = {*_OWN_KINDS, FileKind.COMBINED_RUN}
 
 
 def is_deadline_queue(names: list[str]) -> bool:
@@ -35,6 +37,13 @@ def file_names(names: list[str]) -> list[str]:
 def wal_name(number: int) -> str:
     """Returns the name of a log."""
     return file_name(number, FileKind.WAL)
+
+
+def original_names(names: list[str]) -> list[str]:
+    """Returns the files of the original program among names, the oldest first."""
+    parsed = [(parse_file_name(name), name) for name in names]
+    known = [(key, name) for key, name in parsed if key is not None and key[1] not in _OURS]
+    return [name for _, name in sorted(known)]
 
 
 def is_temporary(name: str) -> bool:

@@ -27,6 +27,7 @@ from forebay.formats.deadline.items import (
 from forebay.formats.deadline.original import in_unsigned_order, merge, scan_log
 from forebay.formats.deadline.wal import Record, decode_header, repair_header, scan_wal
 from forebay.queues.deadline.bytes import read_whole
+from forebay.queues.deadline.names import original_names
 from forebay.queues.deadline.runs import open_run
 from forebay.storage.atomic import TEMPORARY
 from forebay.storage.filesystem import Directory, DiskFilesystem, File, Filesystem, write_all
@@ -36,7 +37,6 @@ _RUNS = {
     *(FileKind.COMBINED_RUN, FileKind.DEQUEUED_RUN),
 }
 _LOGS = {FileKind.LOG, FileKind.CLOSED_LOG, FileKind.CLOSED_LOG_OF_SEED}
-_OURS = {*_RUNS, FileKind.WAL}
 # Files with these ends are known by them, whatever they are called; a log must have its number.
 _KNOWN_BY_END = set(FileKind) - _LOGS - {FileKind.WAL}
 
@@ -86,13 +86,6 @@ def _parse(name: str) -> tuple[int, FileKind] | None:
     """Returns number and kind of a file; of a run by any name, 0 and its kind."""
     ends = (kind for kind in _KNOWN_BY_END if name.endswith(kind))
     return parse_file_name(name) or next(((0, kind) for kind in ends), None)
-
-
-def original_names(names: list[str]) -> list[str]:
-    """Returns the original's files among names, the oldest first."""
-    parsed = [(parse_file_name(name), name) for name in names]
-    known = [(key, name) for key, name in parsed if key is not None and key[1] not in _OURS]
-    return [name for _, name in sorted(known)]
 
 
 def _scan(directory: Directory, name: str) -> Iterator[Record | Damage]:
