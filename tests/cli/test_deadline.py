@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from forebay import DeadlineQueue
-from forebay.cli import deadline_take, exits
+from forebay.cli import exits
+from forebay.queues.kinds import kind_named
 from tests.cli.deadline_helpers import (
     FUTURE_MS,
     KEYS,
@@ -32,7 +33,8 @@ def test_put_makes_a_queue_and_tells_the_ids(tmp_path: Path) -> None:
     result = run("put", tmp_path / "q", *kind, "--delay", 60, "--json", stdin=b"one\ntwo\n\n")
     again = run("put", tmp_path / "q", stdin=b"four\n")
 
-    assert json_lines(result) == [{"count": 3, "first_id": 1, "last_id": 3}]
+    ids = {"first": 1, "last": 3, "first_str": "1", "last_str": "3"}
+    assert json_lines(result) == [{"count": 3, **ids}]
     assert again.stderr == "1 item, id 4\n"
     items = items_of(tmp_path / "q")
     assert [item.value for item in items] == [b"four", b"one", b"two", b""]
@@ -60,14 +62,15 @@ def test_a_deadline_is_ms_or_a_time_with_its_zone(
     ("arguments", "message"),
     [
         (("--delay", "5", "--deadline", "5"), "--delay and --deadline exclude each other"),
-        (("--delay", "-1"), "-1.0 is no number of seconds from 0"),
-        (("--delay", "nan"), "nan is no number of seconds from 0"),
+        (("--delay", "-1"), "-1.0 is not a number of seconds"),
+        (("--delay", "nan"), "nan is not a number of seconds"),
         (("--deadline", "2026-11-01T09:00"), "nor a time with its zone"),
         (("--deadline", "tomorrow"), "nor a time with its zone"),
         (("--deadline", str(2**47)), "is not within the years 1970 to 6429"),
         (("--ttl", "5"), "--ttl has no meaning for a deadline queue"),
-        (("--segment-bytes", "5000"), "--segment-bytes has no meaning for a deadline queue"),
-        (("--when-full", "drop_oldest"), "--when-full drop_oldest has no meaning"),
+        (("--deadline", "1793523600"), "1793523600 looks like seconds since 1970"),
+        (("--file-bytes", "5000"), "--file-bytes has no meaning for a deadline queue"),
+        (("--when-full", "drop_oldest"), "when_full = 'drop_oldest': must be one of"),
         (("--max-bytes", "5"), "max_bytes = 5"),
     ],
     ids=lambda item: " ".join(item) if isinstance(item, tuple) else "",
@@ -246,7 +249,7 @@ def test_requeue_says_that_a_lease_is_not_cut_short(tmp_path: Path) -> None:
 
     result = run("requeue", path, "1.1", "--delay", 5, "--value-file", tmp_path / "value", "--json")
 
-    assert json_lines(result) == [{"id": 1, "deadline_ms": leased.deadline_ms + 1}]
+    assert json_lines(result) == [{"id": 1, "id_str": "1", "deadline_ms": leased.deadline_ms + 1}]
     assert values_of(path) == [b"other"]
 
 
@@ -290,17 +293,17 @@ def test_what_is_not_there_gives_the_code_for_nothing(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("release", "1"), "'1' is no token: it is ID.COUNT"),
-        (("release", "1.0"), "'1.0' is no token"),
-        (("release", "1.1.1"), "'1.1.1' is no token"),
-        (("release", "one.two"), "'one.two' is no token"),
-        (("bury", f"{2**64}.1"), "is no token"),
+        (("release", "1"), "'1' is not a token: it is ID.COUNT"),
+        (("release", "1.0"), "'1.0' is not a token"),
+        (("release", "1.1.1"), "'1.1.1' is not a token"),
+        (("release", "one.two"), "'one.two' is not a token"),
+        (("bury", f"{2**64}.1"), "is not a token"),
         (("release",), "Missing argument 'TOKEN...'"),
         (("requeue", "1.1", "--delay", "1", "--deadline", "2"), "exclude each other"),
         (("requeue", "1.1", "--value-file", "nowhere"), "does not exist"),
         (("kick",), "give an ID or --count N"),
         (("kick", "1", "--count", "1"), "give an ID or --count N"),
-        (("take", "--lease", "-1"), "no number of seconds"),
+        (("take", "--lease", "-1"), "not a number of seconds"),
         (("take", "--key-file", "key"), "--key-file has no meaning for a deadline queue"),
         (("peek", "--after", "3"), "--after has no meaning for a deadline queue"),
         (("cat", "--start", "3"), "--start has no meaning for a deadline queue"),
@@ -436,20 +439,24 @@ def test_merge_of_a_queue_without_runs_changes_no_item(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("lease", [None, 3600.0])
 def test_each_batch_is_gone_or_leased_for_good_before_its_tokens_are_told(
-    lease: float | None, capsysbinary: pytest.CaptureFixture[bytes]
+    lease: float | None,
 ) -> None:
     filesystem = ForgetfulFilesystem()
     queue = DeadlineQueue("/q", filesystem=filesystem, sync="os", background=False)
     queue.enqueue_many([b"a", b"b"])
     queue.sync()
 
-    taker = deadline_take._Taker("/q", lease, "lines", as_json=False)
-    taker._finish(queue, queue.dequeue_many(2))
+    records = kind_named("deadline").records
+    if lease is None:
+        with records.lender(queue)(2) as lent:
+            taken = list(lent.rows.values)
+    else:
+        taken = list(records.lease(queue, 2, seconds=lease).rows.values)
     end = filesystem.operations
     states = list(filesystem.crash_states(points=lambda point: point == end, limit=8))
     queue.close()
 
-    assert capsysbinary.readouterr().out == (b"a\nb\n" if lease is None else b"")
+    assert taken == ([b"a", b"b"] if lease is None else [b"1.1\ta", b"2.1\tb"])
     assert states
     for state in states:
         with DeadlineQueue("/q", filesystem=state.restore(), background=False) as left:

@@ -50,7 +50,7 @@ class Kind:
     What it can do: `has_consumers`, records stay and are read by name; `leases`, items are given
     out by token; `deadlines`, items are due; `streams`, Spark follows it; `cursors`, a reader in
     another process keeps a place in it; `sink`, Spark writes into it; `drops_oldest`, it may drop
-    the oldest records when it is full.
+    the oldest records when it is full; `lines`, its records are printed and put as lines of JSON.
     """
 
     name: str
@@ -72,6 +72,7 @@ class Kind:
     cursors: bool = False
     sink: bool = False
     drops_oldest: bool = True
+    lines: bool = False
 
     def open_queue(self, path: _Path, **options: Any) -> Any:
         """Opens a queue as its owner."""
@@ -162,11 +163,23 @@ class Records(Protocol):
         """Puts records with one commit; returns the places of the first and the last, if known."""
         ...
 
+    def parse(self, line: bytes) -> bytes | None:
+        """Returns the record of a line as `put` takes it; only of kinds that have `lines`."""
+        ...
+
     def lender(self, queue: Any, **options: Any) -> Callable[[int], AbstractContextManager[Lent]]:
         """Returns what lends the next records: they are gone when the block ends.
 
         After an error in it, the next owner gets them again.
         """
+        ...
+
+    def lease(self, queue: Any, count: int, *, seconds: float) -> Lent:
+        """Gives out records that come again after some time; only of kinds that have `leases`."""
+        ...
+
+    def tail(self, path: str, *, count: int, follow: bool = False) -> Iterator[Rows | Damage | int]:
+        """Yields the last records and goes on; only of kinds whose records stay."""
         ...
 
 
@@ -181,6 +194,7 @@ KINDS = [
         read_options=("key_file",),
         versions=tuple(name for name, row in LAYOUTS.items() if row.writable),
         streams=True,
+        lines=True,
     ),
     Kind(
         "fifo",

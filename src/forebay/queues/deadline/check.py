@@ -358,7 +358,7 @@ class Copying:
             if len(queue) != copied:
                 raise ForebayError(f"{queue.path} has {len(queue)} items, and {copied} were copied")
         late = f"{plural(self._moved, 'item')} with a deadline past the year 6429, due then now"
-        aside = f"{plural(self._buried, 'item')} of them buried"
+        aside = f"buried items: {self._buried}"
         return DeadlineCopy(
             kind=kind,
             path=path,

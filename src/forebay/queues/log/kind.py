@@ -12,6 +12,7 @@ from forebay.formats.fflg import LAYOUTS
 from forebay.kernels.records import Record
 from forebay.queues.log.check import end_damage, newest_version
 from forebay.queues.log.consumer import Start
+from forebay.queues.log.follow import Follower
 from forebay.queues.log.queue import Log
 from forebay.queues.log.reader import LogReader
 from forebay.queues.log.scanner import RecordBatch
@@ -36,6 +37,27 @@ def peek(path: str, *, consumer: str) -> Iterator[Rows | Damage]:
     yield from scan(path, start=_place(path, consumer))
 
 
+def tail(path: str, *, count: int, follow: bool = False) -> Iterator[Rows | Damage | int]:
+    """Yields the last records; to follow, it goes on with what is appended, for ever.
+
+    A number says how many records were removed before they could be read; 0 that nothing is new.
+    """
+    with LogReader(path) as reader:
+        for item in reader.scan(max(reader.begin, reader.end - count)):
+            yield item if isinstance(item, Damage) else rows_of(item)
+        if not follow:
+            return
+        follower = Follower(reader, reader.end)
+        try:
+            while True:
+                for item in follower.poll():
+                    yield item if isinstance(item, Damage) else rows_of(item)
+                dropped, follower.dropped = follower.dropped, 0
+                yield dropped
+        finally:
+            follower.close()
+
+
 def next_ms(path: str, *, consumer: str) -> int | None:
     """Returns 0 if a consumer has records to read, else None."""
     with LogReader(path) as reader:
@@ -50,7 +72,7 @@ def limits(log: Log) -> Limits:
             version = newest_version(reader)
     layout = LAYOUTS[version]
     room = log.options.segment_bytes - layout.header_bytes - layout.frame_bytes
-    empty = f"version {version} cannot store it" if layout.zero_size_ends else None
+    empty = f"version {version} cannot store" if layout.zero_size_ends else None
     return Limits(room, layout.frame_bytes, log.options.max_bytes, empty)
 
 

@@ -47,7 +47,7 @@ class Lent:
 class Limits:
     """What a queue takes: a record's bytes, what it adds to each, and the most that all may take.
 
-    `empty` says why an empty record cannot be stored; None if it can.
+    `empty` says what cannot store an empty record; None if it can be stored.
     """
 
     record_bytes_max: int

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from forebay import LogReader
 from forebay.damage import Damage
+from forebay.queues.log.reader import LogReader
 from forebay.queues.log.scanner import RecordBatch, Scanner, list_segments
 from forebay.storage.segments import SegmentList
 from forebay.storage.tail import Tail, TailFile
 
 
 class Follower:
-    """Stands at an offset of a log and gives what is behind it. One thread at a time.
+    """Stands at an offset of a log and yields what comes after it. One thread at a time.
 
     Keeps its place in the open segment, so that a look costs one small read if nothing is new.
     """
