@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import base64
-import os
-import subprocess
-import sys
 from pathlib import Path
 
-from forebay import Log
 from forebay.cli import exits
 from tests.cli.helpers import (
-    environment,
     flip,
     json_lines,
     make_log,
@@ -56,24 +51,6 @@ def test_consumers_have_their_own_places(tmp_path: Path) -> None:
     assert {row["name"]: row["offset"] for row in rows} == {"a": 2, "b": 3}
 
 
-def test_a_place_is_not_saved_if_the_output_did_not_take_the_records(tmp_path: Path) -> None:
-    path = make_log(tmp_path / "log", numbered(3))
-    reading, writing = os.pipe()
-    os.close(reading)
-
-    process = subprocess.run(
-        [sys.executable, "-m", "forebay", "take", str(path), "-n", "3", "--consumer", "a"],
-        stdout=writing,
-        stderr=subprocess.PIPE,
-        env=environment(),
-        check=False,
-    )
-    os.close(writing)
-
-    assert (process.returncode, process.stderr) == (exits.BROKEN_PIPE, b"")
-    assert run("take", path, "-n", 3, "--consumer", "a").stdout_bytes == lines(numbered(3))
-
-
 def test_damage_is_told_and_passed_over(tmp_path: Path) -> None:
     path = make_log(tmp_path / "log", numbered(10))
     flip(path / segments_of(path)[0], 60)
@@ -100,16 +77,6 @@ def test_records_that_were_dropped_are_told_and_the_rest_comes(tmp_path: Path) -
     assert result.exit_code == exits.OK
     assert result.stdout_bytes.endswith(b"record 499\n")
     assert 0 < len(result.stdout_bytes.splitlines()) < 500
-
-
-def test_a_log_with_a_bound_takes_what_fits(tmp_path: Path) -> None:
-    bound = ("--segment-bytes", 1000, "--max-bytes", 3000)
-
-    result = run("put", tmp_path / "q", *bound, "--json", stdin=lines(numbered(500)))
-
-    assert result.exit_code == exits.TRY_AGAIN
-    with Log(tmp_path / "q") as log:
-        assert len(log) == json_lines(result)[0]["count"] > 0
 
 
 def test_peek_of_an_unknown_consumer_is_a_usage_error(tmp_path: Path) -> None:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import base64
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -22,7 +19,7 @@ from tests.cli.deadline_helpers import (
     make_worn_queue,
     values_of,
 )
-from tests.cli.helpers import environment, json_lines, make_log, run, start
+from tests.cli.helpers import json_lines, make_log, run, start
 from tests.crash.forgetful import ForgetfulFilesystem
 from tests.queues.deadline_helpers import files_of
 from tests.queues.helpers import snapshot
@@ -88,29 +85,6 @@ def test_a_bad_option_of_put_is_a_usage_error(
     assert snapshot(path) == before
 
 
-@pytest.mark.parametrize("framing", ["nul", "length"])
-def test_what_cat_prints_put_takes_again(tmp_path: Path, framing: str) -> None:
-    values = [b"", b"a\nb", b"\xff" * 2000] + ([b"\0"] if framing == "length" else [])
-    make_queue(tmp_path / "q", values)
-
-    printed = run("cat", tmp_path / "q", "--framing", framing).stdout_bytes
-    run("put", tmp_path / "new", "--kind", "deadline", "--framing", framing, stdin=printed)
-
-    assert values_of(tmp_path / "new") == values
-
-
-def test_put_into_a_full_queue_keeps_what_fits_and_says_how_much(tmp_path: Path) -> None:
-    lines = b"".join(b"%0100d\n" % number for number in range(100))
-
-    bound = ("--kind", "deadline", "--max-bytes", 4000)
-    result = run("put", tmp_path / "q", *bound, "--json", stdin=lines)
-
-    assert result.exit_code == exits.TRY_AGAIN
-    count = json_lines(result)[0]["count"]
-    assert 0 < count < 100
-    assert len(values_of(tmp_path / "q")) == count
-
-
 def test_take_prints_what_is_due_and_removes_it(tmp_path: Path) -> None:
     values = [b"item %d" % number for number in range(250)]
     path = make_queue(tmp_path / "q", values)
@@ -130,25 +104,6 @@ def test_take_prints_what_is_due_and_removes_it(tmp_path: Path) -> None:
     assert values_of(path) == [b"later"]
 
 
-def test_take_into_a_pipe_that_nobody_reads_loses_nothing(tmp_path: Path) -> None:
-    values = [b"item %d" % number for number in range(30)]
-    path = make_queue(tmp_path / "q", values)
-    reading, writing = os.pipe()
-    os.close(reading)
-
-    process = subprocess.run(
-        [sys.executable, "-m", "forebay", "take", str(path), "-n", "20"],
-        stdout=writing,
-        stderr=subprocess.PIPE,
-        env=environment(),
-        check=False,
-    )
-    os.close(writing)
-
-    assert (process.returncode, process.stderr) == (exits.BROKEN_PIPE, b"")
-    assert run("take", path, "-n", 30).stdout_bytes == b"".join(value + b"\n" for value in values)
-
-
 @pytest.mark.parametrize("delay", [0, 0.5])
 def test_take_waits_until_an_item_is_due_and_lets_others_put(tmp_path: Path, delay: float) -> None:
     path = make_queue(tmp_path / "q", [])
@@ -158,15 +113,6 @@ def test_take_waits_until_an_item_is_due_and_lets_others_put(tmp_path: Path, del
     printed, said = waiting.communicate(timeout=240)
 
     assert (waiting.returncode, printed, said) == (exits.OK, b"at last\n", b"")
-
-
-def test_take_that_waits_in_vain_gives_the_code_for_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "q"
-    run("put", path, "--kind", "deadline", "--deadline", FUTURE_MS, stdin=b"later\n")
-
-    result = run("take", path, "--timeout", 0.3)
-
-    assert (result.exit_code, result.stdout) == (exits.NOTHING, "")
 
 
 def test_a_leased_item_stays_until_it_is_released_by_its_token(tmp_path: Path) -> None:
@@ -369,45 +315,6 @@ def test_a_log_is_not_taken_for_a_deadline_queue(
     assert result.exit_code == exits.USAGE
     assert f'"{arguments[0]}" is for a deadline queue; {path} is a log' in result.stderr
     assert snapshot(path) == before
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("put", "--delay", "0"), "--delay has no meaning for a log"),
-        (("put", "--deadline", "5"), "--deadline has no meaning for a log"),
-        (("put", "--kind", "deadline"), "--kind deadline: {} is a log"),
-    ],
-    ids=lambda item: " ".join(item) if isinstance(item, tuple) else "",
-)
-def test_a_log_is_put_nothing_with_a_deadline(
-    tmp_path: Path, arguments: tuple[str, ...], message: str
-) -> None:
-    path = make_log(tmp_path / "log", [b"record"])
-
-    result = run(arguments[0], path, *arguments[1:], stdin=b"x\n")
-
-    assert result.exit_code == exits.USAGE
-    assert message.format(path) in result.stderr
-
-
-@pytest.mark.parametrize("verb", ["tail", "trim", "consumers"])
-def test_a_verb_of_logs_says_so(tmp_path: Path, verb: str) -> None:
-    path = make_queue(tmp_path / "q", [b"one"])
-
-    result = run(verb, path)
-
-    assert result.exit_code == exits.USAGE
-    assert f'"{verb}" is for a log; {path} is a deadline queue' in result.stderr
-
-
-def test_a_lease_has_no_meaning_for_a_fifo(tmp_path: Path) -> None:
-    run("put", tmp_path / "q", "--kind", "fifo", stdin=b"one\n")
-
-    result = run("take", tmp_path / "q", "--lease", 0)
-
-    assert result.exit_code == exits.USAGE
-    assert "--lease has no meaning for a fifo" in result.stderr
 
 
 def test_merge_leaves_one_run_and_tells_files_and_bytes(tmp_path: Path) -> None:

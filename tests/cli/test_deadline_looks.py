@@ -61,12 +61,6 @@ def test_cat_prints_the_live_items_by_deadline_while_the_queue_is_in_use(tmp_pat
     assert lines[-1]["reason"] == "no good"
 
 
-def test_cat_prints_at_most_the_count(tmp_path: Path) -> None:
-    path = make_queue(tmp_path / "q", [b"one", b"two", b"three"])
-
-    assert run("cat", path, "--count", 2).stdout == "one\ntwo\n"
-
-
 def test_cat_raw_prints_what_every_file_holds(tmp_path: Path) -> None:
     path = make_worn_queue(tmp_path / "q")
 
@@ -433,14 +427,3 @@ def test_fsck_of_a_folder_of_the_original_says_what_cannot_be_checked() -> None:
     assert result.exit_code == exits.OK
     assert "these files have no checksums" in result.stdout
     assert "7 good items in 7 files" in result.stdout
-
-
-@pytest.mark.parametrize("target", ["q", "q/within", "full"])
-def test_recover_refuses_a_target_that_is_in_the_way(tmp_path: Path, target: str) -> None:
-    path = make_queue(tmp_path / "q", [b"x"])
-    make_queue(tmp_path / "full", [b"y"])
-
-    result = run("recover", path, "--to", tmp_path / target)
-
-    assert result.exit_code == exits.CANNOT_CREATE
-    assert values_of(path) == [b"x"]

@@ -17,7 +17,6 @@ from tests.queues.beats_helpers import (
     make_key,
     numbered,
     open_queue,
-    segment_names,
     unread,
 )
 from tests.queues.helpers import snapshot
@@ -147,19 +146,28 @@ def test_put_without_a_time_uses_the_present_and_refuses_what_is_no_event(tmp_pa
     assert event["timestamp_ns"] > 10**18
 
 
-def test_take_prints_and_acknowledges(tmp_path: Path) -> None:
+def test_take_of_an_encrypted_queue_acknowledges(tmp_path: Path) -> None:
     key = make_key(tmp_path)
     with open_queue(tmp_path / "q") as queue:
         queue.put_many(numbered(5))
 
     first = run("take", tmp_path / "q", "-n", 3, "--key-file", key, "--json")
     second = run("take", tmp_path / "q", "-n", 10, "--key-file", key)
-    none = run("take", tmp_path / "q", "--key-file", key)
 
     assert [line["timestamp_ns"] for line in json_lines(first)] == [10**9, 10**9 + 1, 10**9 + 2]
     assert len(second.stdout.splitlines()) == 2
-    assert (none.exit_code, none.stdout) == (exits.NOTHING, "")
     assert unread(tmp_path / "q") == []
+
+
+def test_a_time_that_a_tool_has_rounded_is_put_as_its_text_says(tmp_path: Path) -> None:
+    exact = 1_700_000_000_123_456_789
+    line = b'{"timestamp_ns":%d,"timestamp_ns_str":"%d","fields":{}}\n' % (float(exact), exact)
+    other = b'{"timestamp_ns":5,"timestamp_ns_str":"%d","fields":{}}\n' % exact
+
+    run("put", tmp_path / "q", "--kind", "beats", stdin=line + other)
+
+    rows = json_lines(run("cat", tmp_path / "q", "--json"))
+    assert [row["timestamp_ns"] for row in rows] == [exact, 5]
 
 
 def test_cat_unread_begins_at_the_place(tmp_path: Path) -> None:
@@ -263,39 +271,3 @@ def test_a_wrong_key_is_told_as_such(tmp_path: Path) -> None:
     assert result.exit_code == exits.ERROR
     assert "encrypted" in result.stderr
     assert "Traceback" not in result.stderr
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("cat", "--start", "5"),
-        ("cat", "--framing", "nul"),
-        ("cat", "--all", "--unread"),
-        ("put", "--framing", "nul"),
-        ("put", "--kind", "log"),
-        ("trim",),
-        ("consumers",),
-    ],
-    ids=" ".join,
-)
-def test_options_and_verbs_of_logs_are_refused(tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    leave_segment(tmp_path / "q", 0, "v2", numbered(2))
-    before = snapshot(tmp_path / "q")
-
-    result = run(arguments[0], tmp_path / "q", *arguments[1:])
-
-    assert result.exit_code != exits.OK
-    assert "Traceback" not in result.stderr
-    assert snapshot(tmp_path / "q") == before
-    assert segment_names(tmp_path / "q") == ["0.seg"]
-
-
-@pytest.mark.parametrize("verb", ["tail", "trim", "consumers"])
-def test_a_verb_that_means_nothing_for_events_says_so(verb: str, tmp_path: Path) -> None:
-    with open_queue(tmp_path / "q") as queue:
-        queue.put_many(numbered(1))
-
-    result = run(verb, tmp_path / "q")
-
-    assert result.exit_code == exits.USAGE
-    assert f'"{verb}" is for a log; {tmp_path / "q"} is a Beats queue' in result.stderr

@@ -6,7 +6,6 @@ import base64
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from forebay import Fifo, FifoReader, Log
 from forebay.cli import exits
 from forebay.clock import SystemClock
 from forebay.queues.kinds import kind_named
-from tests.cli.helpers import environment, json_lines, make_log, run, start
+from tests.cli.helpers import environment, json_lines, make_log, run
 from tests.crash.forgetful import ForgetfulFilesystem
 from tests.queues.helpers import flip, snapshot
 
@@ -89,17 +88,6 @@ def test_put_makes_a_fifo_and_tells_the_last_id(tmp_path: Path) -> None:
     assert [entry.value for entry in entries] == [b"one", b"two", b"", b"four"]
 
 
-@pytest.mark.parametrize("framing", ["nul", "length"])
-def test_what_cat_prints_put_takes_again(tmp_path: Path, framing: str) -> None:
-    values = [b"", b"a\nb", b"\xff" * 2000] + ([b"\0"] if framing == "length" else [])
-    make_fifo(tmp_path / "q", values)
-
-    printed = run("cat", tmp_path / "q", "--framing", framing).stdout_bytes
-    run("put", tmp_path / "new", "--kind", "fifo", "--framing", framing, stdin=printed)
-
-    assert values_of(tmp_path / "new") == values
-
-
 def test_cat_json_is_exactly_one_object_a_line(tmp_path: Path) -> None:
     run("put", tmp_path / "q", "--kind", "fifo", "--ttl", 60, stdin=b"hello\n")
     run("put", tmp_path / "q", stdin=b"for ever\n")
@@ -114,14 +102,6 @@ def test_cat_json_is_exactly_one_object_a_line(tmp_path: Path) -> None:
     )
     assert list(mortal) == list(immortal) == KEYS
     assert (immortal["ttl_seconds"], immortal["expires_ms"]) == (0, None)
-
-
-def test_cat_prints_at_most_the_count(tmp_path: Path) -> None:
-    path = make_fifo(tmp_path / "q", numbered(20))
-
-    result = run("cat", path, "--count", 11)
-
-    assert result.stdout_bytes == lines(numbered(11))
 
 
 def test_put_into_a_full_queue_keeps_what_fits_and_says_how_much(tmp_path: Path) -> None:
@@ -181,22 +161,6 @@ def test_an_option_out_of_bounds_is_a_usage_error(
     assert snapshot(path) == before
 
 
-def test_take_prints_and_removes_in_order(tmp_path: Path) -> None:
-    path = make_fifo(tmp_path / "q", numbered(250), ttl_seconds=3600)
-
-    one = run("take", path)
-    many = run("take", path, "-n", 200, "--json")
-    rest = run("take", path, "-n", 1000, "--framing", "nul")
-    none = run("take", path)
-
-    assert one.stdout_bytes == lines(numbered(1))
-    taken = json_lines(many)
-    assert [base64.b64decode(line["value_b64"]) for line in taken] == numbered(200, 1)
-    assert list(taken[0]) == KEYS
-    assert rest.stdout_bytes.split(b"\0")[:-1] == numbered(49, 201)
-    assert (none.exit_code, none.stdout) == (exits.NOTHING, "")
-
-
 def test_take_passes_over_what_has_expired(tmp_path: Path) -> None:
     add_old(tmp_path / "q", numbered(5), ttl_seconds=60, age_seconds=120)
     add_old(tmp_path / "q", numbered(1, 5), ttl_seconds=0, age_seconds=60)
@@ -205,56 +169,6 @@ def test_take_passes_over_what_has_expired(tmp_path: Path) -> None:
 
     assert result.stdout_bytes == lines(numbered(1, 5))
     assert json_lines(run("info", tmp_path / "q", "--json"))[0]["expired"] == 5
-
-
-def test_take_into_a_pipe_that_nobody_reads_loses_nothing(tmp_path: Path) -> None:
-    path = make_fifo(tmp_path / "q", numbered(30))
-    reading, writing = os.pipe()
-    os.close(reading)
-
-    process = subprocess.run(
-        [sys.executable, "-m", "forebay", "take", str(path), "-n", "20"],
-        stdout=writing,
-        stderr=subprocess.PIPE,
-        env=environment(),
-        check=False,
-    )
-    os.close(writing)
-
-    assert (process.returncode, process.stderr) == (exits.BROKEN_PIPE, b"")
-    assert values_of(path) == numbered(30)
-    assert run("take", path, "-n", 30).stdout_bytes == lines(numbered(30))
-
-
-def test_take_waits_for_an_entry_and_lets_others_push_meanwhile(tmp_path: Path) -> None:
-    path = make_fifo(tmp_path / "q", [])
-    waiting = start("take", path, "--timeout", "240")
-    time.sleep(0.5)
-
-    run("put", path, stdin=b"at last\n")
-    printed, said = waiting.communicate(timeout=240)
-
-    assert (waiting.returncode, printed, said) == (exits.OK, b"at last\n", b"")
-
-
-def test_take_that_waits_in_vain_gives_the_code_for_nothing(tmp_path: Path) -> None:
-    path = make_fifo(tmp_path / "q", [])
-    begun = time.monotonic()
-
-    result = run("take", path, "--timeout", 0.3)
-
-    assert result.exit_code == exits.NOTHING
-    assert time.monotonic() - begun >= 0.3
-
-
-def test_take_of_a_queue_in_use_gives_the_code_to_try_again(tmp_path: Path) -> None:
-    with Fifo(tmp_path / "q") as fifo:
-        fifo.push(b"mine")
-
-        result = run("take", tmp_path / "q")
-
-    assert result.exit_code == exits.TRY_AGAIN
-    assert "is in use by process" in result.stderr
 
 
 def test_peek_shows_the_next_entries_of_a_queue_in_use_and_they_stay(tmp_path: Path) -> None:
@@ -529,16 +443,6 @@ def test_bytes_after_the_end_of_a_file_are_named_and_are_no_damage(tmp_path: Pat
         assert f"{name} has" in checked.stdout
 
 
-@pytest.mark.parametrize("verb", ["tail", "trim", "consumers"])
-def test_a_verb_of_logs_says_so(tmp_path: Path, verb: str) -> None:
-    path = make_fifo(tmp_path / "q", numbered(1))
-
-    result = run(verb, path)
-
-    assert result.exit_code == exits.USAGE
-    assert f'"{verb}" is for a log; {path} is a fifo' in result.stderr
-
-
 def test_convert_is_for_event_queues(tmp_path: Path) -> None:
     path = make_fifo(tmp_path / "q", numbered(1))
 
@@ -547,31 +451,6 @@ def test_convert_is_for_event_queues(tmp_path: Path) -> None:
     assert result.exit_code == exits.USAGE
     assert f'"convert" is for a Beats queue or a deadline queue; {path} is a fifo' in result.stderr
     assert not (tmp_path / "new").exists()
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("cat", "--start", "5"),
-        ("cat", "--unread"),
-        ("cat", "--key-file", "key"),
-        ("put", "--version", "2"),
-        ("put", "--segment-bytes", "5000"),
-        ("put", "--kind", "log"),
-        ("take", "--key-file", "key"),
-        ("info", "--key-file", "key"),
-        ("fsck", "--key-file", "key"),
-    ],
-    ids=" ".join,
-)
-def test_options_of_other_kinds_are_refused(tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    path = make_fifo(tmp_path / "q", numbered(2))
-    before = snapshot(path)
-
-    result = run(arguments[0], path, *arguments[1:])
-
-    assert result.exit_code == exits.USAGE
-    assert snapshot(path) == before
 
 
 @pytest.mark.parametrize(

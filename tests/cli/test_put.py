@@ -71,17 +71,6 @@ def test_framing_files_without_a_file_is_a_usage_error(tmp_path: Path) -> None:
     assert not (tmp_path / "log").exists()
 
 
-@pytest.mark.parametrize("framing", ["nul", "length"])
-def test_what_cat_prints_put_takes_again(framing: str, tmp_path: Path) -> None:
-    values = [b"a\nb", b"", b"\n", bytes(range(1, 256))]
-    make_log(tmp_path / "log", values)
-
-    printed = run("cat", tmp_path / "log", "--framing", framing).stdout_bytes
-    run("put", tmp_path / "copy", "--framing", framing, stdin=printed)
-
-    assert values_of(tmp_path / "copy") == values
-
-
 def test_bad_lengths_keep_what_came_before_and_give_the_code_for_bad_data(tmp_path: Path) -> None:
     result = run("put", tmp_path / "log", "--framing", "length", stdin=b"\0\0\0\1a\0\0\0\5b")
 

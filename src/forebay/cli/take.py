@@ -87,9 +87,9 @@ def command(
     kind = find(path, "take", offers("lender"))
     options = options_for(kind, kind.records.lender, {"--consumer": consumer})
     reading = options_for(kind, kind.records.next_ms, {"--key-file": key_file})
-    need_consumer(kind, "take", consumer)
     if lease is not None and not kind.leases:
         refuse(kind, "--lease")
+    need_consumer(kind, "take", consumer)
     printer = Printer(kind, as_json=as_json, framing=framing)
 
     def open_queue() -> Any:

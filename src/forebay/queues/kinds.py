@@ -35,6 +35,7 @@ from forebay.storage import losses
 from forebay.storage.filesystem import DiskFilesystem, real_path
 
 _Path = str | os.PathLike[str]
+_OPTIONS = "forebay.queues.shared.options"
 # The file of a root, which is no queue: see `root.py`.
 ROOT = "root-definitions"
 
@@ -44,8 +45,9 @@ class Kind:
     """A kind of queue.
 
     `title` is the kind in a sentence, `record` what it calls a record, `place` what tells one from
-    another. `queue`, `reader` and `options` say where its classes are. `read_options` are what its
-    reader takes besides `salvage`. `versions` are those that `convert` writes.
+    another. `queue` and `reader` are its classes in the modules of that name of its room, `options`
+    is a module and a class. `read_options` are what its reader takes besides `salvage`. `versions`
+    are those that `convert` writes.
 
     What it can do: `has_consumers`, records stay and are read by name; `leases`, items are given
     out by token; `deadlines`, items are due; `streams`, Spark follows it; `cursors`, a reader in
@@ -94,7 +96,7 @@ class Kind:
     @property
     def options_class(self) -> Any:
         """The class of the options of its queues."""
-        return _load("forebay.queues.shared.options", self.options)
+        return _load(*self.options.split(":"))
 
     @property
     def checks(self) -> Checks:
@@ -189,7 +191,7 @@ KINDS = [
         "beats",
         "a Beats queue",
         is_beats_queue,
-        *("forebay.queues.beats", "BeatsQueue", "BeatsReader", "BeatsOptions"),
+        *("forebay.queues.beats", "BeatsQueue", "BeatsReader", f"{_OPTIONS}:BeatsOptions"),
         record="event",
         read_options=("key_file",),
         versions=tuple(name for name, row in LAYOUTS.items() if row.writable),
@@ -200,7 +202,7 @@ KINDS = [
         "fifo",
         "a fifo",
         is_fifo,
-        *("forebay.queues.fifo", "Fifo", "FifoReader", "FifoOptions"),
+        *("forebay.queues.fifo", "Fifo", "FifoReader", f"{_OPTIONS}:FifoOptions"),
         record="entry",
         file="file",
         place="id",
@@ -209,7 +211,12 @@ KINDS = [
         "deadline",
         "a deadline queue",
         is_deadline_queue,
-        *("forebay.queues.deadline", "DeadlineQueue", "DeadlineReader", "DeadlineOptions"),
+        *(
+            "forebay.queues.deadline",
+            "DeadlineQueue",
+            "DeadlineReader",
+            f"{_OPTIONS}:DeadlineOptions",
+        ),
         record="item",
         file="file",
         place="id",
@@ -222,7 +229,7 @@ KINDS = [
         "log",
         "a log",
         lambda names: True,
-        *("forebay.queues.log", "Log", "LogReader", "LogOptions"),
+        *("forebay.queues.log", "Log", "LogReader", f"{_OPTIONS}:LogOptions"),
         has_consumers=True,
         streams=True,
         cursors=True,

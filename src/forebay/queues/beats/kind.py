@@ -14,6 +14,7 @@ from forebay.clock import SystemClock
 from forebay.damage import Damage
 from forebay.errors import UndecodableEvent
 from forebay.formats.beats.events import encode_event
+from forebay.formats.beats.frames import FRAME_BYTES
 from forebay.formats.beats.text import TextDecoder, event_text, parse_event
 from forebay.queues.beats.queue import BeatsQueue
 from forebay.queues.beats.reader import BeatsReader, Payloads, undecodable
@@ -50,7 +51,7 @@ def next_ms(path: str, *, key_file: str | None = None) -> int | None:
 
 def limits(queue: BeatsQueue) -> Limits:
     """Returns what a queue takes: text is longer than what is stored, which the queue checks."""
-    return Limits(8 * queue.options.segment_bytes)
+    return Limits(8 * queue.options.segment_bytes, FRAME_BYTES, queue.options.max_bytes)
 
 
 def parse(line: bytes) -> bytes | None:
