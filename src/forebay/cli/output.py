@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 plural = reports.plural
 size_text = reports.size_text
 _BAR_AFTER_SECONDS = 0.3
+_TABLE_COLUMNS_MIN = 100
 # The standard streams that were closed when the program started.
 _closed: set[str] = set()
 
@@ -138,7 +139,10 @@ def write_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
         table.add_column(name, justify="right" if right else "left", overflow="fold")
     for row in rows:
         table.add_row(*(escape(_pretty(value)) for value in row))
-    Console(highlight=False).print(table)
+    console = Console(highlight=False)
+    # Below this a terminal breaks the lines, which is better than to break every cell.
+    console.width = max(console.width, _TABLE_COLUMNS_MIN)
+    console.print(table)
 
 
 def write_facts(facts: Mapping[str, object]) -> None:

@@ -12,7 +12,6 @@ from forebay.formats.fflg import LAYOUTS
 from forebay.kernels.records import Record
 from forebay.queues.log.check import end_damage, newest_version
 from forebay.queues.log.consumer import Start
-from forebay.queues.log.follow import Follower
 from forebay.queues.log.queue import Log
 from forebay.queues.log.reader import LogReader
 from forebay.queues.log.scanner import RecordBatch
@@ -43,19 +42,19 @@ def tail(path: str, *, count: int, follow: bool = False) -> Iterator[Rows | Dama
     A number says how many records were removed before they could be read; 0 that nothing is new.
     """
     with LogReader(path) as reader:
-        for item in reader.scan(max(reader.begin, reader.end - count)):
-            yield item if isinstance(item, Damage) else rows_of(item)
-        if not follow:
-            return
-        follower = Follower(reader, reader.end)
-        try:
-            while True:
-                for item in follower.poll():
-                    yield item if isinstance(item, Damage) else rows_of(item)
-                dropped, follower.dropped = follower.dropped, 0
-                yield dropped
-        finally:
-            follower.close()
+        offset = max(reader.begin, reader.end - count)
+        while True:
+            for item in reader.scan(offset) if offset < reader.end else ():
+                yield item if isinstance(item, Damage) else rows_of(item)
+            offset = max(offset, reader.end)
+            if not follow:
+                return
+            yield 0
+            if reader.has_news():
+                reader.refresh()
+            if offset < reader.begin:
+                yield reader.begin - offset
+                offset = reader.begin
 
 
 def next_ms(path: str, *, consumer: str) -> int | None:
