@@ -55,9 +55,10 @@ def test_put_whose_report_cannot_be_printed_says_that_it_has_stored(
     assert values_of(tmp_path / "log") == [b"a", b"b"]
 
 
-def test_put_and_fsck_need_no_stderr(tmp_path: Path) -> None:
-    put, _ = shell(tmp_path, "put log", "2>&-", b"a\n")
-    fsck, _ = shell(tmp_path, "fsck log", "2>&-")
+@pytest.mark.parametrize("redirection", ["2>&-", "2>/dev/full"])
+def test_put_and_fsck_need_no_stderr(tmp_path: Path, redirection: str) -> None:
+    put, _ = shell(tmp_path, "put log", redirection, b"a\n")
+    fsck, _ = shell(tmp_path, "fsck log", redirection)
 
     assert (put, fsck) == (exits.OK, exits.OK)
     assert values_of(tmp_path / "log") == [b"a"]

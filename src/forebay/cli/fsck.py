@@ -14,6 +14,7 @@ from forebay.cli.output import (
     as_json_object,
     plural,
     plural_or_unknown,
+    say,
     size_text,
     write_json,
     write_line,
@@ -58,6 +59,7 @@ def command(
             with progress("fsck") as tell:
                 report = check(path, progress=tell, **options)
         except Interrupted as stop:
+            say("interrupted")
             return stop.code
         if accept:
             fresh = open_waiting(lambda: accept_losses(path, report.damage), wait)

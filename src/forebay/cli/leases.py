@@ -19,7 +19,7 @@ from forebay.cli.arguments import (
     tokens_argument,
     wait_option,
 )
-from forebay.cli.output import as_json_object, plural, say, talk, time_text, write_json
+from forebay.cli.output import as_json_object, check_stdin, plural, say, talk, time_text, write_json
 from forebay.cli.queues import find, open_waiting
 from forebay.errors import LeaseLost
 from forebay.formats.deadline.items import ID_MAX
@@ -152,6 +152,7 @@ def kick(path: str, id: int | None, count: int | None, wait: float | None, as_js
 
 def _read(name: str) -> bytes:
     if name == "-":
+        check_stdin()
         return sys.stdin.buffer.read()
     with open(name, "rb") as file:
         return file.read()

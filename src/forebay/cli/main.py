@@ -100,15 +100,9 @@ class VerbGroup(click.Group):
         try:
             code = super().main(*args, **extra)
             sys.stdout.flush()
-        except click.UsageError as error:
-            say(_usage_text(error))
-            code = error.exit_code
-        except exits.Failure as error:
-            say(error.format_message())
-            code = error.code
         except click.ClickException as error:
-            say(error.format_message())
-            code = error.exit_code
+            say(_text(error))
+            code = error.code if isinstance(error, exits.Failure) else error.exit_code
         except click.Abort:
             say("interrupted")
             code = exits.INTERRUPTED
@@ -121,10 +115,13 @@ class VerbGroup(click.Group):
         sys.exit(code if isinstance(code, int) else exits.OK)
 
 
-def _usage_text(error: click.UsageError) -> str:
-    """Returns what is wrong with the command line, and where to read on, in one line."""
+def _text(error: click.ClickException) -> str:
+    """Returns what is wrong in one line; of the command line, also where to read on."""
+    text = error.format_message()
+    if not isinstance(error, click.UsageError):
+        return text
     verb = error.ctx.command_path if error.ctx is not None else "forebay"
-    return f'{error.format_message().rstrip(".")}; see "{verb} --help"'
+    return f'{text.rstrip(".")}; see "{verb} --help"'
 
 
 def _drop_output() -> None:

@@ -70,12 +70,13 @@ def to_stdout() -> Iterator[None]:
 
 def say(text: str) -> None:
     """Prints a line of an error or a warning."""
-    print(f"forebay: {text}", file=sys.stderr)
+    talk(f"forebay: {text}")
 
 
 def talk(text: str) -> None:
-    """Prints a line for people, beside the data."""
-    print(text, file=sys.stderr)
+    """Prints a line for people, beside the data; a stderr that takes nothing is no error."""
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr)
 
 
 def write_line(text: str) -> None:
