@@ -27,11 +27,12 @@ from forebay.errors import (
     WrongKey,
 )
 from forebay.kernels import compiled
-from forebay.queues.kinds import accept_losses, kind_of
+from forebay.queues.kinds import accept_losses, check, convert, kind_of, recover, sure_kind_of
 from forebay.queues.log.consumer import Consumer
 from forebay.queues.log.queue import Log
 from forebay.queues.log.reader import LogReader
 from forebay.queues.log.staged import Record
+from forebay.queues.shared.reports import CopyReport, Report
 
 if TYPE_CHECKING:
     from forebay.formats.beats.events import Event
@@ -42,9 +43,9 @@ if TYPE_CHECKING:
     from forebay.queues.deadline.item import DeadlineItem
     from forebay.queues.deadline.queue import DeadlineQueue
     from forebay.queues.deadline.reader import DeadlineReader
-    from forebay.queues.deadline.root import Root
     from forebay.queues.fifo.queue import Fifo
     from forebay.queues.fifo.reader import FifoReader
+    from forebay.queues.root import Root
 
 __version__ = "0.1.0"
 
@@ -60,12 +61,13 @@ _MODULES = {
     "BeatsReader": "forebay.queues.beats.reader",
     "Fifo": "forebay.queues.fifo.queue",
     "FifoReader": "forebay.queues.fifo.reader",
-    "Root": "forebay.queues.deadline.root",
+    "Root": "forebay.queues.root",
 }
 
 __all__ = [
     "Closed",
     "Consumer",
+    "CopyReport",
     "Damage",
     "Damaged",
     "DeadlineItem",
@@ -93,23 +95,24 @@ __all__ = [
     "Record",
     "RecordTooLarge",
     "Reentered",
+    "Report",
     "Root",
     "UndecodableEvent",
     "UnsupportedVersion",
     "WrongKey",
     "accept_losses",
+    "check",
     "compiled",
+    "convert",
     "open",
     "read",
+    "recover",
 ]
 
 
 def open(path: str | os.PathLike[str], **options: Any) -> Any:
     """Opens a queue that is there, of whatever kind it is; raises `NotAQueue` if there is none."""
-    kind = kind_of(path)
-    if kind.name == "log":
-        LogReader(path).close()
-    return kind.open_queue(path, **options)
+    return sure_kind_of(path).open_queue(path, **options)
 
 
 def read(path: str | os.PathLike[str], *, salvage: bool = False, **options: Any) -> Any:

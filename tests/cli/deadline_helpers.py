@@ -12,8 +12,8 @@ from tests.queues.deadline_helpers import open_queue
 PAST_MS = 1_000_000
 FUTURE_MS = 100_000_000_000_000
 KEYS = [
-    *("kind", "type", "id", "deadline_ms", "enqueue_ms"),
-    *("requeue_ms", "dequeue_count", "value_b64"),
+    *("kind", "type", "id", "id_str", "deadline_ms", "enqueue_ms"),
+    *("requeue_ms", "dequeue_count", "value", "value_b64"),
 ]
 
 

@@ -39,8 +39,8 @@ def test_json_is_exactly_one_object_a_line(tmp_path: Path) -> None:
     result = run("cat", tmp_path / "log", "--json")
 
     assert result.stdout == (
-        f'{{"kind":"log","offset":0,"time_ms":{times[0]},"value_b64":"b25l"}}\n'
-        f'{{"kind":"log","offset":1,"time_ms":{times[1]},"value_b64":"/w=="}}\n'
+        f'{{"kind":"log","offset":0,"time_ms":{times[0]},"value":"one","value_b64":"b25l"}}\n'
+        f'{{"kind":"log","offset":1,"time_ms":{times[1]},"value":null,"value_b64":"/w=="}}\n'
     )
 
 
@@ -49,7 +49,8 @@ def test_json_has_null_for_the_time_where_the_format_has_none(tmp_path: Path) ->
 
     result = run("cat", tmp_path / "log", "--json")
 
-    assert result.stdout == '{"kind":"log","offset":0,"time_ms":null,"value_b64":"b25l"}\n'
+    line = '{"kind":"log","offset":0,"time_ms":null,"value":"one","value_b64":"b25l"}\n'
+    assert result.stdout == line
 
 
 def test_an_empty_log_prints_nothing_and_is_fine(tmp_path: Path) -> None:
@@ -127,7 +128,7 @@ def test_salvage_shows_damage_in_its_place_and_goes_on(tmp_path: Path) -> None:
     assert result.exit_code == 0
     assert rows[3] == (
         f'{{"damage":{{"path":"{path}/0000000000","position":94,"length":20,'
-        '"reason":"checksum does not match","torn":false}}'
+        '"reason":"checksum does not match","torn":false,"offset":3,"count":1}}'
     )
     assert [row["offset"] for row in json_lines(result) if "offset" in row] == [
         *range(3),
@@ -166,6 +167,8 @@ def test_a_torn_end_is_no_damage_and_salvage_shows_it(tmp_path: Path) -> None:
         "length": 8,
         "reason": "unfinished entry",
         "torn": True,
+        "offset": 2,
+        "count": None,
     }
 
     plain = run("cat", tmp_path / "log")

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import base64
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from forebay import DeadlineQueue
-from forebay.cli import deadline_take, exits
+from forebay.cli import exits
+from forebay.queues.kinds import kind_named
 from tests.cli.deadline_helpers import (
     FUTURE_MS,
     KEYS,
@@ -21,7 +19,7 @@ from tests.cli.deadline_helpers import (
     make_worn_queue,
     values_of,
 )
-from tests.cli.helpers import environment, json_lines, make_log, run, start
+from tests.cli.helpers import json_lines, make_log, run, start
 from tests.crash.forgetful import ForgetfulFilesystem
 from tests.queues.deadline_helpers import files_of
 from tests.queues.helpers import snapshot
@@ -32,7 +30,8 @@ def test_put_makes_a_queue_and_tells_the_ids(tmp_path: Path) -> None:
     result = run("put", tmp_path / "q", *kind, "--delay", 60, "--json", stdin=b"one\ntwo\n\n")
     again = run("put", tmp_path / "q", stdin=b"four\n")
 
-    assert json_lines(result) == [{"count": 3, "first_id": 1, "last_id": 3}]
+    ids = {"first": 1, "last": 3, "first_str": "1", "last_str": "3"}
+    assert json_lines(result) == [{"count": 3, **ids}]
     assert again.stderr == "1 item, id 4\n"
     items = items_of(tmp_path / "q")
     assert [item.value for item in items] == [b"four", b"one", b"two", b""]
@@ -60,14 +59,15 @@ def test_a_deadline_is_ms_or_a_time_with_its_zone(
     ("arguments", "message"),
     [
         (("--delay", "5", "--deadline", "5"), "--delay and --deadline exclude each other"),
-        (("--delay", "-1"), "-1.0 is no number of seconds from 0"),
-        (("--delay", "nan"), "nan is no number of seconds from 0"),
+        (("--delay", "-1"), "-1.0 is not a number of seconds"),
+        (("--delay", "nan"), "nan is not a number of seconds"),
         (("--deadline", "2026-11-01T09:00"), "nor a time with its zone"),
         (("--deadline", "tomorrow"), "nor a time with its zone"),
         (("--deadline", str(2**47)), "is not within the years 1970 to 6429"),
         (("--ttl", "5"), "--ttl has no meaning for a deadline queue"),
-        (("--segment-bytes", "5000"), "--segment-bytes has no meaning for a deadline queue"),
-        (("--when-full", "drop_oldest"), "--when-full drop_oldest has no meaning"),
+        (("--deadline", "1793523600"), "1793523600 looks like seconds since 1970"),
+        (("--file-bytes", "5000"), "--file-bytes has no meaning for a deadline queue"),
+        (("--when-full", "drop_oldest"), "when_full = 'drop_oldest': must be one of"),
         (("--max-bytes", "5"), "max_bytes = 5"),
     ],
     ids=lambda item: " ".join(item) if isinstance(item, tuple) else "",
@@ -83,29 +83,6 @@ def test_a_bad_option_of_put_is_a_usage_error(
     assert result.exit_code == exits.USAGE
     assert message in result.stderr
     assert snapshot(path) == before
-
-
-@pytest.mark.parametrize("framing", ["nul", "length"])
-def test_what_cat_prints_put_takes_again(tmp_path: Path, framing: str) -> None:
-    values = [b"", b"a\nb", b"\xff" * 2000] + ([b"\0"] if framing == "length" else [])
-    make_queue(tmp_path / "q", values)
-
-    printed = run("cat", tmp_path / "q", "--framing", framing).stdout_bytes
-    run("put", tmp_path / "new", "--kind", "deadline", "--framing", framing, stdin=printed)
-
-    assert values_of(tmp_path / "new") == values
-
-
-def test_put_into_a_full_queue_keeps_what_fits_and_says_how_much(tmp_path: Path) -> None:
-    lines = b"".join(b"%0100d\n" % number for number in range(100))
-
-    bound = ("--kind", "deadline", "--max-bytes", 4000)
-    result = run("put", tmp_path / "q", *bound, "--json", stdin=lines)
-
-    assert result.exit_code == exits.TRY_AGAIN
-    count = json_lines(result)[0]["count"]
-    assert 0 < count < 100
-    assert len(values_of(tmp_path / "q")) == count
 
 
 def test_take_prints_what_is_due_and_removes_it(tmp_path: Path) -> None:
@@ -127,25 +104,6 @@ def test_take_prints_what_is_due_and_removes_it(tmp_path: Path) -> None:
     assert values_of(path) == [b"later"]
 
 
-def test_take_into_a_pipe_that_nobody_reads_loses_nothing(tmp_path: Path) -> None:
-    values = [b"item %d" % number for number in range(30)]
-    path = make_queue(tmp_path / "q", values)
-    reading, writing = os.pipe()
-    os.close(reading)
-
-    process = subprocess.run(
-        [sys.executable, "-m", "forebay", "take", str(path), "-n", "20"],
-        stdout=writing,
-        stderr=subprocess.PIPE,
-        env=environment(),
-        check=False,
-    )
-    os.close(writing)
-
-    assert (process.returncode, process.stderr) == (exits.BROKEN_PIPE, b"")
-    assert run("take", path, "-n", 30).stdout_bytes == b"".join(value + b"\n" for value in values)
-
-
 @pytest.mark.parametrize("delay", [0, 0.5])
 def test_take_waits_until_an_item_is_due_and_lets_others_put(tmp_path: Path, delay: float) -> None:
     path = make_queue(tmp_path / "q", [])
@@ -155,15 +113,6 @@ def test_take_waits_until_an_item_is_due_and_lets_others_put(tmp_path: Path, del
     printed, said = waiting.communicate(timeout=240)
 
     assert (waiting.returncode, printed, said) == (exits.OK, b"at last\n", b"")
-
-
-def test_take_that_waits_in_vain_gives_the_code_for_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "q"
-    run("put", path, "--kind", "deadline", "--deadline", FUTURE_MS, stdin=b"later\n")
-
-    result = run("take", path, "--timeout", 0.3)
-
-    assert (result.exit_code, result.stdout) == (exits.NOTHING, "")
 
 
 def test_a_leased_item_stays_until_it_is_released_by_its_token(tmp_path: Path) -> None:
@@ -246,7 +195,7 @@ def test_requeue_says_that_a_lease_is_not_cut_short(tmp_path: Path) -> None:
 
     result = run("requeue", path, "1.1", "--delay", 5, "--value-file", tmp_path / "value", "--json")
 
-    assert json_lines(result) == [{"id": 1, "deadline_ms": leased.deadline_ms + 1}]
+    assert json_lines(result) == [{"id": 1, "id_str": "1", "deadline_ms": leased.deadline_ms + 1}]
     assert values_of(path) == [b"other"]
 
 
@@ -290,17 +239,17 @@ def test_what_is_not_there_gives_the_code_for_nothing(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("release", "1"), "'1' is no token: it is ID.COUNT"),
-        (("release", "1.0"), "'1.0' is no token"),
-        (("release", "1.1.1"), "'1.1.1' is no token"),
-        (("release", "one.two"), "'one.two' is no token"),
-        (("bury", f"{2**64}.1"), "is no token"),
+        (("release", "1"), "'1' is not a token: it is ID.COUNT"),
+        (("release", "1.0"), "'1.0' is not a token"),
+        (("release", "1.1.1"), "'1.1.1' is not a token"),
+        (("release", "one.two"), "'one.two' is not a token"),
+        (("bury", f"{2**64}.1"), "is not a token"),
         (("release",), "Missing argument 'TOKEN...'"),
         (("requeue", "1.1", "--delay", "1", "--deadline", "2"), "exclude each other"),
         (("requeue", "1.1", "--value-file", "nowhere"), "does not exist"),
         (("kick",), "give an ID or --count N"),
         (("kick", "1", "--count", "1"), "give an ID or --count N"),
-        (("take", "--lease", "-1"), "no number of seconds"),
+        (("take", "--lease", "-1"), "not a number of seconds"),
         (("take", "--key-file", "key"), "--key-file has no meaning for a deadline queue"),
         (("peek", "--after", "3"), "--after has no meaning for a deadline queue"),
         (("cat", "--start", "3"), "--start has no meaning for a deadline queue"),
@@ -368,45 +317,6 @@ def test_a_log_is_not_taken_for_a_deadline_queue(
     assert snapshot(path) == before
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("put", "--delay", "0"), "--delay has no meaning for a log"),
-        (("put", "--deadline", "5"), "--deadline has no meaning for a log"),
-        (("put", "--kind", "deadline"), "--kind deadline: {} is a log"),
-    ],
-    ids=lambda item: " ".join(item) if isinstance(item, tuple) else "",
-)
-def test_a_log_is_put_nothing_with_a_deadline(
-    tmp_path: Path, arguments: tuple[str, ...], message: str
-) -> None:
-    path = make_log(tmp_path / "log", [b"record"])
-
-    result = run(arguments[0], path, *arguments[1:], stdin=b"x\n")
-
-    assert result.exit_code == exits.USAGE
-    assert message.format(path) in result.stderr
-
-
-@pytest.mark.parametrize("verb", ["tail", "trim", "consumers"])
-def test_a_verb_of_logs_says_so(tmp_path: Path, verb: str) -> None:
-    path = make_queue(tmp_path / "q", [b"one"])
-
-    result = run(verb, path)
-
-    assert result.exit_code == exits.USAGE
-    assert f'"{verb}" is for a log; {path} is a deadline queue' in result.stderr
-
-
-def test_a_lease_has_no_meaning_for_a_fifo(tmp_path: Path) -> None:
-    run("put", tmp_path / "q", "--kind", "fifo", stdin=b"one\n")
-
-    result = run("take", tmp_path / "q", "--lease", 0)
-
-    assert result.exit_code == exits.USAGE
-    assert "--lease has no meaning for a fifo" in result.stderr
-
-
 def test_merge_leaves_one_run_and_tells_files_and_bytes(tmp_path: Path) -> None:
     path = make_worn_queue(tmp_path / "q")
     before = json_lines(run("cat", path, "--json"))
@@ -436,20 +346,24 @@ def test_merge_of_a_queue_without_runs_changes_no_item(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("lease", [None, 3600.0])
 def test_each_batch_is_gone_or_leased_for_good_before_its_tokens_are_told(
-    lease: float | None, capsysbinary: pytest.CaptureFixture[bytes]
+    lease: float | None,
 ) -> None:
     filesystem = ForgetfulFilesystem()
     queue = DeadlineQueue("/q", filesystem=filesystem, sync="os", background=False)
     queue.enqueue_many([b"a", b"b"])
     queue.sync()
 
-    taker = deadline_take._Taker("/q", lease, "lines", as_json=False)
-    taker._finish(queue, queue.dequeue_many(2))
+    records = kind_named("deadline").records
+    if lease is None:
+        with records.lender(queue)(2) as lent:
+            taken = list(lent.rows.values)
+    else:
+        taken = list(records.lease(queue, 2, seconds=lease).rows.values)
     end = filesystem.operations
     states = list(filesystem.crash_states(points=lambda point: point == end, limit=8))
     queue.close()
 
-    assert capsysbinary.readouterr().out == (b"a\nb\n" if lease is None else b"")
+    assert taken == ([b"a", b"b"] if lease is None else [b"1.1\ta", b"2.1\tb"])
     assert states
     for state in states:
         with DeadlineQueue("/q", filesystem=state.restore(), background=False) as left:

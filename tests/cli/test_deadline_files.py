@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from click.testing import Result
 
 from forebay.cli import exits
 from forebay.formats.deadline.items import Item, Key, Stats, Tombstone
@@ -26,6 +27,15 @@ def expected_of(name: str) -> list[dict[str, object]]:
     return [{"kind": "deadline", **json.loads(line)} for line in lines]
 
 
+def plain(result: Result) -> list[dict[str, object]]:
+    """Returns the lines without the fields that say the same as another one."""
+    lines = json_lines(result)
+    assert all(line.pop("id_str") == str(line["id"]) for line in lines)
+    for line in lines:
+        line.pop("value", None)
+    return lines
+
+
 @pytest.mark.parametrize(
     "file", [*(path for path in FILES if path.suffix != ".jsonl"), Path("merged/bc.c-idx")], ids=str
 )
@@ -33,7 +43,7 @@ def test_a_file_of_the_original_is_printed_as_it_is(file: Path) -> None:
     result = run("cat", "--json", QRONO / file)
 
     assert result.exit_code == exits.OK
-    assert json_lines(result) == expected_of(file.name)
+    assert plain(result) == expected_of(file.name)
 
 
 def test_a_folder_of_the_original_gives_the_live_items_by_deadline() -> None:
@@ -53,7 +63,7 @@ def test_runs_without_their_logs_have_the_same_live_items(tmp_path: Path) -> Non
 
 
 def test_a_folder_read_raw_gives_every_entry_of_every_file() -> None:
-    lines = json_lines(run("cat", "--json", "--raw", QRONO))
+    lines = plain(run("cat", "--json", "--raw", QRONO))
 
     assert lines == [line for file in sorted(QRONO.glob("0*")) for line in expected_of(file.name)]
 
@@ -71,8 +81,8 @@ def test_our_run_and_log_are_printed(tmp_path: Path) -> None:
     batch = Batches(header).encode([ITEM, Dequeued(ITEM.key, 1, 1_700_000_000_002)], 0)
     (tmp_path / "0000000001.wal").write_bytes(header.encode() + batch)
 
-    of_run = json_lines(run("cat", "--json", tmp_path / "0000000001.c.run"))
-    of_log = json_lines(run("cat", "--json", tmp_path / "0000000001.wal"))
+    of_run = plain(run("cat", "--json", tmp_path / "0000000001.c.run"))
+    of_log = plain(run("cat", "--json", tmp_path / "0000000001.wal"))
 
     assert [line["type"] for line in of_run] == ["pending", "tombstone"]
     assert of_run[0] == of_log[0]
@@ -109,4 +119,4 @@ def test_what_has_no_meaning_is_refused(tmp_path: Path) -> None:
 
     assert (raw_log.exit_code, start.exit_code) == (exits.USAGE, exits.USAGE)
     assert "--raw has no meaning for a log" in raw_log.stderr
-    assert "--start has no meaning for a deadline queue" in start.stderr
+    assert "--start has no meaning for a folder of the original" in start.stderr

@@ -61,12 +61,6 @@ def test_cat_prints_the_live_items_by_deadline_while_the_queue_is_in_use(tmp_pat
     assert lines[-1]["reason"] == "no good"
 
 
-def test_cat_prints_at_most_the_count(tmp_path: Path) -> None:
-    path = make_queue(tmp_path / "q", [b"one", b"two", b"three"])
-
-    assert run("cat", path, "--count", 2).stdout == "one\ntwo\n"
-
-
 def test_cat_raw_prints_what_every_file_holds(tmp_path: Path) -> None:
     path = make_worn_queue(tmp_path / "q")
 
@@ -141,11 +135,9 @@ def test_info_of_a_queue_in_use_says_what_only_the_owner_knows(tmp_path: Path) -
         queue.dequeue()
 
         (info,) = json_lines(run("info", tmp_path / "q", "--json"))
-        text = run("info", tmp_path / "q").stdout
 
     assert (info["state"], info["owner"]) == ("open", os.getpid())
     assert (info["pending"], info["working"]) == (1, None)
-    assert "working\tamong the pending; only the owner knows\n" in text
 
 
 def test_info_draws_bars_on_a_terminal(tmp_path: Path) -> None:
@@ -174,10 +166,10 @@ def test_segments_lists_the_files_that_count(tmp_path: Path) -> None:
 
     holds = ["items", "items", "counts", "items", "tombstones", "log"]
     assert [line["holds"] for line in lines] == holds
-    assert [line["entries"] for line in lines] == [10, 10, 1, 1, 3, None]
+    assert [line["records"] for line in lines] == [10, 10, 1, 1, 3, None]
     assert (lines[0]["name"], lines[0]["first_deadline_ms"]) == (RUN, PAST_MS)
     assert lines[1]["last_deadline_ms"] == PAST_MS + 19_000
-    assert table.startswith("name\tholds\tentries\tbytes\tfirst deadline\tlast deadline\n")
+    assert table.startswith("name\trecords\tbytes\tholds\tfirst deadline\tlast deadline\n")
 
 
 def test_fsck_of_a_whole_queue_counts_and_changes_nothing(tmp_path: Path) -> None:
@@ -362,7 +354,7 @@ def test_a_killed_owner_leaves_a_queue_that_can_be_looked_at(tmp_path: Path) -> 
 
     assert (checked.exit_code, printed.exit_code) == (exits.OK, exits.OK)
     assert f"unfinished end: {log}, byte " in checked.stdout
-    assert "of an unfinished record behind the last one" in printed.stderr
+    assert "nothing acknowledged is missing" in printed.stderr
     assert printed.stdout == "a\nb\n"
 
 
@@ -380,8 +372,8 @@ def test_recover_keeps_deadlines_times_and_burials(tmp_path: Path) -> None:
         for each in (path, tmp_path / "new")
     ]
     assert facts[0] == facts[1]
-    copied = f"20 items copied to {tmp_path / 'new'} (1 of them buried), 0 entries lost\n"
-    assert result.stdout == copied
+    copied = f"20 items copied to {tmp_path / 'new'}, 0 items lost\n"
+    assert result.stdout == f"buried items: 1\n{copied}"
 
 
 def test_recover_brings_the_files_of_the_original_into_a_queue(tmp_path: Path) -> None:
@@ -435,14 +427,3 @@ def test_fsck_of_a_folder_of_the_original_says_what_cannot_be_checked() -> None:
     assert result.exit_code == exits.OK
     assert "these files have no checksums" in result.stdout
     assert "7 good items in 7 files" in result.stdout
-
-
-@pytest.mark.parametrize("target", ["q", "q/within", "full"])
-def test_recover_refuses_a_target_that_is_in_the_way(tmp_path: Path, target: str) -> None:
-    path = make_queue(tmp_path / "q", [b"x"])
-    make_queue(tmp_path / "full", [b"y"])
-
-    result = run("recover", path, "--to", tmp_path / target)
-
-    assert result.exit_code == exits.CANNOT_CREATE
-    assert values_of(path) == [b"x"]

@@ -11,8 +11,7 @@ import pytest
 
 from forebay import __version__
 from forebay.cli import exits
-from forebay.cli.doctor import BAD, GOOD, NOTE, Finding
-from forebay.cli.doctor_spark import executor_findings, reason_of
+from forebay.cli.doctor import BAD, GOOD, NOTE, Finding, executor_findings, reason_of
 from forebay.spark.cluster import Executor
 from tests.cli.helpers import json_lines, run
 

@@ -9,10 +9,11 @@ import pytest
 
 from forebay import Log, LogReader
 from forebay.cli import exits
-from forebay.cli.fsck import Findings, summary, write_text
-from forebay.cli.inspection import STATES
-from forebay.cli.recover import Report
+from forebay.cli.fsck import summary, write_text
 from forebay.damage import Damage
+from forebay.queues.kinds import kind_named
+from forebay.queues.log.check import _Copying
+from forebay.queues.shared.reports import Report
 from tests.cli.helpers import (
     flip,
     json_lines,
@@ -203,7 +204,7 @@ def test_the_text_tells_how_offsets_moved(tmp_path: Path) -> None:
 
 
 def test_a_place_in_a_gap_moves_to_the_next_record_that_is_left() -> None:
-    report = Report()
+    report = _Copying()
     report.add_run(10, 0, 5)
     report.add_run(15, 5, 5)
     report.add_run(30, 10, 5)
@@ -230,15 +231,18 @@ class SteppingClock:
 def test_a_number_that_nobody_knows_is_never_printed_as_0(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    findings = Findings(state="closed")
-    findings.add(Damage("q/0000000000", 0, 34, "cannot be read", offset=7))
-    findings.add(Damage("q/0000000010", 0, 34, "checksum does not match", offset=16, count=3))
+    damage = (
+        Damage("q/0000000000", 0, 34, "cannot be read", offset=7),
+        Damage("q/0000000010", 0, 34, "checksum does not match", offset=16, count=3),
+    )
+    report = Report(
+        kind="log", path="q", state="closed", records=0, segments=2, bytes=68, damage=damage
+    )
 
-    write_text(findings, record="record", file="segment", queue="a log", states=STATES)
-    counts = summary(findings)
+    write_text(report, kind_named("log"))
 
     printed = capsys.readouterr().out
-    assert counts["lost"] is None
+    assert summary(report)["lost"] is None
     assert "cannot be read; records lost: an unknown number from offset 7\n" in printed
     assert "records lost: 3 from offset 16\n" in printed
     assert "2 damaged places, an unknown number of records lost" in printed

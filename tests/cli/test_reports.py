@@ -42,7 +42,7 @@ def test_info_tells_what_a_closed_log_holds(tmp_path: Path) -> None:
     assert facts["consumers"]["audit"] == {"offset": 60, "lag": 40}
     assert facts["version"] == 2
     assert facts["incarnation"] == 1
-    assert facts["end_damage"] is None
+    assert facts["damage"] == []
     assert (facts["quarantined_files"], facts["quarantined_bytes"]) == (0, 0)
 
 
@@ -61,7 +61,7 @@ def test_info_tells_a_crash_and_what_is_behind_the_end(tmp_path: Path) -> None:
     (facts,) = json_lines(run("info", tmp_path / "log", "--json"))
 
     assert (facts["state"], facts["end"], facts["durable"]) == ("crashed", 1, 0)
-    assert facts["end_damage"]["torn"] is True
+    assert [damage["torn"] for damage in facts["damage"]] == [True]
 
 
 def test_info_shows_a_damaged_index_and_the_rest(tmp_path: Path) -> None:
@@ -81,11 +81,11 @@ def test_segments_come_in_order_with_their_counts(tmp_path: Path) -> None:
     text = run("segments", path).stdout.splitlines()
 
     assert [row["name"] for row in rows] == segments_of(path)
-    assert sum(row["count"] for row in rows) == 100
-    assert [row["base"] for row in rows] == [int(row["name"], 16) for row in rows]
+    assert sum(row["records"] for row in rows) == 100
+    assert [row["first_offset"] for row in rows] == [int(row["name"], 16) for row in rows]
     assert all(row["sealed"] and row["version"] == 2 for row in rows)
     assert all(row["first_time_ms"] > 0 and row["trouble"] is None for row in rows)
-    assert text[0] == "name\tbase\tcount\tbytes\tversion\tfirst time\tsealed"
+    assert text[0] == "name\trecords\tbytes\tfirst offset\tversion\tfirst time\tsealed"
     assert len(text) == 1 + len(rows)
 
 

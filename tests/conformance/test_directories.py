@@ -23,7 +23,7 @@ def write_file(path: Path) -> None:
 def make(kind: str, path: Path) -> None:
     if kind == "root":
         with forebay.Root(path) as root:
-            root.define("jobs")
+            root.define("jobs", "deadline")
             root.queue("jobs").enqueue(b"a")
         return
     with KINDS[kind].queue(path) as queue:

@@ -1,16 +1,19 @@
-"""Several deadline queues under one root, with definitions that outlive the process."""
+"""Several queues of all kinds under one root, with definitions that outlive the process."""
 
 from __future__ import annotations
 
 import os
 import signal
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
 from forebay.errors import Closed, Damaged, InvalidOption, Locked, NotAQueue
 from forebay.queues.deadline.queue import DeadlineQueue
-from forebay.queues.deadline.root import DEFINITIONS, Root
+from forebay.queues.kinds import KINDS, kind_named
+from forebay.queues.kinds import ROOT as DEFINITIONS
+from forebay.queues.root import Definition, Root
 from tests.crash.forgetful import ForgetfulFilesystem
 from tests.queues.deadline_helpers import must
 from tests.queues.helpers import flip
@@ -18,8 +21,8 @@ from tests.queues.helpers import flip
 
 def test_queues_and_their_options_are_there_after_reopening(tmp_path: Path) -> None:
     with Root(tmp_path / "root") as root:
-        root.define("mail", lease_seconds=5, sync="os")
-        root.define("bills", max_attempts=3)
+        root.define("mail", "deadline", lease_seconds=5, sync="os")
+        root.define("bills", "deadline", max_attempts=3)
         root.queue("mail").enqueue(b"letter")
 
     with Root(tmp_path / "root") as root:
@@ -33,9 +36,45 @@ def test_queues_and_their_options_are_there_after_reopening(tmp_path: Path) -> N
         assert root.queue("mail") is root.queue("mail")
 
 
+@pytest.mark.parametrize("kind", [kind.name for kind in KINDS])
+def test_a_root_holds_queues_of_every_kind(tmp_path: Path, kind: str) -> None:
+    with Root(tmp_path / "root") as root:
+        root.define("mine", kind, sync="os")
+
+    with Root(tmp_path / "root") as root:
+        queue = root.queue("mine")
+
+        assert type(queue) is kind_named(kind).queue_class
+        assert queue.options.sync == "os"
+        assert root.definition("mine") == Definition(kind, {"sync": "os"})
+
+
+def test_a_queue_that_is_defined_keeps_its_kind(tmp_path: Path) -> None:
+    with Root(tmp_path / "root") as root:
+        root.define("mine", "fifo")
+
+        with pytest.raises(InvalidOption, match="forget it first"):
+            root.define("mine", "log")
+
+
+def test_definitions_of_version_1_are_those_of_deadline_queues(tmp_path: Path) -> None:
+    Root(tmp_path / "root").close()
+    body = b'{"queues": {"mail": {"lease_seconds": 5}}, "version": 1}'
+    (tmp_path / "root" / DEFINITIONS).write_bytes(b"%08x " % crc32(body) + body)
+
+    with Root(tmp_path / "root") as root:
+        assert root.definition("mail") == Definition("deadline", {"lease_seconds": 5})
+        assert isinstance(root.queue("mail"), DeadlineQueue)
+
+
+def test_an_unknown_kind_is_refused(tmp_path: Path) -> None:
+    with Root(tmp_path / "root") as root, pytest.raises(InvalidOption, match="'log'"):
+        root.define("mine", "stack")
+
+
 def test_a_queue_that_is_forgotten_keeps_its_files(tmp_path: Path) -> None:
     with Root(tmp_path / "root") as root:
-        root.define("mail")
+        root.define("mail", "deadline")
         root.queue("mail").enqueue(b"letter")
 
         root.forget("mail")
@@ -50,29 +89,29 @@ def test_a_queue_that_is_forgotten_keeps_its_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["", ".", "a/b", "a.b", "-a", "x" * 101, "reserve\n"])
 def test_a_name_that_is_not_plain_is_refused(tmp_path: Path, name: str) -> None:
     with Root(tmp_path / "root") as root, pytest.raises(InvalidOption):
-        root.define(name)
+        root.define(name, "deadline")
 
 
 def test_a_wrong_option_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     with Root(tmp_path / "root") as root:
         with pytest.raises(InvalidOption, match="lease_seconds"):
-            root.define("mail", lease_seconds=-1)
+            root.define("mail", "deadline", lease_seconds=-1)
 
         assert root.names == []
 
 
 def test_an_open_queue_cannot_be_defined_anew(tmp_path: Path) -> None:
     with Root(tmp_path / "root") as root:
-        root.define("mail")
+        root.define("mail", "deadline")
         root.queue("mail")
 
         with pytest.raises(InvalidOption, match="open"):
-            root.define("mail", sync="os")
+            root.define("mail", "deadline", sync="os")
 
 
 def test_a_root_has_one_owner_and_closes_its_queues(tmp_path: Path) -> None:
     root = Root(tmp_path / "root")
-    root.define("mail")
+    root.define("mail", "deadline")
     queue = root.queue("mail")
     with pytest.raises(Locked):
         Root(tmp_path / "root")
@@ -80,14 +119,18 @@ def test_a_root_has_one_owner_and_closes_its_queues(tmp_path: Path) -> None:
     root.close()
     root.close()
 
-    for verb in (queue.dequeue, lambda: root.queue("mail"), lambda: root.define("more")):
+    for verb in (
+        queue.dequeue,
+        lambda: root.queue("mail"),
+        lambda: root.define("more", "deadline"),
+    ):
         with pytest.raises(Closed):
             verb()
 
 
 def test_damaged_definitions_are_told(tmp_path: Path) -> None:
     with Root(tmp_path / "root") as root:
-        root.define("mail")
+        root.define("mail", "deadline")
     flip(tmp_path / "root" / DEFINITIONS, 20)
 
     with pytest.raises(Damaged, match="open each by its own path"):
@@ -105,9 +148,9 @@ def test_a_directory_with_something_else_in_it_is_no_root(tmp_path: Path) -> Non
 def test_no_power_cut_loses_a_definition_that_was_acknowledged() -> None:
     machine = ForgetfulFilesystem(seed=1)
     with Root("/root", filesystem=machine) as root:
-        root.define("mail")
+        root.define("mail", "deadline")
         machine.acknowledge("mail")
-        root.define("bills", sync="os")
+        root.define("bills", "deadline", sync="os")
         machine.acknowledge("bills")
 
     for state in machine.crash_states(4):
@@ -119,14 +162,18 @@ def test_no_power_cut_loses_a_definition_that_was_acknowledged() -> None:
 
 def test_a_child_of_a_fork_may_not_define_and_does_not_keep_the_lock(tmp_path: Path) -> None:
     root = Root(tmp_path / "root")
-    root.define("mail")
+    root.define("mail", "deadline")
     queue = root.queue("mail")
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         try:
             refused = []
-            for verb in (lambda: root.define("bills"), lambda: root.queue("mail"), queue.dequeue):
+            for verb in (
+                lambda: root.define("bills", "deadline"),
+                lambda: root.queue("mail"),
+                queue.dequeue,
+            ):
                 try:
                     verb()
                 except Closed:
@@ -138,7 +185,7 @@ def test_a_child_of_a_fork_may_not_define_and_does_not_keep_the_lock(tmp_path: P
     os.close(writing)
     try:
         refused_in_child = os.read(reading, 1)
-        root.define("letters")
+        root.define("letters", "deadline")
         root.close()
         # While the child lives.
         with Root(tmp_path / "root") as again:
@@ -154,4 +201,4 @@ def test_a_child_of_a_fork_may_not_define_and_does_not_keep_the_lock(tmp_path: P
 @pytest.mark.parametrize("name", ["root-definitions", "reserve", "root-definitions.new"])
 def test_the_names_of_the_roots_own_files_are_refused(tmp_path: Path, name: str) -> None:
     with Root(tmp_path / "root") as root, pytest.raises(InvalidOption, match=name):
-        root.define(name)
+        root.define(name, "deadline")

@@ -12,11 +12,67 @@ from forebay.cli.framing import OUTPUT_FRAMINGS
 from forebay.formats.deadline.items import BURIED_BIT, ID_MAX
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+# A number between them is a time of 1973 to 5138 in seconds, and one before 1973 in milliseconds.
+_SECONDS_MIN = 10**8
+_SECONDS_MAX = 10**11
+# Where the context keeps the path, for errors that do not say where they happened.
+PATH_KEY = "forebay.path"
 
 
 def path_argument(command: _Command) -> _Command:
     """Adds the queue's directory."""
-    return click.argument("path", type=click.Path())(command)
+    # Whether it can be read, the queue says: a path that cannot is no mistake of the command line.
+    path = click.Path(readable=False)
+    return click.argument("path", type=path, callback=_remember)(command)
+
+
+def paths_argument(command: _Command) -> _Command:
+    """Adds the directories of one queue or more."""
+    path = click.Path(readable=False)
+    return click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=path)(command)
+
+
+def target_option(command: _Command) -> _Command:
+    """Adds --to, the place of a copy."""
+    return click.option(
+        "--to",
+        "target",
+        required=True,
+        metavar="DIR",
+        help="The new queue: not there yet, or empty.",
+    )(command)
+
+
+def count_option(default: int | None, *, least: int = 1) -> Callable[[_Command], _Command]:
+    """Returns what adds -n."""
+    return click.option(
+        "-n",
+        "--count",
+        type=click.IntRange(min=least),
+        default=default,
+        show_default=default is not None,
+        help="How many at most.",
+    )
+
+
+def consumer_option(command: _Command) -> _Command:
+    """Adds --consumer."""
+    return click.option(
+        "--consumer",
+        metavar="NAME",
+        help="Log: whose next records; one that is new begins with the oldest.",
+    )(command)
+
+
+def wait_option(command: _Command) -> _Command:
+    """Adds --wait."""
+    return click.option(
+        "--wait",
+        type=float,
+        callback=check_seconds,
+        metavar="SECONDS",
+        help="Wait so long for the queue if another process owns it.  [default: 0]",
+    )(command)
 
 
 def json_option(command: _Command) -> _Command:
@@ -37,7 +93,7 @@ def key_option(command: _Command) -> _Command:
     """Adds --key-file."""
     return click.option(
         "--key-file",
-        type=click.Path(dir_okay=False),
+        type=click.Path(dir_okay=False, readable=False),
         help="The key of an encrypted Beats queue: a file that only its owner can read.",
     )(command)
 
@@ -73,9 +129,9 @@ def due_options(command: _Command) -> _Command:
 def check_seconds(
     _context: click.Context, _parameter: click.Parameter, value: float | None
 ) -> float | None:
-    """Refuses what is no number of seconds, and what leads beyond the last deadline."""
+    """Refuses what is not a number of seconds, and what leads past the last deadline."""
     if value is not None and not 0 <= value < 10.0**11:
-        raise click.BadParameter(f"{value} is no number of seconds from 0")
+        raise click.BadParameter(f"{value} is not a number of seconds, 0 or more")
     return value
 
 
@@ -121,6 +177,11 @@ def parse_optional_start(
     return None if value is None else parse_start(context, parameter, value)
 
 
+def _remember(context: click.Context, _parameter: click.Parameter, value: str) -> str:
+    context.meta[PATH_KEY] = value
+    return value
+
+
 def _parse_token(
     _context: click.Context, _parameter: click.Parameter, value: str
 ) -> tuple[int, int]:
@@ -128,7 +189,7 @@ def _parse_token(
     id, _, count = value.partition(".")
     if not (_is_number(id) and _is_number(count) and int(id) <= ID_MAX and int(count) > 0):
         raise click.BadParameter(
-            f'{value!r} is no token: it is ID.COUNT, as "forebay take --lease" prints it'
+            f'{value!r} is not a token: it is ID.COUNT, as "forebay take --lease" prints it'
         )
     return int(id), int(count)
 
@@ -145,6 +206,10 @@ def _parse_deadline(
     if value is None:
         return None
     time_ms = int(value) if _is_number(value) else _time_ms(value)
+    if _is_number(value) and _SECONDS_MIN <= time_ms < _SECONDS_MAX:
+        raise click.BadParameter(
+            f"{value} looks like seconds since 1970; give milliseconds, or a time with its zone"
+        )
     if not 0 <= time_ms < BURIED_BIT:
         raise click.BadParameter(f"{value} is not within the years 1970 to 6429")
     return time_ms

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import click
 
-from forebay.cli.arguments import json_option, key_option, path_argument, salvage_option
-from forebay.cli.event_copy import copy_events
-from forebay.cli.kinds import act, refuse_options
+from forebay.cli.arguments import (
+    json_option,
+    key_option,
+    path_argument,
+    salvage_option,
+    target_option,
+)
 from forebay.cli.output import say
-from forebay.cli.recover import check_target
-from forebay.formats.beats.versions import LAYOUTS, LOSSY_IN_BEATS, lossy_warning
-
-_EVENT_VERSIONS = [name for name, row in LAYOUTS.items() if row.writable]
-# What the original deadline queue reads.
-_DEADLINE_VERSION = "1"
+from forebay.cli.queues import find, options_for
+from forebay.cli.recover import run_copy
+from forebay.formats.beats.versions import LOSSY_IN_BEATS, lossy_warning
+from forebay.queues.kinds import KINDS, convert
+from forebay.queues.shared.reports import CopyReport, Progress
 
 
 @click.command("convert")
@@ -22,12 +25,10 @@ _DEADLINE_VERSION = "1"
     "--to-version",
     "version",
     required=True,
-    type=click.Choice([*_EVENT_VERSIONS, _DEADLINE_VERSION]),
+    type=click.Choice([version for kind in KINDS for version in kind.versions]),
     help="The version of the copy.",
 )
-@click.option(
-    "--to", "target", required=True, metavar="DIR", help="The new queue: not there yet, or empty."
-)
+@target_option
 @key_option
 @salvage_option
 @json_option
@@ -44,24 +45,15 @@ def command(
 
     Stops at damage with code 4, unless --salvage is given.
     """
+    kind = find(path, "convert", lambda kind: bool(kind.versions))
+    options = options_for(kind, kind.checks.convert, {"--key-file": key_file})
+    if version not in kind.versions:
+        there = ", ".join(kind.versions)
+        raise click.UsageError(f"--to-version {version}: {path} is {kind.title}; give {there}")
+    if version in LOSSY_IN_BEATS:
+        say(f"warning: {lossy_warning(version)}")
 
-    def convert_items() -> int:
-        from forebay.cli.deadline_copy import convert_deadline
+    def copy(tell: Progress) -> CopyReport:
+        return convert(path, target, version, salvage=salvage, progress=tell, **options)
 
-        refuse_options("deadline", {"--key-file": key_file})
-        if version != _DEADLINE_VERSION:
-            raise click.UsageError(f"--to-version {version} is for a Beats queue; give 1")
-        check_target(path, target)
-        return convert_deadline(path, target, salvage, as_json)
-
-    def convert() -> int:
-        if version == _DEADLINE_VERSION:
-            raise click.UsageError("--to-version 1 is for a deadline queue; give v1 for Beats")
-        check_target(path, target)
-        if version in LOSSY_IN_BEATS:
-            say(f"warning: {lossy_warning(version)}")
-        return copy_events(
-            path, target, key_file=key_file, version=version, salvage=salvage, as_json=as_json
-        )
-
-    return act(path, "convert", {"beats": convert, "deadline": convert_items})
+    return run_copy("convert", kind, path, target, copy, as_json=as_json)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 import platform
@@ -13,16 +14,21 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import click
 
-from forebay import LogReader, __version__, compiled
+from forebay import __version__, compiled
 from forebay.cli import exits
 from forebay.cli.arguments import json_option
-from forebay.cli.inspection import STATES, owner_of, state_of
-from forebay.cli.output import size_text, write_json, write_table
-from forebay.errors import ForebayError
+from forebay.cli.output import plural, size_text, write_json, write_table
+from forebay.errors import ForebayError, NotInstalled
 from forebay.kernels.buffers import LIBRARY
+from forebay.queues.kinds import sure_kind_of
+from forebay.queues.shared.reports import STATES
+
+if TYPE_CHECKING:
+    from forebay.spark.cluster import Executor
 
 GOOD = "ok"
 NOTE = "note"
@@ -33,6 +39,9 @@ _SYNC_SECONDS_SUSPICIOUS = 20e-6
 _FREE_BYTES_MIN = 1_000_000_000
 _MEMORY_FILE_SYSTEMS = ("tmpfs", "ramfs")
 _NETWORK_FILE_SYSTEMS = ("nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "ceph", "glusterfs")
+
+# One small job: a Java that starts fast is better than one that computes fast.
+_FAST_START = {"spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +54,14 @@ class Finding:
 
 
 @click.command("doctor")
-@click.argument("paths", metavar="[PATH]...", type=click.Path(), nargs=-1)
+@click.argument("paths", metavar="[PATH]...", type=click.Path(readable=False), nargs=-1)
 @click.option("--spark", is_flag=True, help="Start Spark, and ask its executors what they see.")
 @click.option("--master", metavar="URL", help="Where Spark runs: local[*], spark://…, sc://…")
 @json_option
 def command(paths: tuple[str, ...], spark: bool, master: str | None, as_json: bool) -> int:
     """Check the installation, and the disk at PATH (default: here); code 1 if something is wrong.
 
-    PATH may be a queue, a directory, or one that is not there yet. A note is worth to know and is
+    PATH may be a queue, a directory, or one that is not there yet. A note is worth knowing and is
     not wrong. Besides a file that is written, synced and removed, nothing is changed.
 
     With --spark a small job runs as well: it tells the versions of Spark, Java and Python, and for
@@ -63,8 +72,6 @@ def command(paths: tuple[str, ...], spark: bool, master: str | None, as_json: bo
     places = paths or (".",)
     findings = [*_installation(), *_places(places)]
     if spark:
-        from forebay.cli.doctor_spark import spark_findings
-
         findings += spark_findings(places, master)
     if as_json:
         for finding in findings:
@@ -179,10 +186,10 @@ def _queue(path: str) -> Iterator[Finding]:
         return
     status = os.stat(path)
     try:
-        with LogReader(path) as reader:
-            found = (
-                f"log of {len(reader):,} records, {STATES[state_of(reader, owner_of(reader.path))]}"
-            )
+        kind = sure_kind_of(path)
+        facts = kind.checks.describe(path)
+        records = plural(facts.records, kind.record)
+        found = f"{kind.name} of {records}, {STATES[facts.state]}"
     except (ForebayError, OSError) as error:
         empty = os.access(path, os.R_OK) and not _has_queue_files(path)
         yield Finding(
@@ -203,3 +210,95 @@ def _has_queue_files(path: str) -> bool:
 
 def _bad_if(wrong: bool) -> str:
     return BAD if wrong else GOOD
+
+
+def spark_findings(paths: Sequence[str], master: str | None) -> Iterator[Finding]:
+    """Yields what there is to say about Spark, up to the first thing that stops it."""
+    from forebay.spark.cluster import ask_executors
+    from forebay.spark.java import find_java
+    from forebay.spark.session import session
+
+    remote = master is not None and master.startswith("sc://")
+    try:
+        if not remote:
+            java = find_java()
+            yield Finding("java", f"{java.version} of {java.origin}")
+        spark = session(master, app_name="forebay doctor", **({} if remote else _FAST_START))
+    except NotInstalled as error:
+        yield Finding("spark", str(error), BAD)
+        return
+    except _spark_errors() as error:
+        yield Finding("spark", f"does not start: {reason_of(error)}", BAD)
+        return
+    places = [os.path.abspath(path) for path in paths]
+    try:
+        yield Finding("spark", f"{spark.version} at {spark.conf.get('spark.master')}")
+        for number, executor in enumerate(ask_executors(spark, places), 1):
+            yield from executor_findings(f"executor {number}", executor)
+    except _spark_errors() as error:
+        yield Finding("executors", reason_of(error), BAD)
+    finally:
+        spark.stop()
+
+
+def _spark_errors() -> tuple[type[Exception], ...]:
+    """Returns the roots of what Spark raises; only called when it is installed."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    return PySparkException, Py4JError
+
+
+def executor_findings(name: str, executor: Executor) -> Iterator[Finding]:
+    """Yields what one executor has and sees, compared with this process."""
+    yield Finding(name, f"on {executor.host} in {executor.directory}")
+    here = platform.python_version()
+    same = executor.python == here
+    yield Finding(
+        f"{name}, python",
+        executor.python if same else f"{executor.python}, here {here}",
+        GOOD if same else NOTE,
+    )
+    yield from _package(name, executor)
+    for path, found in executor.inodes.items():
+        yield _visible(f"{name}, {path}", path, found)
+
+
+def _package(name: str, executor: Executor) -> Iterator[Finding]:
+    """Compares the Forebay of an executor with the one here."""
+    if executor.forebay is None:
+        remedy = "install Forebay there, or send forebay.spark.package_zip"
+        yield Finding(f"{name}, forebay", f"{executor.problem}; {remedy}", BAD)
+        return
+    same = executor.forebay == __version__
+    yield Finding(
+        f"{name}, forebay",
+        executor.forebay if same else f"{executor.forebay}, here {__version__}",
+        GOOD if same else BAD,
+    )
+    kernels = "compiled" if executor.compiled else "plain Python, slower"
+    yield Finding(f"{name}, kernels", kernels, GOOD if executor.compiled else NOTE)
+    fast = executor.crc == "zlib-ng"
+    yield Finding(
+        f"{name}, CRC-32", f"{executor.crc}{'' if fast else ', slower'}", _note_if(not fast)
+    )
+
+
+def _visible(name: str, path: str, found: int | str) -> Finding:
+    """Says whether an executor sees a path, and the same directory there as this process."""
+    if isinstance(found, str):
+        return Finding(name, f"not visible: {found}", BAD)
+    with contextlib.suppress(OSError):
+        if os.stat(path).st_ino != found:
+            return Finding(name, "visible, but another directory than here", NOTE)
+    return Finding(name, "visible")
+
+
+def reason_of(error: Exception) -> str:
+    """Returns the line that says what was wrong: Java's begins with a colon, Python's is last."""
+    lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    return next((line[2:] for line in lines if line.startswith(": ")), lines[-1].strip())
+
+
+def _note_if(notable: bool) -> str:
+    return NOTE if notable else GOOD

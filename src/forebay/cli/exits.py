@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import pwd
 
 import click
 
@@ -18,6 +20,7 @@ from forebay.errors import (
     UndecodableEvent,
     UnsupportedVersion,
 )
+from forebay.queues.shared.reports import place_of
 
 OK = 0
 ERROR = 1
@@ -40,7 +43,7 @@ MEANINGS = {
     CANNOT_CREATE: "the queue or file cannot be created",
     TRY_AGAIN: "locked or full: try again later",
     INTERRUPTED: "interrupted by Ctrl-C",
-    BROKEN_PIPE: "whoever read the output went away; nothing is said",
+    BROKEN_PIPE: "the reader of the output went away; nothing is said",
 }
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -71,18 +74,39 @@ def code_of(error: BaseException) -> int:
     return ERROR
 
 
-def message_of(error: BaseException) -> str:
-    """Returns one line that says what happened, and where if that is known."""
+def message_of(error: BaseException, path: str | None = None) -> str:
+    """Returns one line that says what happened, and where; `path` is the queue of the verb."""
     if isinstance(error, Damaged):
         damage = error.damage
-        place = f"{damage.path}, byte {damage.position}, {damage.length} bytes"
-        text = f'{place}: {damage.reason}; "forebay fsck" tells what it costs'
+        text = f'{place_of(damage)}: {damage.reason}; "forebay fsck" tells what it costs'
     elif isinstance(error, OSError) and error.strerror:
-        where = f"{error.filename}: " if error.filename else ""
-        text = f"{where}{error.strerror}"
+        where = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else ""
+        # A file of a queue is opened by its name alone.
+        where = os.path.join(path or "", where).rstrip("/")
+        text = f"{where}: {error.strerror}" if where else error.strerror
+        if isinstance(error, PermissionError):
+            text += _whose(where)
     else:
         text = str(error) or type(error).__name__
     return " ".join(text.split())
+
+
+def _whose(path: str) -> str:
+    """Says to whom a path belongs that may not be read: that user can."""
+    while path:
+        try:
+            number = os.stat(path).st_uid
+        except OSError:
+            path = os.path.dirname(path)
+            continue
+        if number == os.geteuid():
+            return "; its mode forbids it"
+        try:
+            name = pwd.getpwuid(number).pw_name
+        except KeyError:
+            name = f"#{number}"
+        return f'; {path} belongs to user {name}: try "sudo -u {name}"'
+    return ""
 
 
 def help_text() -> str:

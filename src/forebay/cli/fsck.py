@@ -2,241 +2,122 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import replace
 from typing import Any
 
 import click
 
-from forebay import LogReader
 from forebay.cli import exits
-from forebay.cli.arguments import json_option, key_option, path_argument
-from forebay.cli.copying import write_damage
-from forebay.cli.inspection import (
-    STATES,
-    after_the_records,
-    describe,
-    end_damage,
-    foreign_names,
-    is_loss,
-    owner_of,
-    segment_facts,
-    side_file_faults,
-    state_of,
-    temporary_names,
-    total_lost,
+from forebay.cli.arguments import json_option, key_option, paths_argument, wait_option
+from forebay.cli.interrupts import Interrupted
+from forebay.cli.output import (
+    as_json_object,
+    plural,
+    plural_or_unknown,
+    say,
+    size_text,
+    write_json,
+    write_line,
 )
-from forebay.cli.kinds import NAMES, ORIGINAL, act, refuse_options
-from forebay.cli.losses import settle
-from forebay.cli.output import Bar, plural, plural_or_unknown, size_text, write_json
-from forebay.damage import Damage
-from forebay.errors import Damaged
-from forebay.formats.fflg import LAYOUTS
-from forebay.queues.log.consumer import INDEX, read_positions
-from forebay.storage import inbox
-from forebay.storage.quarantine import count_kept
-from forebay.storage.tail import NAME as TAIL
-
-
-@dataclass(slots=True)
-class Findings:
-    """What a check found."""
-
-    records: int = 0
-    bytes: int = 0
-    segments: int = 0
-    state: str = ""
-    damage: list[Damage] = field(default_factory=list)
-    torn: list[Damage] = field(default_factory=list)
-    foreign: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-    @property
-    def lost(self) -> int | None:
-        """How many records the damage costs; None if that cannot be told."""
-        return total_lost(self.damage)
-
-    def settle(self, path: str, *, accept: bool) -> None:
-        """Compares the damage with the losses on record; `accept` marks all of it as seen."""
-        self.damage, notes = settle(self.damage, path, accept=accept)
-        self.notes += notes
-
-    def add(self, damage: Damage) -> None:
-        """Takes note of damage, or of an unfinished end, which is none."""
-        (self.damage if is_loss(damage) else self.torn).append(damage)
+from forebay.cli.queues import find, for_each, offers, open_waiting, options_for, progress
+from forebay.queues.kinds import Kind, accept_losses, check
+from forebay.queues.shared.reports import STATES, Report, describe_damage, own_fields
 
 
 @click.command("fsck")
-@path_argument
+@paths_argument
 @key_option
 @click.option(
     "--accept",
     is_flag=True,
     help="Mark all damage and losses as seen: from then on they are notes, and the code is 0.",
 )
+@wait_option
 @json_option
-def command(path: str, key_file: str | None, accept: bool, as_json: bool) -> int:
-    """Verify the queue PATH from its first byte to its last, read-only and without a lock.
+def command(
+    paths: tuple[str, ...],
+    key_file: str | None,
+    accept: bool,
+    wait: float | None,
+    as_json: bool,
+) -> int:
+    """Verify each queue PATH from its first byte to its last, read-only and without a lock.
 
     Lists each damage and what it costs, what was lost before, files that do not belong there, and
     the state of the side files. Code 4 if there is damage or a loss that nobody has marked as seen
     with --accept, which needs the lock and keeps what it marks in the file "losses". The
-    unfinished end that a crash leaves is reported and is no
-    damage: nobody was told that those records are stored.
+    unfinished end that a crash leaves is reported and is no damage: nobody was told that those
+    records are stored.
     """
 
-    def on_log() -> int:
-        refuse_options("log", {"--key-file": key_file})
-        return _fsck_log(path, accept, as_json)
-
-    def on_events() -> int:
-        from forebay.cli.event_reports import check_events
-
-        return check_events(path, key_file, accept, as_json)
-
-    def on_fifo() -> int:
-        from forebay.cli.fifo_check import check_fifo
-
-        refuse_options("fifo", {"--key-file": key_file})
-        return check_fifo(path, accept, as_json)
-
-    actions = {"log": on_log, "beats": on_events, "fifo": on_fifo}
-    for kind in ("deadline", ORIGINAL):
-        actions[kind] = partial(_fsck_deadline, path, kind, key_file, accept, as_json)
-    return act(path, "fsck", actions)
-
-
-def _fsck_deadline(path: str, kind: str, key_file: str | None, accept: bool, as_json: bool) -> int:
-    from forebay.cli.deadline_check import check_deadline, check_original
-
-    refuse_options(kind, {"--key-file": key_file})
-    if kind == "deadline":
-        return check_deadline(path, accept, as_json)
-    refuse_options(kind, {"--accept": accept})
-    return check_original(path, as_json)
-
-
-def _fsck_log(path: str, accept: bool, as_json: bool) -> int:
-    with LogReader(path) as reader:
-        findings = check(reader)
-    findings.settle(path, accept=accept)
-    if as_json:
-        write_findings(findings, summary(findings))
-    else:
-        write_text(findings, record="record", file="segment", queue=NAMES["log"], states=STATES)
-    return exits.DAMAGE if findings.damage else exits.OK
-
-
-def check(reader: LogReader) -> Findings:
-    """Reads everything and gives what was found."""
-    findings = Findings()
-    owner = owner_of(reader.path)
-    findings.state = state_of(reader, owner)
-    facts = segment_facts(reader, owner)
-    findings.segments = len(facts)
-    findings.bytes = sum(segment.size for segment in facts)
-    _check_records(reader, findings)
-    damage = end_damage(reader, owner)
-    if damage is not None:
-        findings.add(damage)
-    _check_side_files(reader, findings)
-    findings.foreign = foreign_names(reader)
-    findings.notes += [
-        f"{name} was left half made; the next open removes it" for name in temporary_names(reader)
-    ]
-    unchecked = {segment.version for segment in facts if segment.version is not None}
-    for version in sorted(unchecked):
-        if not LAYOUTS[version].checked:
-            findings.notes.append(f"version {version} has no checksums: only sizes were checked")
-    kept_files, kept_bytes = count_kept(reader.directory)
-    if kept_files:
-        size = size_text(kept_bytes)
-        findings.notes.append(f"quarantine/ keeps {plural(kept_files, 'file')} ({size})")
-    return findings
-
-
-def _check_records(reader: LogReader, findings: Findings) -> None:
-    ends: dict[str, int] = {}
-    with Bar("fsck", len(reader)) as bar:
-        for item in reader.scan():
-            if isinstance(item, Damage):
-                findings.add(item)
-                ends[os.path.basename(item.path)] = item.position + item.length
-                continue
-            findings.records += len(item.values)
-            taken = sum(map(len, item.values)) + len(item.values) * item.frame_bytes
-            ends[item.segment] = item.position + taken
-            bar.update(item.offset + len(item.values) - reader.begin)
-    for found in after_the_records(reader, ends):
-        if isinstance(found, Damage):
-            findings.add(found)
+    def verify(path: str) -> int:
+        kind = find(path, "fsck", offers("check"))
+        options = options_for(kind, kind.checks.check, {"--key-file": key_file})
+        if accept and not kind.queue:
+            raise click.UsageError(f"--accept has no meaning for {kind.title}")
+        try:
+            with progress("fsck") as tell:
+                report = check(path, progress=tell, **options)
+        except Interrupted as stop:
+            say("interrupted")
+            return stop.code
+        if accept:
+            fresh = open_waiting(lambda: accept_losses(path, report.damage), wait)
+            notes = (*report.notes, f"{plural(fresh, 'loss')} marked as seen now")
+            report = replace(report, damage=(), notes=notes)
+        if as_json:
+            write_report(report)
         else:
-            findings.notes.append(found)
+            write_text(report, kind, where=f"{path}: " if len(paths) > 1 else "")
+        return exits.DAMAGE if report.damage else exits.OK
+
+    return for_each(paths, verify)
 
 
-def _check_side_files(reader: LogReader, findings: Findings) -> None:
-    places, damage = read_positions(reader.directory)
-    if damage is not None:
-        findings.add(damage)
-    for name, offset in places.items():
-        if offset > reader.end:
-            findings.notes.append(f"{INDEX}: consumer {name!r} is past the end, at {offset}")
-        elif offset < reader.begin:
-            missed = plural(reader.begin - offset, "record")
-            findings.notes.append(f"{INDEX}: consumer {name!r} at {offset} has missed {missed}")
-    try:
-        inbox.read_ledger(reader.directory)
-    except Damaged as error:
-        findings.add(error.damage)
-    findings.notes += side_file_faults(reader)
-    if reader.tail is None and TAIL in reader.directory.names():
-        path = f"{reader.path}/{TAIL}"
-        findings.add(Damage(path, 0, 0, "it tells no end that is true", count=0))
-
-
-def summary(findings: Findings) -> dict[str, Any]:
+def summary(report: Report) -> dict[str, Any]:
     """Returns the counts, for the last line of JSON."""
     return {
-        "records": findings.records,
-        "segments": findings.segments,
-        "bytes": findings.bytes,
-        "state": findings.state,
-        "damage": len(findings.damage),
-        "torn": len(findings.torn),
-        "lost": findings.lost,
-        "foreign": len(findings.foreign),
+        "kind": report.kind,
+        "path": report.path,
+        "records": report.records,
+        "segments": report.segments,
+        "bytes": report.bytes,
+        "state": report.state,
+        "damage": len(report.damage),
+        "torn": len(report.torn),
+        "lost": report.lost,
+        "foreign": len(report.foreign),
+        **own_fields(report),
     }
 
 
-def write_findings(findings: Findings, counts: dict[str, Any]) -> None:
+def write_report(report: Report) -> None:
     """Prints what was found as lines of JSON, the counts last."""
-    write_damage([*findings.damage, *findings.torn])
-    for name in findings.foreign:
+    for damage in (*report.damage, *report.torn):
+        write_json({"damage": as_json_object(damage)})
+    for name in report.foreign:
         write_json({"foreign": name})
-    for note in findings.notes:
+    for note in report.notes:
         write_json({"note": note})
-    write_json({"summary": counts})
+    write_json({"summary": summary(report)})
 
 
-def write_text(
-    findings: Findings, *, record: str, file: str, queue: str, states: Mapping[str, str]
-) -> None:
-    """Prints what was found as lines; the words are what a queue calls its parts."""
-    for damage in [*findings.damage, *findings.torn]:
-        print(describe(damage))
-    for name in findings.foreign:
-        print(f"foreign: {name} does not belong to {queue}")
-    for note in findings.notes:
-        print(f"note: {note}")
-    if findings.state not in ("open", "closed"):
-        print(f"note: {states[findings.state]}")
-    if findings.damage:
-        places = plural(len(findings.damage), "damaged place")
-        lost = plural_or_unknown(findings.lost, record)
+def write_text(report: Report, kind: Kind, where: str = "") -> None:
+    """Prints what was found as lines, in the words of the kind."""
+    for damage in (*report.damage, *report.torn):
+        write_line(describe_damage(damage, kind.record))
+    for name in report.foreign:
+        write_line(f"foreign: {where}{name} does not belong to {kind.title}")
+    for note in report.notes:
+        write_line(f"note: {where}{note}")
+    if report.state not in ("open", "closed"):
+        write_line(f"note: {where}{STATES[report.state]}")
+    if report.damage:
+        places = plural(len(report.damage), "damaged place")
+        lost = plural_or_unknown(report.lost, kind.record)
         verdict = f'{places}, {lost} lost; "forebay recover" saves the rest'
     else:
         verdict = "no damage"
-    good = f"{plural(findings.records, f'good {record}')} in {plural(findings.segments, file)}"
-    print(f"{good} ({size_text(findings.bytes)}): {verdict}")
+    good = plural(report.records, f"good {kind.record}")
+    files = plural(report.segments, kind.file)
+    write_line(f"{where}{good} in {files} ({size_text(report.bytes)}): {verdict}")

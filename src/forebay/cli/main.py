@@ -1,7 +1,7 @@
 """The command `forebay`: finds the verb, runs it, and turns every error into a line and a code.
 
 A verb's module is imported when the verb is used, so that `forebay put` in a loop starts fast.
-Data goes to stdout, talk to stderr. No error of the library or the system shows a traceback.
+Data goes to stdout, messages to stderr. No error of the library or the system shows a traceback.
 """
 
 from __future__ import annotations
@@ -16,31 +16,47 @@ import click
 
 from forebay import __version__
 from forebay.cli import exits
-from forebay.cli.output import say
+from forebay.cli.arguments import PATH_KEY
+from forebay.cli.output import prepare_streams, say
 from forebay.errors import ForebayError
 
-VERBS = {
-    "put": "Append records from lines, files or a pipe.",
-    "cat": "Print records, from any place on.",
-    "take": "Print what is next or due, and remove it, or lease it.",
-    "release": "Take leased items away for good.",
-    "requeue": "Give a leased item back, due later.",
-    "bury": "Put a leased item aside.",
-    "kick": "Make buried items pending again.",
-    "peek": "Print what a fifo or a deadline queue gives next; it stays.",
-    "tail": "Print the last records, and follow.",
-    "info": "Tell the state of a queue; needs no lock.",
-    "segments": "List the segment files.",
-    "consumers": "List the consumers and their lag; forget one.",
-    "trim": "Remove segments that every consumer has read.",
-    "merge": "Make one run of all that a deadline queue has.",
-    "fsck": "Verify every byte; changes nothing.",
-    "recover": "Salvage what can be read into a new queue.",
-    "convert": "Copy a Beats queue into another version.",
-    "pipeline": "Bring queues into tables on Spark, and prove it.",
-    "doctor": "Check the installation and the disk.",
-    "demo": "Kill a writer, flip a bit, and check what is left.",
+# The verbs by use: what each does in a line.
+GROUPS = {
+    "Write and read": {
+        "put": "Append records from lines, files or a pipe.",
+        "take": "Print what is next or due, and remove it, or lease it.",
+        "peek": "Print what is next; it stays.",
+        "cat": "Print records, from any place on.",
+        "tail": "Print the last records, and follow.",
+    },
+    "Jobs of a deadline queue": {
+        "release": "Take leased items away for good.",
+        "requeue": "Give a leased item back, due later.",
+        "bury": "Put a leased item aside.",
+        "kick": "Make buried items pending again.",
+        "merge": "Make one run of all that the queue has.",
+    },
+    "Look": {
+        "ls": "List the queues of a directory.",
+        "info": "Tell the state of queues; needs no lock.",
+        "segments": "List the files of queues.",
+        "consumers": "List the consumers of a log and their lag; forget one.",
+        "doctor": "Check the installation and the disk.",
+    },
+    "Keep house": {
+        "trim": "Remove segments that every consumer has read.",
+        "fsck": "Verify every byte; changes nothing.",
+        "recover": "Salvage what can be read into a new queue.",
+        "convert": "Copy a queue into another version.",
+    },
+    "Beyond one queue": {
+        "pipeline": "Bring queues into tables on Spark, and prove it.",
+        "demo": "Kill a writer, flip a bit, and check what is left.",
+    },
 }
+VERBS = {verb: text for group in GROUPS.values() for verb, text in group.items()}
+# Verbs that share a module.
+_MODULES = dict.fromkeys(("release", "requeue", "bury", "kick"), "leases")
 
 
 class VerbGroup(click.Group):
@@ -54,53 +70,67 @@ class VerbGroup(click.Group):
         """Imports the module of a verb."""
         if cmd_name not in VERBS:
             return None
-        command: click.Command = importlib.import_module(f"forebay.cli.{cmd_name}").command
+        shared = _MODULES.get(cmd_name)
+        module = importlib.import_module(f"forebay.cli.{shared or cmd_name}")
+        command: click.Command = getattr(module, cmd_name if shared else "command")
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Lists the verbs without importing them."""
-        with formatter.section("Verbs"):
-            formatter.write_dl(list(VERBS.items()))
+        for use, verbs in GROUPS.items():
+            with formatter.section(use):
+                formatter.write_dl(list(verbs.items()))
 
     def invoke(self, ctx: click.Context) -> Any:
         """Runs the verb; an error of the library becomes one line on stderr."""
         try:
-            result = super().invoke(ctx)
-            sys.stdout.flush()
+            return super().invoke(ctx)
         except BrokenPipeError:
-            _drop_output()
             return exits.BROKEN_PIPE
         except (ForebayError, OSError) as error:
-            say(exits.message_of(error))
+            say(exits.message_of(error, ctx.meta.get(PATH_KEY)))
             return exits.code_of(error)
-        return result
 
     def main(self, *args: Any, **extra: Any) -> Any:
         """Runs the program and ends it with the verb's exit code."""
         extra["standalone_mode"] = False
+        prepare_streams()
         try:
             code = super().main(*args, **extra)
-        except click.UsageError as error:
-            error.show()
-            code = error.exit_code
-        except exits.Failure as error:
-            say(error.format_message())
-            code = error.code
+            sys.stdout.flush()
         except click.ClickException as error:
-            say(error.format_message())
-            code = error.exit_code
+            say(_text(error))
+            code = error.code if isinstance(error, exits.Failure) else error.exit_code
         except click.Abort:
             say("interrupted")
             code = exits.INTERRUPTED
+        except BrokenPipeError:
+            code = exits.BROKEN_PIPE
+        except OSError as error:
+            say(f"cannot write to stdout: {error.strerror}")
+            code = exits.ERROR
+        _drop_output()
         sys.exit(code if isinstance(code, int) else exits.OK)
 
 
+def _text(error: click.ClickException) -> str:
+    """Returns what is wrong in one line; of the command line, also where to read on."""
+    text = error.format_message()
+    if not isinstance(error, click.UsageError):
+        return text
+    verb = error.ctx.command_path if error.ctx is not None else "forebay"
+    return f'{text.rstrip(".")}; see "{verb} --help"'
+
+
 def _drop_output() -> None:
-    """Sends what is still buffered nowhere, or the interpreter would complain at its end."""
-    with contextlib.suppress(OSError, ValueError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
+    """Sends what cannot be written nowhere, or the interpreter would complain at its end."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        with contextlib.suppress(OSError, ValueError):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, sys.stdout.fileno())
+            os.close(nowhere)
 
 
 @click.group(
@@ -112,6 +142,6 @@ def _drop_output() -> None:
 def main() -> None:
     """Durable queues on the local disk.
 
-    A queue is a directory. Data goes to stdout and talk to stderr; tables are tab-separated when
+    A queue is a directory. Data goes to stdout, messages to stderr; tables are tab-separated when
     they are not on a terminal, and every verb knows --json: one object a line.
     """

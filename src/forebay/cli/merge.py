@@ -9,19 +9,20 @@ import click
 
 from forebay import DeadlineQueue
 from forebay.cli import exits
-from forebay.cli.arguments import json_option, path_argument
-from forebay.cli.deadline_folder import Folder
-from forebay.cli.deadline_tokens import opened
+from forebay.cli.arguments import json_option, path_argument, wait_option
 from forebay.cli.interrupts import Interrupted, Interrupts
-from forebay.cli.output import Bar, plural, say, size_text, write_json
+from forebay.cli.leases import opened
+from forebay.cli.output import Bar, plural, say, size_text, write_json, write_line
+from forebay.queues.kinds import kind_of
 
 _LOOK_SECONDS = 0.1
 
 
 @click.command("merge")
 @path_argument
+@wait_option
 @json_option
-def command(path: str, as_json: bool) -> int:
+def command(path: str, wait: float | None, as_json: bool) -> int:
     """Merge all runs of the deadline queue PATH into one, and drop what is gone from the disk.
 
     A queue does it by itself while it is open, a part at a time. Prints files and bytes before and
@@ -31,7 +32,7 @@ def command(path: str, as_json: bool) -> int:
     """
     with Interrupts() as interrupts:
         try:
-            with opened(path, "merge") as queue:
+            with opened(path, "merge", wait) as queue:
                 before = after = _sizes(path)
                 if before["runs"]:
                     _merge(queue, interrupts)
@@ -44,16 +45,16 @@ def command(path: str, as_json: bool) -> int:
         write_json({"before": before, "after": after, "damage": damage})
     else:
         for name, sizes in (("before", before), ("after", after)):
-            print(f"{name}: {plural(sizes['files'], 'file')}, {size_text(sizes['bytes'])}")
+            write_line(f"{name}: {plural(sizes['files'], 'file')}, {size_text(sizes['bytes'])}")
     if damage:
         say(f"damage at {plural(damage, 'place')}: what did not verify is dropped")
     return exits.DAMAGE if damage else exits.OK
 
 
 def _sizes(path: str) -> dict[str, int]:
-    with Folder(path) as folder:
-        runs = len(folder.runs)
-        return {"runs": runs, "files": runs + len(folder.logs), "bytes": folder.size}
+    files = list(kind_of(path).checks.segments(path))
+    runs = sum(1 for file in files if file.records is not None or file.trouble is not None)
+    return {"runs": runs, "files": len(files), "bytes": sum(file.bytes for file in files)}
 
 
 def _merge(queue: DeadlineQueue, interrupts: Interrupts) -> None:

@@ -6,47 +6,129 @@ names. Bars are drawn on stderr and only on a terminal. `rich` is imported only 
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
+import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from forebay.cli import exits
+from forebay.queues.shared import reports
+
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
+# The words for counts and sizes are those of the reports.
+plural = reports.plural
+size_text = reports.size_text
 _BAR_AFTER_SECONDS = 0.3
+_TABLE_COLUMNS_MIN = 100
+# The standard streams that were closed when the program started.
+_closed: set[str] = set()
+
+
+def prepare_streams() -> None:
+    """Puts something in the place of streams that are closed, and lets every text be printed.
+
+    A file of a queue would get the number of a closed stream otherwise, and what is printed would
+    go into it.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        stream = getattr(sys, name)
+        if stream is None:
+            _closed.add(name)
+            descriptor = os.open(os.devnull, os.O_RDWR)
+            mode = "r" if number == 0 else "w"
+            setattr(sys, name, open(descriptor, mode, closefd=False))  # noqa: SIM115 - for ever
+        elif number and getattr(stream, "errors", None) == "strict":
+            stream.reconfigure(errors="backslashreplace")
+
+
+def check_stdin() -> None:
+    """Refuses to read from a stdin that is closed."""
+    if "stdin" in _closed:
+        raise exits.Failure("stdin is closed; give a FILE or a pipe")
+
+
+@contextlib.contextmanager
+def to_stdout() -> Iterator[None]:
+    """Turns a failure of stdout into one that says so: it is not the queue's."""
+    if "stdout" in _closed:
+        raise exits.Failure("stdout is closed")
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise exits.Failure(f"cannot write to stdout: {error.strerror}") from None
 
 
 def say(text: str) -> None:
     """Prints a line of an error or a warning."""
-    print(f"forebay: {text}", file=sys.stderr)
+    talk(f"forebay: {text}")
 
 
 def talk(text: str) -> None:
-    """Prints a line for people, beside the data."""
-    print(text, file=sys.stderr)
+    """Prints a line for people, beside the data; a stderr that takes nothing is no error."""
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr)
 
 
-def write_json(document: Mapping[str, Any]) -> None:
+def write_line(text: str) -> None:
+    """Prints a line that the verb was asked for."""
+    with to_stdout():
+        print(text)
+
+
+def write_json(document: Mapping[str, Any], *, flush: bool = False) -> None:
     """Prints one object as one line."""
-    print(json.dumps(document, separators=(",", ":")))
+    with to_stdout():
+        print(json_text(document).decode(), flush=flush)
+
+
+def json_text(document: Mapping[str, Any]) -> bytes:
+    """Returns an object as one line."""
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def as_json_object(value: Any) -> Any:
+    """Returns a value as JSON has it: dataclasses as objects, ids also as text.
+
+    Ids may be above 2**53, which programs that know only floats change.
+    """
+    if dataclasses.is_dataclass(value):
+        fields = dataclasses.fields(value)
+        value = {field.name: getattr(value, field.name) for field in fields}
+    if isinstance(value, Mapping):
+        document = {}
+        for name, item in value.items():
+            document[name] = as_json_object(item)
+            if name == "id" or name.endswith("_id"):
+                document[f"{name}_str"] = None if item is None else str(item)
+        return document
+    return [as_json_object(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def write_bytes(data: bytes, *, flush: bool = False) -> None:
     """Puts bytes on stdout as they are."""
-    sys.stdout.buffer.write(data)
-    if flush:
-        sys.stdout.buffer.flush()
+    if not data and not flush:
+        return
+    with to_stdout():
+        sys.stdout.buffer.write(data)
+        if flush:
+            sys.stdout.buffer.flush()
 
 
 def write_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Prints rows; numbers stand to the right on a terminal."""
     if not sys.stdout.isatty():
         for row in [columns, *rows]:
-            print("\t".join(_cell(value) for value in row))
+            write_line("\t".join(_cell(value) for value in row))
         return
     from rich.console import Console
     from rich.markup import escape
@@ -58,14 +140,17 @@ def write_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
         table.add_column(name, justify="right" if right else "left", overflow="fold")
     for row in rows:
         table.add_row(*(escape(_pretty(value)) for value in row))
-    Console(highlight=False).print(table)
+    console = Console(highlight=False)
+    # Below this a terminal breaks the lines, which is better than to break every cell.
+    console.width = max(console.width, _TABLE_COLUMNS_MIN)
+    console.print(table)
 
 
 def write_facts(facts: Mapping[str, object]) -> None:
     """Prints names and values, one a line."""
     if not sys.stdout.isatty():
         for name, value in facts.items():
-            print(f"{name}\t{_cell(value)}")
+            write_line(f"{name}\t{_cell(value)}")
         return
     from rich.console import Console
     from rich.markup import escape
@@ -84,28 +169,10 @@ def time_text(time_ms: int | None) -> str | None:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def size_text(size: float) -> str:
-    """Returns a number of bytes for people, in powers of ten."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} TB"
-
-
-def plural(count: int, noun: str) -> str:
-    """Returns a count with its noun: "1 record", "2,000 entries"."""
-    if noun.endswith("s"):
-        return f"{count:,} {noun}{'' if count == 1 else 'es'}"
-    if noun.endswith("y"):
-        return f"{count:,} {noun if count == 1 else noun[:-1] + 'ies'}"
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
 def plural_or_unknown(count: int | None, noun: str) -> str:
     """Returns a count with its noun; "an unknown number of records" if nobody knows it."""
     if count is None:
-        return f"an unknown number of {plural(2, noun).removeprefix('2 ')}"
+        return f"an unknown number of {reports.plural_of(noun)}"
     return plural(count, noun)
 
 
@@ -120,16 +187,18 @@ class Bar:
         self._progress: Progress | None = None
         self._task: TaskID | None = None
 
-    def update(self, done: int, note: str = "") -> None:
-        """Moves the bar."""
+    def update(self, done: int, note: str = "", total: int | None = None) -> None:
+        """Moves the bar; `total` is how much there is, if that is known now."""
         if not self._shown:
             return
+        self._total = self._total or total
         if self._progress is None:
             if time.monotonic() - self._started < _BAR_AFTER_SECONDS:
                 return
             self._start()
         if self._progress is not None and self._task is not None:
-            self._progress.update(self._task, completed=done, note=note or f"{done:,}")
+            text = note or f"{done:,}"
+            self._progress.update(self._task, completed=done, total=self._total, note=text)
 
     def _start(self) -> None:
         from rich.console import Console

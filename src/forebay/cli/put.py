@@ -5,17 +5,17 @@ Batches what is there and commits it at once; a slow pipe does not wait for a ba
 
 from __future__ import annotations
 
-import contextlib
+import dataclasses
+import errno
 import io
 import os
 import select
 import sys
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from collections.abc import Iterator
+from typing import Any
 
 import click
 
-from forebay import LogReader
 from forebay.cli import exits
 from forebay.cli.arguments import (
     check_due,
@@ -23,22 +23,31 @@ from forebay.cli.arguments import (
     json_option,
     key_option,
     path_argument,
+    wait_option,
 )
 from forebay.cli.framing import INPUT_FRAMINGS, BadInput, make_splitter
 from forebay.cli.interrupts import Interrupted, Interrupts
-from forebay.cli.kinds import NAMES, refuse_options
-from forebay.cli.output import Bar, plural, size_text
-from forebay.errors import ForebayError, Locked, NotAQueue
+from forebay.cli.output import Bar, check_stdin, plural, size_text, talk, write_json
+from forebay.cli.queues import open_waiting, options_for, refuse
+from forebay.errors import (
+    ForebayError,
+    InvalidEvent,
+    Locked,
+    NotAQueue,
+    RecordTooLarge,
+)
 from forebay.formats.fflg import VERSIONS_WRITABLE
-from forebay.queues.kinds import kind_of
+from forebay.queues.kinds import KINDS, Kind, kind_named, sure_kind_of
 from forebay.queues.shared.options import EVENT_VERSIONS, SYNC_POLICIES
-
-if TYPE_CHECKING:
-    from forebay import BeatsQueue, DeadlineQueue, Fifo, Log
+from forebay.queues.shared.reports import plural_of
 
 _READ_BYTES = 1 << 18
-_Queue = TypeVar("_Queue", "Log", "BeatsQueue", "Fifo", "DeadlineQueue")
-# The options that not every kind has: of the command line, and of the queue.
+_BATCH_RECORDS_MAX = 4096
+_BATCH_BYTES_MAX = 1 << 20
+# A batch goes in whole or not at all: in a queue with a bound it is a small part of it.
+_BATCH_PART = 8
+_CANNOT_CREATE = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS)
+# The options of queues: on the command line, and of their classes.
 _OPTIONS = {
     "--version": "version",
     "--key-file": "key_file",
@@ -47,28 +56,20 @@ _OPTIONS = {
     "--file-bytes": "file_bytes",
     "--max-bytes": "max_bytes",
     "--when-full": "when_full",
-    "--delay": "delay",
-    "--deadline": "deadline",
-}
-_OPTIONS_OF = {
-    "log": ("--version", "--segment-bytes"),
-    "beats": ("--version", "--segment-bytes", "--key-file"),
-    "fifo": ("--ttl", "--file-bytes", "--max-bytes", "--when-full"),
-    "deadline": ("--delay", "--deadline", "--max-bytes", "--when-full"),
 }
 
 
 @click.command("put")
 @path_argument
 @click.argument(
-    "files", nargs=-1, type=click.Path(exists=True, dir_okay=False, readable=True, allow_dash=True)
+    "files", nargs=-1, type=click.Path(exists=True, dir_okay=False, readable=False, allow_dash=True)
 )
 @click.option(
     "--framing",
     type=click.Choice(INPUT_FRAMINGS),
     default="lines",
     show_default=True,
-    help="How records lie in the input: a line each, a NUL byte behind each, a big-endian u32 "
+    help="How records lie in the input: a line each, a NUL byte after each, a big-endian u32 "
     "length before each, or each FILE one record.",
 )
 @click.option(
@@ -86,8 +87,8 @@ _OPTIONS_OF = {
 )
 @click.option(
     "--kind",
-    type=click.Choice(["log", "beats", "fifo", "deadline"]),
-    help="What to make if nothing is there.  [default: log]",
+    type=click.Choice([kind.name for kind in reversed(KINDS)]),
+    help=f"What to make if nothing is there.  [default: {KINDS[-1].name}]",
 )
 @due_options
 @click.option(
@@ -103,19 +104,28 @@ _OPTIONS_OF = {
 @click.option(
     "--max-bytes",
     type=int,
-    help="Fifo: the most that all entries may take, 32 bytes each more. Deadline: the most that "
-    "logs and runs may take.",
+    help="The most that the queue may take: at least two segments or files; of a fifo with 32 "
+    "bytes more for each entry.",
 )
 @click.option(
     "--when-full",
     type=click.Choice(["reject", "drop_oldest"]),
-    help="At --max-bytes: stop with code 75 (default), or, fifo only, drop whole files of the "
-    "oldest entries. Nobody else can take entries meanwhile, so there is no waiting.",
+    help="At --max-bytes: stop with code 75 (default), or drop whole files of the oldest records, "
+    "which a deadline queue cannot. Nobody else can take any meanwhile, so there is no waiting.",
 )
+@wait_option
 @key_option
 @json_option
 def command(
-    path: str, files: tuple[str, ...], framing: str, kind: str | None, as_json: bool, **options: Any
+    path: str,
+    files: tuple[str, ...],
+    framing: str,
+    kind: str | None,
+    delay: float | None,
+    deadline: int | None,
+    wait: float | None,
+    as_json: bool,
+    **options: Any,
 ) -> int:
     """Append records to the queue PATH, which is made if it is not there.
 
@@ -124,53 +134,156 @@ def command(
     deadline makes one) it puts items that are due after --delay, at --deadline, or now.
 
     Reads lines from stdin, or from each FILE (- is stdin). The newline is not part of the record.
-    At the end it tells the count and the offsets: on stderr, or with --json on stdout as
-    {"first": offset, "count": records}; of a fifo (--kind fifo makes one) as {"count": entries,
-    "last_id": id}, and of a deadline queue as {"count": items, "first_id": id, "last_id": id}.
+    At the end it tells the count, and the offsets or ids: on stderr, or with --json on stdout as
+    {"count":N,"first":N,"last":N,"first_str":"N","last_str":"N"}, null where they are not known.
     """
     if framing == "files" and not files:
         raise click.UsageError("--framing files needs a FILE; - is stdin")
-    check_due(options["delay"], options["deadline"])
-    kind = _kind(path, kind)
-    given = {flag: options[name] for flag, name in _OPTIONS.items()}
-    others = {flag: value for flag, value in given.items() if flag not in _OPTIONS_OF[kind]}
-    refuse_options(kind, others)
-    if kind == "beats":
-        refuse_options(kind, {"--framing": framing if framing != "lines" else None})
-    if kind == "deadline" and options["when_full"] == "drop_oldest":
-        refuse_options(kind, {"--when-full drop_oldest": True})
-    settings = {_OPTIONS[flag]: given[flag] for flag in _OPTIONS_OF[kind]}
-    with (
-        Interrupts() as interrupts,
-        _opened(kind, path, {"sync": options["sync"], **settings}) as putter,
-    ):
-        return _put(putter, interrupts, files or ("-",), framing, as_json)
+    check_due(delay, deadline)
+    names = files or ("-",)
+    if "-" in names:
+        check_stdin()
+    found = _kind(path, kind)
+    due = options_for(found, found.records.put, {"--delay": delay, "--deadline": deadline})
+    if found.lines and framing != "lines":
+        refuse(found, f"--framing {framing}")
+    settings = _settings(found, options)
+    with Interrupts() as interrupts, _open(found, path, settings, wait) as queue:
+        putter = Putter(found, queue, due)
+        return _put(putter, interrupts, names, framing, as_json)
 
 
-@contextlib.contextmanager
-def _opened(kind: str, path: str, options: dict[str, Any]) -> Iterator[Putter]:
-    """Opens or makes a queue of a kind, and gives what puts records into it."""
-    if kind == "fifo":
-        from forebay.cli.fifo_put import FifoPutter, open_fifo
+def _settings(kind: Kind, options: dict[str, Any]) -> dict[str, Any]:
+    """Returns the options of a queue that were given; refuses those that its kind does not have."""
+    known = {field.name for field in dataclasses.fields(kind.options_class)}
+    settings = {"sync": options["sync"]}
+    for flag, name in _OPTIONS.items():
+        value = options[name]
+        if value is None:
+            continue
+        if name not in known:
+            refuse(kind, flag)
+        settings[name] = value
+    if settings.get("version", "").isdigit():
+        settings["version"] = int(settings["version"])
+    # To block would be to wait for ever: while this process owns the queue nobody takes anything.
+    return {"when_full": "reject", **settings}
 
-        with _open(open_fifo, path, options) as fifo:
-            yield FifoPutter(fifo)
-    elif kind == "beats":
-        from forebay.cli.event_put import EventPutter, open_for_put
 
-        with _open(open_for_put, path, options) as events:
-            yield EventPutter(events)
-    elif kind == "deadline":
-        from forebay.cli.deadline_put import DeadlinePutter, open_deadline
+def _kind(path: str, wanted: str | None) -> Kind:
+    """Tells what is at a path, or what to make there; refuses to take one for the other."""
+    default = kind_named(wanted or KINDS[-1].name)
+    if not os.path.isdir(path) or not os.listdir(path):
+        return default
+    try:
+        found = sure_kind_of(path)
+    except NotAQueue:
+        # It is no queue at all: the one that is wanted says what is in its way.
+        return default
+    if wanted is not None and wanted != found.name:
+        raise click.UsageError(f"--kind {wanted}: {path} is {found.title}")
+    return found
 
-        due = options.pop("delay"), options.pop("deadline")
-        with _open(open_deadline, path, options) as queue:
-            yield DeadlinePutter(queue, *due)
-    else:
-        from forebay.cli.log_put import LogPutter, open_log
 
-        with _open(open_log, path, options) as log:
-            yield LogPutter(log)
+def _open(kind: Kind, path: str, settings: dict[str, Any], wait: float | None) -> Any:
+    try:
+        return open_waiting(lambda: kind.open_queue(path, **settings), wait)
+    except Locked:
+        raise
+    except NotAQueue as error:
+        raise exits.Failure(exits.message_of(error), exits.CANNOT_CREATE) from None
+    except OSError as error:
+        if error.errno not in _CANNOT_CREATE:
+            raise
+        raise exits.Failure(exits.message_of(error, path), exits.CANNOT_CREATE) from None
+
+
+class Putter:
+    """Collects records and puts them in batches."""
+
+    def __init__(self, kind: Kind, queue: Any, due: dict[str, Any]) -> None:
+        self._kind = kind
+        self._queue = queue
+        self._due = due
+        self._parse = getattr(kind.records, "parse", None)
+        limits = self._limits = kind.records.limits(queue)
+        self._pending: list[bytes] = []
+        self._size = 0
+        self._first: int | None = None
+        self._last: int | None = None
+        self.count = 0
+        self.record_bytes_max = limits.record_bytes_max
+        self._batch_bytes_max = _BATCH_BYTES_MAX
+        total = limits.total_bytes_max
+        if total is not None:
+            self.record_bytes_max = min(self.record_bytes_max, total - limits.extra_bytes)
+            self._batch_bytes_max = min(_BATCH_BYTES_MAX, total // _BATCH_PART)
+
+    def add(self, records: list[bytes], source: str) -> None:
+        """Takes records; puts if there are enough."""
+        for given in records:
+            value = given if self._parse is None else self._parsed(given, source)
+            if value is None:
+                continue
+            if len(value) > self.record_bytes_max:
+                what = f"has {len(value)} bytes; the queue takes {self.record_bytes_max}"
+                raise self._bad(source, what)
+            if not value and self._limits.empty is not None:
+                raise self._bad(source, f"is empty, which {self._limits.empty}")
+            size = len(value) + self._limits.extra_bytes
+            full = self._size + size > self._batch_bytes_max
+            if full or len(self._pending) >= _BATCH_RECORDS_MAX:
+                self.flush()
+            self._pending.append(value)
+            self._size += size
+
+    def flush(self) -> None:
+        """Puts what was collected."""
+        if not self._pending:
+            return
+        pending, self._pending, self._size = self._pending, [], 0
+        first, self._last = self._kind.records.put(self._queue, pending, **self._due)
+        self._first = first if self._first is None else self._first
+        self.count += len(pending)
+
+    def report(self, as_json: bool, prefix: str = "") -> None:
+        """Tells how many records were put, and where they are."""
+        if not as_json:
+            talk(f"{prefix}{self._text()}")
+            return
+        places = {"first": self._first, "last": self._last}
+        texts = {f"{key}_str": None if n is None else str(n) for key, n in places.items()}
+        try:
+            write_json({"count": self.count, **places, **texts}, flush=True)
+        except exits.Failure:
+            # They are stored all the same: who puts them again has them twice.
+            talk(f"{prefix}{self._text()}")
+            raise
+
+    def _text(self) -> str:
+        record, place = self._kind.record, self._kind.place
+        if not self.count:
+            return f"no {plural_of(record)}"
+        text = plural(self.count, record)
+        if self._last is None:
+            return text
+        if self._first is None:
+            return f"{text}, the last with {place} {self._last}"
+        if self._first == self._last:
+            return f"{text}, {place} {self._last}"
+        return f"{text}, {plural_of(place)} {self._first} to {self._last}"
+
+    def _parsed(self, line: bytes, source: str) -> bytes | None:
+        assert self._parse is not None
+        try:
+            value: bytes | None = self._parse(line)
+        except (InvalidEvent, RecordTooLarge) as error:
+            raise self._bad(source, f"is not one: {error}") from None
+        return value
+
+    def _bad(self, source: str, what: str) -> BadInput:
+        which = f"{self._kind.record} {self.count + len(self._pending) + 1}"
+        return BadInput(f"{source}: {which} {what}; nothing from it on was put")
 
 
 def _put(
@@ -191,56 +304,6 @@ def _put(
         raise
     putter.report(as_json)
     return exits.OK
-
-
-def _kind(path: str, wanted: str | None) -> str:
-    """Tells what is at a path, or what to make there; refuses to take one for the other."""
-    if not os.path.isdir(path) or not os.listdir(path):
-        return wanted or "log"
-    found = kind_of(path).name
-    if wanted is None or wanted == found:
-        return found
-    if found == "log":
-        try:
-            LogReader(path).close()
-        except NotAQueue:
-            # It is no queue at all: the one that is wanted says what is in its way.
-            return wanted
-    raise click.UsageError(f"--kind {wanted}: {path} is {NAMES[found]}")
-
-
-def _open(
-    open_queue: Callable[[str, dict[str, Any]], _Queue], path: str, options: dict[str, Any]
-) -> _Queue:
-    try:
-        return open_queue(path, options)
-    except Locked:
-        raise
-    except (NotAQueue, FileNotFoundError, NotADirectoryError, PermissionError) as error:
-        raise exits.Failure(exits.message_of(error), exits.CANNOT_CREATE) from None
-
-
-class Putter(Protocol):
-    """Collects records and puts them in batches."""
-
-    record_bytes_max: int
-
-    @property
-    def count(self) -> int:
-        """How many were put."""
-        ...
-
-    def add(self, records: list[bytes], source: str) -> None:
-        """Takes records; puts if there are enough."""
-        ...
-
-    def flush(self) -> None:
-        """Puts what was collected."""
-        ...
-
-    def report(self, as_json: bool, prefix: str = "") -> None:
-        """Tells what was put."""
-        ...
 
 
 def _put_all(putter: Putter, interrupts: Interrupts, names: tuple[str, ...], framing: str) -> None:

@@ -3,42 +3,55 @@
 from __future__ import annotations
 
 import contextlib
-import sys
+import os
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
 
 import click
 
-from forebay import BeatsQueue, BeatsReader
 from forebay.cli import exits
 from forebay.cli.arguments import (
     check_seconds,
+    consumer_option,
+    count_option,
     framing_option,
     json_option,
     key_option,
     path_argument,
+    wait_option,
 )
-from forebay.cli.inspection import owner_of
 from forebay.cli.interrupts import Interrupted, Interrupts
-from forebay.cli.kinds import act, refuse_options
-from forebay.cli.output import write_bytes
-from forebay.errors import Locked
-from forebay.formats.beats.text import event_text
+from forebay.cli.output import say, write_bytes
+from forebay.cli.printing import Printer
+from forebay.cli.queues import find, need_consumer, offers, open_waiting, options_for, refuse
+from forebay.clock import SystemClock
+from forebay.damage import Damage
+from forebay.errors import Damaged, Locked, Overtaken
+from forebay.queues.kinds import Kind
+from forebay.queues.shared.reports import describe_damage
+from forebay.queues.shared.rows import Lent, Rows
+from forebay.storage.filesystem import lock_owner
 
-_BATCH_EVENTS = 1000
+# So many are lent out at a time; the bound of a fifo is a little above.
+_BATCH_RECORDS = 100
 _LOOK_SECONDS = 0.1
+# So many bytes of leased items wait to be printed, until the queue is free.
+_LEASED_BYTES_MAX = 64 << 20
 
 
 @click.command("take")
 @path_argument
+@count_option(1)
 @click.option(
-    "-n",
-    "--count",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="How many at most.",
+    "--timeout",
+    type=float,
+    callback=check_seconds,
+    metavar="SECONDS",
+    help="Wait so long for the first one.",
 )
-@click.option("--timeout", type=float, help="Wait so many seconds for the first one.")
+@consumer_option
 @click.option(
     "--lease",
     type=float,
@@ -47,6 +60,7 @@ _LOOK_SECONDS = 0.1
     help="Deadline: do not remove them; they are due again after so long, unless they are released "
     "by the token that stands before each.",
 )
+@wait_option
 @key_option
 @framing_option
 @json_option
@@ -54,86 +68,166 @@ def command(
     path: str,
     count: int,
     timeout: float | None,
+    consumer: str | None,
     lease: float | None,
+    wait: float | None,
     key_file: str | None,
     framing: str | None,
     as_json: bool,
 ) -> int:
-    """Print the next events, the next entries of a fifo, or items that are due, and remove them.
+    """Print the next records, or items that are due, and remove them.
 
     Each is removed after it was written to stdout: if that fails it stays, and is the next one
-    again. With --json an event is {"kind":"beats","timestamp_ns":N,"flags":N,"meta":{...},
-    "fields":{...}}, and an entry or an item what "forebay cat" prints. Code 3 if there is none. The
-    queue must be free.
+    again. What a pipe holds counts as written. Of a log nothing is removed: the place of --consumer
+    moves, which trimming waits for. Code 3 if there is nothing. The queue must be free.
 
     With --lease the items of a deadline queue stay in it. A token ID.COUNT and a tab stand before
     each value, or in JSON "token":"ID.COUNT"; "release", "requeue" and "bury" take it.
     """
+    kind = find(path, "take", offers("lender"))
+    options = options_for(kind, kind.records.lender, {"--consumer": consumer})
+    reading = options_for(kind, kind.records.next_ms, {"--key-file": key_file})
+    if lease is not None and not kind.leases:
+        refuse(kind, "--lease")
+    need_consumer(kind, "take", consumer)
+    printer = Printer(kind, as_json=as_json, framing=framing)
 
-    def on_events() -> int:
-        refuse_options("beats", {"--framing": framing, "--lease": lease})
-        return _take(path, count, timeout, key_file, as_json)
+    def open_queue() -> Any:
+        # A sync for each batch instead of several for each record: what a power cut in between
+        # brings back was printed, so it comes twice and is not lost.
+        return open_waiting(lambda: kind.open_queue(path, sync="os", **reading), wait)
 
-    def on_fifo() -> int:
-        from forebay.cli.fifo_take import take_entries
-
-        refuse_options("fifo", {"--key-file": key_file, "--lease": lease})
-        return take_entries(path, count, timeout, framing=framing, as_json=as_json)
-
-    def on_deadline() -> int:
-        from forebay.cli.deadline_take import take_items
-
-        refuse_options("deadline", {"--key-file": key_file})
-        return take_items(path, count, timeout, lease=lease, framing=framing, as_json=as_json)
-
-    return act(path, "take", {"beats": on_events, "fifo": on_fifo, "deadline": on_deadline})
+    taker = _Taker(kind, open_queue, printer, lease, options)
+    watch = _Watch(path, lambda: kind.records.next_ms(path, **options, **reading))
+    return _take(taker, watch, count, timeout)
 
 
-def _take(path: str, count: int, timeout: float | None, key_file: str | None, as_json: bool) -> int:
-    """Prints up to `count` events and acknowledges them; with a timeout it waits for the first.
-
-    It does not own the queue while it waits: nobody could put then.
-    """
-    deadline = time.monotonic() + (timeout or 0)
+def _take(taker: _Taker, watch: _Watch, count: int, timeout: float | None) -> int:
+    """Takes what is there, or waits for the first. It does not own the queue while it waits."""
+    until = time.monotonic() + (timeout or 0)
     with Interrupts() as interrupts:
         try:
             while True:
                 interrupts.check()
-                late = time.monotonic() >= deadline
-                if late or _is_ready(path, key_file):
+                late = time.monotonic() >= until
+                if late or watch.is_ready():
                     with contextlib.nullcontext() if late else contextlib.suppress(Locked):
-                        if _take_all(path, count, key_file, interrupts, as_json):
-                            return exits.OK
-                if late:
-                    return exits.NOTHING
+                        taker.take_all(count, interrupts)
+                if taker.told:
+                    return exits.DAMAGE
+                if taker.taken or late:
+                    return exits.OK if taker.taken else exits.NOTHING
                 time.sleep(_LOOK_SECONDS)
         except Interrupted as stop:
             return stop.code
 
 
-def _is_ready(path: str, key_file: str | None) -> bool:
-    """Says whether there may be an event, and nobody owns the queue."""
-    if owner_of(path) is not None:
-        return False
-    with BeatsReader(path, key_file=key_file, salvage=True) as reader:
-        return any(True for _ in reader.scan(unread=True))
+class _Watch:
+    """Looks without a lock whether there is something; reads the queue if its files changed."""
+
+    def __init__(self, path: str, next_ms: Callable[[], int | None]) -> None:
+        self._path = path
+        self._next_ms = next_ms
+        self._clock = SystemClock()
+        self._seen: list[tuple[str, int, int]] | None = None
+        self._due_ms: int | None = None
+
+    def is_ready(self) -> bool:
+        """Says whether a record is there or due, and nobody owns the queue."""
+        if lock_owner(self._path) is not None:
+            return False
+        files = self._files()
+        if files != self._seen:
+            self._due_ms = self._next_ms()
+            self._seen = files
+        return self._due_ms is not None and self._due_ms <= self._clock.now_ms()
+
+    def _files(self) -> list[tuple[str, int, int]]:
+        found = []
+        with os.scandir(self._path) as entries:
+            for entry in entries:
+                with contextlib.suppress(FileNotFoundError):
+                    status = entry.stat()
+                    found.append((entry.name, status.st_size, status.st_mtime_ns))
+        return sorted(found)
 
 
-def _take_all(
-    path: str, count: int, key_file: str | None, interrupts: Interrupts, as_json: bool
-) -> int:
-    """Takes up to `count` events in batches; returns how many there were."""
-    taken = 0
-    with BeatsQueue(path, key_file=key_file) as queue:
-        while taken < count:
-            interrupts.check()
-            batch = queue.read(min(_BATCH_EVENTS, count - taken))
-            if not batch.events:
-                break
-            head = '{"kind":"beats",' if as_json else "{"
-            lines = [head + event_text(event)[1:] + "\n" for event in batch]
-            write_bytes("".join(lines).encode())
-            sys.stdout.flush()
-            batch.ack()
-            taken += len(batch)
-    return taken
+class _Taker:
+    """Takes records in batches and prints them; counts what it took."""
+
+    def __init__(
+        self,
+        kind: Kind,
+        open_queue: Callable[[], Any],
+        printer: Printer,
+        lease: float | None,
+        options: dict[str, Any],
+    ) -> None:
+        self._kind = kind
+        self._open_queue = open_queue
+        self._printer = printer
+        self._lease = lease
+        self._options = options
+        self._leased: list[Rows] = []
+        self._leased_bytes = 0
+        self.told: list[Damage] = []
+        self.taken = 0
+
+    def take_all(self, count: int, interrupts: Interrupts) -> None:
+        """Takes up to `count` records; damage before them is told and passed over."""
+        try:
+            with self._open_queue() as queue:
+                lend = self._lender(queue)
+                more = True
+                while more and self.taken < count:
+                    interrupts.check()
+                    more = self._take_batch(lend, min(_BATCH_RECORDS, count - self.taken))
+        finally:
+            # The queue is free by now: who reads a token can release it at once.
+            self._print_leased()
+
+    def _lender(self, queue: Any) -> Callable[[int], AbstractContextManager[Lent]]:
+        records, seconds = self._kind.records, self._lease
+        if seconds is None:
+            return records.lender(queue, **self._options)
+        return lambda count: contextlib.nullcontext(records.lease(queue, count, seconds=seconds))
+
+    def _take_batch(self, lend: Callable[[int], AbstractContextManager[Lent]], count: int) -> bool:
+        """Takes one batch; all of it stays if it cannot be written. Says whether to go on."""
+        try:
+            with lend(count) as lent:
+                news = [damage for damage in lent.damage if self._tell(damage)]
+                self._print(lent.rows)
+        except Damaged as error:
+            # The next owner meets it again: who stopped here would never get past it.
+            if not self._tell(error.damage):
+                raise
+            return True
+        except Overtaken as error:
+            say(str(error))
+            return True
+        self.taken += len(lent.rows)
+        return bool(len(lent.rows) or news)
+
+    def _print(self, rows: Rows) -> None:
+        if self._lease is None:
+            self._printer.print(rows)
+            write_bytes(b"", flush=True)
+            return
+        self._leased.append(rows)
+        self._leased_bytes += sum(len(value or b"") for value in rows.values)
+        if self._leased_bytes > _LEASED_BYTES_MAX:
+            self._print_leased()
+
+    def _print_leased(self) -> None:
+        leased, self._leased, self._leased_bytes = self._leased, [], 0
+        self._printer.print_all(leased)
+        write_bytes(b"", flush=True)
+
+    def _tell(self, damage: Damage) -> bool:
+        """Tells damage that was not told yet; says whether it was news."""
+        if damage in self.told:
+            return False
+        self.told.append(damage)
+        say(f"{describe_damage(damage, self._kind.record)}; it is passed over")
+        return True

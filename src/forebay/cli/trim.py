@@ -7,12 +7,11 @@ from itertools import pairwise
 
 import click
 
-import forebay
-from forebay import LogReader
+from forebay import Log, LogReader
 from forebay.cli import exits
-from forebay.cli.arguments import json_option, path_argument
-from forebay.cli.kinds import only_for
-from forebay.cli.output import plural, write_json
+from forebay.cli.arguments import json_option, path_argument, wait_option
+from forebay.cli.output import plural, write_json, write_line
+from forebay.cli.queues import find, has_consumers, open_waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +29,16 @@ class _Trimmed:
 @click.command("trim")
 @path_argument
 @click.option("--dry-run", is_flag=True, help="Say what would go, and change nothing.")
+@wait_option
 @json_option
-def command(path: str, dry_run: bool, as_json: bool) -> int:
+def command(path: str, dry_run: bool, wait: float | None, as_json: bool) -> int:
     """Remove whole segments of the log PATH that all consumers and cursors are past.
 
     Without a consumer nothing goes. The newest segment always stays. The queue must be free, but
     for --dry-run.
     """
-    only_for(path, "trim", "log")
-    trimmed = _plan(path) if dry_run else _trim(path)
+    find(path, "trim", has_consumers)
+    trimmed = _plan(path) if dry_run else _trim(path, wait)
     if as_json:
         write_json(
             {
@@ -53,15 +53,19 @@ def command(path: str, dry_run: bool, as_json: bool) -> int:
         )
         return exits.OK
     verb = "would go" if dry_run else "went"
-    names = f" ({', '.join(trimmed.names)})" if trimmed.names else ""
+    names = f" ({_range(trimmed.names)})" if trimmed.names else ""
     segments, records = plural(len(trimmed.names), "segment"), plural(trimmed.records, "record")
     left = plural(trimmed.end - trimmed.begin, "record")
-    print(f"{segments} {verb}, {records}{names}; {left} from offset {trimmed.begin} on stay")
+    write_line(f"{segments} {verb}, {records}{names}; {left} from offset {trimmed.begin} on stay")
     if trimmed.lowest is None:
-        print("nothing is trimmed before there is a consumer")
+        write_line("nothing is trimmed before there is a consumer")
     else:
-        print(f"{', '.join(trimmed.holders)} holds what is from offset {trimmed.lowest} on")
+        write_line(f"{', '.join(trimmed.holders)} holds what is from offset {trimmed.lowest} on")
     return exits.OK
+
+
+def _range(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
 
 
 def _plan(path: str) -> _Trimmed:
@@ -77,8 +81,11 @@ def _plan(path: str) -> _Trimmed:
         return _Trimmed(begin - reader.begin, names, begin, reader.end, holders, lowest)
 
 
-def _trim(path: str) -> _Trimmed:
-    with forebay.open(path, background=False, trim_interval_seconds=None) as log:
+def _trim(path: str, wait: float | None) -> _Trimmed:
+    def open_log() -> Log:
+        return Log(path, background=False, trim_interval_seconds=None)
+
+    with open_waiting(open_log, wait) as log:
         # Opening may have recovered and adopted: only now the segments are what is trimmed.
         before = _names(path)
         records = log.trim()

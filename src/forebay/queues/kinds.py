@@ -1,88 +1,364 @@
-"""The kinds of queue: told by the names in a directory, opened by their class.
+"""The kinds of queue: one record each, which everybody asks who works on a queue of any kind.
 
-The classes are imported at first use: who only has logs needs neither LZ4 nor AES nor CBOR.
+A record says how a kind is told by the names in a directory, which classes it has, and what it can
+do. Its room has two modules more: `check` looks at a queue from outside, and `kind` scans, puts and
+lends. They are imported at first use: who only has logs needs neither LZ4 nor AES nor CBOR.
 
-Marks the losses of a queue as seen, whatever its kind.
+`check`, `recover` and `convert` work on a queue of whatever kind it is, without its lock.
 """
 
 from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, cast
 
 from forebay.damage import Damage
+from forebay.errors import InvalidOption, NotAQueue
+from forebay.formats.beats.versions import LAYOUTS
 from forebay.queues.beats.names import is_beats_queue
-from forebay.queues.deadline.names import is_deadline_queue
+from forebay.queues.deadline.names import is_deadline_queue, original_names
 from forebay.queues.fifo.names import is_fifo
+from forebay.queues.shared.reports import (
+    CopyReport,
+    Facts,
+    Progress,
+    Report,
+    SegmentFacts,
+    settle,
+)
+from forebay.queues.shared.rows import Lent, Limits, Rows
 from forebay.storage import losses
-from forebay.storage.filesystem import DiskFilesystem
+from forebay.storage.filesystem import DiskFilesystem, real_path
+
+_Path = str | os.PathLike[str]
+_OPTIONS = "forebay.queues.shared.options"
+# The file of a root, which is no queue: see `root.py`.
+ROOT = "root-definitions"
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of queue: where its class and its reader's are, and whether names are those of one."""
+    """A kind of queue.
+
+    `title` is the kind in a sentence, `record` what it calls a record, `place` what tells one from
+    another. `queue` and `reader` are its classes in the modules of that name of its room, `options`
+    is a module and a class. `read_options` are what its reader takes besides `salvage`. `versions`
+    are those that `convert` writes.
+
+    What it can do: `has_consumers`, records stay and are read by name; `leases`, items are given
+    out by token; `deadlines`, items are due; `streams`, Spark follows it; `cursors`, a reader in
+    another process keeps a place in it; `sink`, Spark writes into it; `drops_oldest`, it may drop
+    the oldest records when it is full; `lines`, its records are printed and put as lines of JSON.
+    """
 
     name: str
-    queue: tuple[str, str]
-    reader: tuple[str, str]
+    title: str
     fits: Callable[[list[str]], bool]
+    room: str
+    queue: str
+    reader: str
+    options: str
+    record: str = "record"
+    file: str = "segment"
+    place: str = "offset"
+    read_options: tuple[str, ...] = ()
+    versions: tuple[str, ...] = ()
+    has_consumers: bool = False
+    leases: bool = False
+    deadlines: bool = False
+    streams: bool = False
+    cursors: bool = False
+    sink: bool = False
+    drops_oldest: bool = True
+    lines: bool = False
 
-    def open_queue(self, path: str | os.PathLike[str], **options: Any) -> Any:
+    def open_queue(self, path: _Path, **options: Any) -> Any:
         """Opens a queue as its owner."""
-        return _class(*self.queue)(path, **options)
+        if not self.queue:
+            raise NotAQueue(f'{path} is {self.title}: "forebay recover" brings them into a queue')
+        return self.queue_class(path, **options)
 
-    def open_reader(self, path: str | os.PathLike[str], **options: Any) -> Any:
+    def open_reader(self, path: _Path, **options: Any) -> Any:
         """Opens a queue without owning it."""
-        return _class(*self.reader)(path, **options)
+        if not self.reader:
+            raise NotAQueue(f'{path} is {self.title}: "forebay recover" brings them into a queue')
+        return _load(f"{self.room}.reader", self.reader)(path, **options)
+
+    @property
+    def queue_class(self) -> Any:
+        """The class of its queues."""
+        return _load(f"{self.room}.queue", self.queue)
+
+    @property
+    def options_class(self) -> Any:
+        """The class of the options of its queues."""
+        return _load(*self.options.split(":"))
+
+    @property
+    def checks(self) -> Checks:
+        """What looks at a queue from outside."""
+        return cast(Checks, importlib.import_module(f"{self.room}.check"))
+
+    @property
+    def records(self) -> Records:
+        """What scans, puts and lends."""
+        return cast(Records, importlib.import_module(f"{self.room}.kind"))
+
+
+class Checks(Protocol):
+    """What the module `check` of a room offers; `options` are the kind's `read_options`."""
+
+    def check(self, path: str, progress: Progress, **options: Any) -> Report:
+        """Verifies every byte."""
+        ...
+
+    def describe(self, path: str, **options: Any) -> Facts:
+        """Tells the state of a queue."""
+        ...
+
+    def segments(self, path: str, **options: Any) -> Iterable[SegmentFacts]:
+        """Describes the files of a queue."""
+        ...
+
+    def copy(self, path: str, target: str, progress: Progress, **options: Any) -> CopyReport:
+        """Copies all that can be read into a new queue."""
+        ...
+
+    def convert(
+        self,
+        path: str,
+        target: str,
+        progress: Progress,
+        *,
+        version: str,
+        salvage: bool,
+        **options: Any,
+    ) -> CopyReport:
+        """Copies a queue into another version; only of kinds that have `versions`."""
+        ...
+
+
+class Records(Protocol):
+    """What the module `kind` of a room offers; the options differ by kind."""
+
+    def scan(self, path: str, **options: Any) -> Iterator[Rows | Damage]:
+        """Yields all records, and each damage in its place."""
+        ...
+
+    def peek(self, path: str, **options: Any) -> Iterator[Rows | Damage]:
+        """Yields what comes next; it stays."""
+        ...
+
+    def next_ms(self, path: str, **options: Any) -> int | None:
+        """Returns when the next record is there for a taker, 0 for now; None if there is none."""
+        ...
+
+    def limits(self, queue: Any) -> Limits:
+        """Returns what a queue takes."""
+        ...
+
+    def put(self, queue: Any, values: list[bytes], **options: Any) -> tuple[int | None, int | None]:
+        """Puts records with one commit; returns the places of the first and the last, if known."""
+        ...
+
+    def parse(self, line: bytes) -> bytes | None:
+        """Returns the record of a line as `put` takes it; only of kinds that have `lines`."""
+        ...
+
+    def lender(self, queue: Any, **options: Any) -> Callable[[int], AbstractContextManager[Lent]]:
+        """Returns what lends the next records: they are gone when the block ends.
+
+        After an error in it, the next owner gets them again.
+        """
+        ...
+
+    def lease(self, queue: Any, count: int, *, seconds: float) -> Lent:
+        """Gives out records that come again after some time; only of kinds that have `leases`."""
+        ...
+
+    def tail(self, path: str, *, count: int, follow: bool = False) -> Iterator[Rows | Damage | int]:
+        """Yields the last records and goes on; only of kinds whose records stay."""
+        ...
 
 
 # The last one takes what no other does: its reader says what is wrong.
-KINDS = (
+KINDS = [
     Kind(
         "beats",
-        ("forebay.queues.beats.queue", "BeatsQueue"),
-        ("forebay.queues.beats.reader", "BeatsReader"),
+        "a Beats queue",
         is_beats_queue,
+        *("forebay.queues.beats", "BeatsQueue", "BeatsReader", f"{_OPTIONS}:BeatsOptions"),
+        record="event",
+        read_options=("key_file",),
+        versions=tuple(name for name, row in LAYOUTS.items() if row.writable),
+        streams=True,
+        lines=True,
     ),
     Kind(
         "fifo",
-        ("forebay.queues.fifo.queue", "Fifo"),
-        ("forebay.queues.fifo.reader", "FifoReader"),
+        "a fifo",
         is_fifo,
+        *("forebay.queues.fifo", "Fifo", "FifoReader", f"{_OPTIONS}:FifoOptions"),
+        record="entry",
+        file="file",
+        place="id",
     ),
     Kind(
         "deadline",
-        ("forebay.queues.deadline.queue", "DeadlineQueue"),
-        ("forebay.queues.deadline.reader", "DeadlineReader"),
+        "a deadline queue",
         is_deadline_queue,
+        *(
+            "forebay.queues.deadline",
+            "DeadlineQueue",
+            "DeadlineReader",
+            f"{_OPTIONS}:DeadlineOptions",
+        ),
+        record="item",
+        file="file",
+        place="id",
+        versions=("1",),
+        leases=True,
+        deadlines=True,
+        drops_oldest=False,
     ),
     Kind(
         "log",
-        ("forebay.queues.log.queue", "Log"),
-        ("forebay.queues.log.reader", "LogReader"),
+        "a log",
         lambda names: True,
+        *("forebay.queues.log", "Log", "LogReader", f"{_OPTIONS}:LogOptions"),
+        has_consumers=True,
+        streams=True,
+        cursors=True,
+        sink=True,
     ),
+]
+# What is no queue of ours, and is scanned, checked and copied all the same.
+ORIGINAL = Kind(
+    "original",
+    "a folder of the original deadline queue's files",
+    lambda names: bool(original_names(names)),
+    *("forebay.queues.deadline.original", "", "", ""),
+    record="item",
+    file="file",
+    place="id",
 )
 
 
-def kind_of(path: str | os.PathLike[str]) -> Kind:
+def kind_of(path: _Path) -> Kind:
     """Tells what kind of queue a directory holds."""
     directory = DiskFilesystem().open_directory(os.fspath(path))
     try:
         names = directory.names()
     finally:
         directory.close()
-    return next(kind for kind in KINDS if kind.fits(names))
+    if ROOT in names:
+        raise NotAQueue(f'{directory.path} is a root of queues: "forebay ls" lists them')
+    *others, last = KINDS
+    return next((kind for kind in (*others, ORIGINAL) if kind.fits(names)), last)
 
 
-def _class(module: str, name: str) -> Any:
-    return getattr(importlib.import_module(module), name)
+def sure_kind_of(path: _Path) -> Kind:
+    """Tells the same; raises `NotAQueue` if what is there is no queue at all."""
+    kind = kind_of(path)
+    if kind is KINDS[-1]:
+        kind.open_reader(path).close()
+    return kind
 
 
-def accept_losses(path: str | os.PathLike[str], found: Iterable[Damage] = ()) -> int:
+def kind_named(name: str) -> Kind:
+    """Returns the kind of a name."""
+    for kind in KINDS:
+        if kind.name == name:
+            return kind
+    there = ", ".join(repr(kind.name) for kind in KINDS)
+    raise InvalidOption(f"kind = {name!r}: must be one of {there}")
+
+
+def check(
+    path: _Path, *, key_file: _Path | None = None, progress: Progress | None = None
+) -> Report:
+    """Verifies a queue from its first byte to its last; changes nothing and takes no lock.
+
+    The report holds each damage and what it costs, what was lost before and nobody has accepted
+    (see `accept_losses`), unfinished ends that a crash left, and names that do not belong there.
+    `key_file` is the key of an encrypted Beats queue. `progress` is called with the number of
+    records read and, if it is known, of all; it may raise to stop.
+    """
+    kind, options = _kind_and_options(path, key_file)
+    report = kind.checks.check(os.fspath(path), progress or _no_progress, **options)
+    directory = DiskFilesystem().open_directory(os.fspath(path))
+    try:
+        return settle(report, directory)
+    finally:
+        directory.close()
+
+
+def recover(
+    path: _Path, to: _Path, *, key_file: _Path | None = None, progress: Progress | None = None
+) -> CopyReport:
+    """Copies everything that can be read of a queue into a new one at `to`; the old one stays.
+
+    `to` must not exist, or be empty. Values, order and times stay; what else does, the module
+    `check` of each kind says. The copy is durable on return; one that was stopped by an error is a
+    part, to be removed. `key_file` and `progress` are those of `check`.
+    """
+    kind, options = _kind_and_options(path, key_file)
+    check_target(path, to)
+    return kind.checks.copy(os.fspath(path), os.fspath(to), progress or _no_progress, **options)
+
+
+def convert(
+    path: _Path,
+    to: _Path,
+    version: str,
+    *,
+    salvage: bool = False,
+    key_file: _Path | None = None,
+    progress: Progress | None = None,
+) -> CopyReport:
+    """Copies a queue into files of another version at `to`, which must not exist, or be empty.
+
+    Of a Beats queue: "v1", "v2" and so on; a `key_file` is that of both. Of a deadline queue: "1",
+    a run that the original program reads, without buried items. Damage raises `Damaged`, or, with
+    `salvage`, is passed over and told in the report.
+    """
+    kind, options = _kind_and_options(path, key_file)
+    if version not in kind.versions:
+        there = ", ".join(kind.versions)
+        only = f"give one of {there}" if there else "it has one version"
+        raise InvalidOption(f"version = {version!r}: {os.fspath(path)} is {kind.title}; {only}")
+    check_target(path, to)
+    return kind.checks.convert(
+        os.fspath(path),
+        os.fspath(to),
+        progress or _no_progress,
+        version=version,
+        salvage=salvage,
+        **options,
+    )
+
+
+def check_target(path: _Path, to: _Path) -> None:
+    """Refuses a place for a copy that holds something, or lies within the queue: `NotAQueue`."""
+    source, target = real_path(os.fspath(path)), real_path(os.fspath(to))
+    if os.path.commonpath([target, source]) == source:
+        raise NotAQueue(f"{os.fspath(to)} lies within {os.fspath(path)}")
+    try:
+        directory = DiskFilesystem().open_directory(target)
+    except FileNotFoundError:
+        return
+    try:
+        if directory.names():
+            raise NotAQueue(f"{os.fspath(to)} is there and not empty; give a new directory")
+    finally:
+        directory.close()
+
+
+def accept_losses(path: _Path, found: Iterable[Damage] = ()) -> int:
     """Marks what a queue has lost as seen; returns how many losses were not yet.
 
     `forebay fsck` reports them no more, and no handle raises `Damaged` for them. `found` are losses
@@ -94,3 +370,20 @@ def accept_losses(path: str | os.PathLike[str], found: Iterable[Damage] = ()) ->
         return losses.accept(directory, found)
     finally:
         directory.close()
+
+
+def _kind_and_options(path: _Path, key_file: _Path | None) -> tuple[Kind, dict[str, Any]]:
+    kind = kind_of(path)
+    if key_file is None:
+        return kind, {}
+    if "key_file" not in kind.read_options:
+        raise InvalidOption(f"key_file has no meaning for {kind.title}")
+    return kind, {"key_file": os.fspath(key_file)}
+
+
+def _no_progress(done: int, total: int | None) -> None:
+    """Tells nobody."""
+
+
+def _load(module: str, name: str) -> Any:
+    return getattr(importlib.import_module(module), name)

@@ -580,6 +580,19 @@ def is_owned(path: str) -> bool | None:
         return None
 
 
+def real_path(path: str) -> str:
+    """Returns where a path leads, with all symbolic links followed."""
+    return os.path.realpath(path)
+
+
+def disk_bytes(path: str) -> int:
+    """Returns what a file takes of the disk; 0 if it is gone."""
+    try:
+        return os.stat(path, follow_symlinks=False).st_blocks * 512
+    except FileNotFoundError:
+        return 0
+
+
 def lock_owner(path: str) -> int | None:
     """Finds the process that holds the lock; the kernel lists it by device and inode."""
     descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)

@@ -21,6 +21,7 @@ import base64
 import binascii
 import json
 import math
+import re
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -39,7 +40,8 @@ _TEXT_KEY = f"{_TEXT}:"
 _FLOATS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 _KEYS = ("timestamp_ns", "flags", "meta", "fields")
 # What `forebay cat` adds: its lines can be put into a queue as they are.
-_IGNORED_KEYS = ("kind", "segment")
+_IGNORED_KEYS = ("kind", "segment", "timestamp_ns_str")
+_NANOSECONDS = re.compile(r"-?[0-9]{1,19}")
 
 
 def event_document(event: Event) -> dict[str, Any]:
@@ -103,11 +105,19 @@ def make_event(document: Mapping[str, Any], timestamp_ns: int | None = None) -> 
     unknown = [key for key in document if key not in _KEYS + _IGNORED_KEYS]
     if unknown:
         raise InvalidEvent(f"an event has no {unknown[0]!r}; it has {', '.join(_KEYS)}")
-    time = document.get("timestamp_ns", timestamp_ns)
+    time = _exact_time(document, timestamp_ns)
     if time is None:
         raise InvalidEvent("the event has no timestamp_ns")
     meta, fields = document.get("meta", {}), document.get("fields", {})
     return Event(time, document.get("flags", 0), _rich(meta, 2), _rich(fields, 2))
+
+
+def _exact_time(document: Mapping[str, Any], timestamp_ns: int | None) -> Any:
+    """Returns the time; its text counts where a program with floats only rounded the number."""
+    time, text = document.get("timestamp_ns", timestamp_ns), document.get("timestamp_ns_str")
+    if isinstance(text, str) and _NANOSECONDS.fullmatch(text) and time in (int(text), float(text)):
+        return int(text)
+    return time
 
 
 def _plain(value: Any) -> Any:

@@ -286,16 +286,6 @@ class BeatsReader(DirectoryReader):
         """Says whether a segment is still being written, or was when its owner died."""
         return is_unfinished(segment_id, self.tail, self._access.held)
 
-    def size_of(self, name: str) -> int:
-        """Returns how many bytes the file of a segment has; 0 if it is gone, or no file."""
-        try:
-            file = self._directory.open(name)
-        except (OSError, NotAQueue):
-            return 0
-        size = file.size()
-        file.close()
-        return size
-
     def events(self, *, unread: bool = False) -> Iterator[Event]:
         """Yields events one by one; damage raises, or is counted and passed over."""
         for item in self.scan(unread=unread):

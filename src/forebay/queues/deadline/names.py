@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from forebay.formats.deadline.items import FileKind, file_name, parse_file_name
+from forebay.formats.deadline.manifest import FILE_BITS
 from forebay.queues.shared.names import DEADLINE
 
 # While a directory of the original program is taken over.
 TAKEOVER = "takeover"
 OWN_NAMES = DEADLINE.own_files
 OWN_DIRECTORIES = DEADLINE.directories
+# What the original program never wrote.
+_OURS = {FileKind.WAL, FileKind.COMBINED_RUN, *FILE_BITS}
 
 is_deadline_queue = DEADLINE.fit
 is_temporary = DEADLINE.is_temporary
@@ -29,3 +32,10 @@ def file_names(names: list[str]) -> list[str]:
 def wal_name(number: int) -> str:
     """Returns the name of a log."""
     return file_name(number, FileKind.WAL)
+
+
+def original_names(names: list[str]) -> list[str]:
+    """Returns the files of the original program among names, the oldest first."""
+    parsed = [(parse_file_name(name), name) for name in names]
+    known = [(key, name) for key, name in parsed if key is not None and key[1] not in _OURS]
+    return [name for _, name in sorted(known)]

@@ -49,10 +49,11 @@ from forebay.queues.deadline.names import (
     file_names,
     is_temporary,
     list_files,
+    original_names,
     refuse_foreign,
     wal_name,
 )
-from forebay.queues.deadline.original import merged_items, original_names
+from forebay.queues.deadline.original import merged_items
 from forebay.queues.deadline.picture import Picture, read_manifest, take_picture
 from forebay.queues.deadline.replay import FoundLog
 from forebay.queues.deadline.runs import RunSet

@@ -64,6 +64,10 @@ class LogReader(DirectoryReader):
         if view.begin is not None:
             self.begin = self.segments.begin = min(view.begin, self.written)
 
+    def has_news(self) -> bool:
+        """Says whether the owner has published another end since the last look; one small read."""
+        return self._read_tail(TAIL) != self.tail
+
     def _view(self) -> tuple[Staged | None, View]:
         """Finds the end of the log; of a dead owner, with what is in the files after its mark.
 

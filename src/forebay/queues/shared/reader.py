@@ -13,7 +13,7 @@ from collections.abc import Generator, Iterator
 from typing import TypeVar
 
 from forebay.damage import Damage
-from forebay.errors import Damaged
+from forebay.errors import Damaged, NotAQueue
 from forebay.queues.shared.handle import Closing
 from forebay.storage.filesystem import Directory, DiskFilesystem, Filesystem
 from forebay.storage.tail import Tail, TailFile
@@ -52,6 +52,10 @@ class DirectoryReader(Closing):
         """The open directory, for those who look at single files."""
         return self._directory
 
+    def size_of(self, name: str) -> int:
+        """Returns how many bytes a file has; 0 if it is gone, or no file."""
+        return size_of(self._directory, name)
+
     def close(self) -> None:
         """Closes its files."""
         if self._tail_file is not None:
@@ -81,3 +85,14 @@ class DirectoryReader(Closing):
         if not self.salvage:
             raise Damaged(damage)
         self.damage.append(damage)
+
+
+def size_of(directory: Directory, name: str) -> int:
+    """Returns how many bytes a file has; 0 if it is gone, or no file."""
+    try:
+        file = directory.open(name)
+    except (OSError, NotAQueue):
+        return 0
+    size = file.size()
+    file.close()
+    return size

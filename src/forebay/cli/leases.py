@@ -1,0 +1,158 @@
+"""`forebay release`, `requeue`, `bury` and `kick`: what becomes of items that were leased."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+
+import click
+
+from forebay import DeadlineItem, DeadlineQueue
+from forebay.cli import exits
+from forebay.cli.arguments import (
+    check_due,
+    due_options,
+    json_option,
+    path_argument,
+    token_argument,
+    tokens_argument,
+    wait_option,
+)
+from forebay.cli.output import as_json_object, check_stdin, plural, say, talk, time_text, write_json
+from forebay.cli.queues import find, open_waiting
+from forebay.errors import LeaseLost
+from forebay.formats.deadline.items import ID_MAX
+
+
+@contextlib.contextmanager
+def opened(path: str, verb: str, wait: float | None) -> Iterator[DeadlineQueue]:
+    """Owns a deadline queue that is there, for one change."""
+    kind = find(path, verb, lambda kind: kind.leases)
+    with open_waiting(lambda: kind.open_queue(path, background=False), wait) as queue:
+        yield queue
+
+
+@click.command("release")
+@path_argument
+@tokens_argument
+@wait_option
+@json_option
+def release(path: str, tokens: list[tuple[int, int]], wait: float | None, as_json: bool) -> int:
+    """Take items of the deadline queue PATH away for good, by the tokens of "take --lease".
+
+    A token holds until the item is given out again, also when its lease has ended meanwhile. Those
+    that hold are released with one commit; each that does not is told, and the code is 3. With
+    --json it is {"released":N,"lost":[TOKEN,...]}. The queue must be free.
+    """
+    items: list[DeadlineItem] = []
+    lost = []
+    with opened(path, "release", wait) as queue:
+        for id, count in dict.fromkeys(tokens):
+            try:
+                items.append(queue.reclaim(id, count))
+            except LeaseLost as error:
+                say(str(error))
+                lost.append(f"{id}.{count}")
+        queue.release_many(items)
+    if as_json:
+        write_json({"released": len(items), "lost": lost})
+    else:
+        talk(f"{plural(len(items), 'item')} released")
+    return exits.NOTHING if lost else exits.OK
+
+
+@click.command("requeue")
+@path_argument
+@token_argument
+@due_options
+@click.option(
+    "--value-file",
+    type=click.Path(exists=True, dir_okay=False, readable=False, allow_dash=True),
+    help="What the item holds from now on: the bytes of a file; - is stdin.",
+)
+@wait_option
+@json_option
+def requeue(
+    path: str,
+    token: tuple[int, int],
+    delay: float | None,
+    deadline: int | None,
+    value_file: str | None,
+    wait: float | None,
+    as_json: bool,
+) -> int:
+    """Give an item of the deadline queue PATH back, by its token of "take --lease".
+
+    It is due after --delay, at --deadline, or now, but never before the end of its lease: the time
+    that it got is told, with --json as {"id":N,"id_str":"N","deadline_ms":N}. Its token holds on.
+    Code 3 if the token does not: it was given out again, is buried, or is gone. The queue must be
+    free.
+    """
+    check_due(delay, deadline)
+    value = None if value_file is None else _read(value_file)
+    with opened(path, "requeue", wait) as queue:
+        item = queue.reclaim(*token)
+        queue.requeue(item, delay=delay, deadline=deadline, value=value)
+        requeued = queue.get(item.id)
+    assert requeued is not None
+    if as_json:
+        write_json(as_json_object({"id": item.id, "deadline_ms": requeued.deadline_ms}))
+    else:
+        talk(f"item {item.id} is due at {time_text(requeued.deadline_ms)}")
+    return exits.OK
+
+
+@click.command("bury")
+@path_argument
+@token_argument
+@click.option("--reason", default="", metavar="TEXT", help="Why; it is kept with the item.")
+@wait_option
+@json_option
+def bury(path: str, token: tuple[int, int], reason: str, wait: float | None, as_json: bool) -> int:
+    """Put an item of the deadline queue PATH aside, by its token of "take --lease".
+
+    It is kept, printed by "forebay cat", and not given out until "forebay kick". Code 3 if the
+    token does not hold. With --json it is {"buried":N,"buried_str":"N"}. The queue must be free.
+    """
+    with opened(path, "bury", wait) as queue:
+        item = queue.reclaim(*token)
+        queue.bury(item, reason)
+    if as_json:
+        write_json({"buried": item.id, "buried_str": str(item.id)})
+    else:
+        talk(f'item {item.id} is buried; "forebay kick" makes it pending again')
+    return exits.OK
+
+
+@click.command("kick")
+@path_argument
+@click.argument("id", required=False, type=click.IntRange(0, ID_MAX))
+@click.option("--count", type=click.IntRange(min=1), help="The oldest so many of those buried.")
+@wait_option
+@json_option
+def kick(path: str, id: int | None, count: int | None, wait: float | None, as_json: bool) -> int:
+    """Make the buried item ID of the deadline queue PATH pending again, or the --count oldest.
+
+    They are due at once, and how often they were given out counts from 0 again. Code 3 if there is
+    none. With --json it is {"kicked":N}. The queue must be free.
+    """
+    if (id is None) == (count is None):
+        raise click.UsageError("give an ID or --count N")
+    with opened(path, "kick", wait) as queue:
+        kicked = queue.kick(id, count=count)
+    if as_json:
+        write_json({"kicked": kicked})
+    elif kicked or id is None:
+        talk(f"{plural(kicked, 'item')} kicked")
+    else:
+        say(f"{path} has no buried item {id}")
+    return exits.OK if kicked else exits.NOTHING
+
+
+def _read(name: str) -> bytes:
+    if name == "-":
+        check_stdin()
+        return sys.stdin.buffer.read()
+    with open(name, "rb") as file:
+        return file.read()

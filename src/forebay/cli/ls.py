@@ -1,0 +1,60 @@
+"""`forebay ls`: the queues of a directory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import click
+
+from forebay.cli import exits
+from forebay.cli.arguments import json_option
+from forebay.cli.output import as_json_object, say, write_json, write_table
+from forebay.errors import ForebayError, NotAQueue
+from forebay.queues.kinds import sure_kind_of
+from forebay.queues.shared.reports import Facts
+
+_COLUMNS = ("path", "kind", "state", "owner", "records", "bytes")
+
+
+@click.command("ls")
+@click.argument("paths", metavar="[PATH]...", nargs=-1, type=click.Path(readable=False))
+@json_option
+def command(paths: tuple[str, ...], as_json: bool) -> int:
+    """List the queues at each PATH (default: here), and those in the directories right below it.
+
+    With --json it prints what "forebay info" does, a line for each queue. What is no queue is left
+    out; one that cannot be read is told on stderr, and the code is that of its error.
+    """
+    code = exits.OK
+    rows = []
+    for path in _candidates(paths or (".",)):
+        try:
+            facts = _facts(path)
+        except NotAQueue:
+            continue
+        except (ForebayError, OSError) as error:
+            say(exits.message_of(error, path))
+            code = code or exits.code_of(error)
+            continue
+        if as_json:
+            write_json(as_json_object(facts))
+        rows.append((path, facts.kind, facts.state, facts.owner, facts.records, facts.bytes))
+    if not as_json:
+        write_table(_COLUMNS, rows)
+    return code
+
+
+def _candidates(paths: tuple[str, ...]) -> Iterator[str]:
+    for path in paths:
+        yield path
+        with os.scandir(path) as entries:
+            names = sorted(entry.name for entry in entries if entry.is_dir())
+        yield from (os.path.normpath(os.path.join(path, name)) for name in names)
+
+
+def _facts(path: str) -> Facts:
+    kind = sure_kind_of(path)
+    if not hasattr(kind.checks, "describe"):
+        raise NotAQueue(f"{path} is {kind.title}")
+    return kind.checks.describe(path)

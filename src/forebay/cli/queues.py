@@ -1,0 +1,117 @@
+"""What the verbs share that work on a queue of any kind: its kind, its options, its lock."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import click
+
+from forebay.cli import exits
+from forebay.cli.interrupts import Interrupts
+from forebay.cli.output import Bar, say
+from forebay.errors import ForebayError, Locked
+from forebay.queues.kinds import KINDS, ORIGINAL, Kind, sure_kind_of
+from forebay.queues.shared.reports import Progress
+
+_Opened = TypeVar("_Opened")
+_LOOK_SECONDS = 0.05
+
+
+def find(path: str, verb: str, able: Callable[[Kind], bool]) -> Kind:
+    """Returns the kind of the queue at a path; refuses one that a verb has no meaning for."""
+    kind = sure_kind_of(path)
+    if able(kind):
+        return kind
+    *others, last = (other.title for other in KINDS if able(other))
+    meant = f"{', '.join(others)} or {last}" if others else last
+    text = f'"{verb}" is for {meant}; {path} is {kind.title}'
+    if kind is ORIGINAL:
+        text += ': "forebay recover" brings them into a queue'
+    raise click.UsageError(text)
+
+
+def offers(name: str) -> Callable[[Kind], bool]:
+    """Returns what says whether the room of a kind has a function."""
+    return lambda kind: hasattr(kind.checks, name) or hasattr(kind.records, name)
+
+
+def has_consumers(kind: Kind) -> bool:
+    """Says whether a kind is read by named consumers."""
+    return kind.has_consumers
+
+
+def options_for(
+    kind: Kind, function: Callable[..., object], given: Mapping[str, object]
+) -> dict[str, Any]:
+    """Returns the options that were given; refuses one that the kind's function does not take."""
+    known = inspect.signature(function).parameters
+    options = {}
+    for flag, value in given.items():
+        name = flag.removeprefix("--").replace("-", "_")
+        if value is None or value is False:
+            continue
+        if name not in known:
+            refuse(kind, flag)
+        options[name] = value
+    return options
+
+
+def refuse(kind: Kind, flag: str) -> None:
+    """Refuses an option that has no meaning for a kind."""
+    raise click.UsageError(f"{flag} has no meaning for {kind.title}")
+
+
+def need_consumer(kind: Kind, verb: str, consumer: str | None) -> None:
+    """Asks for a consumer where records are read by name."""
+    if kind.has_consumers and consumer is None:
+        raise click.UsageError(f'"{verb}" of {kind.title} needs --consumer NAME')
+
+
+def open_waiting(open_queue: Callable[[], _Opened], wait: float | None) -> _Opened:
+    """Opens a queue; tries again for some seconds while somebody else owns it."""
+    until = time.monotonic() + (wait or 0)
+    while True:
+        try:
+            return open_queue()
+        except Locked:
+            if time.monotonic() >= until:
+                raise
+        time.sleep(_LOOK_SECONDS)
+
+
+@contextlib.contextmanager
+def progress(label: str) -> Iterator[Progress]:
+    """Shows a bar; Ctrl-C and SIGTERM take effect where progress is told."""
+    with Interrupts() as interrupts, Bar(label) as bar:
+
+        def tell(done: int, total: int | None) -> None:
+            interrupts.check()
+            bar.update(done, total=total)
+
+        yield tell
+
+
+def for_each(paths: Sequence[str], action: Callable[[str], int]) -> int:
+    """Does something with each path; an error of one does not keep it from the next.
+
+    Returns the first code that is not 0.
+    """
+    if len(paths) == 1:
+        return action(paths[0])
+    codes = []
+    for path in paths:
+        try:
+            codes.append(action(path))
+        except exits.Failure as error:
+            say(error.format_message())
+            codes.append(error.code)
+        except BrokenPipeError:
+            raise
+        except (ForebayError, OSError) as error:
+            say(exits.message_of(error, path))
+            codes.append(exits.code_of(error))
+    return next((code for code in codes if code), exits.OK)

@@ -1,0 +1,420 @@
+"""A deadline queue from outside: what is wrong with it, what it holds, and copies of it.
+
+Only reads the queue, takes no lock, and works on one that is in use, was killed, or is damaged.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+
+from forebay.clock import SystemClock
+from forebay.damage import Damage
+from forebay.errors import Damaged, ForebayError
+from forebay.formats.deadline.items import (
+    BURIED_BIT,
+    FileKind,
+    Item,
+    Key,
+    file_name,
+)
+from forebay.formats.deadline.manifest import NAME as MANIFEST
+from forebay.formats.deadline.wal import Record
+from forebay.queues.deadline.folder import Folder
+from forebay.queues.deadline.names import OWN_DIRECTORIES, OWN_NAMES, is_temporary, list_files
+from forebay.queues.deadline.original import export_run
+from forebay.queues.deadline.queue import DeadlineQueue
+from forebay.queues.deadline.reader import DeadlineReader
+from forebay.queues.shared.reports import (
+    CopyClock,
+    CopyReport,
+    Facts,
+    Findings,
+    Progress,
+    Report,
+    SegmentFacts,
+    is_loss,
+    plural,
+)
+from forebay.storage.filesystem import lock_owner
+from forebay.storage.quarantine import count_kept
+
+# Until when an item of each row of the histogram is due, in seconds from now.
+_SPANS = {
+    "overdue": 0,
+    "minute": 60,
+    "hour": 3_600,
+    "day": 86_400,
+    "week": 7 * 86_400,
+    "month": 30 * 86_400,
+    "year": 365 * 86_400,
+}
+_HOLDS = {
+    FileKind.PENDING_RUN: "items",
+    FileKind.TOMBSTONE_RUN: "tombstones",
+    FileKind.DEQUEUED_RUN: "counts",
+}
+_BATCH_ITEMS_MAX = 4096
+_BATCH_BYTES_MAX = 1 << 20
+_LAST_MS = BURIED_BIT - 1
+Scan = Callable[[], Iterable[Record | Damage]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadlineReport(Report):
+    """What a check of a deadline queue found; `buried` of the items are put aside."""
+
+    buried: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadlineFacts(Facts):
+    """The state of a deadline queue.
+
+    `working` is None while it is in use: who holds what is in the memory of the owner, and from
+    outside it is pending. `deadlines` counts the pending items by when they are due.
+    """
+
+    pending: int
+    due: int
+    working: int | None
+    buried: int
+    next_deadline_ms: int | None
+    deadlines: dict[str, int]
+    next_id: int | None
+    runs: int
+    logs: int
+    run_bytes: int
+    log_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadlineFile(SegmentFacts):
+    """A run or a log that counts; `holds` says what is in it."""
+
+    holds: str
+    first_deadline_ms: int | None = None
+    last_deadline_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadlineCopy(CopyReport):
+    """What a copy of a deadline queue did.
+
+    `moved` are those whose deadlines were later than the queue can hold.
+    """
+
+    pending: int
+    buried: int
+    moved: int
+
+
+def check(path: str, progress: Progress) -> DeadlineReport:
+    """Verifies every block, batch and index of the files, and the manifest."""
+    with Folder(path) as folder:
+        findings = Findings()
+        # The owner first: one that ends meanwhile has finished what it was writing.
+        owner = lock_owner(folder.path)
+        findings.found += [*folder.damage, *folder.mended]
+        items = folder.items(whole=True)
+        records, buried = count_records(items, findings, progress, folder.entry_count)
+        for run in folder.runs:
+            findings.found += map(_harmless, run.check_ids())
+        findings.found += folder.torn if owner is None else []
+        _check_names(folder, findings)
+        findings.note_kept(folder.directory)
+        return DeadlineReport(
+            kind="deadline",
+            path=folder.path,
+            state=_state(folder, owner),
+            records=records,
+            segments=len(folder.runs) + len(folder.logs),
+            bytes=folder.size,
+            buried=buried,
+            **findings.as_fields(),
+        )
+
+
+def describe(path: str) -> DeadlineFacts:
+    """Tells the state of a deadline queue, and when its items are due."""
+    with Folder(path) as folder:
+        owner = lock_owner(folder.path)
+        pending, buried, deadlines = _count_items(folder)
+        kept_files, kept_bytes = count_kept(folder.directory)
+        run_bytes, log_bytes = sum(run.size for run in folder.runs), sum(folder.logs.values())
+        return DeadlineFacts(
+            kind="deadline",
+            path=folder.path,
+            state=_state(folder, owner),
+            owner=owner,
+            records=pending + buried,
+            segments=len(folder.runs) + len(folder.logs),
+            bytes=folder.size,
+            damage=tuple(folder.damage),
+            quarantined_files=kept_files,
+            quarantined_bytes=kept_bytes,
+            pending=pending,
+            due=deadlines["overdue"],
+            working=None if owner is not None else 0,
+            buried=buried,
+            next_deadline_ms=next_deadline(folder),
+            deadlines=deadlines,
+            next_id=folder.manifest.next_id if folder.manifest is not None else None,
+            runs=len(folder.runs),
+            logs=len(folder.logs),
+            run_bytes=run_bytes,
+            log_bytes=log_bytes,
+        )
+
+
+def segments(path: str) -> list[DeadlineFile]:
+    """Describes the runs and logs that count."""
+    with Folder(path) as folder:
+        damaged = {os.path.basename(damage.path): damage.reason for damage in folder.damage}
+        files = []
+        for found in folder.runs:
+            footer = found.run.footer if found.run is not None else None
+            full = footer if footer is not None and footer.count else None
+            files.append(
+                DeadlineFile(
+                    name=found.name,
+                    records=None if footer is None else footer.count,
+                    bytes=found.size,
+                    trouble=damaged.pop(found.name, None),
+                    holds=_HOLDS[found.kind],
+                    first_deadline_ms=None if full is None else _deadline(full.first_key),
+                    last_deadline_ms=None if full is None else _deadline(full.last_key),
+                )
+            )
+        logs = {**folder.logs, **{name: 0 for name in damaged if name not in folder.logs}}
+        for name, size in logs.items():
+            trouble = damaged.get(name)
+            files.append(
+                DeadlineFile(name=name, records=None, bytes=size, trouble=trouble, holds="log")
+            )
+        return files
+
+
+def copy(path: str, target: str, progress: Progress) -> DeadlineCopy:
+    """Copies all items that can be read into a new queue.
+
+    An item keeps its value, its deadline and the time of its enqueueing: the copy is made with the
+    clock at that time. A buried one stays so, with its reason and the time of its burial. Ids are
+    new ones, and how often an item was given out counts from 0.
+    """
+    with Folder(path) as folder:
+        # The owner first: one that ends meanwhile has finished what it was writing.
+        torn = folder.torn if lock_owner(folder.path) is None else []
+        copying = Copying(target, progress, folder.entry_count, [*folder.damage, *torn])
+        return copying.run("deadline", folder.path, folder.items, has_buried=folder.has_buried)
+
+
+def convert(
+    path: str, target: str, progress: Progress, *, version: str, salvage: bool
+) -> DeadlineCopy:
+    """Writes what is pending as a run of the original program; buried items are left out."""
+    pending = buried = 0
+    with Folder(path) as folder:
+        torn = folder.torn if lock_owner(folder.path) is None else []
+        damage = [*folder.damage, *torn]
+        _stop_at_damage(damage, salvage)
+
+        def items() -> Iterator[Item]:
+            nonlocal pending, buried
+            for record in folder.items():
+                progress(pending + buried, folder.entry_count)
+                if isinstance(record, Damage):
+                    damage.append(record)
+                    _stop_at_damage(damage, salvage)
+                elif record.buried:
+                    buried += 1
+                else:
+                    yield record
+                    pending += 1
+
+        export_run(items(), target)
+        left_out = f"{plural(buried, 'buried item')} left out: version 1 has no place for them"
+        return DeadlineCopy(
+            kind="deadline",
+            path=folder.path,
+            target=os.path.abspath(target),
+            copied=pending,
+            damage=tuple(damage),
+            notes=(left_out,) if buried else (),
+            pending=pending,
+            buried=buried,
+            moved=0,
+        )
+
+
+def next_deadline(folder: Folder) -> int | None:
+    """Returns when the first pending item is or was due."""
+    for item in folder.items():
+        if isinstance(item, Item):
+            return None if item.buried else item.key.deadline_ms
+    return None
+
+
+def _deadline(key: Key) -> int:
+    """Returns the deadline of an item, or the time of its burial."""
+    return key.deadline_ms & ~BURIED_BIT
+
+
+def _state(folder: Folder, owner: int | None) -> str:
+    if owner is not None:
+        return "open"
+    return "closed" if folder.manifest is not None else "manifest-damaged"
+
+
+def count_records(
+    items: Iterable[Record | Damage], findings: Findings, progress: Progress, total: int | None
+) -> tuple[int, int]:
+    """Takes note of damage; returns how many items there are, and how many of them are buried."""
+    records = buried = 0
+    for item in items:
+        if isinstance(item, Damage):
+            findings.found.append(item)
+        elif isinstance(item, Item):
+            records += 1
+            buried += item.buried
+            progress(records, total)
+    if buried:
+        findings.notes.append(f"{buried} of the items are buried")
+    return records, buried
+
+
+def _harmless(damage: Damage) -> Damage:
+    reason = f"{damage.reason}; lookups by id read all blocks"
+    return Damage(damage.path, damage.position, damage.length, reason, count=0)
+
+
+def _check_names(folder: Folder, findings: Findings) -> None:
+    """Takes note of files that do not count, and of those that do not belong there."""
+    counting = {run.name for run in folder.runs} | set(folder.logs)
+    ours = {file_name(*found): found[1] for found in list_files(folder.names)}
+    for name in sorted(set(folder.names) - counting - OWN_NAMES - OWN_DIRECTORIES):
+        if name in ours:
+            what = "log" if ours[name] is FileKind.WAL else "run"
+            findings.notes.append(f"{name} is a {what} that {MANIFEST} does not count any more")
+        elif is_temporary(name):
+            findings.note_half_made(name)
+        else:
+            findings.foreign.append(name)
+
+
+def _count_items(folder: Folder) -> tuple[int, int, dict[str, int]]:
+    """Returns how many items are pending and buried, and when the pending ones are due.
+
+    Counts by the indexes of the runs; where something is damaged, by going over all items.
+    """
+    now_ms = SystemClock().now_ms()
+    times = [*(min(now_ms + 1000 * span, _LAST_MS) for span in _SPANS.values()), _LAST_MS]
+    totals: list[int] = []
+    if not folder.damage:
+        with DeadlineReader(folder.path) as reader:
+            totals = [0, *reader.due_counts(times), len(reader)]
+    # A bad block of tombstones, which nobody has read yet, takes nothing off.
+    if not totals or totals != sorted(totals):
+        deadlines = [item.key.deadline_ms for item in folder.items() if isinstance(item, Item)]
+        until = (bisect_right(deadlines, time_ms) for time_ms in times)
+        totals = [0, *until, len(deadlines)]
+    *due, buried = (after - before for before, after in pairwise(totals))
+    return totals[-2], buried, dict(zip([*_SPANS, "later"], due, strict=True))
+
+
+def _stop_at_damage(found: list[Damage], salvage: bool) -> None:
+    losses = [damage for damage in found if is_loss(damage)]
+    if losses and not salvage:
+        raise Damaged(losses[0], 'with "--salvage" the rest is written')
+
+
+class Copying:
+    """Copies items into a new queue."""
+
+    def __init__(
+        self, target: str, progress: Progress, total: int | None, damage: list[Damage]
+    ) -> None:
+        self._progress = progress
+        self._total = total
+        self._damage = damage
+        self._clock = CopyClock(0)
+        self._queue = DeadlineQueue(target, clock=self._clock, sync="os", background=False)
+        self._pending = self._buried = self._moved = 0
+
+    def run(self, kind: str, path: str, scan: Scan, *, has_buried: bool) -> DeadlineCopy:
+        """Copies all that a scan yields."""
+        with self._queue as queue:
+            if has_buried:
+                # Before there is anything that is due: what is buried has to be given out first.
+                for item in scan():
+                    if isinstance(item, Item) and item.buried:
+                        self._bury(item)
+            for batch in _batches(scan(), self._damage):
+                self._enqueue(batch)
+            copied = self._pending + self._buried
+            if len(queue) != copied:
+                raise ForebayError(f"{queue.path} has {len(queue)} items, and {copied} were copied")
+        late = f"{plural(self._moved, 'item')} with a deadline past the year 6429, due then now"
+        aside = f"buried items: {self._buried}"
+        return DeadlineCopy(
+            kind=kind,
+            path=path,
+            target=queue.path,
+            copied=copied,
+            damage=tuple(self._damage),
+            notes=(*((late,) if self._moved else ()), *((aside,) if self._buried else ())),
+            pending=self._pending,
+            buried=self._buried,
+            moved=self._moved,
+        )
+
+    def _enqueue(self, batch: list[Item]) -> None:
+        """Copies pending items of the same times."""
+        deadline_ms = min(batch[0].key.deadline_ms, _LAST_MS)
+        self._moved += len(batch) if batch[0].key.deadline_ms > _LAST_MS else 0
+        self._clock.ms = batch[0].stats.enqueue_ms
+        self._queue.enqueue_many([item.value for item in batch], deadline=deadline_ms)
+        self._pending += len(batch)
+        self._go_on()
+
+    def _bury(self, item: Item) -> None:
+        """Copies an item that was put aside, with the time of that."""
+        self._clock.ms = item.stats.enqueue_ms
+        self._queue.enqueue(item.value, deadline=0)
+        self._clock.ms = item.key.deadline_ms & ~BURIED_BIT
+        (copied,) = self._queue.dequeue_many(1)
+        self._queue.bury(copied, item.reason.decode(errors="replace"))
+        self._buried += 1
+        self._go_on()
+
+    def _go_on(self) -> None:
+        self._queue.maintain()
+        self._progress(self._pending + self._buried, self._total)
+
+
+def _batches(records: Iterable[Record | Damage], damage: list[Damage]) -> Iterator[list[Item]]:
+    """Yields pending items in their order, those of the same times together."""
+    pending = _pending(records, damage)
+    for _, same in groupby(pending, lambda item: (item.key.deadline_ms, item.stats.enqueue_ms)):
+        batch: list[Item] = []
+        size = 0
+        for item in same:
+            if batch and (
+                size + len(item.value) > _BATCH_BYTES_MAX or len(batch) == _BATCH_ITEMS_MAX
+            ):
+                yield batch
+                batch, size = [], 0
+            batch.append(item)
+            size += len(item.value)
+        yield batch
+
+
+def _pending(records: Iterable[Record | Damage], damage: list[Damage]) -> Iterator[Item]:
+    for record in records:
+        if isinstance(record, Damage):
+            damage.append(record)
+        elif isinstance(record, Item) and not record.buried:
+            yield record

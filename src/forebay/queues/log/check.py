@@ -1,0 +1,465 @@
+"""A log from outside: what is wrong with it, what it holds, and a copy of what can be read.
+
+Only reads the log, takes no lock, and works on one that is in use, was killed, or is damaged.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from forebay.damage import Damage
+from forebay.errors import Damaged, ForebayError, InvalidOption, NotAQueue
+from forebay.formats.fflg import LAYOUTS, VERSION_DEFAULT
+from forebay.queues.log.consumer import INDEX, read_positions
+from forebay.queues.log.queue import Log
+from forebay.queues.log.reader import LogReader
+from forebay.queues.log.scanner import OpenSegment, RecordBatch
+from forebay.queues.shared.names import LOG
+from forebay.queues.shared.reports import (
+    CopiedRun,
+    CopyClock,
+    CopyReport,
+    Facts,
+    Findings,
+    Progress,
+    Report,
+    SegmentFacts,
+    places,
+    plural,
+)
+from forebay.storage import inbox
+from forebay.storage.atomic import TEMPORARY
+from forebay.storage.checked import CheckedFile
+from forebay.storage.filesystem import lock_owner
+from forebay.storage.quarantine import count_kept
+from forebay.storage.segments import scan_segment
+from forebay.storage.tail import NAME as TAIL
+from forebay.storage.tail import TailFile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogFacts(Facts):
+    """The state of a log. `consumers` and `cursors` have the next offset and the lag by name."""
+
+    begin: int
+    end: int
+    durable: int
+    version: int | None
+    last_time_ms: int | None
+    consumers: dict[str, dict[str, int]]
+    consumers_damage: str | None
+    cursors: dict[str, dict[str, int]]
+    incarnation: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSegment(SegmentFacts):
+    """One segment of a log."""
+
+    first_offset: int
+    version: int | None
+    first_time_ms: int | None
+    sealed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogCopy(CopyReport):
+    """What a copy of a log did; `consumers` are the places in the new one."""
+
+    same_offsets: bool
+    consumers: dict[str, int]
+    consumers_damage: str | None
+
+
+def check(path: str, progress: Progress) -> Report:
+    """Reads everything."""
+    with LogReader(path) as reader:
+        findings = Findings()
+        owner = lock_owner(reader.path)
+        segments = _segments(reader, owner)
+        records = _check_records(reader, findings, progress)
+        end = end_damage(reader, owner)
+        findings.found += [end] if end is not None else []
+        _check_side_files(reader, findings, owner)
+        _check_names(reader, findings)
+        unchecked = {segment.version for segment in segments if segment.version is not None}
+        for version in sorted(unchecked):
+            if not LAYOUTS[version].checked:
+                findings.notes.append(
+                    f"version {version} has no checksums: only sizes were checked"
+                )
+        findings.note_kept(reader.directory)
+        return Report(
+            kind="log",
+            path=reader.path,
+            state=_state(reader, owner),
+            records=records,
+            segments=len(segments),
+            bytes=sum(segment.bytes for segment in segments),
+            **findings.as_fields(),
+        )
+
+
+def describe(path: str) -> LogFacts:
+    """Tells the state of a log."""
+    with LogReader(path) as reader:
+        owner = lock_owner(reader.path)
+        segments = _segments(reader, owner)
+        end = end_damage(reader, owner)
+        kept_files, kept_bytes = count_kept(reader.directory)
+        try:
+            positions, trouble = reader.consumers(), None
+        except Damaged as error:
+            positions, trouble = {}, str(error)
+        tail = reader.tail
+        return LogFacts(
+            kind="log",
+            path=reader.path,
+            state=_state(reader, owner),
+            owner=owner,
+            records=len(reader),
+            segments=len(segments),
+            bytes=sum(segment.bytes for segment in segments),
+            damage=() if end is None else (end,),
+            quarantined_files=kept_files,
+            quarantined_bytes=kept_bytes,
+            begin=reader.begin,
+            end=reader.end,
+            durable=min(reader.durable, reader.end),
+            version=newest_version(reader) if segments else None,
+            last_time_ms=(tail.time_ms or None) if tail is not None else None,
+            consumers=places(positions, reader.end),
+            consumers_damage=trouble,
+            cursors=places(reader.cursors(), reader.end),
+            incarnation=tail.incarnation if tail is not None else None,
+        )
+
+
+def segments(path: str) -> list[LogSegment]:
+    """Describes each segment."""
+    with LogReader(path) as reader:
+        return _segments(reader, lock_owner(reader.path))
+
+
+def copy(path: str, target: str, progress: Progress) -> LogCopy:
+    """Copies all that can be read into a new log.
+
+    Order, values and times stay. Offsets begin at 0 and close over what is lost; consumers are
+    carried over to the same records, cursors are not.
+    """
+    copying = _Copying()
+    clock = CopyClock()
+    with (
+        LogReader(path, salvage=True) as reader,
+        Log(target, sync="os", clock=clock, background=False) as log,
+    ):
+        owner = lock_owner(reader.path)
+        for item in reader.scan():
+            progress(copying.copied, len(reader))
+            if isinstance(item, Damage):
+                copying.damage.append(item)
+                continue
+            copying.add_run(item.offset, log.end, len(item.values))
+            _append(log, clock, item)
+        end = end_damage(reader, owner)
+        copying.damage += [end] if end is not None else []
+        consumers, trouble = _carry_consumers(reader, log, copying)
+        return LogCopy(
+            kind="log",
+            path=reader.path,
+            target=log.path,
+            copied=copying.copied,
+            damage=tuple(copying.damage),
+            runs=tuple(copying.runs),
+            notes=_consumer_notes(consumers, trouble),
+            same_offsets=all(run.source == run.target for run in copying.runs),
+            consumers=consumers,
+            consumers_damage=trouble,
+        )
+
+
+def end_damage(reader: LogReader, owner: int | None) -> Damage | None:
+    """Says what is past the last record, if it is not a record: an unfinished write, mostly.
+
+    Of a queue that is in use nothing can be said: its owner may be writing there now.
+    """
+    tail = reader.tail
+    if owner is not None or not reader.segments.bases or (tail is not None and tail.clean):
+        return None
+    base = reader.segments.bases[-1]
+    try:
+        segment = OpenSegment(reader.directory, reader.segments.names[base], base)
+    except Damaged as error:
+        # Below the end the scan tells it; above, the file was just being made.
+        return replace(error.damage, torn=True) if base >= reader.written else None
+    except ForebayError:
+        return None
+    position, index = segment.frames.layout.header_bytes, 0
+    if tail is not None and tail.segment == base and tail.durable >= base:
+        # Before the first sync the mark stands at 0, before the header.
+        position, index = max(position, tail.position), tail.durable - base
+    try:
+        for item in scan_segment(
+            segment.file, segment.path, segment.frames, position=position, index=index
+        ):
+            if isinstance(item, Damage) and base + (item.offset or 0) >= reader.written:
+                # Above the durable mark the first bad frame ends the log, whatever follows it.
+                torn = item.torn or tail is not None
+                return replace(item, torn=torn, offset=base + (item.offset or 0))
+    finally:
+        segment.file.close()
+    return None
+
+
+def newest_version(reader: LogReader) -> int:
+    """Returns the version that new segments get if nothing else is asked for."""
+    if not reader.segments.bases:
+        return VERSION_DEFAULT
+    base = reader.segments.bases[-1]
+    version, _, _ = _header_facts(reader, reader.segments.names[base], base)
+    return version or VERSION_DEFAULT
+
+
+def _state(reader: LogReader, owner: int | None) -> str:
+    if owner is not None:
+        return "open"
+    if reader.tail is not None:
+        return "closed" if reader.tail.clean else "crashed"
+    return "tail-damaged" if TAIL in reader.directory.names() else "foreign"
+
+
+def _segments(reader: LogReader, owner: int | None) -> list[LogSegment]:
+    """Describes each segment; counts come from the base of the next one, or the end."""
+    clean = owner is None and reader.tail is not None and reader.tail.clean
+    facts = []
+    for base, following in itertools.pairwise([*reader.segments.bases, None]):
+        assert base is not None
+        name = reader.segments.names[base]
+        version, first_time_ms, trouble = _header_facts(reader, name, base)
+        end = reader.written if following is None else following
+        facts.append(
+            LogSegment(
+                name=name,
+                records=max(0, end - base),
+                bytes=reader.size_of(name),
+                trouble=trouble,
+                first_offset=base,
+                version=version,
+                first_time_ms=first_time_ms,
+                sealed=following is not None or clean,
+            )
+        )
+    return facts
+
+
+def _header_facts(
+    reader: LogReader, name: str, base: int
+) -> tuple[int | None, int | None, str | None]:
+    try:
+        segment = OpenSegment(reader.directory, name, base)
+    except (ForebayError, FileNotFoundError) as error:
+        return None, None, str(error)
+    segment.file.close()
+    header = segment.frames.header
+    first_time_ms = header.epoch_ms + 1 if header.layout.checked else None
+    trouble = segment.damage.reason if segment.damage is not None else None
+    return header.version, first_time_ms, trouble
+
+
+def _check_records(reader: LogReader, findings: Findings, progress: Progress) -> int:
+    """Reads all records; returns how many there are."""
+    records = 0
+    ends: dict[str, int] = {}
+    for item in reader.scan():
+        progress(records, len(reader))
+        if isinstance(item, Damage):
+            findings.found.append(item)
+            ends[os.path.basename(item.path)] = item.position + item.length
+            continue
+        records += len(item.values)
+        taken = sum(map(len, item.values)) + len(item.values) * item.frame_bytes
+        ends[item.segment] = item.position + taken
+    for found in _after_the_records(reader, ends):
+        if isinstance(found, Damage):
+            findings.found.append(found)
+        else:
+            findings.notes.append(found)
+    return records
+
+
+def _after_the_records(reader: LogReader, ends: dict[str, int]) -> Iterator[Damage | str]:
+    """Says what is in finished segments after their last record: hidden entries, or rubbish.
+
+    `ends` tells where the last record of each segment ends. Entries that the next segment begins
+    with as well are copies that an interrupted recovery left; others are hidden by it.
+    """
+    for base, following in itertools.pairwise([*reader.segments.bases, None]):
+        name = reader.segments.names[base or 0]
+        if base is None or name not in ends or (following is None and not _is_closed(reader)):
+            continue
+        try:
+            segment = OpenSegment(reader.directory, name, base)
+        except (ForebayError, FileNotFoundError):
+            continue
+        try:
+            left = segment.file.size() - ends[name]
+            if left <= 0:
+                continue
+            hidden = _hidden(reader, segment, ends[name], following)
+            if hidden is None:
+                yield f"{name}: {left} bytes after its last record, which mean nothing"
+            elif isinstance(hidden, Damage):
+                yield hidden
+        finally:
+            segment.file.close()
+
+
+def _is_closed(reader: LogReader) -> bool:
+    return lock_owner(reader.path) is None and reader.tail is not None and reader.tail.clean
+
+
+def _hidden(
+    reader: LogReader, segment: OpenSegment, position: int, following: int | None
+) -> Damage | bool | None:
+    """Looks at entries from the base of the next segment on; True: the same are there."""
+    if following is None:
+        return None
+    index = following - segment.base
+    count, end, same = 0, position, True
+    copies = itertools.chain.from_iterable(
+        item.values for item in reader.scan(following) if not isinstance(item, Damage)
+    )
+    for item in scan_segment(
+        segment.file, segment.path, segment.frames, position=position, index=index
+    ):
+        if isinstance(item, Damage):
+            break
+        count, end = count + len(item.values), item.end_position
+        same = same and all(value == next(copies, None) for value in item.values)
+    if not count or same:
+        return same if count else None
+    reason = f"{count} entries whose offsets the next segment has as well"
+    return Damage(segment.path, position, end - position, reason, False, following, count)
+
+
+def _check_side_files(reader: LogReader, findings: Findings, owner: int | None) -> None:
+    positions, damage = read_positions(reader.directory)
+    findings.found += [damage] if damage is not None else []
+    for name, offset in positions.items():
+        if offset > reader.end:
+            findings.notes.append(f"{INDEX}: consumer {name!r} is past the end, at {offset}")
+        elif offset < reader.begin:
+            missed = plural(reader.begin - offset, "record")
+            findings.notes.append(f"{INDEX}: consumer {name!r} at {offset} has missed {missed}")
+    try:
+        inbox.read_ledger(reader.directory)
+    except Damaged as error:
+        findings.found.append(error.damage)
+    if owner is None:
+        findings.notes += _side_file_faults(reader)
+    if reader.tail is None and TAIL in reader.directory.names():
+        path = f"{reader.path}/{TAIL}"
+        findings.found.append(Damage(path, 0, 0, "it tells no end that is true", count=0))
+
+
+def _side_file_faults(reader: LogReader) -> Iterator[str]:
+    """Says what is wrong in the side files and costs no record."""
+    for name, faults in ((TAIL, _tail_faults), (f"{INDEX}-check", _check_faults)):
+        try:
+            yield from (f"{name}: {fault}" for fault in faults(reader))
+        except (OSError, NotAQueue, Damaged) as error:
+            yield f"{name}: {error}; the next open sets it aside"
+
+
+def _tail_faults(reader: LogReader) -> list[str]:
+    file = TailFile.open(reader.directory, write=False)
+    if file is None:
+        return []
+    try:
+        return file.faults() if reader.tail is not None else []
+    finally:
+        file.close()
+
+
+def _check_faults(reader: LogReader) -> list[str]:
+    return CheckedFile(reader.directory, INDEX).faults()
+
+
+def _check_names(reader: LogReader, findings: Findings) -> None:
+    known = {*LOG.own_files, *LOG.directories, *reader.segments.names.values()}
+    for name in sorted(reader.directory.names()):
+        if name.endswith(TEMPORARY):
+            findings.note_half_made(name)
+        elif name not in known:
+            findings.foreign.append(name)
+
+
+@dataclass(slots=True)
+class _Copying:
+    """What a copy has done so far."""
+
+    copied: int = 0
+    damage: list[Damage] = field(default_factory=list)
+    runs: list[CopiedRun] = field(default_factory=list)
+
+    def add_run(self, source: int, target: int, count: int) -> None:
+        """Takes note of copied records; neighbours become one run."""
+        last = self.runs[-1] if self.runs else None
+        if last is not None and last.source + last.count == source:
+            self.runs[-1] = replace(last, count=last.count + count)
+        else:
+            self.runs.append(CopiedRun(source, target, count))
+        self.copied += count
+
+    def place(self, offset: int) -> int:
+        """Returns where a consumer's place is in the new log."""
+        for run in self.runs:
+            if offset < run.source + run.count:
+                return run.target + max(0, offset - run.source)
+        return self.copied
+
+
+def _append(log: Log, clock: CopyClock, batch: RecordBatch) -> None:
+    """Appends records, those of the same millisecond together."""
+    if batch.times is None:
+        log.append_many(batch.values)
+        return
+    first, count = 0, len(batch.values)
+    while first < count:
+        after = bisect_right(batch.times, batch.times[first], first)
+        clock.ms = batch.epoch_ms + batch.times[first]
+        log.append_many(batch.values[first:after])
+        first = after
+    clock.ms = None
+
+
+def _carry_consumers(
+    reader: LogReader, log: Log, copying: _Copying
+) -> tuple[dict[str, int], str | None]:
+    """Makes the consumers of the old log in the new one; returns them, and what went wrong."""
+    carried: dict[str, int] = {}
+    trouble = None
+    try:
+        positions = reader.consumers()
+    except Damaged as error:
+        return carried, str(error)
+    for name, offset in positions.items():
+        place = copying.place(offset)
+        try:
+            log.consumer(name, start=place)
+        except InvalidOption as error:
+            # A name that only another program can have given.
+            trouble = str(error)
+            continue
+        carried[name] = place
+    return carried, trouble
+
+
+def _consumer_notes(carried: dict[str, int], trouble: str | None) -> tuple[str, ...]:
+    if trouble is not None:
+        return (f"the consumers' places are not carried over: {trouble}",)
+    return (f"consumers carried over: {', '.join(carried)}",) if carried else ()

@@ -1,0 +1,128 @@
+"""What a log does as one kind of queue among others: scan, put and lend by one protocol."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+
+from forebay.damage import Damage
+from forebay.errors import InvalidOption
+from forebay.formats.fflg import LAYOUTS
+from forebay.queues.log.check import end_damage, newest_version
+from forebay.queues.log.consumer import Start
+from forebay.queues.log.queue import Log
+from forebay.queues.log.reader import LogReader
+from forebay.queues.log.scanner import RecordBatch
+from forebay.queues.log.staged import Record
+from forebay.queues.shared.rows import Lent, Limits, Rows, value_json
+from forebay.storage.filesystem import lock_owner
+
+
+def scan(path: str, *, start: Start = "earliest") -> Iterator[Rows | Damage]:
+    """Yields the records from a place on, and each damage in its place."""
+    with LogReader(path) as reader:
+        # The owner first: one that ends meanwhile has finished what it was writing.
+        owner = lock_owner(reader.path)
+        for item in reader.scan(start):
+            yield item if isinstance(item, Damage) else rows_of(item)
+        end = end_damage(reader, owner)
+        if end is not None:
+            yield end
+
+
+def peek(path: str, *, consumer: str) -> Iterator[Rows | Damage]:
+    """Yields what a consumer reads next; it stays."""
+    yield from scan(path, start=_place(path, consumer))
+
+
+def tail(path: str, *, count: int, follow: bool = False) -> Iterator[Rows | Damage | int]:
+    """Yields the last records; to follow, it goes on with what is appended, for ever.
+
+    A number says how many records were removed before they could be read; 0 that nothing is new.
+    """
+    with LogReader(path) as reader:
+        offset = max(reader.begin, reader.end - count)
+        while True:
+            for item in reader.scan(offset) if offset < reader.end else ():
+                yield item if isinstance(item, Damage) else rows_of(item)
+            offset = max(offset, reader.end)
+            if not follow:
+                return
+            yield 0
+            if reader.has_news():
+                reader.refresh()
+            if offset < reader.begin:
+                yield reader.begin - offset
+                offset = reader.begin
+
+
+def next_ms(path: str, *, consumer: str) -> int | None:
+    """Returns 0 if a consumer has records to read, else None."""
+    with LogReader(path) as reader:
+        return 0 if reader.consumers().get(consumer, reader.begin) < reader.end else None
+
+
+def limits(log: Log) -> Limits:
+    """Returns what a log takes."""
+    version = log.options.version
+    if version is None:
+        with LogReader(log.path) as reader:
+            version = newest_version(reader)
+    layout = LAYOUTS[version]
+    room = log.options.segment_bytes - layout.header_bytes - layout.frame_bytes
+    empty = f"version {version} cannot store" if layout.zero_size_ends else None
+    return Limits(room, layout.frame_bytes, log.options.max_bytes, empty)
+
+
+def put(log: Log, values: list[bytes]) -> tuple[int, int]:
+    """Appends records; returns the first offset and the last."""
+    first = log.append_many(values)
+    return first, first + len(values) - 1
+
+
+def lender(log: Log, *, consumer: str) -> Callable[[int], AbstractContextManager[Lent]]:
+    """Returns what lends the next records of a consumer; its place is saved as each block ends."""
+    source = log.consumer(consumer)
+
+    @contextlib.contextmanager
+    def lend(count: int) -> Iterator[Lent]:
+        records = source.read(count)
+        yield Lent(_rows_of_records(records))
+        if records:
+            source.commit()
+
+    return lend
+
+
+def rows_of(batch: RecordBatch) -> Rows:
+    """Returns the records of a batch to print."""
+    times = batch.times
+
+    def line(index: int) -> bytes:
+        time_ms = None if times is None else batch.epoch_ms + times[index]
+        return _line(batch.offset + index, time_ms, batch.values[index])
+
+    return Rows(batch.values, line)
+
+
+def _rows_of_records(records: Sequence[Record]) -> Rows:
+    def line(index: int) -> bytes:
+        record = records[index]
+        return _line(record.offset, record.time_ms, record.value)
+
+    return Rows([record.value for record in records], line)
+
+
+def _line(offset: int, time_ms: int | None, value: bytes) -> bytes:
+    time = b"null" if time_ms is None else b"%d" % time_ms
+    row = (offset, time, value_json(value))
+    return b'{"kind":"log","offset":%d,"time_ms":%b,%b}\n' % row
+
+
+def _place(path: str, consumer: str) -> int:
+    with LogReader(path) as reader:
+        places = reader.consumers()
+    if consumer not in places:
+        raise InvalidOption(f"{path} has no consumer {consumer!r}")
+    return places[consumer]

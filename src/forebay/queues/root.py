@@ -1,0 +1,198 @@
+"""`Root`: queues of all kinds by name in one directory, each with the options it was given.
+
+Owns the file `root-definitions`, the source of truth for which queues there are and how they
+behave: one line, `crc32 in hex | space | JSON`, replaced whole. Version 2 has a kind and options by
+name; version 1, which is read, has options alone, of deadline queues. Refuses names that are not
+plain.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import threading
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from forebay.clock import BootClock
+from forebay.damage import Damage
+from forebay.errors import Closed, Damaged, InvalidOption, NotAQueue
+from forebay.kernels.buffers import crc32
+from forebay.queues.kinds import ROOT as DEFINITIONS
+from forebay.queues.kinds import kind_named
+from forebay.queues.shared.handle import Handle
+from forebay.queues.shared.options import make_options
+from forebay.storage import atomic
+from forebay.storage.filesystem import DiskFilesystem, Filesystem
+
+_VERSION = 2
+# The kind of all queues of version 1.
+_KIND_1 = "deadline"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
+_OWN_NAMES = {DEFINITIONS, DEFINITIONS + atomic.TEMPORARY, atomic.RESERVE}
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """What a queue is: the name of its kind, and the options that it is opened with."""
+
+    kind: str
+    options: dict[str, Any]
+
+
+_Definitions = dict[str, Definition]
+
+
+class Root(Handle):
+    """Queues by name, which this process owns. Any thread may call it.
+
+    Opens the directory or creates it. A queue is opened when it is asked for, and stays open until
+    the root is closed.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        filesystem: Filesystem | None = None,
+        clock: BootClock | None = None,
+        group_readable: bool = False,
+    ) -> None:
+        self._filesystem = filesystem or DiskFilesystem()
+        self._clock = clock
+        self._group_readable = group_readable
+        self._lock = threading.Lock()
+        self._open: dict[str, Any] = {}
+        self._error: Closed | None = None
+        self._directory = self._filesystem.open_directory(
+            os.fspath(path), create=True, group_readable=group_readable
+        )
+        self.path = self._directory.path
+        try:
+            self._directory.lock()
+            self._definitions = self._read()
+            self._refuse_foreign()
+        except BaseException:
+            self._directory.close()
+            raise
+        self._own()
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the queues, sorted."""
+        return sorted(self._definitions)
+
+    def define(self, name: str, kind: str, **options: Any) -> None:
+        """Makes a queue, or gives one that is not open other options; durable on return.
+
+        `kind` is "log", "fifo", "deadline" or "beats"; the options are those of its class.
+        """
+        if _NAME.fullmatch(name) is None:
+            raise InvalidOption(f"name = {name!r}: must be of A-Z a-z 0-9 _ -, at most 100")
+        if name in _OWN_NAMES:
+            raise InvalidOption(f"name = {name!r}: the root has a file of this name")
+        make_options(kind_named(kind).options_class, options)
+        with self._lock:
+            self._check()
+            if name in self._open:
+                raise InvalidOption(f"{name}: the queue is open; define it before it is used")
+            known = self._definitions.get(name)
+            if known is not None and known.kind != kind:
+                raise InvalidOption(
+                    f"{name}: it is a queue of kind {known.kind!r}; forget it first"
+                )
+            self._write({**self._definitions, name: Definition(kind, options)})
+
+    def queue(self, name: str) -> Any:
+        """Returns a queue that is defined, with its options; the root closes it."""
+        with self._lock:
+            self._check()
+            if name not in self._definitions:
+                raise NotAQueue(f"{self.path} has no queue {name!r}: there are {self.names}")
+            if name not in self._open:
+                self._open[name] = self._open_queue(name, self._definitions[name])
+            return self._open[name]
+
+    def definition(self, name: str) -> Definition:
+        """Returns the kind and the options that a queue was defined with."""
+        return self._definitions[name]
+
+    def forget(self, name: str) -> None:
+        """Takes a definition away and closes the queue; its files stay, and `define` finds them."""
+        with self._lock:
+            self._check()
+            rest = {key: value for key, value in self._definitions.items() if key != name}
+            self._write(rest)
+            if name in self._open:
+                self._open.pop(name).close()
+
+    def _end(self) -> None:
+        """Closes all queues and gives the directory back."""
+        with self._lock:
+            self._error = Closed(f"{self.path} is closed")
+            with contextlib.ExitStack() as stack:
+                stack.callback(self._directory.close)
+                for queue in self._open.values():
+                    stack.callback(queue.close)
+
+    def __repr__(self) -> str:
+        return f"<Root {self.path} of {len(self._definitions)}>"
+
+    def _open_queue(self, name: str, definition: Definition) -> Any:
+        options = {"group_readable": self._group_readable, **definition.options}
+        if self._clock is not None:
+            options["clock"] = self._clock
+        path = f"{self.path}/{name}"
+        return kind_named(definition.kind).open_queue(path, filesystem=self._filesystem, **options)
+
+    def _refuse(self, error: Closed) -> None:
+        self._error = self._error or error
+
+    def _abandon(self, error: Closed) -> None:
+        """Ends it in the child of a fork; the queues end themselves."""
+        self._error = error
+        # A thread of the parent may hold it, which the child does not have.
+        self._lock = threading.Lock()
+        self._open = {}
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise self._error.with_traceback(None)
+
+    def _refuse_foreign(self) -> None:
+        """Refuses a directory that holds something, and no definitions."""
+        others = [name for name in self._directory.names() if name not in _OWN_NAMES]
+        if others and not self._definitions and DEFINITIONS not in self._directory.names():
+            raise NotAQueue(
+                f"{self.path} is no root: it holds {min(others)!r}; "
+                "give an empty or a new directory"
+            )
+
+    def _read(self) -> _Definitions:
+        data = atomic.read_small(self._directory, DEFINITIONS)
+        if data is None:
+            return {}
+        check, _, body = data.partition(b" ")
+        found = f"{crc32(body):08x}".encode()
+        if check != found:
+            reason = f"checksum {found.decode()} expected, {check[:8]!r} found"
+            damage = Damage(f"{self.path}/{DEFINITIONS}", 0, len(data), reason)
+            raise Damaged(damage, "the queues are whole: open each by its own path")
+        document = json.loads(body)
+        queues: dict[str, Any] = document["queues"]
+        if document["version"] == 1:
+            return {name: Definition(_KIND_1, options) for name, options in queues.items()}
+        if document["version"] != _VERSION:
+            raise NotAQueue(
+                f"{self.path}: definitions of version {document['version']}, not 1 or 2"
+            )
+        return {name: Definition(row["kind"], row["options"]) for name, row in queues.items()}
+
+    def _write(self, definitions: _Definitions) -> None:
+        queues = {name: asdict(definition) for name, definition in definitions.items()}
+        document = {"version": _VERSION, "queues": queues}
+        body = json.dumps(document, sort_keys=True, default=os.fspath).encode()
+        atomic.replace(self._directory, DEFINITIONS, f"{crc32(body):08x} ".encode() + body)
+        self._definitions = definitions

@@ -1,0 +1,246 @@
+"""What is told of a queue from outside: what a check found, what a copy did, what is there.
+
+Values only, the same for every kind; a kind adds its own fields by a subclass. Nothing here reads
+a file but `settle`, which compares damage with the losses on record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from forebay.clock import SystemClock
+from forebay.damage import Damage
+from forebay.storage.filesystem import Directory
+from forebay.storage.losses import Loss, is_same, read_losses
+from forebay.storage.quarantine import count_kept
+
+# Called with how much is done, and how much there is if that is known. It may raise to stop.
+Progress = Callable[[int, int | None], None]
+
+# What state a queue is in, in a word, and what that means.
+STATES = {
+    "open": "open",
+    "closed": "closed",
+    "crashed": "was not closed; the next open recovers it",
+    "foreign": "was made by another program; the next open takes it over",
+    "tail-damaged": "its tail file is lost; the next open makes a new one",
+    "head-damaged": "its head file is lost; what is there comes again, popped or not",
+    "manifest-damaged": "its manifest is lost; the next open makes one of all files that are there",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What a check found. `damage` is what counts: it costs records, or something else that was
+    promised. `torn` are unfinished ends that a crash left, which cost nothing; `foreign` are names
+    that do not belong to the queue.
+    """
+
+    kind: str
+    path: str
+    state: str
+    records: int
+    segments: int
+    bytes: int
+    damage: tuple[Damage, ...] = ()
+    torn: tuple[Damage, ...] = ()
+    foreign: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def lost(self) -> int | None:
+        """How many records the damage costs; None if that cannot be told."""
+        return total_lost(self.damage)
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedRun:
+    """Records that lie together in both queues: the first offset in each, and how many."""
+
+    source: int
+    target: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyReport:
+    """What a copy did. `damage` is what could not be read, and the unfinished end, if any."""
+
+    kind: str
+    path: str
+    target: str
+    copied: int
+    damage: tuple[Damage, ...] = ()
+    runs: tuple[CopiedRun, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def lost(self) -> int | None:
+        """How many records could not be read; None if that cannot be told."""
+        return total_lost(self.damage)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """The state of a queue. `records` are those that have not left it, `bytes` is what its files
+    take. `damage` is what a look at it meets, which for most kinds is only the end.
+    """
+
+    kind: str
+    path: str
+    state: str
+    owner: int | None
+    records: int
+    segments: int
+    bytes: int
+    damage: tuple[Damage, ...] = ()
+    quarantined_files: int = 0
+    quarantined_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentFacts:
+    """One file of a queue; `trouble` says why it cannot be read, or what is wrong with it."""
+
+    name: str
+    records: int | None
+    bytes: int
+    trouble: str | None = None
+
+
+@dataclass(slots=True)
+class Findings:
+    """What a check has found so far."""
+
+    found: list[Damage] = field(default_factory=list)
+    foreign: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def note_half_made(self, name: str) -> None:
+        """Takes note of a file that a crash left half made."""
+        self.notes.append(f"{name} was left half made; the next open removes it")
+
+    def note_kept(self, directory: Directory) -> None:
+        """Takes note of what `quarantine/` holds."""
+        files, size = count_kept(directory)
+        if files:
+            self.notes.append(f"quarantine/ keeps {plural(files, 'file')} ({size_text(size)})")
+
+    def as_fields(self) -> dict[str, Any]:
+        """Returns the fields of a `Report` that tell of it."""
+        return {
+            "damage": tuple(damage for damage in self.found if is_loss(damage)),
+            "torn": tuple(damage for damage in self.found if not is_loss(damage)),
+            "foreign": tuple(self.foreign),
+            "notes": tuple(self.notes),
+        }
+
+
+class CopyClock(SystemClock):
+    """Stands at the time of the records that are copied, so that they keep it."""
+
+    def __init__(self, ms: int | None = None) -> None:
+        self.ms = ms
+
+    def now_ms(self) -> int:
+        """Returns the time of the records, or the present one where they have none."""
+        return super().now_ms() if self.ms is None else self.ms
+
+    def boot_ms(self) -> int:
+        """Returns the same, so that an open queue follows it."""
+        return self.now_ms()
+
+
+def own_fields(value: Report | CopyReport) -> dict[str, Any]:
+    """Returns the fields that a kind adds to a report."""
+    base = CopyReport if isinstance(value, CopyReport) else Report
+    common = {each.name for each in fields(base)}
+    return {
+        each.name: getattr(value, each.name) for each in fields(value) if each.name not in common
+    }
+
+
+def settle(report: Report, directory: Directory) -> Report:
+    """Compares a report with the losses on record.
+
+    What was found counts unless it was accepted before; so does what is only on record.
+    """
+    losses = read_losses(directory)
+    damage = [item for item in report.damage if not _accepted(item, losses)]
+    damage += [
+        loss.damage
+        for loss in losses
+        if not loss.accepted and not any(is_same(loss.damage, item) for item in report.damage)
+    ]
+    notes = report.notes
+    seen = sum(loss.accepted for loss in losses)
+    if seen:
+        notes = (*notes, f"{plural(seen, 'loss')} marked as seen before")
+    return replace(report, damage=tuple(damage), notes=notes)
+
+
+def _accepted(damage: Damage, losses: Sequence[Loss]) -> bool:
+    return any(loss.accepted and is_same(loss.damage, damage) for loss in losses)
+
+
+def is_loss(damage: Damage) -> bool:
+    """Says whether damage counts, other than an unfinished end that nobody was promised."""
+    return not damage.torn or bool(damage.count)
+
+
+def costs_records(damage: Damage) -> bool:
+    """Says whether records are lost by damage, or may be."""
+    return is_loss(damage) and damage.count != 0
+
+
+def total_lost(found: Iterable[Damage]) -> int | None:
+    """Returns how many records the damage costs; None as soon as one place cannot tell."""
+    counts = [damage.count for damage in found if is_loss(damage)]
+    return None if None in counts else sum(count or 0 for count in counts)
+
+
+def describe_damage(damage: Damage, record: str = "record") -> str:
+    """Returns damage as a line for people; `record` is what the queue calls a record."""
+    kind = "damage" if is_loss(damage) else "unfinished end"
+    lost = ""
+    if is_loss(damage):
+        number = "an unknown number" if damage.count is None else str(damage.count)
+        told = damage.offset is not None and damage.count != 0
+        place = f" from offset {damage.offset}" if told else ""
+        lost = f"; {plural_of(record)} lost: {number}{place}"
+    return f"{kind}: {place_of(damage)}: {damage.reason}{lost}"
+
+
+def place_of(damage: Damage) -> str:
+    """Returns where damage is, as text."""
+    return f"{damage.path}, byte {damage.position}, {damage.length} bytes"
+
+
+def places(offsets: Mapping[str, int], end: int) -> dict[str, dict[str, int]]:
+    """Returns saved places by name: the next offset, and how many records are left."""
+    return {
+        name: {"offset": offset, "lag": max(0, end - offset)} for name, offset in offsets.items()
+    }
+
+
+def size_text(size: float) -> str:
+    """Returns a number of bytes for people, in powers of ten."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
+def plural(count: int, noun: str) -> str:
+    """Returns a count with its noun: "1 record", "2,000 entries"."""
+    return f"{count:,} {noun if count == 1 else plural_of(noun)}"
+
+
+def plural_of(noun: str) -> str:
+    """Returns the plural of a noun."""
+    if noun.endswith("s"):
+        return f"{noun}es"
+    return f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"

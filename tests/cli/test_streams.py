@@ -1,0 +1,149 @@
+"""Standard streams that are closed or full: it is said, nothing is lost, nothing is put twice."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from forebay.cli import exits
+from forebay.queues.kinds import KINDS
+from tests.cli.helpers import environment, make_log, numbered, values_of
+
+
+def shell(path: Path, arguments: str, redirection: str, stdin: bytes = b"") -> tuple[int, str]:
+    """Runs the program as a shell does; returns its code and what it said."""
+    command = f"{shlex.quote(sys.executable)} -m forebay {arguments} {redirection}"
+    result = subprocess.run(
+        ["sh", "-c", command],
+        input=stdin,
+        capture_output=True,
+        cwd=path,
+        env=environment(),
+        check=False,
+    )
+    return result.returncode, result.stderr.decode()
+
+
+def test_put_with_a_closed_stdin_says_so_and_makes_nothing(tmp_path: Path) -> None:
+    code, said = shell(tmp_path, "put log", "<&-")
+
+    assert (code, said) == (exits.ERROR, "forebay: stdin is closed; give a FILE or a pipe\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_put_needs_no_stdout(tmp_path: Path) -> None:
+    code, said = shell(tmp_path, "put log", ">&-", b"a\nb\n")
+
+    assert (code, said) == (exits.OK, "2 records, offsets 0 to 1\n")
+    assert values_of(tmp_path / "log") == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("redirection", [">&-", ">/dev/full"])
+def test_put_whose_report_cannot_be_printed_says_that_it_has_stored(
+    tmp_path: Path, redirection: str
+) -> None:
+    code, said = shell(tmp_path, "put log --json", redirection, b"a\nb\n")
+
+    assert code == exits.ERROR
+    assert said.startswith("2 records, offsets 0 to 1\nforebay: ")
+    assert "stdout" in said
+    assert values_of(tmp_path / "log") == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("redirection", ["2>&-", "2>/dev/full"])
+def test_put_and_fsck_need_no_stderr(tmp_path: Path, redirection: str) -> None:
+    put, _ = shell(tmp_path, "put log", redirection, b"a\n")
+    fsck, _ = shell(tmp_path, "fsck log", redirection)
+
+    assert (put, fsck) == (exits.OK, exits.OK)
+    assert values_of(tmp_path / "log") == [b"a"]
+
+
+@pytest.mark.parametrize(
+    "verb", ["cat log", "info log", "segments log", "fsck log", "ls", "tail log"]
+)
+@pytest.mark.parametrize("redirection", [">&-", ">/dev/full"])
+def test_a_stdout_that_takes_nothing_is_one_line_and_not_the_queues_error(
+    tmp_path: Path, verb: str, redirection: str
+) -> None:
+    make_log(tmp_path / "log", numbered(3))
+
+    code, said = shell(tmp_path, verb, redirection)
+
+    assert code == exits.ERROR
+    assert said.count("\n") == 1
+    assert said.startswith("forebay: ")
+    assert "stdout" in said
+
+
+@pytest.mark.parametrize("kind", [kind.name for kind in KINDS])
+@pytest.mark.parametrize("redirection", [">&-", ">/dev/full"])
+def test_take_without_a_stdout_removes_nothing(tmp_path: Path, kind: str, redirection: str) -> None:
+    consumer = "--consumer c" if kind == "log" else ""
+    shell(tmp_path, f"put q --kind {kind}", "", b'{"fields":{"n":1}}\n{"fields":{"n":2}}\n')
+
+    code, said = shell(tmp_path, f"take q -n 2 {consumer}", redirection)
+    again = subprocess.run(
+        [sys.executable, "-m", "forebay", "take", "q", "-n", "2", *consumer.split()],
+        capture_output=True,
+        cwd=tmp_path,
+        env=environment(),
+        check=True,
+    )
+
+    assert code == exits.ERROR
+    assert "stdout" in said
+    assert len(again.stdout.splitlines()) == 2
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_what_an_encoding_lacks_is_printed_in_another_way(tmp_path: Path, encoding: str) -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "forebay", "doctor", "--help"],
+        capture_output=True,
+        env={**environment(), "PYTHONIOENCODING": encoding},
+        check=True,
+    )
+
+    assert b"spark://" in result.stdout
+
+
+def test_help_into_a_full_device_is_an_error_in_one_line(tmp_path: Path) -> None:
+    code, said = shell(tmp_path, "--help", ">/dev/full")
+
+    assert (code, said) == (
+        exits.ERROR,
+        "forebay: cannot write to stdout: No space left on device\n",
+    )
+
+
+def test_a_usage_error_is_one_line(tmp_path: Path) -> None:
+    code, said = shell(tmp_path, "cat --no-such-option q", "")
+
+    assert code == exits.USAGE
+    assert said == "forebay: No such option '--no-such-option'; see \"forebay cat --help\"\n"
+
+
+def test_a_permission_error_says_whose_it_is(tmp_path: Path) -> None:
+    (tmp_path / "q").mkdir()
+    error = PermissionError(13, "Permission denied", str(tmp_path / "q" / "tail"))
+
+    mine = exits.message_of(error)
+    theirs = exits.message_of(PermissionError(13, "Permission denied", "/proc/1/root"))
+
+    assert mine == f"{tmp_path}/q/tail: Permission denied; its mode forbids it"
+    assert exits.code_of(error) == exits.ERROR
+    assert os.geteuid() == 0 or 'belongs to user root: try "sudo -u root"' in theirs
+
+
+def test_an_error_of_a_file_is_told_with_the_path_of_its_queue() -> None:
+    bare = OSError(30, "Read-only file system", "tail")
+    full = OSError(28, "No space left on device")
+
+    assert exits.message_of(bare, "spool/q") == "spool/q/tail: Read-only file system"
+    assert exits.message_of(full, "spool/q") == "spool/q: No space left on device"
