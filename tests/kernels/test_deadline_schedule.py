@@ -16,41 +16,41 @@ HEADER = Header(1, bytes(8))
 
 
 class Counter:
-    """A clerk at a fixed time, with a log of some bytes."""
+    """A schedule at a fixed time, with a log of some bytes."""
 
     def __init__(self, size: int = 10_000) -> None:
         self.now_ms = NOW
-        self.clerk = LoggedSchedule(
+        self.schedule = LoggedSchedule(
             threading.Lock(), lambda: self.now_ms, 0, self.refuse, self.refuse
         )
         self.memory = Memory()
-        self.clerk.memories.append(self.memory)
-        self.clerk.next_id, self.clerk.ids_end, self.clerk.items_max = 1, 100, 50
+        self.schedule.memories.append(self.memory)
+        self.schedule.next_id, self.schedule.ids_end, self.schedule.items_max = 1, 100, 50
         self.log = bytearray(size)
-        self.clerk.open(self.log, 0, size, 0, Batches(HEADER).seed)
+        self.schedule.open(self.log, 0, size, 0, Batches(HEADER).seed)
 
     def refuse(self, *_: int) -> NoReturn:
         raise AssertionError("nothing came back, and nothing is damaged")
 
     def records(self) -> list[str]:
-        data = HEADER.encode() + self.log[: self.clerk.position]
+        data = HEADER.encode() + self.log[: self.schedule.position]
         return [type(record).__name__ for record in scan_wal(data, "log")]
 
 
 def test_what_happens_is_in_the_log() -> None:
     counter = Counter()
-    clerk = counter.clerk
+    schedule = counter.schedule
 
-    assert [clerk.enqueue(value, 0, None) for value in (b"a", b"b")] == [1, 2]
-    first, second = clerk.dequeue(5, 1000) or []
-    assert clerk.requeue(first, b"anew", 0.25, None)
-    assert clerk.release([second, second])
+    assert [schedule.enqueue(value, 0, None) for value in (b"a", b"b")] == [1, 2]
+    first, second = schedule.dequeue(5, 1000) or []
+    assert schedule.requeue(first, b"anew", 0.25, None)
+    assert schedule.release([second, second])
 
     assert counter.records() == ["Item"] * 2 + ["Dequeued"] * 2 + ["Tombstone", "Item", "Tombstone"]
-    assert (clerk.total, clerk.number, counter.memory.count) == (1, 5, 1)
-    assert clerk.dequeue(1, 1000) == []
+    assert (schedule.total, schedule.number, counter.memory.count) == (1, 5, 1)
+    assert schedule.dequeue(1, 1000) == []
     counter.now_ms += 250
-    (again,) = clerk.dequeue(1, 1000) or []
+    (again,) = schedule.dequeue(1, 1000) or []
     assert (again.value, again.dequeue_count, again.deadline_ms) == (b"anew", 2, NOW + 250)
 
 
@@ -58,47 +58,47 @@ def test_what_happens_is_in_the_log() -> None:
 def test_an_odd_delay_takes_the_longer_way(delay: float) -> None:
     counter = Counter()
 
-    assert counter.clerk.enqueue(b"a", delay, None) == -1
-    assert counter.clerk.position == 0
+    assert counter.schedule.enqueue(b"a", delay, None) == -1
+    assert counter.schedule.position == 0
 
 
 @pytest.mark.parametrize("deadline", [-1, 1 << 47, True, 1.5, datetime.now(UTC)])
 def test_an_odd_deadline_takes_the_longer_way(deadline: object) -> None:
     counter = Counter()
 
-    assert counter.clerk.enqueue(b"a", None, deadline) == -1
-    assert counter.clerk.enqueue(b"a", 1, NOW) == -1
-    assert counter.clerk.enqueue(bytearray(b"a"), None, NOW) == -1
-    assert counter.clerk.position == 0
+    assert counter.schedule.enqueue(b"a", None, deadline) == -1
+    assert counter.schedule.enqueue(b"a", 1, NOW) == -1
+    assert counter.schedule.enqueue(bytearray(b"a"), None, NOW) == -1
+    assert counter.schedule.position == 0
 
 
 def test_a_batch_is_the_same_in_the_log_as_one_by_one() -> None:
     values, deadlines = [b"a", b"", b"ccc"], [NOW + 5, NOW - 5, NOW]
     many, single = Counter(), Counter()
-    many.clerk.floor_ms = single.clerk.floor_ms = NOW - 2
+    many.schedule.floor_ms = single.schedule.floor_ms = NOW - 2
 
-    ids = many.clerk.enqueue_many(values, None, deadlines)
+    ids = many.schedule.enqueue_many(values, None, deadlines)
 
     assert ids == [1, 2, 3]
     pairs = zip(values, deadlines, strict=True)
-    assert [single.clerk.enqueue(value, None, deadline) for value, deadline in pairs] == ids
-    assert (many.clerk.total, many.clerk.next_id, many.clerk.number) == (3, 4, 1)
+    assert [single.schedule.enqueue(value, None, deadline) for value, deadline in pairs] == ids
+    assert (many.schedule.total, many.schedule.next_id, many.schedule.number) == (3, 4, 1)
     assert many.records() == single.records() == ["Item"] * 3
     for counter in (many, single):
         counter.now_ms += 5
-    assert many.clerk.dequeue(9, 1000) == single.clerk.dequeue(9, 1000)
+    assert many.schedule.dequeue(9, 1000) == single.schedule.dequeue(9, 1000)
 
 
 def test_a_batch_may_have_one_deadline_or_delay_for_all() -> None:
     counter = Counter()
-    clerk = counter.clerk
+    schedule = counter.schedule
 
-    assert clerk.enqueue_many([b"a", b"b"], 0.25, None) == [1, 2]
-    assert clerk.enqueue_many([b"c"], None, NOW + 3) == [3]
-    assert clerk.enqueue_many([b"d"], None, None) == [4]
+    assert schedule.enqueue_many([b"a", b"b"], 0.25, None) == [1, 2]
+    assert schedule.enqueue_many([b"c"], None, NOW + 3) == [3]
+    assert schedule.enqueue_many([b"d"], None, None) == [4]
 
     counter.now_ms += 250
-    items = clerk.dequeue(9, 1000) or []
+    items = schedule.dequeue(9, 1000) or []
     assert [(item.value, item.deadline_ms - NOW) for item in items] == [
         *((b"d", 0), (b"c", 3), (b"a", 250), (b"b", 250))
     ]
@@ -123,52 +123,56 @@ def test_a_batch_that_is_odd_or_too_large_takes_the_longer_way(
 ) -> None:
     counter = Counter()
 
-    assert counter.clerk.enqueue_many(*batch) is None
-    assert (counter.clerk.position, counter.clerk.total, counter.clerk.next_id) == (0, 0, 1)
+    assert counter.schedule.enqueue_many(*batch) is None
+    assert (counter.schedule.position, counter.schedule.total, counter.schedule.next_id) == (
+        0,
+        0,
+        1,
+    )
 
 
 def test_without_room_nothing_happens() -> None:
     counter = Counter(size=100)
-    clerk = counter.clerk
-    assert clerk.enqueue(bytes(60), None, NOW) == 1
+    schedule = counter.schedule
+    assert schedule.enqueue(bytes(60), None, NOW) == 1
 
-    assert clerk.enqueue(b"", None, NOW) == -1
-    assert clerk.dequeue(1, 1000) is None
-    clerk.close()
+    assert schedule.enqueue(b"", None, NOW) == -1
+    assert schedule.dequeue(1, 1000) is None
+    schedule.close()
     counter.log = bytearray(1000)
-    clerk.open(counter.log, 0, 40, 1, 0)
-    (item,) = clerk.dequeue(1, 1000) or []
-    assert not clerk.release([item])
-    assert not clerk.requeue(item, None, None, None)
-    assert (clerk.total, clerk.leases.working, clerk.number) == (1, 1, 2)
+    schedule.open(counter.log, 0, 40, 1, 0)
+    (item,) = schedule.dequeue(1, 1000) or []
+    assert not schedule.release([item])
+    assert not schedule.requeue(item, None, None, None)
+    assert (schedule.total, schedule.leases.working, schedule.number) == (1, 1, 2)
 
 
 def test_an_item_that_is_not_held_takes_the_longer_way_and_all_with_it() -> None:
     counter = Counter()
-    clerk = counter.clerk
+    schedule = counter.schedule
     for _ in range(2):
-        clerk.enqueue(b"a", None, NOW)
-    one, other = clerk.dequeue(2, 1000) or []
-    assert clerk.release([one])
+        schedule.enqueue(b"a", None, NOW)
+    one, other = schedule.dequeue(2, 1000) or []
+    assert schedule.release([one])
 
-    assert not clerk.release([other, one])
-    assert not clerk.requeue(one, None, None, None)
+    assert not schedule.release([other, one])
+    assert not schedule.requeue(one, None, None, None)
     counter.now_ms += 1000
-    assert not clerk.release([other])
-    assert (clerk.total, clerk.leases.working) == (1, 0)
+    assert not schedule.release([other])
+    assert (schedule.total, schedule.leases.working) == (1, 0)
 
 
 def test_full_memory_no_ids_and_exhausted_items_take_the_longer_way() -> None:
     counter = Counter()
-    clerk = counter.clerk
-    clerk.attempts_max = 1
-    clerk.enqueue(b"a", None, NOW)
-    (item,) = clerk.dequeue(1, 10) or []
-    assert not clerk.requeue(item, None, None, None)
-    clerk.items_max = 1
-    assert clerk.enqueue(b"b", None, NOW) == -1
-    assert clerk.enqueue_many([b"b"], None, NOW) is None
-    clerk.items_max, clerk.ids_end = 50, 2
-    assert clerk.enqueue(b"b", None, NOW) == -1
-    assert clerk.enqueue_many([b"b"], None, NOW) is None
-    assert (clerk.total, clerk.number) == (1, 2)
+    schedule = counter.schedule
+    schedule.attempts_max = 1
+    schedule.enqueue(b"a", None, NOW)
+    (item,) = schedule.dequeue(1, 10) or []
+    assert not schedule.requeue(item, None, None, None)
+    schedule.items_max = 1
+    assert schedule.enqueue(b"b", None, NOW) == -1
+    assert schedule.enqueue_many([b"b"], None, NOW) is None
+    schedule.items_max, schedule.ids_end = 50, 2
+    assert schedule.enqueue(b"b", None, NOW) == -1
+    assert schedule.enqueue_many([b"b"], None, NOW) is None
+    assert (schedule.total, schedule.number) == (1, 2)

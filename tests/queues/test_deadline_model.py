@@ -310,7 +310,7 @@ class DeadlinesAgainstADictionary(TimedModel[DeadlineQueue]):
     def settle_after_a_crash(self) -> None:
         """What was given out is pending again, with its count; recovery makes all durable."""
         self.rows = {id: replace(row, until_ms=0) for id, row in self.rows.items()}
-        self.floor_ms = self.queue._state.desk.floor_ms
+        self.floor_ms = self.queue._state.schedule.floor_ms
         self.held.clear()
         self.note(durable=True)
         self.check_content()

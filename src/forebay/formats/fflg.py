@@ -1,13 +1,11 @@
-"""The fflg segment format: headers, names and frames as bytes. Page: docs/formats/fflg.md.
+"""The fflg segment format, and the `index` of its consumers. Page: docs/formats/fflg.md.
 
-Owns the byte layouts of versions 0, 1 and 2. Promises that what `decode`
+Owns the byte layouts of versions 0, 1 and 2: headers, names and frames. Promises that what `decode`
 accepts re-encodes to the same bytes. Refuses an unknown magic, version or name with an error that
 names the file. No I/O, no clock: the frames' hot loops are in `forebay.kernels.fflg`.
 
-The `index` file: consumers and their offsets. Page: docs/formats/fflg.md.
-
-The seed's file to the letter, big-endian: `u32 id length | u64 offset | id in UTF-8`, repeated to
-the end of the file. It has no checksum; storage keeps one beside it.
+The `index` is the seed's file to the letter, big-endian: `u32 id length | u64 offset | id in
+UTF-8`, repeated to the end of the file. It has no checksum; storage keeps one beside it.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
-"""Small files that are replaced whole, even on a full disk.
+"""Small files that are replaced whole, even on a full disk, and small checked documents.
 
 `replace` writes a temporary file, syncs it, renames it over the old one and syncs the directory:
 after a crash the name has the old bytes or the new ones. A `reserve` file keeps some space back:
 when the disk is full it is given up, so that a consumer's position can still be saved and trimming
-can make room.
-
-Small checked documents: one line of JSON and one line with its CRC-32 in hex.
+can make room. A document is one line of JSON and one line with its CRC-32 in hex.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ decision which part becomes which segment are one synced replacement of `ledger`
 the new headers and the renames, is done again after a crash until it is finished. A manifest whose
 (writer, batch) is in the ledger already is dropped: a replay does nothing.
 
-Manifests and the ledger are checked documents (`documents.py`); both are source of truth. Others
+Manifests and the ledger are checked documents (`atomic.py`); both are source of truth. Others
 write the manifests: each name, number and size in one is checked when it is read. Names that
 `new_stem` made tell when, so that what nobody ever publishes can be told from work in hand.
 """

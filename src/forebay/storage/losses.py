@@ -5,7 +5,7 @@ a run that is missing and leaves the manifest, or a segment that moves to `quara
 forgotten with it. So an owner writes both down here, the second kind before the evidence goes, and
 `forebay fsck` ends with 4 until `fsck --accept` marks them as seen.
 
-The file is a checked document (`documents.py`), replaced whole, and source of truth. One that does
+The file is a checked document (`atomic.py`), replaced whole, and source of truth. One that does
 not verify is itself a loss of an unknown number of records. It holds `LOSSES_MAX` losses at most:
 what comes after them is added up in the last one.
 """

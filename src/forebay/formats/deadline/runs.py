@@ -1,13 +1,9 @@
 """Reads runs of version 2: sorted entries in checked blocks. Page: docs/formats/deadline.md.
 
-Asks for bytes by position; `deadline_run_encoder.py` makes them, and the parts are in
-`deadline_blocks.py`. Promises that an entry is given out only if the check of its block fits, and
-that a bad block costs its own entries and no others. No I/O.
-
-Opens a version 2 run whose header, footer or index is lost, by walking its blocks.
-
-Promises that every block that verifies is in the run, and that what is missing between them is told
-as damage. Page: docs/formats/deadline.md.
+Asks for bytes by position; `run_encoder.py` makes them, and the parts are in `blocks.py`. Promises
+that an entry is returned only if the check of its block fits, and that a bad block costs its own
+entries and no others. A run whose header, footer or index is lost is opened by walking its blocks:
+every block that verifies is in it, and what is missing between them is damage. No I/O.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
-"""The names in the directory of a Beats queue, which tell it from other kinds.
+"""The key of a Beats queue, and the lock that keeps it and a running Beat apart.
 
-Reads the key of a Beats queue from its file. The key shows in no message.
-
-Keeps a Beats queue and a running Beat apart.
-
-A Beat locks `NAME.lock` in its data directory, above the queue's own, for as long as it runs, with
-`flock` and for itself alone. Whoever opens the queue takes the same lock, shared: it fails while
-the Beat runs, and the Beat does not start while the queue is open.
+The key is read from its file and shows in no message. A Beat locks `NAME.lock` in its data
+directory, above the queue's own, for as long as it runs, with `flock` and for itself alone. Whoever
+opens the queue takes the same lock, shared: it fails while the Beat runs, and the Beat does not
+start while the queue is open.
 """
 
 from __future__ import annotations

@@ -1,17 +1,10 @@
-"""How events get out of a Beats queue: handed out in batches, settled in any order.
+"""How events get out of a Beats queue: read in batches, settled in any order.
 
-Reading of the disk is done under a lock of its own, so that it does not hold up those who put.
-
-Which events were handed out, and up to where all of them are done with.
-
-Acknowledgements come in any order; the place moves over those that lie one behind the other. Knows
-no file. Called with the queue's lock held.
-
-Walks forward over the events of a queue, a few at a time, round damage.
-
-Holds one segment open. One thread at a time may use it. What cannot be read is given once, in its
-place, as `Lost`; the walk goes on past it. That is so for whole segments too: damaged, missing, of
-another key, or of a version that is not read.
+The disk is read under a lock of its own, so that it does not hold up those who put. `EventCursor`
+walks forward over the events, a few at a time, round damage, and holds one segment open; one thread
+at a time may use it. What cannot be read is returned once, in its place, as `Lost`; the walk goes
+on past it. That is so for whole segments too: damaged, missing, of another key, or of a version
+that is not read.
 """
 
 from __future__ import annotations

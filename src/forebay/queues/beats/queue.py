@@ -1,11 +1,7 @@
 """`BeatsQueue`: put, read and acknowledge events, in the files of Elastic Beats.
 
 Joins the Beats format to segments. This file owns the life of the queue: opening, closing, and what
-of its parts runs when. `event_writer.py` owns what is put, `event_reading.py` what is handed out.
-
-A batch of events that a queue handed out, to be acknowledged or given back.
-
-What a Beats queue does by itself: it syncs what is not durable, when that is due.
+is done in the background. `writer.py` owns what is put, `delivery.py` what is read.
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@ never names a segment above the newest file, because Beats would delete all of t
 
 The file has no check of its own. The owner's mark has its content, so that bytes that neither the
 owner nor a Beat wrote are known, and the place is taken from the mark.
-
-Where in a Beats queue something is. Shared by its reader, its writer and its `state.dat`.
 """
 
 from __future__ import annotations

@@ -1,20 +1,12 @@
 """How events get into the segments of a Beats queue: group commit, rolling, trying again.
 
-Owns the queue's one lock, the segment being written, the group commit, `mark` and `contents`. Only
-the newest segment can hold bytes that are not durable: a segment is synced before the next one is
-created, so that what a power cut takes is always the newest events. A failed or short write is cut
-back and tried again (`Backoff`), then raised, and the queue goes on. A failed cut, or any failed
-sync, ends the handle.
+Owns the segment being written, `mark` and `contents`. Only the newest segment can hold bytes that
+are not durable: a segment is synced before the next one is created, so that what a power cut takes
+is always the newest events. A failed or short write is cut back and tried again (`Backoff`: after
+1 s, then twice as long each time, up to 30 s), then raised, and the queue goes on. A failed cut, or
+any failed sync, ends the handle.
 
 Any thread may call the public methods; those that say "lock held" want it held.
-
-The segment of a Beats queue that is being written: its file, its encoder, what is in it.
-
-Called with the queue's lock held, except `sync`. A write that failed leaves the file as it was, or
-sets `broken`. After it an encoder that carries a keystream or a checksum along must not go on: the
-segment is `spent`, and the next one is started.
-
-When to try again what failed: after 1 s, then twice as long each time, up to 30 s.
 """
 
 from __future__ import annotations

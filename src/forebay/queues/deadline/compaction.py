@@ -5,19 +5,11 @@ synced, then the manifest names them, then the queue reads from them, and last t
 they replace. A manifest that could not be written may be on the disk nevertheless: so what it names
 is kept, and the same change is made again the next time.
 
-Writes sets of runs: of what was in memory, and of sets that are merged.
-
-Promises that a set is durable when it is given back, its names included, and that a failed one
-leaves no file. What counts is decided by the manifest, which is changed by who calls this.
-
-Feeds the blocks of runs to a merge that goes on without the interpreter's lock.
-
-A block that the merge cannot read by itself is read here; a bad one is noted, and costs its own
-entries.
-
-Which sets of runs to merge: neighbours of like size, and those that tombstones have emptied.
-
-Only neighbours by age are merged, so that tombstones stay newer than what they take away.
+A set of runs is durable when it is returned, its names included, and a failed one leaves no file. A
+merge goes on without the interpreter's lock: it is fed with blocks, and one that it cannot read by
+itself is read here; a bad one is noted, and costs its own entries. Merged are neighbours of like
+size, and those that tombstones have emptied; only neighbours by age, so that tombstones stay newer
+than what they take away.
 """
 
 from __future__ import annotations
@@ -488,7 +480,7 @@ class Upkeep:
         self._manifest.change(lambda before: replace(marks.apply(before), next_id=next_id))
 
     def _read_marks(self) -> _Marks:
-        return _Marks(self._state.low_waters(), self._state.desk.floor_ms)
+        return _Marks(self._state.low_waters(), self._state.schedule.floor_ms)
 
     def _check(self) -> None:
         with self._journal.lock:

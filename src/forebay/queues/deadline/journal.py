@@ -127,24 +127,24 @@ class Journal(Owner):
         # Logs before this one that were not synced as a whole, the oldest first.
         self._unsynced: list[WalFile] = []
         self._hidden: deque[tuple[int, Callable[[], None]]] = deque()
-        self._desk: LoggedSchedule | None = None
+        self._schedule: LoggedSchedule | None = None
         self._staging: Staging | None = None
-        # Whether the desk may write to the staging buffer.
+        # Whether the schedule may write to the staging buffer.
         self.is_staging = False
         self._marks_writes = False
         # Whether something was written past the buffer that the mark does not say yet.
         self._wrote = False
 
-    def use_desk(self, desk: LoggedSchedule, *, marks_writes: bool) -> None:
+    def use_schedule(self, schedule: LoggedSchedule, *, marks_writes: bool) -> None:
         """Takes what knows the next id and how many items there are.
 
         `marks_writes`: no sync follows each change, so the mark tells of each that is written.
         """
-        self._desk = desk
+        self._schedule = schedule
         self._marks_writes = marks_writes
 
     def stage(self, size: int) -> None:
-        """Lets small batches go to a staging buffer, to which the desk may write too.
+        """Lets small batches go to a staging buffer, to which the schedule may write too.
 
         On a full disk there is none, and every batch is written at once: a queue that could not be
         opened could not be emptied either.
@@ -158,8 +158,8 @@ class Journal(Owner):
     @property
     def next_batch(self) -> int:
         """The number of the next batch. Lock held."""
-        if self.is_staging and self._desk is not None:
-            return self._desk.number
+        if self.is_staging and self._schedule is not None:
+            return self._schedule.number
         return self.wal.batch_count
 
     @property
@@ -193,12 +193,12 @@ class Journal(Owner):
     def append_bytes(self, data: Buffer) -> int:
         """Writes a batch that is encoded as `next_batch`; gives the end. Lock held."""
         self.check()
-        desk, staging = self._desk, self._staging
-        if desk is not None and staging is not None:
+        schedule, staging = self._schedule, self._staging
+        if schedule is not None and staging is not None:
             if len(data) <= staging.size - STAGED_BYTES:
-                if not self._put(desk, staging, data):
+                if not self._put(schedule, staging, data):
                     self.drain()
-                    self._put(desk, staging, data)
+                    self._put(schedule, staging, data)
                 return self.written
             self.drain()
         position = self.wal.position
@@ -235,23 +235,23 @@ class Journal(Owner):
     @fatal_when_interrupted
     def drain(self) -> None:
         """Moves what is in the staging buffer into the log; if that fails, it stays. Lock held."""
-        desk, staging = self._desk, self._staging
-        if not self.is_staging or desk is None or staging is None:
+        schedule, staging = self._schedule, self._staging
+        if not self.is_staging or schedule is None or staging is None:
             return
         position = self.wal.position
         size = self._staged_bytes
         if size:
             try:
-                with staging.chunk(desk.position) as data:
+                with staging.chunk(schedule.position) as data:
                     write_all(self.wal.file, data, position)
             except OSError:
                 self._cut_back(position)
                 raise
         self.wal.position += size
-        self.wal.batch_count = desk.number
+        self.wal.batch_count = schedule.number
         self._stored += size
         self.is_staging = False
-        desk.close()
+        schedule.close()
         self._publish_mark()
 
     def announce(self) -> None:
@@ -401,19 +401,19 @@ class Journal(Owner):
             self._publish(sync.end)
 
     def _stop(self) -> None:
-        """Lets the desk write no more; what is in the staging buffer stays there."""
+        """Lets the schedule write no more; what is in the staging buffer stays there."""
         self.is_staging = False
-        if self._desk is not None:
-            self._desk.close()
+        if self._schedule is not None:
+            self._schedule.close()
 
     def _end_of(self, wal: WalFile) -> Ends:
         """Returns where a log ends, without what is staged. Lock held, nothing staged."""
-        desk = self._desk
-        if desk is None:
+        schedule = self._schedule
+        if schedule is None:
             return wal.number, wal.position, wal.batch_count, 0, 0
         # Never below 0: a manifest that lies makes counts that do not add up.
-        live = max(0, desk.total + desk.buried)
-        return wal.number, wal.position, wal.batch_count, desk.next_id, live
+        live = max(0, schedule.total + schedule.buried)
+        return wal.number, wal.position, wal.batch_count, schedule.next_id, live
 
     def _publish_mark(self, durable: Ends | None = None) -> None:
         """Writes what is written by now, and what is durable if that has changed. Lock held.
@@ -440,33 +440,33 @@ class Journal(Owner):
             # The log itself is what tells of a disk that fails.
             return
 
-    def _put(self, desk: LoggedSchedule, staging: Staging, data: Buffer) -> bool:
+    def _put(self, schedule: LoggedSchedule, staging: Staging, data: Buffer) -> bool:
         """Puts a batch into the staging buffer; False if it is too large for what is left."""
         begins = not self.is_staging
         if begins:
-            self._begin(desk, staging)
-        end = desk.position + len(data)
+            self._begin(schedule, staging)
+        end = schedule.position + len(data)
         if end > staging.size:
             return False
-        staging.buffer[desk.position : end] = data
-        desk.skip(len(data))
+        staging.buffer[schedule.position : end] = data
+        schedule.skip(len(data))
         if begins:
             self._publish_mark()
         return True
 
-    def _begin(self, desk: LoggedSchedule, staging: Staging) -> None:
+    def _begin(self, schedule: LoggedSchedule, staging: Staging) -> None:
         """Begins a chunk for the batches that come next."""
         wal = self.wal
         place = STAGED_PLACE.pack(wal.position)
         staging.begin(wal.batches.header.encode() + place, wal.batch_count)
-        desk.open(staging.buffer, STAGED_BYTES, staging.size, wal.batch_count, wal.batches.seed)
+        schedule.open(staging.buffer, STAGED_BYTES, staging.size, wal.batch_count, wal.batches.seed)
         self.is_staging = True
 
     @property
     def _staged_bytes(self) -> int:
-        if not self.is_staging or self._desk is None:
+        if not self.is_staging or self._schedule is None:
             return 0
-        return self._desk.position - STAGED_BYTES
+        return self._schedule.position - STAGED_BYTES
 
     def _cut_back(self, position: int) -> None:
         """Cuts a part of a batch off: it would pass for a torn end, with good ones behind it."""

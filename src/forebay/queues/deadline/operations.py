@@ -52,7 +52,7 @@ class Verbs:
     ) -> None:
         self._journal = journal
         self._state = state
-        self._desk = state.desk
+        self._schedule = state.schedule
         self._manifest = manifest
         self._options = options
         self._clock = clock
@@ -111,7 +111,7 @@ class Verbs:
         seconds = self._options.lease_seconds if lease_seconds is None else lease_seconds
         with self._journal.lock:
             self._check_leases([item])
-            self._desk.leases.extend(*item.key, self._clock.now_ms() + round(seconds * 1000))
+            self._schedule.leases.extend(*item.key, self._clock.now_ms() + round(seconds * 1000))
 
     def bury(self, item: DeadlineItem, reason: str, value: bytes | None = None) -> None:
         """Puts an item aside that the caller holds."""
@@ -127,13 +127,13 @@ class Verbs:
         with self._journal.lock:
             self._journal.check()
             now = self._clock.now_ms()
-            self._desk.leases.expire(now)
+            self._schedule.leases.expire(now)
             found = self._state.find_id(id)
             if found is None or found[0].buried or found[1] != dequeue_count:
                 raise _lost(id, dequeue_count)
             item = as_item(*found)
-            if not self._desk.leases.holds(*item.key, dequeue_count):
-                self._desk.leases.lend(*item.key, dequeue_count, now + round(seconds * 1000))
+            if not self._schedule.leases.holds(*item.key, dequeue_count):
+                self._schedule.leases.lend(*item.key, dequeue_count, now + round(seconds * 1000))
             return item
 
     def kick(self, items: Iterable[DeadlineItem]) -> int:
@@ -169,7 +169,7 @@ class Verbs:
         """Sees to it that so many ids may be given out, and none of them again after a crash."""
         if next_id + count > self._manifest.manifest.next_id:
             self._manifest.reserve_ids(next_id + count + IDS_AT_ONCE)
-        self._desk.ids_end = self._manifest.manifest.next_id
+        self._schedule.ids_end = self._manifest.manifest.next_id
 
     def forget_revived(self) -> None:
         """Has the log say that copies are gone whose tombstones are lost."""
@@ -187,17 +187,17 @@ class Verbs:
         size = batches.fresh_size(values)
         self._check_room(size)
         now = self._clock.now_ms()
-        least = min(now, self._desk.floor_ms)
+        least = min(now, self._schedule.floor_ms)
         deadlines = wanted(now)
         if min(deadlines) < least:
             deadlines = [max(deadline_ms, least) for deadline_ms in deadlines]
-        first = self._desk.next_id
+        first = self._schedule.next_id
         self.reserve_from(first, len(values))
         buffer = bytearray(size)
         batches.encode_fresh(values, deadlines, buffer, first, now, self._journal.next_batch)
         end = self._journal.append_bytes(buffer)
-        self._desk.next_id = first + len(values)
-        self._desk.total += len(values)
+        self._schedule.next_id = first + len(values)
+        self._schedule.total += len(values)
         ids = list(range(first, first + len(values)))
         self._state.current.add_fresh(values, deadlines, first, now, not self.always)
         if self.always:
@@ -210,16 +210,16 @@ class Verbs:
     @fatal_when_interrupted
     def _dequeue(self, count: int, lease_ms: int) -> tuple[int, list[DeadlineItem]]:
         self._journal.check()
-        desk, now = self._desk, self._clock.now_ms()
+        schedule, now = self._schedule, self._clock.now_ms()
         items: list[DeadlineItem] = []
         end = 0
         try:
             while True:
-                items += desk.choose(count - len(items), now, lease_ms)
-                if desk.exhausted is None:
+                items += schedule.choose(count - len(items), now, lease_ms)
+                if schedule.exhausted is None:
                     break
                 # It came back without a word: its lease ended, or its taker died.
-                self._bury(desk.exhausted, desk.exhausted.value, TOO_MANY_ATTEMPTS)
+                self._bury(schedule.exhausted, schedule.exhausted.value, TOO_MANY_ATTEMPTS)
             if items:
                 batches = self._journal.wal.batches
                 deadlines = [item.deadline_ms for item in items]
@@ -229,9 +229,9 @@ class Verbs:
                     batches.encode_dequeued(deadlines, list(ids), list(counts), now, number)
                 )
         except BaseException:
-            desk.give_back(items)
+            schedule.give_back(items)
             raise
-        desk.mark(items, now)
+        schedule.mark(items, now)
         self._journal.note_written()
         return end, items
 
@@ -243,7 +243,7 @@ class Verbs:
         data = self._journal.wal.batches.encode_tombstones(list(deadlines), list(ids), number)
         end = self._journal.append_taken(data)
         for key in gone:
-            self._desk.kill(*key)
+            self._schedule.kill(*key)
         self._journal.note_written()
         self._journal.changes.announce()
         return end
@@ -262,7 +262,7 @@ class Verbs:
         """Writes an item and the tombstone of its old copy in one batch. Lock held."""
         check_entry(item)
         end = self._journal.append([item, Tombstone(Key(*gone))])
-        self._desk.kill(*gone)
+        self._schedule.kill(*gone)
         self._state.add(item)
         key = (item.key.deadline_ms, item.key.id)
         if self.always:
@@ -285,9 +285,9 @@ class Verbs:
 
     def _check_leases(self, items: Sequence[DeadlineItem]) -> None:
         self._journal.check()
-        self._desk.leases.expire(self._clock.now_ms())
+        self._schedule.leases.expire(self._clock.now_ms())
         for item in items:
-            if not self._desk.leases.holds(*item.key, item.dequeue_count):
+            if not self._schedule.leases.holds(*item.key, item.dequeue_count):
                 raise _lost(item.id, item.dequeue_count)
 
     def _check_room(self, size: int) -> None:
@@ -307,7 +307,7 @@ class Verbs:
 
     def _no_earlier(self, wanted_ms: int, now_ms: int) -> int:
         """Lets no deadline fall behind what was given out, unless the clock itself did."""
-        return max(wanted_ms, min(now_ms, self._desk.floor_ms))
+        return max(wanted_ms, min(now_ms, self._schedule.floor_ms))
 
     def _settle(self, end: int) -> None:
         if self.always:

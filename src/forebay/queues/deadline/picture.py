@@ -536,4 +536,4 @@ def missing_items(picture: Picture) -> int | None:
     since = now.pending + now.buried - memory.pending - memory.buried
     state = State(now, picture.sets, 0)
     state.recount()
-    return end.live + since - (state.desk.total + state.desk.buried)
+    return end.live + since - (state.schedule.total + state.schedule.buried)

@@ -1,16 +1,8 @@
-"""`DeadlineQueue`: items with a deadline, given out when they are due, larger than memory.
+"""`DeadlineQueue`: items with a deadline, taken when they are due; larger than memory.
 
 Joins the write-ahead log, memory and runs. This file owns the life of the queue: opening, closing,
-and what of its parts runs when. `deadline_verbs.py` owns the changes, `deadline_state.py` what is
-in the queue, `deadline_looking.py` how to look at it, `deadline_upkeep.py` its files.
-
-Looking at a deadline queue: single items, counts, and when something may be due.
-
-Nothing of it changes what is in the queue; leases that have ended are noticed.
-
-Waiting for an item to become due, or for room.
-
-What a deadline queue does by itself: drain, sync, freeze and merge, each when it is due.
+waiting, looking, and what is done in the background. `operations.py` owns the changes, `state.py`
+what is in the queue, `compaction.py` its files.
 """
 
 from __future__ import annotations
@@ -57,15 +49,15 @@ class Looking:
 
     _journal: Journal
     _state: State
-    _desk: LoggedSchedule
+    _schedule: LoggedSchedule
     _clock: SteadyClock
 
     def peek(self) -> DeadlineItem | None:
         """Returns the pending item that is due first, now or later; it stays."""
         with self._journal.lock:
             self._journal.check()
-            self._desk.leases.expire(self._clock.now_ms())
-            return self._desk.load() if self._desk.head() else None
+            self._schedule.leases.expire(self._clock.now_ms())
+            return self._schedule.load() if self._schedule.head() else None
 
     def get(self, id: int) -> DeadlineItem | None:
         """Returns an item by its id, pending, given out or buried; None if there is none."""
@@ -87,7 +79,7 @@ class Looking:
     def pending(self) -> int:
         """How many items wait, due or not."""
         with self._journal.lock:
-            self._desk.leases.expire(self._clock.now_ms())
+            self._schedule.leases.expire(self._clock.now_ms())
             return self._state.pending
 
     @property
@@ -100,28 +92,28 @@ class Looking:
     def working(self) -> int:
         """How many items are given out."""
         with self._journal.lock:
-            self._desk.leases.expire(self._clock.now_ms())
+            self._schedule.leases.expire(self._clock.now_ms())
             return self._state.working
 
     @property
     def buried(self) -> int:
         """How many items are put aside."""
-        return self._desk.buried
+        return self._schedule.buried
 
     def due_in(self) -> float:
         """Returns in how many seconds an item may be due, by its deadline or the end of a lease."""
         with self._journal.lock:
             self._journal.check()
             now = self._clock.now_ms()
-            self._desk.leases.expire(now)
-            end = self._desk.leases.next_end()
+            self._schedule.leases.expire(now)
+            end = self._schedule.leases.next_end()
             times = [] if end is None else [end]
-            times += [self._desk.deadline] if self._desk.head() else []
+            times += [self._schedule.deadline] if self._schedule.head() else []
             return max(0, min(times) - now) / 1000 if times else math.inf
 
     def __len__(self) -> int:
         """How many items there are, given out and buried ones too."""
-        return self._desk.total + self._desk.buried
+        return self._schedule.total + self._schedule.buried
 
 
 _COMPACT = "compact"
@@ -143,7 +135,7 @@ class DeadlineMaintenance(Background["DeadlineQueue"]):
         self._journal = journal
         self._upkeep = upkeep
         self._verbs = verbs
-        self._desk = queue._desk
+        self._schedule = queue._schedule
         self._start()
         # Recovery may have left work.
         self.notice()
@@ -195,7 +187,7 @@ class DeadlineMaintenance(Background["DeadlineQueue"]):
         """Reserves ids before they run out, so that no enqueue has to wait for it."""
         with self._journal.lock:
             self._journal.check()
-            next_id = self._desk.next_id
+            next_id = self._schedule.next_id
         self._verbs.reserve_from(next_id, IDS_AT_ONCE // 2)
 
 
@@ -336,7 +328,7 @@ class DeadlineQueue(Looking, Handle):
         process, and a power cut after the next sync. A deadline in the past does not put it before
         what was given out already. A full queue waits, at most `timeout` seconds, or raises `Full`.
         """
-        id = self._desk.enqueue(value, delay, deadline)
+        id = self._schedule.enqueue(value, delay, deadline)
         if id < 0:
             return self.enqueue_many([value], delay=delay, deadline=deadline, timeout=timeout)[0]
         self._journal.announce()
@@ -358,7 +350,7 @@ class DeadlineQueue(Looking, Handle):
         if isinstance(deadline, Iterable):
             # A list of its own, as that of the values: nobody changes it meanwhile.
             deadline = list(deadline)
-        ids = self._desk.enqueue_many(given, delay, deadline)
+        ids = self._schedule.enqueue_many(given, delay, deadline)
         if ids is not None:
             self._journal.announce()
             return ids
@@ -384,7 +376,7 @@ class DeadlineQueue(Looking, Handle):
         raise `Damaged`, once; the next call goes on behind them.
         """
         if lease_seconds is None:
-            found = self._desk.dequeue(1, self._lease_ms)
+            found = self._schedule.dequeue(1, self._lease_ms)
             if found:
                 return found[0]
             if found is not None and timeout is None:
@@ -399,7 +391,7 @@ class DeadlineQueue(Looking, Handle):
         if count < 1:
             raise InvalidOption(f"count = {count}: must be at least 1")
         if lease_seconds is None:
-            found = self._desk.dequeue(count, self._lease_ms)
+            found = self._schedule.dequeue(count, self._lease_ms)
             if found or (found is not None and timeout is None):
                 return found
         return self._take(count, timeout, lease_seconds)
@@ -417,13 +409,13 @@ class DeadlineQueue(Looking, Handle):
 
     def release(self, item: DeadlineItem) -> None:
         """Takes an item away for good; raises `LeaseLost` if it is not the caller's any more."""
-        if not self._desk.release([item]):
+        if not self._schedule.release([item]):
             self.release_many([item])
 
     def release_many(self, items: Sequence[DeadlineItem]) -> None:
         """Takes items away with one commit; `LeaseLost`: all of them are still there."""
         given = list(items)
-        if given and not self._desk.release(given):
+        if given and not self._schedule.release(given):
             self._verbs.release(given)
             self._maintenance.notice()
 
@@ -440,7 +432,7 @@ class DeadlineQueue(Looking, Handle):
         The old copy goes and the new one comes in one step. One that was given out `max_attempts`
         times is buried instead. Raises `LeaseLost`.
         """
-        if self._desk.requeue(item, value, delay, deadline):
+        if self._schedule.requeue(item, value, delay, deadline):
             self._journal.announce()
             return
         stored = None if value is None else _as_bytes(value)
@@ -544,8 +536,8 @@ class DeadlineQueue(Looking, Handle):
                 "pending": state.pending,
                 "due": due,
                 "working": state.working,
-                "buried": self._desk.buried,
-                "next_id": self._desk.next_id,
+                "buried": self._schedule.buried,
+                "next_id": self._schedule.next_id,
                 "bytes": self._verbs.used_bytes(),
                 "max_bytes": self.options.max_bytes,
                 "in_memory": sum(segment.count for segment in state.segments),
@@ -573,7 +565,7 @@ class DeadlineQueue(Looking, Handle):
                 whole = self._journal.error is None
                 self._journal.end()
                 if whole:
-                    self._upkeep.save(self._desk.next_id)
+                    self._upkeep.save(self._schedule.next_id)
                     self._losses.save()
                     self._journal.close_mark()
             finally:
@@ -587,7 +579,7 @@ class DeadlineQueue(Looking, Handle):
 
     def _abandon(self, error: Closed) -> None:
         self._journal.disown(error)
-        self._desk.use_lock(self._journal.lock)
+        self._schedule.use_lock(self._journal.lock)
 
     def _build(self, opened: Opened, undo: contextlib.ExitStack) -> None:
         """Makes the parts of the queue for a directory that is in order."""
@@ -613,19 +605,19 @@ class DeadlineQueue(Looking, Handle):
         if opened.damage or opened.guessed:
             self._state.recount()
         self._state.tell(opened.tell)
-        desk = self._state.desk
-        mark = opened.write_mark(self._directory, desk.total + desk.buried)
+        schedule = self._state.schedule
+        mark = opened.write_mark(self._directory, schedule.total + schedule.buried)
         undo.callback(mark.close)
         journal = (opened.wal, mark, opened.manifest, lock)
         self._journal = Journal(self._filesystem, self._directory, *journal)
-        self._journal.use_desk(desk, marks_writes=self.options.sync != "always")
+        self._journal.use_schedule(schedule, marks_writes=self.options.sync != "always")
         if self.options.sync != "always" and self.options.mapped and self._directory.maps:
             self._journal.stage(self.options.staging_bytes)
         undo.callback(self._journal.close, ())
         self.changes = self._journal.changes
-        self._desk = self._state.desk
-        self._desk.next_id = opened.next_id
-        self._desk.attempts_max = self.options.max_attempts or 0
+        self._schedule = self._state.schedule
+        self._schedule.next_id = opened.next_id
+        self._schedule.attempts_max = self.options.max_attempts or 0
         self._lease_ms = round(self.options.lease_seconds * 1000)
         shared = (self._journal, opened.manifest, self._state)
         self._upkeep = Upkeep(
@@ -637,10 +629,10 @@ class DeadlineQueue(Looking, Handle):
             opened.kept,
             opened.losses,
         )
-        # A queue with a limit asks for room each time, which the desk does not. Without one, it
+        # A queue with a limit asks for room each time, which the schedule does not. Without one, it
         # goes on until freezing is behind.
         limited = self.options.max_bytes is not None
-        self._desk.items_max = 0 if limited else self._upkeep.items_max
+        self._schedule.items_max = 0 if limited else self._upkeep.items_max
         self._verbs = Verbs(self._journal, self._state, opened.manifest, self.options, self._clock)
         self._guessed = opened.guessed
         self._waiting = Waiting(self.path, self._journal, self._upkeep, self.options, self._clock)

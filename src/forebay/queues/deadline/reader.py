@@ -40,7 +40,7 @@ class DeadlineReader(DirectoryReader):
     def __len__(self) -> int:
         """How many items there are, buried ones too."""
         assert self._state is not None
-        return self._state.desk.total + self._state.desk.buried
+        return self._state.schedule.total + self._state.schedule.buried
 
     def records(self) -> Iterator[DeadlineItem]:
         """Yields items by deadline, buried ones last."""

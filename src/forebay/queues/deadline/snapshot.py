@@ -1,14 +1,10 @@
-"""A deadline queue at one moment: which of its files count, and up to where.
+"""A deadline queue at one moment: which of its files count and up to where, and what is in them.
 
 A snapshot is small, has a text form, and can be read by another process later, without the queue's
-lock (`deadline_contents.py`). Its files never change below what it names: runs are written once,
-logs only grow.
-
-What is in the files of a snapshot of a deadline queue: live items by key, or every entry.
-
-Without the queue's lock, in parts of any size: a part needs the entries between two keys, and finds
-them by the sparse indexes of the runs. An owner that freezes or merges removes the files: who opens
-them then gets `DataLoss`, and has to take another snapshot. Damage is a value.
+lock, in parts of any size: a part needs the entries between two keys, and finds them by the sparse
+indexes of the runs. Its files never change below what it names: runs are written once, logs only
+grow. An owner that freezes or merges removes them: whoever opens them then gets `DataLoss`, and has
+to take another snapshot. Damage is a value.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class State:
-    """The content of a queue. `desk` gives items out and takes them in."""
+    """The content of a queue. `schedule` gives items out and takes them in."""
 
     def __init__(
         self,
@@ -46,18 +46,18 @@ class State:
         # Keys of copies that must not come back; the log does not say so yet.
         self.revived: list[KeyTuple] = []
         self._losses = losses
-        desk = LoggedSchedule(
+        schedule = LoggedSchedule(
             lock or threading.Lock(), now_ms, ahead_ms, self._find_back, self._tell_damage
         )
-        self.desk = desk
-        self.view = View(sets, desk.damage)
-        desk.view = self.view.runs
-        desk.memories[:] = self.segments
-        desk.floor_ms = floor_ms
+        self.schedule = schedule
+        self.view = View(sets, schedule.damage)
+        schedule.view = self.view.runs
+        schedule.memories[:] = self.segments
+        schedule.floor_ms = floor_ms
         pairs = [(current.pending, current.buried), *(each.counts() for each in sets)]
-        desk.total = sum(pending for pending, _ in pairs)
-        desk.buried = sum(buried for _, buried in pairs)
-        if min(desk.total, desk.buried) < 0:
+        schedule.total = sum(pending for pending, _ in pairs)
+        schedule.buried = sum(buried for _, buried in pairs)
+        if min(schedule.total, schedule.buried) < 0:
             # A block of tombstones is bad.
             self.recount()
 
@@ -74,17 +74,17 @@ class State:
     @property
     def working(self) -> int:
         """How many items are given out."""
-        return self.desk.leases.working
+        return self.schedule.leases.working
 
     @property
     def pending(self) -> int:
         """How many items wait, due or not."""
-        return self.desk.total - self.working
+        return self.schedule.total - self.working
 
     def due(self, now_ms: int) -> int:
         """Returns how many of the pending items are due."""
-        self.desk.leases.expire(now_ms)
-        due = self.count_until(now_ms) - self.desk.leases.due(now_ms)
+        self.schedule.leases.expire(now_ms)
+        due = self.count_until(now_ms) - self.schedule.leases.due(now_ms)
         return min(due, self.pending)
 
     def count_until(self, time_ms: int) -> int:
@@ -101,9 +101,9 @@ class State:
         numbers = (stats.enqueue_ms, stats.requeue_ms, stats.dequeue_count)
         self.current.add(item.key.deadline_ms, item.key.id, *numbers, item.reason, item.value)
         if item.buried:
-            self.desk.buried += 1
+            self.schedule.buried += 1
         else:
-            self.desk.total += 1
+            self.schedule.total += 1
 
     def find(self, key: KeyTuple) -> tuple[Item, int] | None:
         """Returns an item that is alive, and how often it was given out; None if there is none.
@@ -171,7 +171,7 @@ class State:
         """Begins a new segment; gives the one before, which changes no more."""
         before = self.current
         self.segments.insert(0, Memory(number))
-        self.desk.memories[:] = self.segments
+        self.schedule.memories[:] = self.segments
         return before
 
     def settle(self, segment: Memory, frozen: RunSet | None) -> None:
@@ -179,16 +179,16 @@ class State:
         if frozen is not None:
             self.view.add(frozen)
         self.segments.remove(segment)
-        self.desk.memories[:] = self.segments
+        self.schedule.memories[:] = self.segments
 
     def replace(self, old: list[RunSet], new: RunSet) -> None:
         """Reads from now on from what a merge left of sets."""
         self.view.replace(old, new)
-        self.desk.view = self.view.runs
+        self.schedule.view = self.view.runs
 
     def low_waters(self) -> dict[int, KeyTuple]:
         """Returns for each set the key below which nothing is left of it."""
-        back = self.desk.leases.lowest()
+        back = self.schedule.leases.lowest()
         return {each.number: min(self.view.low_water(each), back) for each in self.view.sets}
 
     def recount(self) -> None:
@@ -206,8 +206,8 @@ class State:
                 self.current.kill(*known[1])
                 self.revived.append(known[1])
             newest[item.key.id] = copy
-        self.desk.buried = sum(key[0] >= BURIED_BIT for _, key in newest.values())
-        self.desk.total = len(newest) - self.desk.buried
+        self.schedule.buried = sum(key[0] >= BURIED_BIT for _, key in newest.values())
+        self.schedule.total = len(newest) - self.schedule.buried
 
     def _find_back(self, deadline_ms: int, id: int) -> DeadlineItem:
         pair = self.find((deadline_ms, id))
@@ -216,7 +216,7 @@ class State:
 
     def tell(self, damage: list[Damage]) -> None:
         """Has damage raised, each once, by who takes items next."""
-        self.desk.damage.extend((FileKind.WAL, each) for each in damage)
+        self.schedule.damage.extend((FileKind.WAL, each) for each in damage)
 
     def lacks_tombstones(self) -> bool:
         """Says whether a block of tombstones is bad; reads all of them."""
@@ -273,7 +273,7 @@ class State:
         return None
 
     def _tell_damage(self) -> None:
-        kind, damage = self.desk.damage.pop(0)
+        kind, damage = self.schedule.damage.pop(0)
         if kind is FileKind.WAL:
             raise Damaged(damage, "the next call goes on behind it")
         found = self.lost_in(kind, damage)

@@ -1,11 +1,9 @@
-"""How entries leave a fifo: popped, lent out, peeked at, dropped to make room.
+"""How entries leave a fifo: popped, lent, peeked at, dropped to make room.
 
-Called with the queue's lock held, except where it says so. `HeadCursor` takes entries off
-a window; here is what it needs a new window for: the next part of the tape, the staging buffer,
+Called with the queue's lock held, except where it says so. The compiled `HeadCursor` takes entries
+off a window; here is what it needs a new window for: the next part of the tape, the staging buffer,
 the unused end of a file, damage. Space comes back by whole files: the head is durable, then the
-files below it go.
-
-Looks at the entries of a fifo one after the other, and leaves them there.
+files below it go. `Peeking` looks at entries one after the other and leaves them there.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
 """`Fifo`: push, pop, peek, size and capacity; entries that expire; fixed-size files.
 
 Joins the entry format to a tape. This file owns the life of the queue: opening, closing, and what
-of its parts runs when. `fifo_writer.py` owns what is pushed, `fifo_reading.py` what is taken.
-
-The names of `queue.Queue`, so that a fifo stands where one of these stood.
-
-What a fifo does by itself: drain and sync, each when it is due.
+is done in the background. `writer.py` owns what is pushed, `front.py` what is taken. The names of
+`queue.Queue` are there as well, so that a fifo stands where one of these stood.
 """
 
 from __future__ import annotations

@@ -14,9 +14,8 @@ zeros in the place of what did not verify, so that the entries after it keep the
 damage is told when its turn comes. After a power cut the first bad entry ends the queue: what that
 takes is a suffix.
 
-Finds head and mark of a fifo, also where the files that hold them are lost, or of another queue.
-
-Both are told from those of another queue by the version that the entries have: it holds bytes of
+Head and mark are found also where the files that hold them are lost, or are another queue's. They
+are told from those of another queue by the version that the entries have: it holds bytes of
 the queue's id, which is in `fifo-tail`. What is lost is made again from the tape: entries that were
 popped may come again then, and that is told as damage.
 """

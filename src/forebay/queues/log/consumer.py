@@ -1,9 +1,8 @@
-"""A named consumer of a log: its own place, kept in the `index` file.
+"""A named consumer of a log, and `Positions`: where all of them stand.
 
-Where the consumers of a log stand: the `index` file, guarded, and the cursors of others.
-
-Source of truth for the consumers of the owner. Called with the queue's lock held, except that
-`lowest` reads the cursors' files.
+Positions are kept in the `index` file, which is guarded by a check beside it, and are the source of
+truth for the consumers of the owner; readers in other processes keep cursors of their own. Called
+with the queue's lock held, except that `lowest` reads the cursors' files.
 
 An index that is damaged costs places, never the log: the owner raises it once, consumers whose
 places are lost begin at the oldest record, and nothing is trimmed until somebody has seen it

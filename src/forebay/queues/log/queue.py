@@ -1,11 +1,7 @@
 """`Log`: append, any number of named consumers, replay by offset and by time, trimming.
 
 Joins the fflg format to segments. This file owns the life of the queue: opening, consumers,
-trimming, room, the maintenance thread, closing; `writer.py` owns what is appended.
-
-What a log does by itself: drain, sync, adopt and trim, each when it is due.
-
-An idle log does nothing but look into `inbox/` once a second.
+trimming, room, closing, and what is done in the background; `writer.py` owns what is appended.
 """
 
 from __future__ import annotations

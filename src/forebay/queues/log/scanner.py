@@ -1,14 +1,13 @@
 """Reads the records of a log directory in order, round damage, by offset and by time.
 
 Used by the owner's consumers, by read-only readers and by recovery. Finds an offset or a time by
-bisection over the segments' names or headers, then inside one segment (`py`). Holds one
-file open at a time. One thread at a time may use a scanner.
+bisection over the segments' names or headers, then inside one segment. Holds one file open at a
+time. One thread at a time may use a scanner.
 
-Finds frames in the middle of a segment, without a walk from its start.
-
-A version 2 frame tells the index that it claims, so a reader may begin anywhere: it searches for
-the next frame that verifies and that is followed by one that does. What it finds depends on the
-bytes of the segment only: two readers that cut a segment at the same position agree on the record.
+A version 2 frame tells the index that it claims, so a reader may begin in the middle of a segment:
+it searches for the next frame that verifies and that is followed by one that does. What it finds
+depends on the bytes of the segment only: two readers that cut a segment at the same position agree
+on the record.
 """
 
 from __future__ import annotations

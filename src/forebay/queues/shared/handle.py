@@ -1,6 +1,4 @@
-"""What is closed at the end of a `with`.
-
-The life of a queue that this process owns: how it begins, and the four ways it can end.
+"""The life of a queue that this process owns: how it begins, and the four ways it can end.
 
 It is closed, or forgotten, or ended in the child of a fork, where two processes would write one
 queue; or the process dies. `__init__` calls `_own` when all is in order; what fails before that is
