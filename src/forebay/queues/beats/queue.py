@@ -155,16 +155,15 @@ class BeatsQueue(Handle):
         """
         if count < 1:
             raise InvalidOption(f"count = {count}: must be at least 1")
-        batch = self._reading.deliver(count)
-        deadline = self._clock.monotonic() + (timeout or 0)
-        while batch is None and timeout is not None:
-            left = deadline - self._clock.monotonic()
-            if left <= 0:
-                raise Empty(f"{self.path}: no event in {timeout} s")
-            with self._writer.lock:
-                self._writer.changes.wait(min(left, 0.05))
-            batch = self._reading.deliver(count)
-        return batch or EventBatch([], None, None)
+        if timeout is None:
+            return self._reading.deliver(count) or EventBatch([], None, None)
+        give_up_at = self._clock.monotonic() + timeout
+        batch = self._writer.changes.wait_until(
+            lambda: self._reading.deliver(count), lambda: give_up_at - self._clock.monotonic()
+        )
+        if batch is None:
+            raise Empty(f"{self.path}: no event in {timeout} s")
+        return batch
 
     def sync(self) -> None:
         """Makes all that was put durable."""
@@ -231,6 +230,7 @@ class BeatsQueue(Handle):
 
     def _abandon(self, error: Closed) -> None:
         self._writer.disown(error)
+        self.changes = self._writer.changes
         self._reading.abandon()
 
     def _build(self, opened: Opened) -> None:

@@ -256,9 +256,8 @@ class Journal(Owner):
 
     def announce(self) -> None:
         """Wakes all who wait for news of the queue."""
-        if self.changes.watchers or self.changes.listener is not None:
-            with self.lock:
-                self.changes.announce()
+        if self.changes.wanted:
+            self.changes.answer()
 
     def when_durable(self, end: int, action: Callable[[], None]) -> None:
         """Does something when all below an end is durable, in order. Lock held."""

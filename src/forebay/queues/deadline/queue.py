@@ -192,6 +192,8 @@ class DeadlineMaintenance(Background["DeadlineQueue"]):
 
 
 _WAIT_SECONDS = 0.05
+# The shortest sleep before the next look: clocks tell milliseconds.
+_NAP_SECONDS = 0.001
 # How often an enqueue looks whether memory has room again.
 _TIMES_MAX = 20
 _Result = TypeVar("_Result")
@@ -238,21 +240,25 @@ class Waiting:
             self._wait(_WAIT_SECONDS)
 
     def for_items(
-        self, try_once: Callable[[], _Result | None], timeout: float | None
+        self,
+        try_once: Callable[[], _Result | None],
+        due_in: Callable[[], float],
+        timeout: float | None,
     ) -> _Result | None:
         """Tries until there is something; with a timeout it waits, and raises `Empty`."""
-        result = try_once()
-        if result is not None or timeout is None:
-            return result
+        if timeout is None:
+            return try_once()
         give_up_at = self._clock.monotonic() + timeout
-        while True:
+
+        def seconds_left() -> float:
             left = give_up_at - self._clock.monotonic()
-            if left <= 0:
-                raise Empty(f"{self._path}: nothing became due in {timeout} s")
-            self._wait(min(left, _WAIT_SECONDS))
-            result = try_once()
-            if result is not None:
-                return result
+            # An item may become due, or a lease end, without any change.
+            return left if left <= 0 else min(left, max(_NAP_SECONDS, due_in()))
+
+        result = self._journal.changes.wait_until(try_once, seconds_left)
+        if result is None:
+            raise Empty(f"{self._path}: nothing became due in {timeout} s")
+        return result
 
     def _make_room(self) -> bool:
         """Merges dead items away; False if nothing has changed since that was done last."""
@@ -402,7 +408,7 @@ class DeadlineQueue(Looking, Handle):
         """Gives out items by the longer way, which waits."""
         check_lease(lease_seconds)
         items = self._waiting.for_items(
-            lambda: self._verbs.dequeue(count, lease_seconds) or None, timeout
+            lambda: self._verbs.dequeue(count, lease_seconds) or None, self.due_in, timeout
         )
         self._maintenance.notice()
         return items or []
@@ -579,6 +585,7 @@ class DeadlineQueue(Looking, Handle):
 
     def _abandon(self, error: Closed) -> None:
         self._journal.disown(error)
+        self.changes = self._journal.changes
         self._schedule.use_lock(self._journal.lock)
 
     def _build(self, opened: Opened, undo: contextlib.ExitStack) -> None:

@@ -190,8 +190,8 @@ class Fifo(Handle, QueueNames):
             entry_id = self._push_slowly(value, ttl, timeout)
         elif self._unmapped and not self._maintenance.planned:
             self._maintenance.notice()
-        if self.changes.watchers or self.changes.listener:
-            self._announce()
+        if self.changes.wanted:
+            self.changes.answer()
         return entry_id
 
     def push_many(
@@ -231,7 +231,7 @@ class Fifo(Handle, QueueNames):
             value = self._wait(self._pop_slowly, timeout)
             # What was taken must be returned: nothing raises here.
             self._maintenance.plan_chores()
-        if self._unmapped or self.changes.watchers or self.changes.listener:
+        if self._unmapped or self.changes.wanted:
             self._taken_off(announced=value is None)
         return value
 
@@ -247,7 +247,7 @@ class Fifo(Handle, QueueNames):
             values = self._pop_more(values, count, timeout)
             # What was taken must be returned: nothing raises here.
             self._maintenance.plan_chores()
-        if self._unmapped or self.changes.watchers or self.changes.listener:
+        if self._unmapped or self.changes.wanted:
             self._taken_off(announced=not values)
         return values
 
@@ -400,6 +400,7 @@ class Fifo(Handle, QueueNames):
 
     def _abandon(self, error: Closed) -> None:
         self._writer.disown(error)
+        self.changes = self._writer.changes
         self._reading.popper.held = True
 
     def _build(self, opened: Opened, undo: contextlib.ExitStack) -> None:
@@ -497,19 +498,13 @@ class Fifo(Handle, QueueNames):
         self, try_once: Callable[[], _Result | None], timeout: float | None
     ) -> _Result | None:
         """Tries until there is something; with a timeout it waits, and raises `Empty`."""
-        result = try_once()
-        if result is not None or timeout is None:
-            return result
-        deadline = self._clock.monotonic() + timeout
-        while True:
-            left = deadline - self._clock.monotonic()
-            if left <= 0:
-                raise Empty(f"{self.path}: no entry in {timeout} s")
-            with self._writer.lock:
-                self._writer.changes.wait(min(left, _WAIT_SECONDS))
-            result = try_once()
-            if result is not None:
-                return result
+        if timeout is None:
+            return try_once()
+        give_up_at = self._clock.monotonic() + timeout
+        result = self.changes.wait_until(try_once, lambda: give_up_at - self._clock.monotonic())
+        if result is None:
+            raise Empty(f"{self.path}: no entry in {timeout} s")
+        return result
 
     def _taken_off(self, *, announced: bool) -> None:
         """Does what a pop asks for once the entry is off: durable, and told to who waits.
@@ -519,11 +514,7 @@ class Fifo(Handle, QueueNames):
         if self._unmapped:
             self._reading.settle()
         if not announced:
-            self._announce()
-
-    def _announce(self) -> None:
-        with self._writer.lock:
-            self._writer.changes.announce()
+            self.changes.answer()
 
     def _check(self) -> None:
         with self._writer.lock:

@@ -208,7 +208,7 @@ class Log(Handle):
         try:
             return self._append(value)
         finally:
-            if self._writer.changed:
+            if self.changes.wanted:
                 self._after_change()
 
     def append_many(self, values: Iterable[Buffer]) -> int:
@@ -325,14 +325,12 @@ class Log(Handle):
 
     def wait_for(self, offset: int, timeout: float) -> bool:
         """Waits until there is a record at `offset`; says whether there is."""
-        deadline = self._clock.monotonic() + timeout
-        while self.readable()[0] <= offset:
-            left = deadline - self._clock.monotonic()
-            if left <= 0:
-                return False
-            with self._writer.lock:
-                self._writer.changes.wait(min(left, 0.05))
-        return True
+        give_up_at = self._clock.monotonic() + timeout
+        found = self.changes.wait_until(
+            lambda: True if self.readable()[0] > offset else None,
+            lambda: give_up_at - self._clock.monotonic(),
+        )
+        return found is not None
 
     def save_position(self, name: str, offset: int, *, back: bool = False) -> int:
         """Saves a consumer's place; durable on return, and so are the records below it.
@@ -447,7 +445,7 @@ class Log(Handle):
 
         A handler of messages may append to this very log.
         """
-        self._writer.changed = False
+        self.changes.answer()
         self._trimmer.tell()
         if not self._maintenance.planned:
             self._maintenance.notice()
@@ -469,6 +467,7 @@ class Log(Handle):
 
     def _abandon(self, error: Closed) -> None:
         self._writer.disown(error)
+        self.changes = self._writer.changes
 
     def _adopt_all(self) -> int:
         now_ms = self._clock.now_ms()

@@ -81,8 +81,6 @@ class LogWriter(Owner):
         self._chunk = Chunk(directory, options.staging_bytes, self, clock)
         # Appends a record: at once where the buffer may acknowledge it and has room.
         self.append: Callable[[object], int] = self._chunk.appender.append
-        # Whether an append did more than put a record into the buffer.
-        self.changed = False
         self._scratch = memoryview(bytearray())
         self._writer: SegmentWriter | None = None
         self._frames: Frames | None = None
@@ -125,7 +123,7 @@ class LogWriter(Owner):
 
     def append_otherwise(self, value: object) -> int:
         """Appends a record that waits for the disk, or for which the buffer must be opened."""
-        self.changed = True
+        self.changes.wanted = True
         data = value if type(value) is bytes else as_bytes(value)
         with self.lock:
             self.check()
@@ -139,7 +137,7 @@ class LogWriter(Owner):
 
     def append_many(self, values: list[bytes]) -> int:
         """Appends records and returns the offset of the first; durable under "always"."""
-        self.changed = True
+        self.changes.wanted = True
         with self.lock:
             self.check()
             size = check_values(values, self._layout, self._options.segment_bytes)

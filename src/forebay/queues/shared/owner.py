@@ -19,19 +19,21 @@ from collections.abc import Callable, Sequence
 from typing import Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from forebay.errors import Closed, ForebayError
-from forebay.storage.commit import Epoch, GroupCommit
+from forebay.storage.commit import Alarm, Epoch, GroupCommit
 from forebay.storage.filesystem import Directory
 from forebay.storage.tail import Tail, TailFile
+
+_Result = TypeVar("_Result")
+_WAIT_SECONDS_MAX = 3600.0
 
 
 class Signal:
     """Lets threads and tasks wait for news of a queue, at no cost while nobody does.
 
-    A condition on the queue's lock. Called with the lock held.
-
-    `listener` may be set by any thread without the lock: it is called with the lock held, so it
-    must neither wait nor raise. Who does not want the lock for nothing looks first whether there
-    are `watchers` or a listener.
+    Whoever waits is on the list before it looks once more: a change that comes after that look
+    wakes it. `wanted` says that somebody is on the list, or was: a change that takes no lock looks
+    at it, and announces itself then. `listener` is called with the lock held, so it must neither
+    wait nor raise.
 
     Not a `threading.Condition`: an exception of a signal handler may leave the wait of one without
     the lock, and whoever then gives it back takes it from another thread.
@@ -39,36 +41,82 @@ class Signal:
 
     def __init__(self, lock: threading.Lock) -> None:
         self._lock = lock
-        self.watchers: list[threading.Lock] = []
-        self.listener: Callable[[], None] | None = None
+        self.watchers: list[Alarm] = []
+        self._listener: Callable[[], None] | None = None
+        self.wanted = False
+
+    @property
+    def listener(self) -> Callable[[], None] | None:
+        """What is called at news, with the lock held."""
+        return self._listener
+
+    @listener.setter
+    def listener(self, listener: Callable[[], None] | None) -> None:
+        self._listener = listener
+        if listener is not None:
+            self.wanted = True
 
     def wait(self, seconds: float) -> None:
-        """Waits until something was written, made durable, saved or trimmed."""
-        news = threading.Lock()
-        news.acquire()
-        self.watchers.append(news)
+        """Waits for news. Called with the lock held, which is given back meanwhile."""
+        alarm = Alarm()
+        self.watchers.append(alarm)
+        self.wanted = True
         try:
             # In here: an exception after any of the two finds the lock taken again.
             self._lock.release()
-            news.acquire(timeout=max(0, seconds))
+            alarm.wait(max(0, seconds))
         finally:
             self._lock.acquire()
-            if news in self.watchers:
-                self.watchers.remove(news)
+            self._forget(alarm)
+
+    def wait_until(
+        self, try_once: Callable[[], _Result | None], seconds_left: Callable[[], float]
+    ) -> _Result | None:
+        """Tries until there is something; None if no time is left. Called without the lock.
+
+        `seconds_left()` is how long it may sleep before the next try; 0 or less: the time is up.
+        """
+        alarm = Alarm()
+        with self._lock:
+            self.watchers.append(alarm)
+            self.wanted = True
+        try:
+            while True:
+                result = try_once()
+                if result is not None:
+                    return result
+                left = seconds_left()
+                if left <= 0:
+                    return None
+                # An endless wait is cut into long ones: no timeout of a thread may be infinite.
+                alarm.wait(min(left, _WAIT_SECONDS_MAX))
+        finally:
+            with self._lock:
+                self._forget(alarm)
 
     def announce(self) -> None:
-        """Wakes all who wait."""
-        if self.watchers:
-            watchers, self.watchers = self.watchers, []
-            for news in watchers:
-                news.release()
-        listener = self.listener
-        if listener is not None:
-            listener()
+        """Wakes all who wait. Lock held."""
+        self.wake()
+        if self._listener is not None:
+            self._listener()
+
+    def answer(self) -> None:
+        """Announces a change that found that it is wanted; called without the lock."""
+        with self._lock:
+            self.wanted = bool(self.watchers) or self._listener is not None
+            self.announce()
+
+    def wake(self) -> None:
+        """Wakes the threads that wait; any thread may call it without the lock."""
+        for alarm in list(self.watchers):
+            alarm.set()
+
+    def _forget(self, alarm: Alarm) -> None:
+        if alarm in self.watchers:
+            self.watchers.remove(alarm)
 
 
 _Arguments = ParamSpec("_Arguments")
-_Result = TypeVar("_Result")
 
 
 class _Fails(Protocol):
@@ -161,6 +209,8 @@ class Owner(ABC):
                 if isinstance(error, ForebayError)
                 else Closed(f"{self._directory.path} failed and must be reopened: {error!r}")
             )
+        # Those who wait must learn of it.
+        self.changes.wake()
 
     def disown(self, error: Closed) -> None:
         """Ends the handle in the child of a fork, whose lock may be held by nobody that lives."""
