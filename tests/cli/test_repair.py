@@ -12,7 +12,7 @@ from forebay.cli import exits
 from forebay.cli.fsck import summary, write_text
 from forebay.damage import Damage
 from forebay.queues.kinds import kind_named
-from forebay.queues.log.check import _Copying
+from forebay.queues.log.check import Copying
 from forebay.queues.shared.reports import Report
 from tests.cli.helpers import (
     flip,
@@ -204,7 +204,7 @@ def test_the_text_tells_how_offsets_moved(tmp_path: Path) -> None:
 
 
 def test_a_place_in_a_gap_moves_to_the_next_record_that_is_left() -> None:
-    report = _Copying()
+    report = Copying()
     report.add_run(10, 0, 5)
     report.add_run(15, 5, 5)
     report.add_run(30, 10, 5)

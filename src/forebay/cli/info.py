@@ -92,6 +92,8 @@ def _rows_of(name: str, value: Any) -> Iterator[tuple[str, object]]:
         yield label, ", ".join(f"{key} {number}" for key, number in value.items())
     elif name.endswith("_ms"):
         yield label.removesuffix(" ms"), time_text(value)
+    elif name.endswith("_id"):
+        yield label, str(value)
     elif name.endswith("_bytes"):
         yield label, f"{value} ({size_text(value)})"
     else:

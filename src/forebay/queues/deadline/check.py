@@ -83,12 +83,12 @@ class DeadlineFacts(Facts):
     working: int | None
     buried: int
     next_deadline_ms: int | None
-    deadlines: dict[str, int]
     next_id: int | None
     runs: int
     logs: int
     run_bytes: int
     log_bytes: int
+    deadlines: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,12 +161,12 @@ def describe(path: str) -> DeadlineFacts:
             working=None if owner is not None else 0,
             buried=buried,
             next_deadline_ms=next_deadline(folder),
-            deadlines=deadlines,
             next_id=folder.manifest.next_id if folder.manifest is not None else None,
             runs=len(folder.runs),
             logs=len(folder.logs),
             run_bytes=run_bytes,
             log_bytes=log_bytes,
+            deadlines=deadlines,
         )
 
 

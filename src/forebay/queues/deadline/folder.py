@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import itemgetter
-from types import TracebackType
 
 from forebay.damage import Damage
 from forebay.errors import Damaged
@@ -31,6 +30,7 @@ from forebay.formats.deadline.wal import Dequeued, Record, decode_record
 from forebay.queues.deadline.picture import Picture, look
 from forebay.queues.deadline.runs import BadBlocks
 from forebay.queues.deadline.state import State
+from forebay.queues.shared.handle import Closing
 from forebay.storage.filesystem import DiskFilesystem
 
 _FIRST = itemgetter(0)
@@ -75,7 +75,7 @@ class FolderRun:
         return Dequeued(entry.key, entry.stats.dequeue_count, entry.stats.enqueue_ms)
 
 
-class Folder:
+class Folder(Closing):
     """The files of a queue at one moment. One thread at a time may use it.
 
     `damage` is what was found when it was opened: all but the bad blocks of runs. `torn` are ends
@@ -150,17 +150,6 @@ class Folder:
         if self.picture is not None:
             self.picture.close()
         self.directory.close()
-
-    def __enter__(self) -> Folder:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _look(self) -> None:
         picture = self.picture = look(self.directory, DiskFilesystem().boot_id())

@@ -151,7 +151,7 @@ def copy(path: str, target: str, progress: Progress) -> LogCopy:
     Order, values and times stay. Offsets begin at 0 and close over what is lost; consumers are
     carried over to the same records, cursors are not.
     """
-    copying = _Copying()
+    copying = Copying()
     clock = CopyClock()
     with (
         LogReader(path, salvage=True) as reader,
@@ -399,7 +399,7 @@ def _check_names(reader: LogReader, findings: Findings) -> None:
 
 
 @dataclass(slots=True)
-class _Copying:
+class Copying:
     """What a copy has done so far."""
 
     copied: int = 0
@@ -438,7 +438,7 @@ def _append(log: Log, clock: CopyClock, batch: RecordBatch) -> None:
 
 
 def _carry_consumers(
-    reader: LogReader, log: Log, copying: _Copying
+    reader: LogReader, log: Log, copying: Copying
 ) -> tuple[dict[str, int], str | None]:
     """Makes the consumers of the old log in the new one; returns them, and what went wrong."""
     carried: dict[str, int] = {}
