@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import forebay.aio
-from forebay import Closed, Empty, Full, InvalidOption, Locked, NotAQueue, RecordTooLarge
+from forebay import Closed, Empty, Full, Locked, NotAQueue, RecordTooLarge
 from forebay.aio import waiting
 from tests.aio.helpers import begin_waiting, count_calls, until
 from tests.aio.kinds import KINDS, Kind, commit_of, open_small
@@ -266,7 +266,7 @@ def test_a_queue_that_is_not_open_yet_says_so_and_closes_without_a_word(
 @each_kind
 def test_errors_of_the_blocking_queue_come_unchanged(tmp_path: Path, kind: Kind) -> None:
     async def run() -> None:
-        with pytest.raises(InvalidOption, match="unknown option 'colour'"):
+        with pytest.raises(TypeError, match="unexpected keyword argument 'colour'"):
             await kind.make(tmp_path / "q", colour="red").open()
         async with open_small(kind, tmp_path, when_full="reject") as queue:
             with pytest.raises(Locked) as caught:

@@ -276,7 +276,6 @@ def test_open_and_read_tell_an_event_queue_by_what_is_there(tmp_path: Path) -> N
         ({"dialect": "mine"}, "dialect = 'mine'"),
         ({"retry_seconds": -1}, "retry_seconds = -1"),
         ({"max_bytes": 5}, "max_bytes = 5"),
-        ({"speed": 5}, "unknown option 'speed'"),
     ],
 )
 def test_a_wrong_option_is_named_with_its_bound(

@@ -25,7 +25,13 @@ from forebay.errors import (
 from forebay.formats.beats.bytes import compressed_size_max
 from forebay.formats.beats.events import Event, encode_event
 from forebay.formats.beats.frames import FRAME_BYTES
-from forebay.formats.beats.versions import HEADER_BYTES_MAX, LAYOUTS, LOSSY_IN_BEATS, lossy_warning
+from forebay.formats.beats.versions import (
+    HEADER_BYTES_MAX,
+    LAYOUTS,
+    LOSSY_IN_BEATS,
+    Dialect,
+    lossy_warning,
+)
 from forebay.queues.beats.access import BeatLocks, read_key
 from forebay.queues.beats.batch import EventBatch
 from forebay.queues.beats.deliveries import Deliveries
@@ -36,7 +42,7 @@ from forebay.queues.beats.trimming import Room
 from forebay.queues.beats.writer import BeatsWriter
 from forebay.queues.shared.background import MARK_SECONDS, Background
 from forebay.queues.shared.handle import Handle
-from forebay.queues.shared.options import BeatsOptions, make_options
+from forebay.queues.shared.options import BeatsOptions
 from forebay.storage.atomic import keep_reserve
 from forebay.storage.filesystem import DiskFilesystem, Filesystem
 from forebay.storage.quarantine import count_kept
@@ -80,19 +86,62 @@ _STREAM_BYTES = 32
 class BeatsQueue(Handle):
     """A durable queue of events in a directory that this process owns. Any thread may call it.
 
-    Opens the directory, also one that Beats left, or creates it. The options are those of
-    `BeatsOptions`, as keywords. Closed, the directory can be handed to Beats, which reads on.
+    Opens the directory, also one that Beats left, or creates it. Closed, the directory can be
+    handed to Beats, which reads on.
+
+    `version`: of the segments it writes: "v1", "v2", "v2-aes", "v2-seed", "v3-seed" or
+    "v3-seed-stream", or a number; "v2-lz4" and "v2-aes-lz4" too, which a released Beat loses when
+    it starts again. None: what is there, else "v2", with a key "v3-seed". `key_file`: holds the
+    key, 16 raw bytes or 32 hex digits, in a file that only its owner can read. `dialect`:
+    "released" or "seed" says which version 2 it is, where a file does not tell.
+
+    `sync`: what a put waits for. "always" (default): on return a power cut loses nothing; one sync
+    of the disk, shared by all who wait. "interval": synced every `sync_interval_ms`; a power cut
+    may cost what came since. "os": synced when a segment is full and at `close`. Both survive
+    `kill -9`, and what a power cut takes is always the newest events.
+
+    `segment_bytes`: size of a segment before compression; a larger event is refused. `max_bytes`:
+    the most that all segments may take (None: no bound); at least two segments. `when_full`:
+    "block" waits until acknowledgements make room, "reject" raises `Full`, "drop_oldest" drops
+    whole segments, counted.
+
+    `retry_seconds`: how long a write that failed is tried again, after 1 s, 2 s, 4 s and so on up
+    to every 30 s, before the put raises; 0: at once. `background`: False starts no thread; call
+    `maintain()` from time to time instead. `group_readable`: modes 0640 and 0750 instead of 0600
+    and 0700.
     """
 
     def __init__(
         self,
         path: str | os.PathLike[str],
         *,
+        version: str | int | None = None,
+        key_file: str | os.PathLike[str] | None = None,
+        dialect: Dialect | None = None,
+        sync: str = "always",
+        sync_interval_ms: int = 100,
+        segment_bytes: int = 100_000_000,
+        max_bytes: int | None = None,
+        when_full: str = "block",
+        retry_seconds: float = 30.0,
+        background: bool = True,
+        group_readable: bool = False,
         filesystem: Filesystem | None = None,
         clock: Clock | None = None,
-        **options: Any,
     ) -> None:
-        self.options: BeatsOptions = make_options(BeatsOptions, options)
+        self.options = BeatsOptions(
+            version=version,
+            key_file=key_file,
+            dialect=dialect,
+            sync=sync,
+            sync_interval_ms=sync_interval_ms,
+            segment_bytes=segment_bytes,
+            max_bytes=max_bytes,
+            when_full=when_full,
+            retry_seconds=retry_seconds,
+            background=background,
+            group_readable=group_readable,
+        )
         self._access = Access(read_key(self.options.key_file), self.options.dialect)
         self._filesystem = filesystem or DiskFilesystem()
         self._clock = clock or SystemClock()

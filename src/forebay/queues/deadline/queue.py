@@ -37,7 +37,7 @@ from forebay.queues.deadline.schedule import LoggedSchedule
 from forebay.queues.deadline.state import State
 from forebay.queues.shared.background import Background, run_urgent_work
 from forebay.queues.shared.handle import Handle
-from forebay.queues.shared.options import DeadlineOptions, make_options
+from forebay.queues.shared.options import DeadlineOptions
 from forebay.storage import inbox
 from forebay.storage.atomic import keep_reserve
 from forebay.storage.filesystem import Buffer, DiskFilesystem, Filesystem
@@ -286,18 +286,64 @@ class Waiting:
 class DeadlineQueue(Looking, Handle):
     """A durable queue by deadline that this process owns. Any thread may call it.
 
-    Opens the directory or creates it. The options are those of `DeadlineOptions`, as keywords.
+    Opens the directory or creates it.
+
+    `sync`: what every change waits for. "always" (default): on return a power cut loses nothing,
+    and nobody is given an item before it is durable; one sync of the disk each, shared by all who
+    wait. "interval": synced every `sync_interval_ms`; a power cut may cost the newest changes.
+    "os": synced when memory is full and at `close`. Both survive `kill -9`.
+
+    `lease_seconds`: how long an item that is given out belongs to its taker, if the call does not
+    say; then it is pending again. `max_attempts`: an item that was given out so often and comes
+    back is buried (None: never).
+
+    `segment_items`, `segment_bytes`: what memory holds, and one log, before it is frozen into runs;
+    an open reads as much. `compression`: of runs, "none" or "lz4". `max_bytes`: the most that logs
+    and runs may take (None: no bound), dead items included until a merge drops them. `when_full`:
+    "block" waits until there is room, "reject" raises `Full`.
+
+    `background`: False starts no thread; call `maintain()` from time to time instead.
+    `group_readable`: modes 0640 and 0750 instead of 0600 and 0700. `staging_bytes`: size of the
+    mapped buffer that changes go to under "interval" and "os". `mapped`: False uses no mapped
+    memory, as is done on its own on all file systems but ext4, XFS and tmpfs, where a full disk
+    could kill the process; a change then costs a system call.
     """
 
     def __init__(
         self,
         path: str | os.PathLike[str],
         *,
+        sync: str = "always",
+        sync_interval_ms: int = 100,
+        lease_seconds: float = 60.0,
+        max_attempts: int | None = None,
+        segment_items: int = 131_072,
+        segment_bytes: int = 64 << 20,
+        compression: str = "none",
+        max_bytes: int | None = None,
+        when_full: str = "block",
+        background: bool = True,
+        group_readable: bool = False,
+        staging_bytes: int = 1 << 20,
+        mapped: bool = True,
         filesystem: Filesystem | None = None,
         clock: BootClock | None = None,
-        **options: Any,
     ) -> None:
-        self.options: DeadlineOptions = make_options(DeadlineOptions, options)
+        self.options = DeadlineOptions(
+            sync=sync,
+            sync_interval_ms=sync_interval_ms,
+            lease_seconds=lease_seconds,
+            max_attempts=max_attempts,
+            segment_items=segment_items,
+            segment_bytes=segment_bytes,
+            compression=compression,
+            max_bytes=max_bytes,
+            when_full=when_full,
+            background=background,
+            group_readable=group_readable,
+            staging_bytes=staging_bytes,
+            mapped=mapped,
+        )
         self._filesystem = filesystem or DiskFilesystem()
         self._clock = SteadyClock(clock or SystemClock())
         self._directory = self._filesystem.open_directory(

@@ -10,12 +10,12 @@ Torn and damaged bytes of logs go to `quarantine/`. What is lost is on record in
 evidence goes. Runs that the manifest does not name were just being written, or are merged already,
 and go. It may crash at any point and run again.
 
-A directory that the original program left is taken over (`take_over`): its live items become one run
-of the queue, with their ids, deadlines and counts. The manifest that names the run is the moment at
-which the directory is ours; the original's files are kept in `quarantine/` after it. A list of
-them, the file `takeover`, is written before the manifest and goes last: without a manifest the next
-open begins again, with one it only moves what is on the list. A directory in which no file holds a
-whole entry is refused: its names may be those of another program.
+A directory that the original program left is taken over (`take_over`): its live items become one
+run of the queue, with their ids, deadlines and counts. The manifest that names the run is the
+moment at which the directory is ours; the original's files are kept in `quarantine/` after it. A
+list of them, the file `takeover`, is written before the manifest and goes last: without a manifest
+the next open begins again, with one it only moves what is on the list. A directory in which no file
+holds a whole entry is refused: its names may be those of another program.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from forebay.queues.fifo.tape import TapeWriter
 from forebay.queues.fifo.writer import FifoWriter
 from forebay.queues.shared.background import Background
 from forebay.queues.shared.handle import Handle
-from forebay.queues.shared.options import FifoOptions, make_options
+from forebay.queues.shared.options import FifoOptions
 from forebay.storage import inbox
 from forebay.storage.atomic import keep_reserve
 from forebay.storage.filesystem import Buffer, DiskFilesystem, Filesystem
@@ -144,18 +144,61 @@ _Result = TypeVar("_Result")
 class Fifo(Handle, QueueNames):
     """A durable queue of bytes, first in first out, that this process owns. Any thread may call it.
 
-    Opens the directory or creates it. The options are those of `FifoOptions`, as keywords.
+    Opens the directory or creates it.
+
+    `sync`: what a push and a pop wait for. "always" (default): on return a power cut neither loses
+    what was pushed nor brings back what was popped; one sync of the disk each, shared by all who
+    wait. "interval": synced every `sync_interval_ms`; a power cut may cost the newest entries that
+    were pushed since, and bring back what was popped since. "os": synced when a file is full and
+    at `close`. Both survive `kill -9`.
+
+    `file_bytes`: size of a file of the tape, taken from the disk in steps; an entry may span files.
+    None: what is there, else 32 MiB, or half of `max_bytes` if that is less. `max_bytes`: the most
+    that the entries may take, 32 bytes each included (None: no bound); at least two files. The disk
+    holds up to two files more. `max_entries`: the most entries there may be, those that are lent
+    out included (None: no bound). `when_full`, of either: "block" waits until pops make room,
+    "reject" raises `Full`, "drop_oldest" drops the entries of whole files for bytes, and as many as
+    it takes for entries, counted.
+
+    `ttl_seconds`: how long an entry lives if its push does not say; 0: for ever. `background`:
+    False starts no thread; call `maintain()` from time to time instead. `group_readable`: modes
+    0640 and 0750 instead of 0600 and 0700. `staging_bytes`: size of the mapped buffer that single
+    pushes go to under "interval" and "os". `mapped`: False uses no mapped memory, as is done on its
+    own on all file systems but ext4, XFS and tmpfs, where a full disk could kill the process; a
+    push then costs two system calls and a pop one.
     """
 
     def __init__(
         self,
         path: str | os.PathLike[str],
         *,
+        sync: str = "always",
+        sync_interval_ms: int = 100,
+        file_bytes: int | None = None,
+        max_bytes: int | None = None,
+        max_entries: int | None = None,
+        when_full: str = "block",
+        ttl_seconds: int = 0,
+        background: bool = True,
+        group_readable: bool = False,
+        staging_bytes: int = 1 << 20,
+        mapped: bool = True,
         filesystem: Filesystem | None = None,
         clock: BootClock | None = None,
-        **options: Any,
     ) -> None:
-        self.options: FifoOptions = make_options(FifoOptions, options)
+        self.options = FifoOptions(
+            sync=sync,
+            sync_interval_ms=sync_interval_ms,
+            file_bytes=file_bytes,
+            max_bytes=max_bytes,
+            max_entries=max_entries,
+            when_full=when_full,
+            ttl_seconds=ttl_seconds,
+            background=background,
+            group_readable=group_readable,
+            staging_bytes=staging_bytes,
+            mapped=mapped,
+        )
         self._filesystem = filesystem or DiskFilesystem()
         self._clock = SteadyClock(clock or SystemClock())
         self._ttl_seconds = self.options.ttl_seconds

@@ -27,7 +27,7 @@ from forebay.queues.log.trimming import Trimmer
 from forebay.queues.log.writer import LogWriter, as_bytes
 from forebay.queues.shared.background import Background
 from forebay.queues.shared.handle import Handle
-from forebay.queues.shared.options import LogOptions, make_options
+from forebay.queues.shared.options import LogOptions
 from forebay.storage.atomic import keep_reserve
 from forebay.storage.cursors import read_cursors
 from forebay.storage.filesystem import Buffer, DiskFilesystem, Filesystem
@@ -136,22 +136,66 @@ class Maintenance(Background["Log"]):
 class Log(Handle):
     """A durable log in a directory that this process owns. Any thread may call it.
 
-    Opens the directory or creates it. The options are those of `LogOptions`, as keywords.
+    Opens the directory or creates it.
+
+    `sync`: what an append waits for. "always" (default): on return a power cut loses nothing; one
+    sync of the disk, shared by all who wait. "interval": synced every `sync_interval_ms`; a power
+    cut may cost what came since. "os": synced when a segment is full and at `close`; a power cut
+    may cost what the system had not written yet, usually 30 s. Both survive `kill -9`, and what a
+    power cut takes is always the newest records, never some in the middle.
+
+    `segment_bytes`: size of a segment file; a larger record is refused. `max_bytes`: the most that
+    all segments may take (None: no bound); at least two segments. `when_full`: "block" waits until
+    trimming makes room, "reject" raises `Full`, "drop_oldest" drops whole segments, counted.
+
+    `trim_interval_seconds`: how often what all consumers have read is removed; None: only by
+    `trim()`. `version`: of the segments it writes, 0, 1 or 2; None: what is there, else 2.
+    `background`: False starts no thread; call `maintain()` from time to time instead.
+    `group_readable`: modes 0640 and 0750 instead of 0600 and 0700. `staging_bytes`: size of the
+    mapped buffer that single appends go to under "interval" and "os". `mapped`: False uses no
+    mapped memory, as is done on its own on all file systems but ext4, XFS and tmpfs, where a full
+    disk could kill the process; an append then costs two system calls.
     """
 
     def __init__(
         self,
         path: str | os.PathLike[str],
         *,
+        sync: str = "always",
+        sync_interval_ms: int = 100,
+        segment_bytes: int = 100_000_000,
+        max_bytes: int | None = None,
+        when_full: str = "block",
+        trim_interval_seconds: float | None = 60.0,
+        version: int | None = None,
+        background: bool = True,
+        group_readable: bool = False,
+        staging_bytes: int = 1 << 20,
+        mapped: bool = True,
         filesystem: Filesystem | None = None,
         clock: Clock | None = None,
-        **options: Any,
     ) -> None:
-        self.options: LogOptions = make_options(LogOptions, options)
+        self.options = LogOptions(
+            sync=sync,
+            sync_interval_ms=sync_interval_ms,
+            segment_bytes=segment_bytes,
+            max_bytes=max_bytes,
+            when_full=when_full,
+            trim_interval_seconds=trim_interval_seconds,
+            version=version,
+            background=background,
+            group_readable=group_readable,
+            staging_bytes=staging_bytes,
+            mapped=mapped,
+        )
         self._filesystem = filesystem or DiskFilesystem()
         self._clock = clock or SystemClock()
+        self._open(os.fspath(path))
+
+    def _open(self, path: str) -> None:
+        """Opens the directory or creates it, and all parts of the log."""
         self._directory = self._filesystem.open_directory(
-            os.fspath(path), create=True, group_readable=self.options.group_readable
+            path, create=True, group_readable=self.options.group_readable
         )
         self.path = self._directory.path
         self._adopting = threading.Lock()

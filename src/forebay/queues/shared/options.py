@@ -57,26 +57,7 @@ class Checks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogOptions(Checks):
-    """How a `Log` behaves.
-
-    `sync`: what an append waits for. "always" (default): on return a power cut loses nothing; one
-    sync of the disk, shared by all who wait. "interval": synced every `sync_interval_ms`; a power
-    cut may cost what came since. "os": synced when a segment is full and at `close`; a power cut
-    may cost what the system had not written yet, usually 30 s. Both survive `kill -9`, and what a
-    power cut takes is always the newest records, never some in the middle.
-
-    `segment_bytes`: size of a segment file; a larger record is refused. `max_bytes`: the most that
-    all segments may take (None: no bound); at least two segments. `when_full`: "block" waits until
-    trimming makes room, "reject" raises `Full`, "drop_oldest" drops whole segments, counted.
-
-    `trim_interval_seconds`: how often what all consumers have read is removed; None: only by
-    `trim()`. `version`: of the segments it writes, 0, 1 or 2; None: what is there, else 2.
-    `background`: False starts no thread; call `maintain()` from time to time instead.
-    `group_readable`: modes 0640 and 0750 instead of 0600 and 0700. `staging_bytes`: size of the
-    mapped buffer that single appends go to under "interval" and "os". `mapped`: False uses no
-    mapped memory, as is done on its own on all file systems but ext4, XFS and tmpfs, where a full
-    disk could kill the process; an append then costs two system calls.
-    """
+    """The options of a `Log`, checked; its docstring says what they mean."""
 
     sync: str = "always"
     sync_interval_ms: int = 100
@@ -113,29 +94,7 @@ class LogOptions(Checks):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeatsOptions(Checks):
-    """How an `BeatsQueue` behaves.
-
-    `version`: of the segments it writes: "v1", "v2", "v2-aes", "v2-seed", "v3-seed" or
-    "v3-seed-stream", or a number; "v2-lz4" and "v2-aes-lz4" too, which a released Beat loses when
-    it starts again. None: what is there, else "v2", with a key "v3-seed". `key_file`: holds the
-    key, 16 raw bytes or 32 hex digits, in a file that only its owner can read. `dialect`:
-    "released" or "seed" says which version 2 it is, where a file does not tell.
-
-    `sync`: what a put waits for. "always" (default): on return a power cut loses nothing; one sync
-    of the disk, shared by all who wait. "interval": synced every `sync_interval_ms`; a power cut
-    may cost what came since. "os": synced when a segment is full and at `close`. Both survive
-    `kill -9`, and what a power cut takes is always the newest events.
-
-    `segment_bytes`: size of a segment before compression; a larger event is refused. `max_bytes`:
-    the most that all segments may take (None: no bound); at least two segments. `when_full`:
-    "block" waits until acknowledgements make room, "reject" raises `Full`, "drop_oldest" drops
-    whole segments, counted.
-
-    `retry_seconds`: how long a write that failed is tried again, after 1 s, 2 s, 4 s and so on up
-    to every 30 s, before the put raises; 0: at once. `background`: False starts no thread; call
-    `maintain()` from time to time instead. `group_readable`: modes 0640 and 0750 instead of 0600
-    and 0700.
-    """
+    """The options of a `BeatsQueue`, checked; its docstring says what they mean."""
 
     version: str | int | None = None
     key_file: str | os.PathLike[str] | None = None
@@ -176,29 +135,7 @@ class BeatsOptions(Checks):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FifoOptions(Checks):
-    """How a `Fifo` behaves.
-
-    `sync`: what a push and a pop wait for. "always" (default): on return a power cut neither loses
-    what was pushed nor brings back what was popped; one sync of the disk each, shared by all who
-    wait. "interval": synced every `sync_interval_ms`; a power cut may cost the newest entries that
-    were pushed since, and bring back what was popped since. "os": synced when a file is full and
-    at `close`. Both survive `kill -9`.
-
-    `file_bytes`: size of a file of the tape, taken from the disk in steps; an entry may span files.
-    None: what is there, else 32 MiB, or half of `max_bytes` if that is less. `max_bytes`: the most
-    that the entries may take, 32 bytes each included (None: no bound); at least two files. The disk
-    holds up to two files more. `max_entries`: the most entries there may be, those that are lent
-    out included (None: no bound). `when_full`, of either: "block" waits until pops make room,
-    "reject" raises `Full`, "drop_oldest" drops the entries of whole files for bytes, and as many as
-    it takes for entries, counted.
-
-    `ttl_seconds`: how long an entry lives if its push does not say; 0: for ever. `background`:
-    False starts no thread; call `maintain()` from time to time instead. `group_readable`: modes
-    0640 and 0750 instead of 0600 and 0700. `staging_bytes`: size of the mapped buffer that single
-    pushes go to under "interval" and "os". `mapped`: False uses no mapped memory, as is done on its
-    own on all file systems but ext4, XFS and tmpfs, where a full disk could kill the process; a
-    push then costs two system calls and a pop one.
-    """
+    """The options of a `Fifo`, checked; its docstring says what they mean."""
 
     sync: str = "always"
     sync_interval_ms: int = 100
@@ -237,28 +174,7 @@ class FifoOptions(Checks):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadlineOptions(Checks):
-    """How a `DeadlineQueue` behaves.
-
-    `sync`: what every change waits for. "always" (default): on return a power cut loses nothing,
-    and nobody is given an item before it is durable; one sync of the disk each, shared by all who
-    wait. "interval": synced every `sync_interval_ms`; a power cut may cost the newest changes.
-    "os": synced when memory is full and at `close`. Both survive `kill -9`.
-
-    `lease_seconds`: how long an item that is given out belongs to its taker, if the call does not
-    say; then it is pending again. `max_attempts`: an item that was given out so often and comes
-    back is buried (None: never).
-
-    `segment_items`, `segment_bytes`: what memory holds, and one log, before it is frozen into runs;
-    an open reads as much. `compression`: of runs, "none" or "lz4". `max_bytes`: the most that logs
-    and runs may take (None: no bound), dead items included until a merge drops them. `when_full`:
-    "block" waits until there is room, "reject" raises `Full`.
-
-    `background`: False starts no thread; call `maintain()` from time to time instead.
-    `group_readable`: modes 0640 and 0750 instead of 0600 and 0700. `staging_bytes`: size of the
-    mapped buffer that changes go to under "interval" and "os". `mapped`: False uses no mapped
-    memory, as is done on its own on all file systems but ext4, XFS and tmpfs, where a full disk
-    could kill the process; a change then costs a system call.
-    """
+    """The options of a `DeadlineQueue`, checked; its docstring says what they mean."""
 
     sync: str = "always"
     sync_interval_ms: int = 100
