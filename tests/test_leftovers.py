@@ -103,7 +103,7 @@ CAUGHT = {
     "test_fifo": [
         r"descriptor \d+: \S*/test_fifo0/q\n",
         r"lock FLOCK WRITE of device and inode \S+\n",
-        r"thread 'forebay \S*/test_fifo0/q' at \S+\.py:\d+ in \w+",
+        r"thread 'forebay maintenance' at \S+\.py:\d+ in \w+",
     ],
     "test_thread": [r"thread 'planted thread' at \S*threading\.py:\d+ in wait"],
     "test_dead_thread": [r"Exception in thread planted thread", r"KeyError: 'planted'"],

@@ -140,9 +140,8 @@ class DeadlineMaintenance(Background["DeadlineQueue"]):
         # Recovery may have left work.
         self.notice()
 
-    def plan_chores(self) -> None:
-        """Plans what a change asks for; to be frozen or merged as well."""
-        super().plan_chores()
+    def _plan_needed(self) -> None:
+        super()._plan_needed()
         if self._upkeep.wants_freeze or self._upkeep.wants_merge:
             self._plan(_COMPACT, 0)
 

@@ -60,9 +60,8 @@ class Maintenance(Background["Log"]):
         self._plan(_ADOPT, 0 if self._told else _ADOPT_SECONDS)
         self._plan_trim()
 
-    def plan_chores(self) -> None:
-        """Plans what a change asks for; with time, a trim as well."""
-        super().plan_chores()
+    def _plan_needed(self) -> None:
+        super()._plan_needed()
         self._plan_trim()
 
     def _needs_drain(self) -> bool:
@@ -103,7 +102,6 @@ class Maintenance(Background["Log"]):
             queue.adopt()
         if self._comes_due(_TRIM, now):
             self._trim(queue)
-            self._plan_trim()
 
     def _watch_inbox(self, log: Log) -> None:
         if not self._told:
