@@ -1,7 +1,7 @@
 """The room that a Beats queue takes: saving the place, removing what is done with, the bound.
 
-Called with the queue's lock held. Order: the place is durable, then the files go. The newest
-segment always stays: numbers go on from it, also for Beats.
+Called with the queue's lock held. Order: the place is durable, then the files go, then the
+directory is synced. The newest segment always stays: numbers go on from it, also for Beats.
 """
 
 from __future__ import annotations
@@ -147,13 +147,14 @@ class Room:
         if doomed:
             # What was lost in them is on record before they go.
             self._losses.save()
-        # Not synced: what comes back after a power cut is below the saved place, and goes at open.
         for base in doomed:
             with contextlib.suppress(FileNotFoundError):
                 self._take_away(base, segments.names[base])
             segments.drop_first(1)
             self._writer.forget(base)
         if doomed:
+            # A segment that came back after a power cut could be read again.
+            self._directory.sync()
             keep_reserve(self._directory)
             self._writer.changes.announce()
         return len(doomed)
