@@ -290,7 +290,7 @@ def partial_merge_drops_tombstones(patch: Patch) -> None:
         return original(self, sets, **{**options, "full": True})
 
     patch.setattr(SetWriter, "merge", merge)
-    patch.setattr(deadline_upkeep, "choose_merge", lambda sets, everything=False: (1, len(sets) - 1))
+    patch.setattr(deadline_upkeep, "choose_merge", lambda sets, **_: (1, len(sets) - 1))
 
 
 def staged_batches_not_read(patch: Patch) -> None:

@@ -267,7 +267,7 @@ class DeadlinesAgainstADictionary(TimedModel[DeadlineQueue]):
             first = pick % len(sets)
             chosen = first, min(count, len(sets) - first)
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(deadline_upkeep, "choose_merge", lambda sets, everything=False: chosen)
+                patch.setattr(deadline_upkeep, "choose_merge", lambda sets, **_: chosen)
                 self.queue.merge()
 
     @rule()
