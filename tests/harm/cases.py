@@ -313,8 +313,8 @@ class Case:
         # A change of a deadline queue costs its batch, wherever it is hit.
         if row.missing == "file" or (row.missing == "hit" and (hit.whole or base == "deadline")):
             touched = self._numbers(0, 2**60)
-        elif row.missing == "hit" and base == "log" and hit.low < _LOG_HEADER < hit.high:
-            # More than a bit of the header: all of the segment.
+        elif row.missing == "hit" and base == "log" and _is_more_of_a_header(hit):
+            # It cannot be repaired, and without it no record can be checked.
             touched = self._numbers(0, 2**60)
         elif row.missing == "hit":
             touched = self._numbers(hit.low - _AFTER[base], hit.high + _BEFORE[base])
@@ -391,6 +391,11 @@ def time_limit() -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+def _is_more_of_a_header(hit: Hit) -> bool:
+    """Says whether a harm of more than a byte reaches into the header of a log's segment."""
+    return hit.low < _LOG_HEADER and hit.high - hit.low > 1
 
 
 def _together(before: Seen | None, after: Seen) -> Seen:

@@ -58,6 +58,23 @@ def test_one_harm_costs_what_the_table_says_and_is_told(
     assert not outcome.faults, text
 
 
+# A cell and a seed whose bytes lie within the header of a segment, and are more than one.
+HEADERS = [
+    (Cell("log", "always", "killed", "segment-2", "zero-part"), 1),
+    (Cell("log", "interval", "reopened", "segment-2", "zero-part"), 4),
+]
+
+
+@pytest.mark.parametrize(("cell", "seed"), HEADERS, ids=lambda value: getattr(value, "id", None))
+def test_more_than_a_byte_of_a_header_costs_its_segment_and_is_told(
+    cell: Cell, seed: int, root: Path
+) -> None:
+    outcome = run_cell(root, cell, seed)
+
+    assert "zero-part, bytes 0 to 32" in outcome.story[0]
+    assert not outcome.faults, "\n".join([*map(str, outcome.faults), "", *outcome.story])
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("kind", RECIPES)
 def test_every_cell_holds_with_every_seed(kind: str, root: Path, record_property: Count) -> None:
