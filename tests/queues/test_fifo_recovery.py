@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from forebay import Fifo
+from forebay import Damaged, Fifo
+from forebay.queues.fifo.head import SLOT_STRIDE
 from tests.crash.forgetful import CrashState, ForgetfulFilesystem
 from tests.queues.helpers import SYNCS, numbered
 
@@ -60,3 +61,54 @@ def test_a_head_that_is_made_again_has_its_name_for_good() -> None:
     for again in left:
         with open_fifo(again) as fifo:
             assert fifo.pop_many(9) == numbered(4, first=1)
+
+
+# The synced slot that the first commit leaves alone is not being written.
+@pytest.mark.parametrize("slot", range(3))
+def test_a_power_cut_that_tears_a_slot_of_a_closed_and_reopened_head_is_no_damage(
+    slot: int,
+) -> None:
+    cut = restart(popped_after_a_restart())
+    cut.damage("/q/fifo-head", slot * SLOT_STRIDE + 20, b"torn")
+
+    with open_fifo(cut) as fifo:
+        values = fifo.pop_many(9)
+
+    assert values[-3:] == numbered(3, first=2)
+
+
+def test_a_bad_slot_after_a_kill_in_a_later_boot_than_the_close_is_told() -> None:
+    killed = popped_after_a_restart().kill()
+    killed.damage("/q/fifo-head", newest_slot(killed) * SLOT_STRIDE + 20, b"harm")
+
+    with open_fifo(killed) as fifo:
+        with pytest.raises(Damaged, match="what was popped may come again"):
+            fifo.pop()
+        values = fifo.pop_many(9)
+
+    assert values == numbered(4, first=1)
+
+
+def popped_after_a_restart() -> ForgetfulFilesystem:
+    """Returns a machine whose queue of 5 was closed in an earlier boot and has lost 2 to pops."""
+    machine = ForgetfulFilesystem()
+    with open_fifo(machine) as fifo:
+        fifo.push_many(numbered(5))
+    later = restart(machine)
+    fifo = open_fifo(later, "os")
+    fifo.pop()
+    fifo.pop()
+    left = later.kill()
+    fifo.close()
+    return left
+
+
+def restart(machine: ForgetfulFilesystem) -> ForgetfulFilesystem:
+    """Returns the machine after a power cut that took nothing."""
+    (state,) = [state for state in states_at_the_end(machine) if state.description == "everything"]
+    return state.restore()
+
+
+def newest_slot(machine: ForgetfulFilesystem) -> int:
+    data = machine.read_file("/q/fifo-head")
+    return max(range(4), key=lambda slot: data[slot * SLOT_STRIDE + 4 :][:8])

@@ -143,10 +143,11 @@ def head_trouble(
 ) -> list[Damage]:
     """Says what is wrong with the slots of the head of a queue that nobody has open.
 
-    A power cut tears the slot that is being written, and then nothing is wrong.
+    A power cut tears the slot that is being written, and then nothing is wrong. A clean mark does
+    not rule that out: pops leave it as it is.
     """
     clean = tail is not None and tail.clean
-    if not slots.bad or (clean and slots.copies > 1) or not (clean or same_boot):
+    if not slots.bad or not same_boot or (clean and slots.copies > 1):
         return []
     path = f"{directory.path}/{HEAD}"
     reason = f"a mark in it does not verify: {_COMES_AGAIN}"
@@ -619,6 +620,9 @@ class Recovery:
         self.survey()
         lost = self.head.number - self.found.number
         if self._is_in_order(lost):
+            if not self.same_boot:
+                # Pops leave the mark as it is: its boot must tell a kill from a power cut.
+                self.tail = self.tail._replace(boot_id=self.filesystem.boot_id())
             return self._end(self.mark.position, now_ms)
         fresh = max([*self.files, self.tail.segment, self.head.position // self._file_bytes]) + 1
         count = self._copy(fresh)
