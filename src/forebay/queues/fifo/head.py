@@ -61,6 +61,8 @@ assert _LENT.size == LENT_BYTES
 _CRC = struct.Struct(">I")
 LENT_MAX = 128
 _NUMBER_MAX = 2**63
+# No tape is as long. A place on it is a signed number of 8 bytes, with room for what comes after.
+POSITION_MAX = 2**62
 _SLOT_BYTES_MAX = _FIXED.size + LENT_MAX * _LENT.size + _CRC.size
 assert _SLOT_BYTES_MAX <= SLOT_STRIDE
 
@@ -145,6 +147,7 @@ class Head(NamedTuple):
         return (
             FILE_BYTES_MIN <= self.file_bytes <= FILE_BYTES_MAX
             and max(numbers) < _NUMBER_MAX
+            and self.position <= POSITION_MAX
             and all(
                 it.id > 0 and it.number < self.number and it.position < self.position
                 for it in self.lent

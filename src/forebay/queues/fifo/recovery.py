@@ -44,7 +44,15 @@ from forebay.formats.entry import (
 from forebay.kernels.buffers import crc32
 from forebay.kernels.entry import METADATA_BYTES, find
 from forebay.queues.fifo.bounds import Boundary, Bounds, TapeEnd
-from forebay.queues.fifo.head import SLOT_STRIDE, Head, Lent, Slots, read_slots, write_head
+from forebay.queues.fifo.head import (
+    POSITION_MAX,
+    SLOT_STRIDE,
+    Head,
+    Lent,
+    Slots,
+    read_slots,
+    write_head,
+)
 from forebay.queues.fifo.names import (
     BOUNDS,
     COPY,
@@ -72,7 +80,6 @@ _CHUNK_BYTES = 1 << 20
 # The most that can be written and not be durable: some files, and a large batch.
 _WAITING_FILES_MAX = 64
 _WAITING_BYTES_MAX = 1 << 26
-_POSITION_MAX = 1 << 62
 _COMES_AGAIN = "what was popped may come again"
 
 
@@ -128,12 +135,12 @@ def _false_claim(tail: Tail, head: Head) -> str | None:
     """Says what a mark claims that cannot be true; None if nothing.
 
     Room is made for each entry above what is durable, at its least size: a number alone must not
-    fill the disk. And a place on the tape is a number of 8 bytes.
+    fill the disk. Nor may a place be one that no tape has.
     """
     waiting = (tail.written - tail.durable) * METADATA_BYTES
     if waiting > _WAITING_FILES_MAX * head.file_bytes + _WAITING_BYTES_MAX:
         return f"it claims {tail.written - tail.durable} entries that no file could hold"
-    if tail.segment * head.file_bytes + tail.position > _POSITION_MAX:
+    if tail.segment * head.file_bytes + tail.position > POSITION_MAX:
         return f"it ends in file {tail.segment}, which no tape has"
     return None
 
@@ -459,10 +466,11 @@ def _find_boundaries(
     unknown = [number for number in bounds.missing(files) if number > first]
     if not unknown:
         return
-    known = [row for row in map(bounds.get, range(first + 1, unknown[0])) if row is not None]
+    # Of the files that are there: between two of them a false mark may leave billions out.
+    known = [number for number in files if first < number < unknown[0]]
+    row = bounds.get(known[-1]) if known else None
     place = head.place
-    if known and known[-1].number > place.number:
-        row = known[-1]
+    if row is not None and row.number > place.number:
         place = Place(row.file * head.file_bytes + row.position, row.number, row.last_id)
     scanner = FifoScanner(directory, head.file_bytes, head.version, bounds)
     try:
