@@ -142,7 +142,7 @@ class DeadlineMaintenance(Background["DeadlineQueue"]):
 
     def _plan_needed(self) -> None:
         super()._plan_needed()
-        if self._upkeep.wants_freeze or self._upkeep.wants_merge:
+        if self._upkeep.wants_freeze:
             self._plan(_COMPACT, 0)
 
     def _needs_drain(self) -> bool:
