@@ -83,7 +83,7 @@ class BuildAllOrNone(build_ext):
             self.extensions = []
 
     def _translate(self) -> None:
-        """Has Cython write the C sources."""
+        """Runs Cython to write the C sources."""
         from Cython.Build import cythonize
 
         translated = cythonize(

@@ -211,7 +211,7 @@ def say(text: str) -> None:
 
 
 def stop(text: str) -> NoReturn:
-    """Tells the user and gives up."""
+    """Tells the user and returns up."""
     say(text)
     sys.exit(1)
 

@@ -64,7 +64,7 @@ class Counts:
 
 
 def main() -> int:
-    """Runs the steps of the tier; gives 0 if all of them passed."""
+    """Runs the steps of the tier; returns 0 if all of them passed."""
     parser = argparse.ArgumentParser(
         prog="./test",
         description=__doc__,

@@ -25,7 +25,7 @@ _Result = TypeVar("_Result")
 
 
 class _SeeThrough(Protocol):
-    """Runs a call on a thread to its end; gives its result, and a cancellation if one came."""
+    """Runs a call on a thread to its end; returns its result, and a cancellation if one came."""
 
     async def __call__(
         self, call: Callable[[], _Result], /
@@ -59,7 +59,7 @@ class Consumer:
         return await self._run(lambda: self._consumer.lag)
 
     async def read(self, count: int = 1000, *, timeout: float | None = None) -> list[Record]:
-        """Gives up to `count` of the next records; an empty list if there are none now.
+        """Returns up to `count` of the next records; an empty list if there are none now.
 
         With a timeout (seconds) it waits for the first, and raises `Empty` if none came. Raises
         `Damaged` and `Overtaken` as the blocking one does. Cancelled, it has read nothing.
@@ -73,7 +73,7 @@ class Consumer:
         return records or []
 
     async def commit(self) -> None:
-        """Saves the place behind the last record that was given; durable on return."""
+        """Saves the place after the last record that was given; durable on return."""
         position = self.position
 
         def save() -> None:
@@ -117,7 +117,7 @@ class Consumer:
         return f"<forebay.aio.Consumer {self.name!r} at {self.position} of {self._log.path}>"
 
     async def _take(self, count: int, fetched: int) -> list[Record] | None:
-        """Gives up to `count` records that were read ahead, or reads some; None: there are none."""
+        """Returns up to `count` records that were read ahead, or reads some; None if none."""
         async with self._mutex:
             if not self._ahead:
                 await self._fetch(fetched)

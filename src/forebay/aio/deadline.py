@@ -33,7 +33,7 @@ class DeadlineQueue(LoopQueue[blocking.DeadlineQueue]):
         deadline: datetime | int | None = None,
         timeout: float | None = None,
     ) -> int:
-        """Takes in an item, due at a deadline, after a delay (seconds) or now; gives its id.
+        """Takes in an item, due at a deadline, after a delay (seconds) or now; returns its id.
 
         As durably as the sync policy says. A full queue waits for room, at most `timeout` seconds
         if that is given, or raises `Full`. Cancelled while it waits, nothing was written; later it
@@ -50,7 +50,7 @@ class DeadlineQueue(LoopQueue[blocking.DeadlineQueue]):
         deadline: datetime | int | Sequence[datetime | int] | None = None,
         timeout: float | None = None,
     ) -> list[int]:
-        """Takes in items with one commit and gives their ids; a crash leaves all or none.
+        """Takes in items with one commit and returns their ids; a crash leaves all or none.
 
         A list of deadlines has one for each.
         """
@@ -62,7 +62,7 @@ class DeadlineQueue(LoopQueue[blocking.DeadlineQueue]):
     async def dequeue(
         self, timeout: float | None = None, *, lease_seconds: float | None = None
     ) -> DeadlineItem | None:
-        """Gives out the first item that is due; None if there is none.
+        """Returns the first item that is due; None if there is none.
 
         It belongs to the caller until the lease ends. With a timeout (seconds) it waits, and raises
         `Empty` if none became due. Cancelled, it gives the item back: it is pending again at once,
@@ -74,7 +74,7 @@ class DeadlineQueue(LoopQueue[blocking.DeadlineQueue]):
     async def dequeue_many(
         self, count: int, timeout: float | None = None, *, lease_seconds: float | None = None
     ) -> list[DeadlineItem]:
-        """Gives out up to `count` items that are due; with a timeout it waits for the first."""
+        """Returns up to `count` items that are due; with a timeout it waits for the first."""
         raise_owed()
         items = await self._items.wait(lambda: self._lend(count, lease_seconds), timeout)
         if items is None and timeout is not None:
@@ -135,7 +135,7 @@ class DeadlineQueue(LoopQueue[blocking.DeadlineQueue]):
         return await self._work(reclaim, id, dequeue_count, lease_seconds=lease_seconds)
 
     async def touch(self, item: DeadlineItem, *, lease_seconds: float | None = None) -> None:
-        """Lets the lease of an item start anew; raises `LeaseLost`."""
+        """Restarts the lease of an item; raises `LeaseLost`."""
         await self._work(self.queue.touch, item, lease_seconds=lease_seconds)
         # It may end sooner now than those know who wait.
         self._news.tell()
@@ -145,7 +145,7 @@ class DeadlineQueue(LoopQueue[blocking.DeadlineQueue]):
         await self._work(self.queue.bury, item, reason)
 
     async def kick(self, id: int | None = None, *, count: int | None = None) -> int:
-        """Makes a buried item pending again, or the `count` oldest ones; gives how many."""
+        """Makes a buried item pending again, or the `count` oldest ones; returns how many."""
         return await self._work(self.queue.kick, id, count=count)
 
     async def delete(self, id: int) -> bool:

@@ -15,7 +15,7 @@ class Log(LoopQueue[log.Log]):
     """A durable log. The options are those of `LogOptions`."""
 
     async def append(self, value: Buffer) -> int:
-        """Appends a record and gives its offset, as durably as the sync policy says.
+        """Appends a record and returns its offset, as durably as the sync policy says.
 
         A full log waits for room, or does what `when_full` says. Cancelled, it may have been
         written, or be written yet.
@@ -26,7 +26,7 @@ class Log(LoopQueue[log.Log]):
         return offset
 
     async def append_many(self, values: Iterable[Buffer]) -> int:
-        """Appends records with one commit and gives the offset of the first."""
+        """Appends records with one commit and returns the offset of the first."""
         offset = await self._add(self.queue.append_many, list(values))
         self._news.tell()
         return offset
@@ -45,7 +45,7 @@ class Log(LoopQueue[log.Log]):
         return await self._work(lambda: queue.end)
 
     async def durable(self) -> int:
-        """Returns the offset behind the last record that survives a power cut."""
+        """Returns the offset after the last record that survives a power cut."""
         queue = self.queue
         return await self._work(lambda: queue.durable)
 
@@ -59,14 +59,14 @@ class Log(LoopQueue[log.Log]):
         await self._work(self.queue.forget_consumer, name)
 
     async def trim(self) -> int:
-        """Removes whole segments that all consumers and cursors are past; gives how many records.
+        """Removes whole segments that all consumers and cursors are past; returns how many records.
 
         Without a consumer nothing is removed. The newest segment always stays.
         """
         return await self._work(self.queue.trim)
 
     async def adopt(self) -> int:
-        """Takes in what other processes left in `inbox/`; gives how many records."""
+        """Takes in what other processes left in `inbox/`; returns how many records."""
         return await self._work(self.queue.adopt)
 
     def _make(self) -> log.Log:

@@ -83,7 +83,7 @@ class LoopQueue(ABC, Generic[_Blocking]):
         return await self._work(self.queue.info)
 
     async def close(self) -> None:
-        """Makes everything durable and gives the directory back; a second time does nothing.
+        """Makes everything durable and returns the directory back; a second time does nothing.
 
         Calls that have begun come to their end; those that wait raise `Closed`. A cancellation is
         raised when the queue is closed.
@@ -145,7 +145,7 @@ class LoopQueue(ABC, Generic[_Blocking]):
         *arguments: _Arguments.args,
         **keywords: _Arguments.kwargs,
     ) -> tuple[_Result, asyncio.CancelledError | None]:
-        """Runs a call whose result must not be lost to a cancellation; gives both."""
+        """Runs a call whose result must not be lost to a cancellation; returns both."""
         self._check()
         return await finish(self._threads.work(call, *arguments, **keywords))
 

@@ -68,7 +68,7 @@ def begin_alone(call: Callable[[], _Result]) -> asyncio.Future[_Result]:
 async def finish(
     future: asyncio.Future[_Result],
 ) -> tuple[_Result, asyncio.CancelledError | None]:
-    """Waits for the end of a call; gives what came of it, and the cancellation that came meanwhile.
+    """Waits for the end of a call; returns its outcome, and the cancellation that came meanwhile.
 
     An error comes before a cancellation, which is then owed.
     """

@@ -43,7 +43,7 @@ class News:
                 self._changes.listener = None
 
     async def wait(self, count: int, seconds: float) -> None:
-        """Waits for news behind the first `count`, or so long."""
+        """Waits for news after the first `count`, or so long."""
         if self.count != count:
             return
         sleeper = self._loop.create_future()

@@ -23,11 +23,11 @@ class Splitter(Protocol):
     """Cuts a stream into records."""
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Takes the next bytes; gives the records that they finish."""
+        """Takes the next bytes; returns the records that they finish."""
         ...
 
     def finish(self) -> list[bytes]:
-        """Takes the end of the stream; gives the last record, if there is one."""
+        """Takes the end of the stream; returns the last record, if there is one."""
         ...
 
 

@@ -178,7 +178,7 @@ class Frames:
         ms: int,
         times: list[int] | None = None,
     ) -> int:
-        """Writes the frames of `count` values into `buffer`; gives their size.
+        """Writes the frames of `count` values into `buffer`; returns their size.
 
         All get the same `ms` after the epoch, or each its own of `times`.
         """
@@ -189,7 +189,7 @@ class Frames:
     def scan(
         self, data: bytes, position: int, index: int, limit: int, times: list[int] | None
     ) -> tuple[list[bytes], int]:
-        """Takes whole, good frames from `position` on; gives their values and where it stopped."""
+        """Takes whole, good frames from `position` on; returns values and where it stopped."""
         if self.layout.checked:
             return kernel.scan(data, position, index, self.seed, limit, times)
         return scan_unchecked(data, position, limit, self.layout.zero_size_ends)
@@ -204,7 +204,7 @@ class Frames:
         return self.layout.frame_bytes + size
 
     def find(self, data: bytes, position: int, index: int, limit: int) -> tuple[int, int] | None:
-        """Searches for the next good frame from `position` on; gives its position and index.
+        """Searches for the next good frame from `position` on; returns its position and index.
 
         The index is at least `index` and below `limit`.
         """
@@ -215,7 +215,7 @@ class Frames:
         return (position, index) if position >= 0 else None
 
     def locate(self, data: bytes, position: int, before: int) -> tuple[int, int] | None:
-        """Searches for a good frame of any index; gives its position and index.
+        """Searches for a good frame of any index; returns its position and index.
 
         `before` bytes lie between the first frame of the segment and `position`. One hit may be by
         chance: ask what follows it.

@@ -1940,7 +1940,7 @@ class Merger:
         self._take_in()
 
     def skip_block(self) -> None:
-        """Has the hungry source leave out the next of its blocks."""
+        """Makes the hungry source leave out its next block."""
         if self._sources.skip_block(self.source):
             self._take_in()
 
@@ -1950,7 +1950,7 @@ class Merger:
 
     @cython.cfunc
     def _take_in(self) -> object:
-        """Has the hungry source take part again."""
+        """Lets the hungry source take part again."""
         self._hungry_count -= 1
         self._heap.push(
             self._sources.number(self.source, _DEADLINE),

@@ -177,7 +177,7 @@ class Records(Protocol):
         ...
 
     def lease(self, queue: Any, count: int, *, seconds: float) -> Lent:
-        """Gives out records that come again after some time; only of kinds that have `leases`."""
+        """Leases records, which come again after some time; only of kinds that have `leases`."""
         ...
 
     def tail(self, path: str, *, count: int, follow: bool = False) -> Iterator[Rows | Damage | int]:

@@ -129,7 +129,7 @@ class Root(Handle):
                 self._open.pop(name).close()
 
     def _end(self) -> None:
-        """Closes all queues and gives the directory back."""
+        """Closes all queues and returns the directory back."""
         with self._lock:
             self._error = Closed(f"{self.path} is closed")
             with contextlib.ExitStack() as stack:

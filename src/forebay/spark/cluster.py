@@ -32,7 +32,7 @@ PACKAGES = ("forebay", "pyspark_forebay")
 
 
 def package_zip(target: str | os.PathLike[str]) -> str:
-    """Writes a zip file of the sources, over one that is there, and gives its absolute path."""
+    """Writes a zip file of the sources, over one that is there, and returns its absolute path."""
     path = os.path.abspath(target)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for package in PACKAGES:

@@ -122,7 +122,7 @@ def _ask(command: str) -> _Answer:
 
 
 def _run(command: str, *arguments: str) -> tuple[bool, str]:
-    """Runs a program to its end; gives whether it succeeded, and what it said."""
+    """Runs a program to its end; returns whether it succeeded, and what it said."""
     result = subprocess.run(
         [command, *arguments],
         stdin=subprocess.DEVNULL,
@@ -144,7 +144,7 @@ def _home(origin: str, command: str, answer: _Answer) -> str | None:
 
 
 def _launcher(java: str) -> str:
-    """Gives a directory whose `bin/java` starts a Java without the module; writes it if need be."""
+    """Returns a directory whose `bin/java` starts a Java without the module; makes it if needed."""
     # An empty variable counts as unset; each Java has a directory of its own.
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     key = hashlib.sha256(os.fsencode(java)).hexdigest()[:16]

@@ -151,7 +151,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._kept().advance(_places(end))
 
     def stop(self) -> None:
-        """Closes files and gives the cursors up."""
+        """Closes files and returns the cursors up."""
         if self._watch is not None:
             self._watch.close()
         if self._cursors is not None:

@@ -39,7 +39,7 @@ class Mark(Protocol):
 
     @property
     def durable(self) -> int:
-        """The offset behind the last durable record."""
+        """The offset after the last durable record."""
         ...
 
     @property
@@ -56,11 +56,11 @@ class Mark(Protocol):
         ...
 
     def waiting(self, start: int) -> int:
-        """Returns how many records lie behind an offset."""
+        """Returns how many records lie after an offset."""
         ...
 
     def advance(self, start: int, count: int) -> int:
-        """Returns the offset behind so many of the records that are waiting."""
+        """Returns the offset after so many of the records that are waiting."""
         ...
 
 

@@ -96,7 +96,7 @@ class GroupCommit:
     """Makes offsets durable for many threads with few syncs. Any thread may call it."""
 
     def __init__(self, sync: Callable[[], int], durable: int) -> None:
-        """`sync` makes all that is written durable and gives the offset behind it."""
+        """`sync` makes all that is written durable and returns the offset after it."""
         self._sync = sync
         self._mutex = threading.Lock()
         self._waiting: list[threading.Lock] = []

@@ -70,7 +70,7 @@ class Cursor:
 
 
 def read_cursors(queue: Directory) -> Iterator[tuple[str, int]]:
-    """Gives each cursor and its offset; 0 for one that does not verify, so that nothing is lost."""
+    """Returns each cursor and its offset; 0 for one that does not verify: nothing is lost."""
     try:
         directory = queue.directory(DIRECTORY)
     except FileNotFoundError:

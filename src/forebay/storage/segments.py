@@ -37,7 +37,7 @@ class FrameCodec(Protocol):
     def scan(
         self, data: bytes, position: int, index: int, limit: int, times: list[int] | None
     ) -> tuple[list[bytes], int]:
-        """Takes whole, good frames; gives their values and where it stopped."""
+        """Takes whole, good frames; returns their values and where it stopped."""
         ...
 
     def frame_size(self, data: bytes, position: int) -> int | None:
@@ -45,13 +45,13 @@ class FrameCodec(Protocol):
         ...
 
     def find(self, data: bytes, position: int, index: int, limit: int) -> tuple[int, int] | None:
-        """Searches for the next good frame below an index; gives its position and index."""
+        """Searches for the next good frame below an index; returns its position and index."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Good frames that lie one behind the other: values, and times where the format has them."""
+    """Good frames that lie one after the other: values, and times where the format has them."""
 
     index: int
     position: int
@@ -162,7 +162,7 @@ class SegmentList:
         self.begin: int | None = None
 
     def add(self, base: int, name: str) -> None:
-        """Adds one behind the last."""
+        """Adds one after the last."""
         self.bases.append(base)
         self.names[base] = name
 
@@ -190,7 +190,7 @@ class SegmentList:
         return self.bases[number] if number >= 0 else None
 
     def after(self, base: int) -> int | None:
-        """Returns the base of the segment behind one."""
+        """Returns the base of the segment after one."""
         number = bisect_right(self.bases, base)
         return self.bases[number] if number < len(self.bases) else None
 
@@ -345,7 +345,7 @@ def _next_good(
     *,
     first: bool,
 ) -> tuple[int, int, str] | None:
-    """Finds the good frame behind a bad one: how far on, its index, and what is wrong here.
+    """Finds the good frame after a bad one: how far on, its index, and what is wrong here.
 
     `first` says that the bad one is at the start of the data, `claimed` what it says it takes.
     """

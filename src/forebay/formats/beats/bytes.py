@@ -114,7 +114,7 @@ class StreamCompressor:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Where a block of a stream lies: its head, and the stored bytes behind it."""
+    """Where a block of a stream lies: its head, and the stored bytes after it."""
 
     position: int
     size: int
@@ -169,7 +169,7 @@ class RawBytes(Protocol):
     """As much of a file as reading needs."""
 
     def pread(self, size: int, position: int) -> bytes:
-        """Gives up to `size` bytes from a position; fewer only at the end."""
+        """Returns up to `size` bytes from a position; fewer only at the end."""
         ...
 
     def size(self) -> int:
@@ -312,7 +312,7 @@ class StreamBytes:
         return self._source.file_position(self._positions[number] if number >= 0 else position)
 
     def look_again(self) -> None:
-        """Goes on behind the last block, if the blocks ended with the file."""
+        """Goes on after the last block, if the blocks ended with the file."""
         self._source_size = self._source.size()
         self._chunk, self._chunk_position = b"", 0
         if self._resume is not None:
@@ -357,7 +357,7 @@ class StreamBytes:
         return False
 
     def _after(self, block: Block) -> int | None:
-        """Returns where the blocks go on behind a bad one; None if none does."""
+        """Returns where the blocks go on after a bad one; None if none does."""
         if block.size <= BLOCK_BYTES_MAX and block.end < self._source_size:
             head = self._read(_HEAD_BYTES, block.end)
             following = decode_block_head(head.ljust(_HEAD_BYTES, b"\0"), block.end)

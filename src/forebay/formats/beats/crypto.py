@@ -56,7 +56,7 @@ class Key:
 def decode_key(content: bytes) -> Key:
     """Takes a key from the content of a key file.
 
-    That is 16 raw bytes or 32 hex digits, either with a line feed behind it or without.
+    That is 16 raw bytes or 32 hex digits, either with a line feed after it or without.
     """
     data = content[:-1] if len(content) in (17, 33) and content.endswith(b"\n") else content
     if _HEX_KEY.fullmatch(data):
@@ -83,7 +83,7 @@ class Keystream:
         return "Keystream(hidden)"
 
     def apply(self, data: bytes, position: int) -> bytes:
-        """Encrypts or decrypts the bytes that lie at a position behind the vector.
+        """Encrypts or decrypts the bytes that lie at a position after the vector.
 
         Never encrypt two different contents for one position: both could be read from their
         difference. A writer whose write failed starts a new segment with a new vector.

@@ -142,7 +142,7 @@ def _prepare_text(value: str, where: str) -> Value:
 
 
 def _time_text(value: datetime, where: str) -> str:
-    """Gives a time as Beats writes it: UTC, with three digits of a second, cut and not rounded."""
+    """Returns a time as Beats writes it: UTC, with milliseconds, cut and not rounded."""
     if value.tzinfo is None:
         raise InvalidEvent(f"{where} is a time without a time zone")
     utc = value.astimezone(UTC)

@@ -43,7 +43,7 @@ class Frames:
     def scan(
         self, data: bytes, position: int, index: int, limit: int, times: list[int] | None
     ) -> tuple[list[bytes], int]:
-        """Takes whole, good frames from `position` on; gives the events and where it stopped."""
+        """Takes whole, good frames from `position` on; returns the events and where it stopped."""
         values, stop = kernel.scan(data, position, limit)
         return self._decompress(values, position, stop) if self._in_blocks else (values, stop)
 
@@ -55,7 +55,7 @@ class Frames:
         return size if size > FRAME_BYTES else None
 
     def find(self, data: bytes, position: int, index: int, limit: int) -> tuple[int, int] | None:
-        """Searches for the next good frame from `position` on; gives its position and index.
+        """Searches for the next good frame from `position` on; returns its position and index.
 
         The index is exact if the sizes of the bad frames lead there. Otherwise nothing tells how
         many were lost, and it is one more than `index`: at least one was.
@@ -123,7 +123,7 @@ class SegmentEncoder:
         return len(values) - first, total
 
     def encode(self, values: list[bytes], first: int, count: int) -> bytes:
-        """Returns the bytes that go behind those before; refuses an event that is too large."""
+        """Returns the bytes that go after those before; refuses an event that is too large."""
         chosen = values[first : first + count]
         _, largest, smallest = measure(chosen)
         if chosen and (smallest == 0 or largest > EVENT_BYTES_MAX):

@@ -65,7 +65,7 @@ class State:
 def decode_state(data: bytes, path: str) -> State | None:
     """Reads `state.dat`; None if it is empty, as Beats leaves it before the first acknowledgement.
 
-    Bytes behind the state are ignored, as Beats ignores them. Raises Damaged if it is cut off, or
+    Bytes after the state are ignored, as Beats ignores them. Raises Damaged if it is cut off, or
     of a version that nobody writes: a flipped bit. Beats starts at the oldest segment then.
     """
     if not data:

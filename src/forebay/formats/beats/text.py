@@ -65,7 +65,7 @@ def json_text(value: object) -> str:
 
 
 class TextDecoder:
-    """Gives the parts of events as text, without an object for every field where that is possible.
+    """Returns the parts of events as text, where possible without an object for every field.
 
     One thread at a time may use it.
     """
@@ -200,7 +200,7 @@ TEXT_BYTES_MAX = 1 << 30
 
 @dataclass(slots=True)
 class Text:
-    """A column of text in UTF-8: one behind the other in `data`, cut at `ends`, a first 0."""
+    """A column of text in UTF-8: one after the other in `data`, cut at `ends`, a first 0."""
 
     data: bytes
     ends: array[int]

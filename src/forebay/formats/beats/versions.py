@@ -65,7 +65,7 @@ class Layout:
 
     @property
     def body_position(self) -> int:
-        """Where the first byte behind header and vector lies in the file."""
+        """Where the first byte after header and vector lies in the file."""
         return self.header_bytes + (IV_BYTES if self.encrypted else 0)
 
 
@@ -111,7 +111,7 @@ class Header:
             )
 
     def encode(self) -> bytes:
-        """Returns the bytes of the header and of the vector behind it."""
+        """Returns the bytes of the header and of the vector after it."""
         words = (self.layout.version, self.count, self.options)[: self.layout.words]
         return struct.pack(f"<{len(words)}I", *words) + self.iv
 

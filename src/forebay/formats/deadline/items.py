@@ -184,7 +184,7 @@ class RunEncoder:
         self._max_id = 0
 
     def encode(self, entries: Iterable[Entry]) -> bytes:
-        """Returns the bytes that go behind those before; the keys must not fall."""
+        """Returns the bytes that go after those before; the keys must not fall."""
         parts = []
         for entry in entries:
             check_entry(entry)
@@ -226,7 +226,7 @@ def encode_entry(entry: Entry) -> bytes:
 
 
 def decode_entry(data: bytes | memoryview, position: int) -> tuple[Entry, int] | str:
-    """Reads the entry at a position; gives it and where it ends, or what is wrong with it."""
+    """Reads the entry at a position; returns it and where it ends, or what is wrong with it."""
     room = len(data) - position - _KEY.size
     if room < 0:
         return "the key is cut off"

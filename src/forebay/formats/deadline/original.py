@@ -52,7 +52,7 @@ _NANOS_MAX = 999_999_999
 def scan_log(data: bytes, path: str) -> Iterator[Entry | Damage]:
     """Yields the entries of a log in the order of writing, and what is damaged.
 
-    Bad bytes with good entries behind them are damage. Bad bytes with none behind them are what a
+    Bad bytes with good entries after them are damage. Bad bytes with none after them are what a
     crash leaves: torn.
     """
     position = 0
@@ -70,7 +70,7 @@ def scan_log(data: bytes, path: str) -> Iterator[Entry | Damage]:
 
 @dataclass(frozen=True, slots=True)
 class _Wrong:
-    """Why there is no entry at a position; `cut_off` if it only goes on behind the end."""
+    """Why there is no entry at a position; `cut_off` if it only goes on after the end."""
 
     reason: str
     cut_off: bool = False
@@ -81,11 +81,11 @@ class _Bad(Exception):
 
 
 class _CutOff(Exception):
-    """The message goes on behind the end of the data."""
+    """The message goes on after the end of the data."""
 
 
 def _decode(data: bytes, position: int) -> tuple[Entry, int] | _Wrong:
-    """Reads the entry at a position; gives it and where it ends, or what is wrong."""
+    """Reads the entry at a position; returns it and where it ends, or what is wrong."""
     try:
         size, start = _varint(data, position, position + 10)
         return _entry(data, start, start + size), start + size
@@ -96,7 +96,7 @@ def _decode(data: bytes, position: int) -> tuple[Entry, int] | _Wrong:
 
 
 def _find(data: bytes, position: int) -> int | None:
-    """Searches for the next entry behind a bad one; one that another may follow, or the end.
+    """Searches for the next entry after a bad one; one that another may follow, or the end.
 
     Where the bad one says that it ends comes first: its value may hold what looks like an entry.
     """
@@ -187,7 +187,7 @@ def _fields(
 
 
 def _varint(data: bytes, position: int, end: int) -> tuple[int, int]:
-    """Reads a number of 64 bits at most; gives it and where it ends."""
+    """Reads a number of 64 bits at most; returns it and where it ends."""
     number = 0
     for shift in range(0, 70, 7):
         if position >= end:

@@ -84,7 +84,7 @@ class RunEncoder:
         self._id_bounds: tuple[int, int] | None = None
 
     def encode(self, entries: Iterable[Entry]) -> bytes:
-        """Returns the bytes that go behind those before; the keys must not fall."""
+        """Returns the bytes that go after those before; the keys must not fall."""
         for entry in entries:
             check_entry(entry)
             if self._last is not None and entry.key < self._last:

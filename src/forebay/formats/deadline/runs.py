@@ -176,7 +176,7 @@ class Run:
         return block
 
     def read(self, first: int, stop: int) -> bytes:
-        """Returns the bytes of some blocks, one behind the other."""
+        """Returns the bytes of some blocks, one after the other."""
         start = self.places.positions[first]
         return self._read(start, self._ends[stop - 1] - start)
 
@@ -193,7 +193,7 @@ class Run:
         return rows
 
     def rows_within(self, first: int, size: int) -> int:
-        """Gives the end of the blocks from one on that take so many bytes; at least of that one."""
+        """Returns the end of the blocks from one on that take so many bytes; at least one."""
         return max(bisect_right(self._ends, self.places.positions[first] + size), first + 1)
 
     def block_size(self, row: int) -> int:
@@ -399,7 +399,7 @@ class _Walk:
         self._position = found.position + BLOCK_HEAD_BYTES + found.head.size
 
     def _note_the_end(self, reason: str, footer_is_known: bool) -> None:
-        """Says what lies behind the last good block, unless it is the index of all of them."""
+        """Says what lies after the last good block, unless it is the index of all of them."""
         index = encode_index(self.places)
         if not footer_is_known and self._read(self._position, len(index)) == index:
             return

@@ -85,7 +85,7 @@ class Dequeued:
 class Durable:
     """Says that the bytes of the log before a position were durable when it was written.
 
-    A bad batch before it is damage; one behind the last of these may never have been whole.
+    A bad batch before it is damage; one after the last of these may never have been whole.
     """
 
     position: int
@@ -223,7 +223,7 @@ class Batches:
         enqueue_ms: int,
         number: int,
     ) -> int:
-        """Writes a batch of new items to the start of `buffer`; gives what it takes.
+        """Writes a batch of new items to the start of `buffer`; returns what it takes.
 
         Each has its deadline; the first has the id, the others those that follow.
         """
@@ -392,7 +392,7 @@ def whole_bytes(data: bytes, number: int, header: Header, *, holes: bool = False
 
 
 def _judge(data: bytes, position: int, number: int, seed: int, path: str) -> tuple[Damage, int]:
-    """Says what is wrong with the batch at a position, and which one is due behind the damage."""
+    """Says what is wrong with the batch at a position, and which one is due after the damage."""
     size = int.from_bytes(data[position : position + 4], "little")
     if kernel.batch_verifies(data, position, number, seed):
         reason = f"batch {number} holds a record that this program does not know"

@@ -89,7 +89,7 @@ def rebuild(
     span: Span,
     key_file: str | None = None,
 ) -> Iterator[Manifest]:
-    """Rebuilds the batches of a range and shows them; gives the manifest of each as it is built."""
+    """Rebuilds the batches of a range and shows them; yields the manifest of each."""
     document = output.current().document()
     directories = output.current().batches()
     manifests = {batch: read_manifest(directory) for batch, directory in directories.items()}

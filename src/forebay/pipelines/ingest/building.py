@@ -288,7 +288,7 @@ class Builder:
         offsets: Mapping[str, Offsets],
         earlier_keys: EarlierKeys,
     ) -> Manifest:
-        """Writes the other tables of a batch from `landed`; gives its manifest."""
+        """Writes the other tables of a batch from `landed`; returns its manifest."""
         files = StagedFiles(spark, staged, self.definition.format)
         counted = Counted()
         keys_us = None
@@ -398,7 +398,7 @@ class Builder:
 
 
 def _begin_of(queue: str, covered: Offsets) -> int:
-    """Returns where a queue begins now; behind the range if it is gone, or another one."""
+    """Returns where a queue begins now; after the range if it is gone, or another one."""
     try:
         kind, reader = open_queue(queue, SourceOptions((queue,)))
         with reader:

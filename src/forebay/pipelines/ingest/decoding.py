@@ -223,7 +223,7 @@ def _is_good() -> Column:
 
 
 def _unknown_fields(columns: StructType) -> Column:
-    """Gives the fields of `_text` that are not declared, as a JSON object; null if there are none.
+    """Returns the fields of `_text` that are not declared, as a JSON object; null if none.
 
     The names are looked at first, which costs little: only records that have such fields are parsed
     into a variant. One that a variant cannot hold, because it has a name twice, is given whole. One

@@ -90,7 +90,7 @@ def _finder(within_us: int) -> Callable[[Iterator[Any]], Iterator[Any]]:
 
 
 def find_duplicates(batches: Iterator[Any], within_us: int) -> Iterator[Any]:
-    """Takes rows sorted by key, those of earlier batches first; gives the duplicates."""
+    """Takes rows sorted by key, those of earlier batches first; returns the duplicates."""
     import pyarrow
 
     timestamp = pyarrow.timestamp("us", tz="UTC")

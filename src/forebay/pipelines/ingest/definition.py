@@ -118,7 +118,7 @@ class Definition:
         )
 
     def document(self) -> dict[str, Any]:
-        """Gives it in the form that is stored."""
+        """Returns it in the form that is stored."""
         plain: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
         plain["source"] = list(self.source)
         if self.deduplicate is not None:

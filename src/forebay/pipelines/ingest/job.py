@@ -122,7 +122,7 @@ def ingest(
 ) -> IngestResult:
     """Brings the records of queues into tables, each exactly once, whatever is killed meanwhile.
 
-    What is published when it returns, or is killed, is durable. The same call goes on behind it.
+    What is published when it returns, or is killed, is durable. The same call goes on after it.
 
     The parameters, with their defaults and what they cost, are told at the top of this module.
 

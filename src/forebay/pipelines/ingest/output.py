@@ -397,7 +397,7 @@ class Output:
         self._move_to_pool(staged)
 
     def settle(self, staged: str) -> str:
-        """Puts a staged batch where batches are, linked from nowhere yet; gives its name there."""
+        """Puts a staged batch where batches are, not linked yet; returns its name there."""
         sync_tree(staged)
         self._move_to_pool(staged)
         return os.path.basename(staged)

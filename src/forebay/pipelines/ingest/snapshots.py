@@ -68,7 +68,7 @@ def define(definition: Definition, limits: Mapping[str, object]) -> Definition:
 
 
 def land(spark: SparkSession, output: Output, builder: Builder) -> Iterator[Manifest]:
-    """Lands and publishes a snapshot of what has changed; gives its manifest, or nothing."""
+    """Lands and publishes a snapshot of what has changed; returns its manifest, or nothing."""
     from pyspark.errors import PySparkException
 
     for tries in range(1, _TRIES_MAX + 1):

@@ -51,7 +51,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Events that lie one behind the other, perhaps over several segments: so many of each."""
+    """Events that lie one after the other, perhaps over several segments: so many of each."""
 
     start: Place
     end: Place
@@ -85,7 +85,7 @@ class _Found:
 
 
 class EventCursor:
-    """A place in a queue, and what comes behind it."""
+    """A place in a queue, and what comes after it."""
 
     def __init__(self, directory: Directory, access: Access, place: Place) -> None:
         self._directory = directory
@@ -100,7 +100,7 @@ class EventCursor:
         self._counts: dict[int, int] = {}
 
     def take(self, segments: SegmentList, end: End, count: int) -> Taken | Lost | None:
-        """Gives up to `count` of the next events below `end`, or what is lost there; None at it."""
+        """Returns up to `count` of the next events below `end`, or what is lost; None at `end`."""
         start = self.place
         events: list[Event] = []
         self._counts = {}
@@ -214,7 +214,7 @@ class EventCursor:
         return True
 
     def _open(self, segments: SegmentList, end: End) -> bool:
-        """Opens the segment of the place, or the next one that is there; False behind the end."""
+        """Opens the segment of the place, or the next one that is there; False after the end."""
         segment_id = self.place.segment
         if segment_id not in segments.names:
             following = segments.after(segment_id)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Place(NamedTuple):
-    """A frame of a Beats queue, or the end behind the last one.
+    """A frame of a Beats queue, or the end after the last one.
 
     `position` is logical, as `state.dat` counts; 0 is the first frame. `frame_index` is how many
     frames of the segment lie before it. Places compare in the order of the queue.
@@ -21,7 +21,7 @@ class End(NamedTuple):
     """How far the events of a queue may be read.
 
     `offset` counts the events that were ever put, `raw_size` is where in the file the segment ends:
-    behind it the next write may be under way. None if nobody writes it any more.
+    after it the next write may be under way. None if nobody writes it any more.
     """
 
     offset: int

@@ -200,7 +200,7 @@ class BeatsQueue(Handle):
 
         With a timeout (seconds) it waits for the first, and raises `Empty` if none came. What is
         damaged raises `Damaged`, a frame that holds no event `UndecodableEvent`, events that were
-        dropped to make room `Overtaken`; each once, and the next read goes on behind them.
+        dropped to make room `Overtaken`; each once, and the next read goes on after them.
         """
         if count < 1:
             raise InvalidOption(f"count = {count}: must be at least 1")

@@ -38,7 +38,7 @@ _LOOKS_MAX = 100
 
 @dataclass(frozen=True, slots=True)
 class Payloads:
-    """Events as they lie one behind the other in a segment, not decoded yet.
+    """Events as they lie one after the other in a segment, not decoded yet.
 
     `positions` are those of the frames, logical; `header` is that of the segment.
     """
@@ -305,7 +305,7 @@ class BeatsReader(DirectoryReader):
         return f"<BeatsReader {self.path} {len(self.segments.bases)} segments>"
 
     def _is_trusted(self) -> bool:
-        """Says whether what lies behind the mark may be seen: not if it is not durable yet.
+        """Says whether what lies after the mark may be seen: not if it is not durable yet.
 
         A mark with a slot that does not verify may be an old one: then what is there is seen.
         """

@@ -328,7 +328,7 @@ def open_newest(
 ) -> EventSegment:
     """Opens a segment as far as its bytes are known to be its own.
 
-    `trusted` says that what lies behind the mark was written there: nothing but the process died.
+    `trusted` says that what lies after the mark was written there: nothing but the process died.
     `durable_only` leaves it out in any case.
     """
     if mark is None or not is_unfinished(segment_id, mark, access.held):
@@ -379,7 +379,7 @@ class _Recovery:
         self.damage: list[Damage] = []
 
     def run(self) -> list[Damage]:
-        """Seals what is unfinished; gives what could not be kept."""
+        """Seals what is unfinished; returns what could not be kept."""
         segments = self._found.segments
         self._refuse_wrong_key(segments)
         for segment_id in reversed(segments.bases):
@@ -494,7 +494,7 @@ class _Recovery:
             self._directory.sync()
 
     def _keep_rest(self, segment: EventSegment, extent: Extent) -> None:
-        """Keeps the bytes behind the last good frame, if there are any."""
+        """Keeps the bytes after the last good frame, if there are any."""
         size = segment.file.size()
         rest = segment.file.pread(max(0, size - extent.raw_size), extent.raw_size).rstrip(b"\0")
         if not rest:

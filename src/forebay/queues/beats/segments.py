@@ -41,7 +41,7 @@ class Access:
 
 
 class BoundedFile:
-    """A file as far as it may be read; behind the bound its owner may be writing.
+    """A file as far as it may be read; after the bound its owner may be writing.
 
     What the disk cannot give back is filler: zeros would pass for an end.
     """

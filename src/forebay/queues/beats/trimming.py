@@ -51,7 +51,7 @@ class Room:
         self.unseen: set[int] = set()
 
     def settle(self) -> int:
-        """Saves the place and removes the segments below it; gives how many."""
+        """Saves the place and removes the segments below it; returns how many."""
         return self._save_and_remove(self._deliveries.place)
 
     def save(self, places: list[Place]) -> None:

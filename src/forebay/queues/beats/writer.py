@@ -113,7 +113,7 @@ class ActiveSegment:
         return not self.spent and self._encoder.fit([payload], 0, room)[0] == 1
 
     def append(self, payloads: list[bytes], segment_bytes: int) -> int:
-        """Writes as many events as fit, at least one; gives how many."""
+        """Writes as many events as fit, at least one; returns how many."""
         room = segment_bytes - self.position
         count, _ = self._encoder.fit(payloads, 0, room)
         before = self._encoder.position

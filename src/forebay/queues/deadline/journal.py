@@ -69,7 +69,7 @@ class WalFile:
     def write_copies(self, buffer: bytearray, size: int) -> int:
         """Writes records that were brought along as a batch; returns what it takes.
 
-        They lie behind room for its head and for the note that they are copies.
+        They lie after room for its head and for the note that they are copies.
         """
         buffer[BATCH_BYTES : BATCH_BYTES + len(COPIED)] = COPIED
         end = seal_batch(buffer, len(COPIED) + size, self.batch_count, self.batches.seed)
@@ -174,7 +174,7 @@ class Journal(Owner):
 
     @fatal_when_interrupted
     def append(self, records: Sequence[Record]) -> int:
-        """Writes a batch; gives the end to wait for. Lock held."""
+        """Writes a batch; returns the end to wait for. Lock held."""
         return self.append_bytes(self.wal.batches.encode(records, self.next_batch))
 
     def append_taken(self, data: Buffer) -> int:
@@ -191,7 +191,7 @@ class Journal(Owner):
 
     @fatal_when_interrupted
     def append_bytes(self, data: Buffer) -> int:
-        """Writes a batch that is encoded as `next_batch`; gives the end. Lock held."""
+        """Writes a batch that is encoded as `next_batch`; returns the end. Lock held."""
         self.check()
         schedule, staging = self._schedule, self._staging
         if schedule is not None and staging is not None:
@@ -211,7 +211,7 @@ class Journal(Owner):
         return self.written
 
     def note_manifest(self) -> None:
-        """Has the mark say which manifest is the newest, and how many items there are. Lock held.
+        """Writes into the mark which manifest is newest and how many items there are. Lock held.
 
         An older one that takes its place is told by that. What is staged and finds no room in the
         log stays where it is: the queue reads from other runs by now, and there is no way back.
@@ -224,7 +224,7 @@ class Journal(Owner):
         self._publish_mark()
 
     def note_written(self) -> None:
-        """Has the mark say what was written past the staging buffer. Lock held.
+        """Writes into the mark what was written past the staging buffer. Lock held.
 
         After the change is in memory: the mark says how many items there are.
         """
@@ -285,7 +285,7 @@ class Journal(Owner):
         return wal
 
     def switch(self, wal: WalFile) -> WalFile:
-        """Goes on in another log; gives the one before, which is durable. Lock held.
+        """Goes on in another log; returns the one before, which is durable. Lock held.
 
         The caller has just synced: little is left to do under the lock.
         """
@@ -301,7 +301,7 @@ class Journal(Owner):
         return self._go_on_in(wal, durable=True)
 
     def switch_unsynced(self, wal: WalFile) -> WalFile:
-        """Goes on in another log; gives the one before, durable or not. Lock held.
+        """Goes on in another log; returns the one before, durable or not. Lock held.
 
         Its runs will be durable soon. Then it is removed, and its bytes need never get to the disk.
         """
@@ -364,7 +364,7 @@ class Journal(Owner):
             self.mark.sync()
 
     def close_mark(self) -> None:
-        """Has the mark say that everything is durable and nothing more comes."""
+        """Writes into the mark that everything is durable and nothing more comes."""
         with self.syncing, self.lock:
             end = self._end_of(self.wal)
             generation = self._manifest.manifest.generation
@@ -374,7 +374,7 @@ class Journal(Owner):
             self.mark.sync()
 
     def _publish(self, end: int) -> None:
-        """Lets be seen what is durable. Lock held."""
+        """Makes durable items visible to takers. Lock held."""
         self.durable = max(self.durable, end)
         while self._hidden and self._hidden[0][0] <= self.durable:
             self._hidden.popleft()[1]()
@@ -468,7 +468,7 @@ class Journal(Owner):
         return self._schedule.position - STAGED_BYTES
 
     def _cut_back(self, position: int) -> None:
-        """Cuts a part of a batch off: it would pass for a torn end, with good ones behind it."""
+        """Cuts a part of a batch off: it would pass for a torn end, with good ones after it."""
         try:
             self.wal.file.truncate(position)
         except OSError as error:

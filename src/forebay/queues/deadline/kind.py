@@ -76,7 +76,7 @@ def lender(queue: DeadlineQueue) -> Callable[[int], AbstractContextManager[Lent]
 
 
 def lease(queue: DeadlineQueue, count: int, *, seconds: float) -> Lent:
-    """Gives out items that are due again after some time; each has its token before its value.
+    """Leases items, which are due again after some time; each has its token before its value.
 
     A lease is a requeue: whoever is alive by then gets the item. It is durable on return, so a
     token that is told holds, also after this process has ended.

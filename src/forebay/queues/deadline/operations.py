@@ -63,7 +63,7 @@ class Verbs:
         self._journal.fail(error)
 
     def enqueue(self, values: list[bytes], wanted: Wanted) -> list[int]:
-        """Takes in new items with the deadlines that `wanted` makes of the time; gives ids."""
+        """Takes in new items with the deadlines that `wanted` makes of the time; returns ids."""
         largest = max(map(len, values))
         if largest > VALUE_BYTES_MAX:
             raise RecordTooLarge(f"a value of {largest} bytes; at most {VALUE_BYTES_MAX}")
@@ -73,7 +73,7 @@ class Verbs:
         return ids
 
     def dequeue(self, count: int, lease_seconds: float | None) -> list[DeadlineItem]:
-        """Gives out up to `count` items that are due, in the order of their keys."""
+        """Returns up to `count` items that are due, in the order of their keys."""
         seconds = self._options.lease_seconds if lease_seconds is None else lease_seconds
         with self._journal.lock:
             end, items = self._dequeue(count, round(seconds * 1000))
@@ -107,7 +107,7 @@ class Verbs:
         self._settle(end)
 
     def touch(self, item: DeadlineItem, lease_seconds: float | None) -> None:
-        """Lets the lease of an item start anew."""
+        """Restarts the lease of an item."""
         seconds = self._options.lease_seconds if lease_seconds is None else lease_seconds
         with self._journal.lock:
             self._check_leases([item])
@@ -137,7 +137,7 @@ class Verbs:
             return item
 
     def kick(self, items: Iterable[DeadlineItem]) -> int:
-        """Makes buried items pending again, now, with all their attempts; gives how many."""
+        """Makes buried items pending again, now, with all their attempts; returns how many."""
         end = count = 0
         with self._journal.lock:
             self._journal.check()
@@ -166,13 +166,13 @@ class Verbs:
         return True
 
     def reserve_from(self, next_id: int, count: int) -> None:
-        """Sees to it that so many ids may be given out, and none of them again after a crash."""
+        """Reserves so many ids, so that none of them is used again after a crash."""
         if next_id + count > self._manifest.manifest.next_id:
             self._manifest.reserve_ids(next_id + count + IDS_AT_ONCE)
         self._schedule.ids_end = self._manifest.manifest.next_id
 
     def forget_revived(self) -> None:
-        """Has the log say that copies are gone whose tombstones are lost."""
+        """Writes to the log that copies are gone whose tombstones are lost."""
         with self._journal.lock:
             keys = list(self._state.revived)
             if keys:

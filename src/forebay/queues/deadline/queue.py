@@ -393,7 +393,7 @@ class DeadlineQueue(Looking, Handle):
         deadline: datetime | int | Sequence[datetime | int] | None = None,
         timeout: float | None = None,
     ) -> list[int]:
-        """Takes in items with one commit and gives their ids; a crash leaves all or none.
+        """Takes in items with one commit and returns their ids; a crash leaves all or none.
 
         A list of deadlines has one for each.
         """
@@ -420,11 +420,11 @@ class DeadlineQueue(Looking, Handle):
     def dequeue(
         self, timeout: float | None = None, *, lease_seconds: float | None = None
     ) -> DeadlineItem | None:
-        """Gives out the first item that is due; None if there is none.
+        """Returns the first item that is due; None if there is none.
 
         It belongs to the caller until the lease ends, then it is pending again, as after a crash.
         With a timeout (seconds) it waits, and raises `Empty` if none became due. Damaged items
-        raise `Damaged`, once; the next call goes on behind them.
+        raise `Damaged`, once; the next call goes on after them.
         """
         if lease_seconds is None:
             found = self._schedule.dequeue(1, self._lease_ms)
@@ -438,7 +438,7 @@ class DeadlineQueue(Looking, Handle):
     def dequeue_many(
         self, count: int, timeout: float | None = None, *, lease_seconds: float | None = None
     ) -> list[DeadlineItem]:
-        """Gives out up to `count` items that are due; with a timeout it waits for the first."""
+        """Returns up to `count` items that are due; with a timeout it waits for the first."""
         if count < 1:
             raise InvalidOption(f"count = {count}: must be at least 1")
         if lease_seconds is None:
@@ -450,7 +450,7 @@ class DeadlineQueue(Looking, Handle):
     def _take(
         self, count: int, timeout: float | None, lease_seconds: float | None
     ) -> list[DeadlineItem]:
-        """Gives out items by the longer way, which waits."""
+        """Returns items by the longer way, which waits."""
         check_lease(lease_seconds)
         items = self._waiting.for_items(
             lambda: self._verbs.dequeue(count, lease_seconds) or None, self.due_in, timeout
@@ -503,7 +503,7 @@ class DeadlineQueue(Looking, Handle):
         return self._verbs.reclaim(id, dequeue_count, lease_seconds)
 
     def touch(self, item: DeadlineItem, *, lease_seconds: float | None = None) -> None:
-        """Lets the lease of an item start anew; raises `LeaseLost`."""
+        """Restarts the lease of an item; raises `LeaseLost`."""
         check_lease(lease_seconds)
         self._verbs.touch(item, lease_seconds)
 
@@ -513,7 +513,7 @@ class DeadlineQueue(Looking, Handle):
         self._maintenance.notice()
 
     def kick(self, id: int | None = None, *, count: int | None = None) -> int:
-        """Makes a buried item pending again, or the `count` oldest ones; gives how many."""
+        """Makes a buried item pending again, or the `count` oldest ones; returns how many."""
         if (id is None) == (count is None):
             raise InvalidOption("kick: give an id or a count")
         if count is not None and count < 0:

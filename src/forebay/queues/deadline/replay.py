@@ -361,10 +361,10 @@ def _set_limits(logs: list[FoundLog], mark: Mark | None, end: End | None) -> Non
 def with_staged(
     data: bytes, header: Header, staged: Staged | None, *, holes: bool = False
 ) -> bytes:
-    """Returns a log with the staged batches that belong behind its own.
+    """Returns a log with the staged batches that belong after its own.
 
     Where bytes before them are missing, zeros stand: a hole that a power cut has left. After one,
-    nothing behind a bad batch counts; without, `holes` says that it does.
+    nothing after a bad batch counts; without, `holes` says that it does.
     """
     if staged is None:
         return data

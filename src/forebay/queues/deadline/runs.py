@@ -218,7 +218,7 @@ def _open_run(
 
 
 class _Loader:
-    """Gives the blocks of a run from one on; bad ones are noted and left out.
+    """Returns the blocks of a run from one on; bad ones are noted and left out.
 
     Reads some at once: each read lets go of the interpreter's lock, and has to wait for it again.
     """

@@ -688,7 +688,7 @@ class Memory(KeyTable):
     @cython.nogil
     @cython.exceptval(check=False)
     def _fetch_ahead(self, rows: cython.ulonglong[::1], at: cython.Py_ssize_t) -> cython.void:
-        """Has the machine fetch what the next rows need: they lie anywhere in memory."""
+        """Prefetches what the next rows need: they lie anywhere in memory."""
         row: cython.Py_ssize_t
         value: cython.ulonglong
         byte: cython.ulonglong

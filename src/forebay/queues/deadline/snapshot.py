@@ -495,7 +495,7 @@ class _Logs:
             yield key, 0 if item is None else len(item[VALUE])
 
     def count(self) -> int:
-        """Gives how many items it adds to what is in the runs; less than none if it takes some."""
+        """Returns how many items it adds to what is in the runs; negative if it takes some."""
         return len(self._items) - len(self._dead)
 
 

@@ -168,7 +168,7 @@ class State:
                 yield _as_entry(row), max(count, *marks)
 
     def hand_over(self, number: int) -> Memory:
-        """Begins a new segment; gives the one before, which changes no more."""
+        """Begins a new segment; returns the one before, which changes no more."""
         before = self.current
         self.segments.insert(0, Memory(number))
         self.schedule.memories[:] = self.segments
@@ -215,7 +215,7 @@ class State:
         return as_item(*pair)
 
     def tell(self, damage: list[Damage]) -> None:
-        """Has damage raised, each once, by who takes items next."""
+        """Makes the next callers that take items raise damage, each once."""
         self.schedule.damage.extend((FileKind.WAL, each) for each in damage)
 
     def lacks_tombstones(self) -> bool:

@@ -37,7 +37,7 @@ _VALUE_BYTES_MAX = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class ColumnBatch:
-    """Entries that begin in one file, one behind the other: some of the rows that were gathered.
+    """Entries that begin in one file, one after the other: some of the rows that were gathered.
 
     `start` and `end` are the places around all of the rows.
     """

@@ -564,7 +564,7 @@ class Fifo(Handle, QueueNames):
             self._writer.check()
 
     def _release(self, stack: contextlib.ExitStack) -> None:
-        """Has all files closed at the end of `stack`, whatever one of them says to that."""
+        """Closes all files at the end of `stack`, even if one of them fails."""
         stack.callback(self._bounds.close)
         stack.callback(self._reading.close)
         stack.callback(self._writer.release_files)

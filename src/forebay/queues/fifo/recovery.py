@@ -860,7 +860,7 @@ class _Copy:
             self.position += some
 
     def finish(self) -> int:
-        """Makes all of it durable, and gives the files their names; returns how many."""
+        """Makes all of it durable, and returns the files their names; returns how many."""
         self._seal()
         for name in self._names:
             self._directory.rename(name + atomic.TEMPORARY, name)

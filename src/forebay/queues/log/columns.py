@@ -70,7 +70,7 @@ class ColumnFrames(Frames):
     def scan(
         self, data: bytes, position: int, index: int, limit: int, times: list[int] | None
     ) -> tuple[Any, int]:
-        """Takes whole, good frames from `position` on; gives their rows and where it stopped."""
+        """Takes whole, good frames from `position` on; returns their rows and where it stopped."""
         if not self.layout.checked:
             return super().scan(data, position, index, limit, times)
         columns = self._buffers(len(data) - position)

@@ -58,11 +58,11 @@ class Consumer:
         return self._log.end - self.committed
 
     def read(self, count: int = 1000, *, timeout: float | None = None) -> list[Record]:
-        """Gives up to `count` of the next records; an empty list if there are none now.
+        """Returns up to `count` of the next records; an empty list if there are none now.
 
         With a timeout (seconds) it waits for the first, and raises `Empty` if none came. Records
         that are damaged raise `Damaged`, records that were dropped to make room raise `Overtaken`;
-        each once, and the next read goes on behind them.
+        each once, and the next read goes on after them.
         """
         if count < 1:
             raise InvalidOption(f"count = {count}: must be at least 1")
@@ -251,12 +251,12 @@ class Positions:
         self._write({key: value for key, value in self.offsets.items() if key != name})
 
     def limit_to(self, end: int) -> None:
-        """Moves back who stands behind the end: those offsets will be given out again."""
+        """Moves consumers past the end back: those offsets will be used again."""
         if self._damage is None and any(offset > end for offset in self.offsets.values()):
             self._write({name: min(offset, end) for name, offset in self.offsets.items()})
 
     def lowest(self) -> int | None:
-        """Gives the offset below which nobody reads any more; None if there is no reader at all."""
+        """Returns the offset below which nobody reads any more; None if there is no reader."""
         unsure = self.unsure
         if unsure is not None:
             raise Damaged(unsure, _REMEDY)

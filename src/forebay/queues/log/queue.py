@@ -242,7 +242,7 @@ class Log(Handle):
         self._trimmer.tell()
 
     def append(self, value: Buffer) -> int:
-        """Appends a record and gives its offset.
+        """Appends a record and returns its offset.
 
         Under `sync="always"` it is durable on return; under the other policies it survives the
         process, and a power cut after the next sync.
@@ -254,7 +254,7 @@ class Log(Handle):
                 self._after_change()
 
     def append_many(self, values: Iterable[Buffer]) -> int:
-        """Appends records with one commit and gives the offset of the first.
+        """Appends records with one commit and returns the offset of the first.
 
         If it raises, nothing of it is acknowledged; where the records took more than one segment,
         the first ones may be there.
@@ -291,7 +291,7 @@ class Log(Handle):
 
     @property
     def durable(self) -> int:
-        """The offset behind the last record that survives a power cut."""
+        """The offset after the last record that survives a power cut."""
         return self._writer.commit.durable
 
     def __len__(self) -> int:
@@ -430,7 +430,7 @@ class Log(Handle):
             self._trimmer.tell()
 
     def adopt(self) -> int:
-        """Takes in what other processes left in `inbox/`; gives how many records."""
+        """Takes in what other processes left in `inbox/`; returns how many records."""
         self._check_process()
         with self._adopting:
             with self._writer.lock:

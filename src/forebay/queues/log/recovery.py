@@ -194,7 +194,7 @@ def look(
 ) -> View:
     """Finds the end of a log by the rules of recovery, without changing anything.
 
-    `behind`: the mark may be behind what is in the files, and nobody is writing there.
+    `behind`: the mark may lag behind what is in the files, and nobody is writing there.
     """
     if tail is not None:
         tail = _as_far_as_true(filesystem, directory, segments, tail)
@@ -449,7 +449,7 @@ class _Recovery:
         self._last = (tail.segment, tail.position, tail.salt)
 
     def run(self) -> Tail:
-        """Brings the directory into order; gives the mark to publish, with all of it durable."""
+        """Brings the directory into order; returns the mark to publish, with all of it durable."""
         self.survey()
         # First of all: a file that was never finished may bear the name that a new one needs. The
         # newest first: what is left after a crash begins where it did.
@@ -615,7 +615,7 @@ class _Recovery:
     def _write_segment(
         self, like: Header, base: int, batches: Iterable[Batch]
     ) -> tuple[int, int, bytes]:
-        """Writes a segment under a temporary name, syncs it, and gives it its name.
+        """Writes a segment under a temporary name, syncs it, and returns it its name.
 
         Returns its base, its size and its salt.
         """

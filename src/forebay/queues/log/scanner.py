@@ -50,7 +50,7 @@ Taking = Callable[[Header], Frames]
 
 @dataclass(frozen=True, slots=True)
 class RecordBatch:
-    """Records that lie one behind the other in one segment, or in the staging buffer."""
+    """Records that lie one after the other in one segment, or in the staging buffer."""
 
     offset: int
     values: list[bytes]
@@ -182,7 +182,7 @@ class Scanner:
         return end
 
     def cut(self, base: int, position: int, end: int) -> int:
-        """Returns the offset of the first sure record at or behind a position; `end` if none is.
+        """Returns the offset of the first sure record at or after a position; `end` if none is.
 
         What it gives depends on the segment alone, so two readers may part a segment there.
         """
@@ -338,7 +338,7 @@ _STEPS_MAX = 24
 
 
 def frame_from(file: Content, frames: Frames, position: int) -> tuple[int, int] | None:
-    """Gives position and index of the first sure frame at or behind a position; None if none is."""
+    """Returns position and index of the first sure frame at or after a position, or None."""
     size = file.size()
     start = max(position, frames.layout.header_bytes)
     before = start - frames.layout.header_bytes
@@ -359,7 +359,7 @@ def frame_from(file: Content, frames: Frames, position: int) -> tuple[int, int] 
 
 
 def frame_near(file: Content, frames: Frames, index: int, count: int) -> tuple[int, int]:
-    """Gives position and index of a sure frame at or before an index, at most about `NEAR` before.
+    """Returns position and index of a sure frame at or before an index, about `NEAR` before.
 
     `count` is about how many entries there are: the better it is known, the fewer steps it takes.
     """
@@ -382,7 +382,7 @@ def frame_near(file: Content, frames: Frames, index: int, count: int) -> tuple[i
 
 
 def _is_followed(file: Content, frames: Frames, position: int, index: int, end: int) -> bool:
-    """Says whether behind the frame at `position` comes a good one of that index, or nothing."""
+    """Says whether after the frame at `position` comes a good one of that index, or nothing."""
     size = frames.frame_size(file.pread(4, position), 0) or 0
     behind = position + size
     if behind == end:

@@ -44,7 +44,7 @@ class Trimmer:
         return self._segments.begin
 
     def trim(self, writer: LogWriter) -> int:
-        """Removes the segments that all consumers and cursors are past; gives how many records."""
+        """Removes segments that all consumers and cursors are past; returns how many records."""
         lowest = self._positions.lowest()
         if lowest is None:
             return 0
@@ -53,7 +53,7 @@ class Trimmer:
         return self._remove_first(writer, count)
 
     def make_room(self, writer: LogWriter, size: int) -> int:
-        """Waits, refuses or drops until `size` bytes may be written; gives how many may be."""
+        """Waits, refuses or drops until `size` bytes may be written; returns how many may be."""
         limit = self._options.max_bytes
         if limit is None:
             return 2**62

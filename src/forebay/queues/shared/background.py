@@ -140,7 +140,7 @@ class Background(ABC, Generic[_Queue]):
                     pass
 
     def watch(self, directory: Directory) -> int | None:
-        """Has `_on_names` called when a name appears in a directory; None: it cannot be watched."""
+        """Calls `_on_names` when a name appears in a directory; None: it cannot be watched."""
         worker = self._worker
         return None if worker is None else worker.watch(self, directory)
 
@@ -197,7 +197,7 @@ class Background(ABC, Generic[_Queue]):
             self._plan(SYNC, self._sync_seconds())
 
     def _plan(self, task: str, seconds: float) -> None:
-        """Has something done in so many seconds, and wakes the thread, which may sleep longer."""
+        """Plans a task in so many seconds, and wakes the thread, which may sleep longer."""
         self._due[task] = self._clock.monotonic() + seconds
         self._wake()
 

@@ -53,7 +53,7 @@ class Handle(Closing):
     _disowned: Closed | None = None
 
     def close(self) -> None:
-        """Makes everything durable and gives the directory back; a second time does nothing.
+        """Makes everything durable and returns the directory back; a second time does nothing.
 
         Raises `Reentered` in a signal handler that has interrupted a call of this queue: it could
         only wait for locks that the interrupted call holds.
@@ -125,11 +125,11 @@ class Handle(Closing):
 
     @abstractmethod
     def _refuse(self, error: Closed) -> None:
-        """Has every call raise an error from now on, or the one that has ended the handle."""
+        """Makes every later call raise an error, or the one that has ended the handle."""
 
     @abstractmethod
     def _abandon(self, error: Closed) -> None:
-        """Has every call raise an error from now on, and touches no file."""
+        """Makes every later call raise an error, and touches no file."""
 
 
 _open_handles: weakref.WeakSet[Handle] = weakref.WeakSet()

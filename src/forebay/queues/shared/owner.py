@@ -256,10 +256,10 @@ class Owner(ABC):
 
     @abstractmethod
     def _stop(self) -> None:
-        """Has nothing applied any more."""
+        """Makes sure that nothing more is applied."""
 
     def _disconnect(self) -> None:
-        """Has nothing applied any more, and touches nothing that the parent shares."""
+        """Makes sure that nothing more is applied; touches nothing that the parent shares."""
         self._stop()
 
     def _close(self, write_out: Callable[[], None], mark_clean: Callable[[], None]) -> None:

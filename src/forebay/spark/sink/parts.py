@@ -77,7 +77,7 @@ class PartWriter:
             self._append(bounds, memoryview(data or b"").cast("B"))
 
     def finish(self) -> list[inbox.Part]:
-        """Seals what is open and gives all parts; their bytes are durable on return."""
+        """Seals what is open and returns all parts; their bytes are durable on return."""
         self._seal()
         self._syncer.shutdown()
         self._check_syncs()
