@@ -191,7 +191,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _initial_place(self, path: str, mark: Mark) -> dict[str, Any]:
         saved = self._kept().saved(path)
-        kind, reader = kinds.open_queue(path, self._options)
+        kind, reader = kinds.open_streamed(path, self._options)
         with reader:
             if self._options.start is None and self._options.start_ms is None and saved is not None:
                 offset = max(saved, kind.begin(reader))
@@ -202,7 +202,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _first_place(self, path: str, mark: Mark) -> dict[str, Any]:
         """The place of a queue that came after the start: it is read from its earliest record."""
-        kind, reader = kinds.open_queue(path, self._options)
+        kind, reader = kinds.open_streamed(path, self._options)
         with reader:
             gone = kind.gone(reader)
             if gone is not None:
@@ -258,7 +258,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self, path: str, first: int, before: dict[str, Any], place: dict[str, Any]
     ) -> Iterator[Range]:
         try:
-            kind, reader = kinds.open_queue(path, self._options)
+            kind, reader = kinds.open_streamed(path, self._options)
         except (FileNotFoundError, NotAQueue):
             lose(self._options, f"{path} is gone, with offsets {first}..{place['offset']} unread")
             return

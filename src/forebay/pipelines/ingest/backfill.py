@@ -35,7 +35,7 @@ from forebay.pipelines.ingest.output import (
     read_manifest,
     write_file,
 )
-from forebay.spark.kinds import open_queue
+from forebay.spark.kinds import open_streamed
 from forebay.spark.options import SourceOptions
 
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ def _is_held(queue: str, share: Share) -> bool:
         # Some of what was trimmed had landed before it went.
         return False
     try:
-        kind, reader = open_queue(queue, SourceOptions((queue,)))
+        kind, reader = open_streamed(queue, SourceOptions((queue,)))
         with reader:
             if kind.queue_id(reader) != offsets.id or kind.begin(reader) > _first(share):
                 return False

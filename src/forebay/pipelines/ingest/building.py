@@ -40,7 +40,7 @@ from forebay.pipelines.ingest.output import (
     columns_of,
     ddls,
 )
-from forebay.spark.kinds import open_queue
+from forebay.spark.kinds import open_streamed
 from forebay.spark.options import SourceOptions
 
 if TYPE_CHECKING:
@@ -400,7 +400,7 @@ class Builder:
 def _begin_of(queue: str, covered: Offsets) -> int:
     """Returns where a queue begins now; after the range if it is gone, or another one."""
     try:
-        kind, reader = open_queue(queue, SourceOptions((queue,)))
+        kind, reader = open_streamed(queue, SourceOptions((queue,)))
         with reader:
             return kind.begin(reader) if kind.queue_id(reader) == covered.id else covered.end
     except (OSError, ForebayError):

@@ -349,12 +349,13 @@ def _starts(definition: Definition, key_file: str | None) -> dict[str, int]:
         start_ms = round(datetime.fromisoformat(starting).timestamp() * 1000)
         options = replace(options, start_ms=start_ms)
     starts: dict[str, int] = {}
-    for kind, reader in open_queues(options):
+    for _, reader in open_queues(options):
         if starting.isdecimal():
             starts[reader.path] = int(starting)
             continue
-        live = kind.follow(reader.path, options)
-        starts[reader.path] = min(kind.first_offset(reader, options), live.look().durable)
+        streamed = check_streamed(reader.path)
+        live = streamed.follow(reader.path, options)
+        starts[reader.path] = min(streamed.first_offset(reader, options), live.look().durable)
         live.close()
     return starts
 

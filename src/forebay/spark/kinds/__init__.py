@@ -45,11 +45,7 @@ Place = dict[str, Any]
 
 
 class Kind(ABC):
-    """How Spark reads a kind of queue. `reader` is what its `open_reader` returns.
-
-    What comes after `segment_rows` is for streams: a kind that says in `no_stream` that there are
-    none has nothing of it.
-    """
+    """How Spark reads a kind of queue. `reader` is what its `open_reader` returns."""
 
     name: str
     # With its article, for messages.
@@ -99,26 +95,31 @@ class Kind(ABC):
     def segment_rows(self, reader: Any) -> Iterator[dict[str, Any]]:
         """Returns a row for each segment, from headers only."""
 
+
+class StreamedKind(Kind):
+    """How Spark reads a kind of queue that a stream may follow."""
+
+    @abstractmethod
     def begin(self, reader: Any) -> int:
         """Returns the offset of the earliest record."""
-        raise NotImplementedError
 
+    @abstractmethod
     def gone(self, reader: Any) -> str | None:
         """Says what the queue once had and no reader can get any more; None if nothing."""
-        raise NotImplementedError
 
+    @abstractmethod
     def first_offset(self, reader: Any, options: SourceOptions) -> int:
         """Returns the offset at which a stream begins: the latest, if the options do not say."""
-        raise NotImplementedError
 
+    @abstractmethod
     def follow(self, path: str, options: SourceOptions) -> Live:
         """Opens a queue for a stream that looks at it again and again."""
-        raise NotImplementedError
 
+    @abstractmethod
     def holds(self, reader: Any, incarnation: int, end: int) -> bool:
         """Says whether a queue still has what it had up to `end` in an incarnation."""
-        raise NotImplementedError
 
+    @abstractmethod
     def resume(
         self, reader: Any, first: int, before: Place, place: Place, options: SourceOptions
     ) -> Iterator[Range]:
@@ -126,7 +127,6 @@ class Kind(ABC):
 
         `before` is the place after the batch before. What is gone by now is data loss.
         """
-        raise NotImplementedError
 
 
 def kind_named(name: str) -> Kind:
@@ -154,10 +154,16 @@ def open_queue(path: str, options: SourceOptions) -> tuple[Kind, Any]:
     return kind, kind.open_reader(path, options)
 
 
-def check_streamed(path: str) -> Kind:
+def open_streamed(path: str, options: SourceOptions) -> tuple[StreamedKind, Any]:
+    """Opens one queue as `open_queue` does; raises `InvalidOption` if no stream reads its kind."""
+    kind = check_streamed(path)
+    return kind, kind.open_reader(path, options)
+
+
+def check_streamed(path: str) -> StreamedKind:
     """Returns the kind of a queue; raises `InvalidOption` if no stream reads that kind."""
     kind = kind_at(path)
-    if kind.no_stream:
+    if not isinstance(kind, StreamedKind):
         raise InvalidOption(f"{path} is {kind.label}, {kind.no_stream}")
     return kind
 

@@ -30,7 +30,7 @@ from forebay.queues.beats.place import SEGMENTS_MAX, Place, offset_of, split_off
 from forebay.queues.beats.reader import BeatsReader, Payloads
 from forebay.queues.beats.segments import EventSegment, is_harmless
 from forebay.spark import planning
-from forebay.spark.kinds import Kind
+from forebay.spark.kinds import StreamedKind
 from forebay.spark.options import SourceOptions
 from forebay.spark.planning import Extent, Range, ReadRequest, end_offset, lose
 from forebay.spark.rows import Contents, RangeRows
@@ -46,7 +46,7 @@ _GONE_MAX = 4096
 Span = tuple[int, int]
 
 
-class BeatsKind(Kind):
+class BeatsKind(StreamedKind):
     """Beats queues, segment by segment."""
 
     name = _NAME

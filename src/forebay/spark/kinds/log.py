@@ -17,7 +17,7 @@ from forebay.queues.log.columns import ColumnFrames, ReusedBuffers, column
 from forebay.queues.log.reader import LogReader
 from forebay.queues.log.scanner import OpenSegment, RecordBatch, Scanner
 from forebay.spark import planning
-from forebay.spark.kinds import Kind, Place
+from forebay.spark.kinds import Place, StreamedKind
 from forebay.spark.options import SourceOptions
 from forebay.spark.planning import Extent, Range, ReadRequest, end_offset, lose, still_meant
 from forebay.spark.rows import Contents, RangeRows
@@ -30,7 +30,7 @@ _NAME = "log"
 _COLUMNS = ("offset", "timestamp", "value", "position")
 
 
-class LogKind(Kind):
+class LogKind(StreamedKind):
     """Logs, in the order of their offsets."""
 
     name = _NAME
