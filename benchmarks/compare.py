@@ -102,6 +102,38 @@ def measure_beats(path: Path, sync: str, count: int) -> dict[str, float]:
     return rows
 
 
+def measure_aio(path: Path, sync: str, count: int) -> dict[str, float]:
+    """Puts by a task, by 64 of them, and by a thread beside it, for what the loop costs."""
+    import asyncio
+
+    import forebay.aio
+
+    rows = {}
+
+    async def put(name: str, number: int) -> None:
+        made = getattr(forebay.aio, name)(path / name, sync=sync)
+        async with made as queue:
+            call = getattr(queue, _PUTS[name])
+            blocking = getattr(queue.queue, _PUTS[name])
+            rows[f"{name} blocking"] = timed(number, lambda: repeat(number, blocking, VALUE))
+            start = time.process_time()
+            for _ in range(number):
+                await call(VALUE)
+            rows[name] = (time.process_time() - start) / number * 1e6
+            start = time.process_time()
+            for _ in range(number // 64 + 1):
+                await asyncio.gather(*(call(VALUE) for _ in range(64)))
+            rows[f"{name} x 64"] = (time.process_time() - start) / (number // 64 + 1) / 64 * 1e6
+
+    path.mkdir()
+    for name in _PUTS:
+        asyncio.run(put(name, max(64, count // 5)))
+    return rows
+
+
+_PUTS = {"Log": "append", "Fifo": "push", "DeadlineQueue": "enqueue"}
+
+
 def beats_queue(package: Any) -> Any:
     """Returns the class, which had another name before."""
     return getattr(package, "BeatsQueue", None) or package.EventQueue
@@ -112,6 +144,7 @@ KINDS: dict[str, Measure] = {
     "fifo": measure_fifo,
     "deadline": measure_deadline,
     "beats": measure_beats,
+    "aio": measure_aio,
 }
 POLICIES = ("always", "os")
 

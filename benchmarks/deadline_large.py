@@ -89,7 +89,7 @@ def fill(queue: forebay.DeadlineQueue, count: int) -> None:
         # Cheaper than a call for each: this is not what is to be measured.
         numbers = memoryview(chance.randbytes(4 * BATCH)).cast("I")
         deadlines = [end - number % DAY_MS for number in numbers]
-        queue.enqueue_many([value] * BATCH, deadline=deadlines)
+        queue.enqueue_many([value] * BATCH, deadline_ms=deadlines)
 
 
 def requeue(queue: forebay.DeadlineQueue, count: int) -> None:
@@ -114,7 +114,7 @@ def drain(queue: forebay.DeadlineQueue, count: int) -> None:
 def settle(queue: forebay.DeadlineQueue, watch: Watch) -> None:
     """Waits until merging has caught up, and tells what the disk holds then."""
     merges = -1
-    while merges != (now := queue.info()["merges"]):
+    while merges != (now := queue.info().merges):
         merges = now
         with queue._upkeep.work:
             queue.maintain()
@@ -122,7 +122,7 @@ def settle(queue: forebay.DeadlineQueue, watch: Watch) -> None:
     bound = 2 * live + 256
     print(
         f"             memory {memory:5.0f} MiB, disk {disk:6.0f} MiB, live {live:6.0f} MiB"
-        f" (bound {bound:6.0f}), {queue.info()['runs']} runs",
+        f" (bound {bound:6.0f}), {queue.info().runs} runs",
         flush=True,
     )
 

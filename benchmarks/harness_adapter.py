@@ -111,12 +111,12 @@ class ForebayDeadline(Adapter):
 
     def push_at(self, value: bytes, deadline_ms: int) -> None:
         """Enqueues one item."""
-        self.queue.enqueue(value, deadline=deadline_ms)
+        self.queue.enqueue(value, deadline_ms=deadline_ms)
 
     def push_at_many(self, items: list[tuple[bytes, int]]) -> None:
         """Enqueues a batch."""
         values, deadlines = zip(*items, strict=True)
-        self.queue.enqueue_many(values, deadline=deadlines)
+        self.queue.enqueue_many(values, deadline_ms=deadlines)
 
     def pop_due(self, now_ms: int) -> bytes | None:
         """Dequeues the first item that is due and releases it."""

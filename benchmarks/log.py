@@ -213,7 +213,7 @@ class Bench:
         each = max(1, 3200 // threads) if threads > 1 else DURABLE
         with forebay.Log(path) as log:
             log.append(self.values[0])
-            before = log.info()["syncs"]
+            before = log.info().syncs
             go = threading.Barrier(threads + 1)
 
             def work() -> None:
@@ -229,7 +229,7 @@ class Bench:
             for worker in workers:
                 worker.join()
             seconds = time.perf_counter() - start
-            syncs = log.info()["syncs"] - before
+            syncs = log.info().syncs - before
         if threads > 1:
             self.facts[f"records a sync, {threads} threads"] = threads * each / syncs
         shutil.rmtree(path.parent)

@@ -1,1 +1,1 @@
-"""Programs that show what Forebay does; no part of the installed package."""
+"""Programs that show what Forebay does; not part of the installed package."""

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 from tests.scheduling import OneWorkerForSpark
 from tests.sources import ROOT
 from tests.support.closing import close_all
+from tests.support.memory import folder_in_memory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,6 +34,10 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("forebay")
+
+# Pytest looks here for the place of `tmp_path`.
+if memory := folder_in_memory():
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", memory)
 
 # A suite that a shell runs in the background inherits an ignored SIGINT, and so would its children,
 # which some tests interrupt.

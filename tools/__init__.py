@@ -1,1 +1,1 @@
-"""The programs behind ./run and ./test, and what they measure."""
+"""The programs behind ./run and ./test, and their time budgets."""

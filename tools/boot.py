@@ -1,10 +1,10 @@
 """Prepares `.venv` and starts a command in it: `boot.py COMMAND [ARGUMENT ...]`.
 
-Needs nothing but Python's own library. Three keys in `.venv` say what was installed: one for the
+Needs only Python's standard library. Three keys in `.venv` record what was installed: one for the
 dependencies (the lock file, the interpreter, this directory), one for the package (its build files,
-the compiled sources, the compiler), one for Java (where it is looked for). If all hold, the command
-starts at once and nothing is fetched. If only the second is stale, only the package is built again.
-Java is installed only if there is none that Spark runs on.
+the compiled sources, the compiler), one for Java (where it is looked for). If all are current, the
+command starts at once and nothing is fetched. If only the second is stale, only the package is
+built again. Java is installed only if there is none that Spark runs on.
 
 The packages come through pip, with the user's own configuration.
 """
@@ -38,13 +38,13 @@ JAVA_INSTALLED_MB = 100
 
 
 def main() -> NoReturn:
-    """Installs what is missing or stale, then becomes the command."""
+    """Installs what is missing or stale, then replaces itself with the command."""
     if len(sys.argv) < 2:
         stop("usage: tools/boot.py COMMAND [ARGUMENT ...]")
     if sys.version_info < OLDEST_PYTHON:
         stop(f"Python 3.11 or newer is needed, this is {sys.version.split()[0]}: set PYTHON to one")
     if not is_ready():
-        # Two first starts at once must not install over one another.
+        # Two first starts at the same time must not install over one another.
         descriptor = os.open(ROOT, os.O_RDONLY)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         install()
@@ -53,7 +53,7 @@ def main() -> NoReturn:
 
 
 def is_ready() -> bool:
-    """Says whether nothing is to be installed."""
+    """Returns whether there is nothing to install."""
     return (
         holds(DEPENDENCIES_KEY, dependencies_key())
         and holds(PACKAGE_KEY, package_key())
@@ -62,18 +62,18 @@ def is_ready() -> bool:
 
 
 def holds(file: Path, key: str) -> bool:
-    """Says whether the key in the file is this one, and the interpreter beside it still exists."""
+    """Returns whether the file has this key, and the interpreter beside it still exists."""
     return PYTHON.exists() and file.exists() and file.read_text() == key
 
 
 def dependencies_key() -> str:
-    """Returns the key of all that the installed packages depend on."""
-    # The directory counts, because the scripts of a virtual environment name it.
+    """Returns a key of everything that the installed packages depend on."""
+    # The directory is included, because the scripts of a virtual environment contain its name.
     return digest([LOCK], [sys.version, sys.base_prefix, str(ROOT)])
 
 
 def package_key() -> str:
-    """Returns the key of all that the built package depends on."""
+    """Returns a key of everything that the built package depends on."""
     files = [ROOT / "pyproject.toml", ROOT / "setup.py"]
     files += [*compiled_sources(), *sorted(PACKAGE.rglob("*.pxd"))]
     return digest(files, [dependencies_key(), *compiler()])
@@ -85,7 +85,7 @@ def compiled_sources() -> list[Path]:
 
 
 def java_key() -> str:
-    """Returns the key of all that the choice of a Java depends on, without starting one."""
+    """Returns a key of everything that the choice of a Java depends on, without starting one."""
     program = os.path.realpath(shutil.which("java") or "")
     changed = os.stat(program).st_mtime_ns if os.path.isfile(program) else 0
     home = os.environ.get("JAVA_HOME", "")
@@ -93,7 +93,7 @@ def java_key() -> str:
 
 
 def compiler() -> list[str]:
-    """Names the C compiler and the header that it needs; a later one means a new build."""
+    """Names the C compiler and the header that it needs; a newer one means a new build."""
     command = os.environ.get("CC") or str(sysconfig.get_config_var("CC") or "cc")
     header = Path(sysconfig.get_path("include"), "Python.h")
     return [command, shutil.which(command.split()[0]) or "", str(header.exists())]
@@ -122,30 +122,30 @@ def install() -> None:
 
 
 def install_dependencies() -> None:
-    """Makes a new virtual environment and fills it from the lock file."""
+    """Creates a new virtual environment and fills it from the lock file."""
     try:
         import ensurepip  # noqa: F401  (Debian has it in a package of its own)
         import venv  # noqa: F401
     except ImportError:
-        stop("Python cannot make virtual environments here: apt-get install python3-venv")
+        stop("Python cannot create virtual environments here: apt-get install python3-venv")
     count = sum(line[0].isalnum() for line in LOCK.read_text().splitlines() if line)
     say(
-        f"installing {count} packages of {LOCK.name}, Spark among them, into {VENV.name} "
-        f"(about {DOWNLOAD_MB} MB to fetch, {INSTALLED_MB} MB on the disk)"
+        f"installing {count} packages of {LOCK.name}, including Spark, into {VENV.name} "
+        f"(about {DOWNLOAD_MB} MB to download, {INSTALLED_MB} MB on disk)"
     )
-    call([sys.executable, "-m", "venv", "--clear", str(VENV)], "could not make .venv")
+    call([sys.executable, "-m", "venv", "--clear", str(VENV)], "could not create .venv")
     pip(["--require-hashes", "-r", str(LOCK)], "could not install the packages")
 
 
 def install_package() -> None:
-    """Installs the package itself, in place, and compiles it if that is possible."""
+    """Installs the package itself, in place, and compiles it if possible."""
     say("building the package")
     pip(["--no-deps", "--no-build-isolation", "-e", str(ROOT)], "could not build the package")
-    # All are compiled or none is.
+    # Either all of them are compiled or none is.
     if not any(PACKAGE.rglob("*.so")):
         say(
-            "warning: nothing is compiled; plain Python runs instead, correct but slow; "
-            "a compiler comes with: apt-get install gcc python3-dev"
+            "warning: nothing was compiled; plain Python is used instead, correct but slow; "
+            "for a compiler: apt-get install gcc python3-dev"
         )
 
 
@@ -155,7 +155,7 @@ def install_java() -> None:
         return
     say(
         f"no Java 17, 21 or 25 here: installing the one of {JAVA_LOCK.name} into {VENV.name} "
-        f"(about {JAVA_DOWNLOAD_MB} MB to fetch, {JAVA_INSTALLED_MB} MB on the disk)"
+        f"(about {JAVA_DOWNLOAD_MB} MB to download, {JAVA_INSTALLED_MB} MB on disk)"
     )
     pip(
         ["--require-hashes", "-r", str(JAVA_LOCK)],
@@ -163,18 +163,18 @@ def install_java() -> None:
         silent=True,
     )
     if not finds_java():
-        stop("the Java that was installed does not run: apt-get install openjdk-17-jre-headless")
+        stop("the installed Java does not run: apt-get install openjdk-17-jre-headless")
 
 
 def finds_java() -> bool:
-    """Says whether the package finds a Java that Spark runs on."""
+    """Returns whether the package finds a Java that Spark runs on."""
     program = "from forebay.spark.java import find_java; find_java()"
     result = subprocess.run([str(PYTHON), "-c", program], stderr=subprocess.DEVNULL, check=False)
     return result.returncode == 0
 
 
 def pip(arguments: list[str], problem: str, *, silent: bool = False) -> None:
-    """Runs pip's install in the virtual environment."""
+    """Runs pip install in the virtual environment."""
     command = [str(PYTHON), "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
     remedy = "a first start needs a package index that pip can reach"
     call(command + arguments, f"{problem}; {remedy}", silent=silent)
@@ -183,9 +183,9 @@ def pip(arguments: list[str], problem: str, *, silent: bool = False) -> None:
 def call(command: list[str], problem: str, *, silent: bool = False) -> None:
     """Runs a command to its end; stops with the problem if it fails.
 
-    `silent` leaves out what the command says, where the problem and its remedy say it better.
+    `silent` hides the output of the command, if the problem and its remedy are clearer.
     """
-    # FOREBAY_PURE is for the run. What is built serves both ways.
+    # FOREBAY_PURE is for running. The build serves both cases.
     environment = {name: value for name, value in os.environ.items() if name != "FOREBAY_PURE"}
     said = subprocess.DEVNULL if silent else None
     result = subprocess.run(command, env=environment, cwd=ROOT, stderr=said, check=False)
@@ -194,7 +194,7 @@ def call(command: list[str], problem: str, *, silent: bool = False) -> None:
 
 
 def start(command: list[str]) -> NoReturn:
-    """Becomes the command, with the programs of the virtual environment first on the PATH."""
+    """Replaces this process with the command, with the virtual environment first on the PATH."""
     programs = str(VENV / "bin")
     os.environ["VIRTUAL_ENV"] = str(VENV)
     os.environ["PATH"] = os.pathsep.join([programs, os.environ.get("PATH", os.defpath)])
@@ -206,12 +206,12 @@ def start(command: list[str]) -> NoReturn:
 
 
 def say(text: str) -> None:
-    """Tells the user; the standard output belongs to the command."""
+    """Prints a message on stderr; stdout belongs to the command."""
     print(f"forebay: {text}", file=sys.stderr, flush=True)
 
 
 def stop(text: str) -> NoReturn:
-    """Tells the user and returns up."""
+    """Prints a message and exits."""
     say(text)
     sys.exit(1)
 

@@ -1,10 +1,10 @@
 """How long each suite may take: the one table of `./test`.
 
 A suite is a folder of tests, or a part of one. `everyday_seconds` is its share of the ten minutes
-of `./test` on two quiet cores: the sum of its tests' times divided by the number of workers. What
-the shares leave is for suites to come. `campaign_minutes` is how long its campaign runs in
-`./test --full`, unless `--minutes` says otherwise; 0: it has none. Together they take at most two
-hours.
+of `./test` on two quiet cores: the sum of its tests' times divided by the number of workers. The
+time left over is for future suites. `campaign_minutes` is how long its campaign runs in `./test
+--full`, unless `--minutes` says otherwise; 0 means that it has none. Together they take at most two
+hours. `quick` means that `./test --quick` runs its tests that are not slow.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ CAMPAIGN_MINUTES_MAX = 120
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The shares of a suite: where its tests are and what they may take."""
+    """The shares of a suite: where its tests are and how long they may take."""
 
     paths: tuple[str, ...]
     everyday_seconds: int
     campaign_minutes: int
+    quick: bool = True
 
 
-# The first row that a test fits is its own.
+# The first matching row applies to a test.
 BUDGETS = {
-    "harm": Budget(("tests/harm",), 90, 15),
-    "threads": Budget(("tests/threads",), 60, 15),
-    "filesystems": Budget(("tests/filesystems",), 20, 5),
+    "harm": Budget(("tests/harm",), 90, 15, quick=False),
+    "threads": Budget(("tests/threads",), 60, 15, quick=False),
+    "filesystems": Budget(("tests/filesystems",), 20, 5, quick=False),
     "models": Budget(
         (
             "tests/queues/test_model.py",
@@ -37,8 +38,9 @@ BUDGETS = {
         ),
         15,
         15,
+        quick=False,
     ),
-    "crash": Budget(("tests/crash",), 90, 30),
+    "crash": Budget(("tests/crash",), 110, 30, quick=False),
     "spark": Budget(("tests/spark", "tests/pipelines"), 150, 25),
     "codecs": Budget(("tests/formats", "tests/kernels", "tests/golden"), 40, 5),
     "queues": Budget(("tests/queues", "tests/storage", "tests/conformance", "tests/aio"), 50, 0),

@@ -1,14 +1,14 @@
-"""Removes every sync from the source in turn and asks the tests whether they notice.
+"""Removes every sync from the source in turn and checks whether the tests notice.
 
     python tools/remove_syncs.py [--list] [--quick] [--only TEXT] [--json FILE]
 
-A site is whatever makes something durable: a call of `sync`, of `fsync`, or of a function that does
-nothing but sync; a wait for a group commit; `sync=` with a value that is not false; a sync that is
-handed to somebody else to call. First the tests run once, in a copy of the project in which each
-site takes note of the test that comes by. Then, for each site, a copy without it is tested by those
-tests, which alone can notice, the likely and the short ones first, until one fails. That test is
-believed if it fails again, and passes in a copy that lacks nothing. A site that no test notices is
-a missing test, or a needless sync; the tool ends with 1 and names them.
+A site is anything that makes something durable: a call of `sync`, of `fsync`, or of a function that
+only syncs; a wait for a group commit; `sync=` with a value that is not false; a sync that is passed
+to another function to call. First the tests run once, in a copy of the project in which each site
+records the tests that reach it. Then, for each site, a copy without it is tested with those tests,
+since only they can notice, the likely and the short ones first, until one fails. That test is
+believed if it fails again, and passes in an unchanged copy. A site that no test notices is a
+missing test, or a needless sync; the tool exits with 1 and names them.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCE = Path("src", "forebay")
 NAMES = {"sync", "_sync", "fsync", "fdatasync", "sync_now", "sync_head", "_sync_head", "sync_mark"}
 NAMES |= {"sync_tree"}
-# These sync to learn how long it takes; nothing depends on what they write.
-MEASURING = {SOURCE / "cli" / "bench.py", SOURCE / "cli" / "doctor.py"}
-# With `--quick`, and without. Planted bugs are about what else is wrong.
+# These sync to measure how long it takes; nothing depends on what they write.
+MEASURING = {SOURCE / "cli" / "doctor.py"}
+# With `--quick`, and without. Tests of planted bugs are about other defects.
 QUICK_TESTS = ["tests/crash/test_power_cuts.py", "tests/queues", "tests/storage", "tests/aio"]
 QUICK_TESTS += ["tests/pipelines/test_output.py", "tests/pipelines/test_checkpoint.py"]
 QUICK_TESTS += ["tests/spark/test_parts.py", "tests/cli/test_fifo.py", "tests/cli/test_deadline.py"]
 QUICK_TESTS += ["tests/conformance/test_durable_marks.py", "-k", "not random_operations"]
 ALL_TESTS = ["tests", "--ignore=tests/crash/test_planted_bugs.py"]
-# What the tests of one run may have taken before, together; longer ones run alone.
+# The total time that the tests of one run took before; longer tests run alone.
 RUN_SECONDS = 30
-# What all tests of a site may have taken, with `--quick`.
+# The total time that all tests of a site took before, with `--quick`.
 QUICK_SECONDS = 40
-# They are asked first: in their names, or in those of their folders.
+# Words in the names of tests or their folders that run first.
 LIKELY = ("crash", "power", "cut", "durable", "sync")
 HANG_SECONDS = 900
 HANG = "a run that did not end"
-# Imported by the copy with the notes, and a plugin of its pytest: pairs of site and test, and how
-# long each test took.
+# Imported by the copy with the notes, and a plugin of its pytest: pairs of site and test, and the
+# duration of each test.
 NOTES = """
 import os, json, time
 _seen = set()
@@ -71,7 +71,7 @@ def _note(path, row):
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What makes something durable: where it stands, to its end, and what replaces it."""
+    """A place that makes something durable: where it starts and ends, and its replacement."""
 
     path: str
     line: int
@@ -89,9 +89,9 @@ def main() -> int:
     """Tries all sites; returns 0 if every removal was noticed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
     parser.add_argument("--list", action="store_true", help="only list the sites")
-    parser.add_argument("--quick", action="store_true", help="ask only the tests that are quick")
+    parser.add_argument("--quick", action="store_true", help="run only the quick tests")
     parser.add_argument("--only", default="", help="sites whose path:line contains this text")
-    parser.add_argument("--json", help="keep what is found in a file, and go on from it")
+    parser.add_argument("--json", help="keep the results in a file, and continue from it")
     options = parser.parse_args()
     sites = [site for site in find_sites() if options.only in f"{site.path}:{site.line}"]
     if options.list:
@@ -117,7 +117,7 @@ def main() -> int:
     missed = [site for site in sites if not found["caught"][str(site)]]
     print(f"{len(sites) - len(missed)} of {len(sites)} removals were noticed")
     for site in missed:
-        print(f"not noticed, {len(found['visits'].get(str(site), {}))} tests come by: {site}")
+        print(f"not noticed, {len(found['visits'].get(str(site), {}))} tests reach it: {site}")
     return 1 if missed else 0
 
 
@@ -144,9 +144,9 @@ def find_sites() -> Iterator[Site]:
 
 
 def _replacements(tree: ast.Module) -> Iterator[tuple[ast.expr, ast.expr, str]]:
-    """Yields what is to be replaced, a wider expression to show, and by what."""
+    """Yields what to replace, a wider expression to show, and the replacement."""
     for node in ast.walk(tree):
-        # Only statements: what returns something does more than sync, and holds sites itself.
+        # Only statements: a call with a result does more than sync, and contains sites itself.
         if isinstance(node, ast.Expr) and _syncs(node.value):
             yield node.value, node.value, "None"
         if not isinstance(node, ast.Call):
@@ -170,14 +170,14 @@ def _syncs(call: ast.expr) -> bool:
 
 
 def _decides(value: ast.expr) -> bool:
-    """Says whether a `sync=` is a decision: no policy by name, and none that is passed on."""
+    """Returns whether a `sync=` is a decision: not a policy by name, and not one passed on."""
     if isinstance(value, ast.Constant):
         return value.value is True
     return ast.unparse(value) != "sync"
 
 
 class Copies:
-    """Two copies of the project: one that lacks nothing, and one that is changed."""
+    """Two copies of the project: one unchanged, and one with changes."""
 
     def __init__(self, scratch: Path) -> None:
         self.whole, self.changed = scratch / "whole", scratch / "changed"
@@ -185,14 +185,14 @@ class Copies:
         ignored = shutil.ignore_patterns(".git", ".venv", "build", "out", "__pycache__", ".*cache")
         for copy in (self.whole, self.changed):
             shutil.copytree(ROOT, copy, ignore=ignored)
-        # Tests that pass in the copy that lacks nothing; that fail there, or not each time.
+        # Tests that pass in the unchanged copy; tests that fail there, or do so sometimes.
         self.sound: set[str] = set()
         self.unsound: set[str] = set()
 
     def visits(self, sites: list[Site], tests: list[str]) -> dict[str, dict[str, float]]:
-        """Runs tests; returns for each site those that come by, with the seconds that each takes.
+        """Runs tests; returns for each site those that reach it, with the seconds that each takes.
 
-        Tests that fail without our doing are left out.
+        Tests that fail in the unchanged copy are left out.
         """
         self._notes.mkdir()
         (self.changed / "src" / "sync_notes.py").write_text(NOTES)
@@ -214,9 +214,9 @@ class Copies:
         return visits
 
     def replace(self, site: Site, pattern: str) -> None:
-        """Puts something in the place of a sync; `%s` in it stands for the sync.
+        """Replaces a sync; `%s` in the pattern stands for the sync.
 
-        Sites of a line are to be replaced from the last to the first.
+        Replace the sites of a line from last to first.
         """
         file = self.changed / site.path
         lines = file.read_text().splitlines(keepends=True)
@@ -226,19 +226,19 @@ class Copies:
         stop = len(whole) - len(lines[last].encode()) + site.end_column
         text = whole[site.column : stop].decode()
         new = pattern.replace("%s", " ".join(text.split("\n")))
-        # As many lines as before: the other sites stay where they are.
+        # As many lines as before, so that the other sites stay where they are.
         padding = "\n" * (last - first)
         changed = whole[: site.column].decode() + new + whole[stop:].decode() + padding
         lines[first : last + 1] = changed.splitlines(keepends=True)
         file.write_text("".join(lines))
 
     def restore(self, path: str) -> None:
-        """Makes a file of both copies the same again."""
+        """Makes a file the same in both copies again."""
         shutil.copyfile(self.whole / path, self.changed / path)
 
 
 def judge(site: Site, copies: Copies, runs: Iterable[list[str]]) -> str:
-    """Tests a copy of the project in which the sync is gone; returns who noticed, or ""."""
+    """Tests a copy of the project without the sync; returns the test that noticed, or ""."""
     copies.replace(site, site.instead)
     try:
         for tests in runs:
@@ -258,19 +258,19 @@ def _who_notices(copies: Copies, tests: list[str]) -> str:
 
 
 def _is_believed(test: str, copies: Copies) -> bool:
-    """Says whether a test fails again, and passes in the copy that lacks nothing."""
+    """Returns whether a test fails again, and passes in the unchanged copy."""
     if test not in copies.sound and not first_failure(copies.whole, [test]):
         copies.sound.add(test)
     if test in copies.sound and first_failure(copies.changed, [test]):
         return True
-    print(f"left out from now on, it fails now and then or without our doing: {test}")
+    print(f"left out from now on, because it is flaky or fails anyway: {test}")
     copies.sound.discard(test)
     copies.unsound.add(test)
     return False
 
 
 def _runs(visits: dict[str, float], seconds_max: float) -> Iterator[list[str]]:
-    """Yields the tests that come by a site, some at a time: likely ones first, then short ones."""
+    """Yields the tests that reach a site, some at a time: likely ones first, then short ones."""
     tests: list[str] = []
     total = all_seconds = 0.0
     for test in sorted(visits, key=lambda test: (not _is_likely(test), visits[test])):
@@ -299,7 +299,7 @@ def first_failure(copy: Path, tests: list[str]) -> str:
         return HANG
     if result.returncode == 0:
         return ""
-    # What pytest could not even import has noticed nothing.
+    # A file that pytest could not even import has noticed nothing.
     for test in _failed(copy):
         if "::" in test:
             return test
@@ -339,7 +339,7 @@ def _rows(file: Path) -> Iterator[tuple[str, Any]]:
 
 
 def load(path: str | None) -> dict[str, Any]:
-    """Reads what an earlier run has found."""
+    """Reads the results of an earlier run."""
     if path is None or not Path(path).exists():
         return {"caught": {}}
     found: dict[str, Any] = json.loads(Path(path).read_text())
@@ -347,7 +347,7 @@ def load(path: str | None) -> dict[str, Any]:
 
 
 def save(path: str | None, found: dict[str, Any]) -> None:
-    """Writes what was found, so that a run can be gone on with."""
+    """Writes the results, so that a run can be continued."""
     if path is not None:
         Path(path).write_text(json.dumps(found, indent=1))
 

@@ -1,16 +1,16 @@
 """Runs the tiers of tests and ends with one line: `N passed, N failed, N skipped`.
 
     --check        format, lint, types, architecture, house style
-    --quick        the tests that take less than a second each
-    (none)         the checks, all tests but the longest, and the codecs once more as plain Python
-    --full         the same with the longest tests: campaigns that take time, two hours in all
-    --full NAME    only the campaign of one suite; --minutes says how long it takes
-    --seed S       where campaigns begin; without it each goes on where its last run ended
+    --quick        for every edit: tests of less than 0.3 seconds, a minute in total
+    (none)         the checks, all but the longest tests, and the codecs again as plain Python
+    --full         the same with the longest tests: campaigns that take two hours in total
+    --full NAME    only the campaign of one suite; --minutes sets how long it takes
+    --seed S       where campaigns start; without it each continues where its last run ended
 
-Everything else on the command line goes to pytest. A step that fails prints what it said; one that
+Everything else on the command line goes to pytest. A step that fails prints its output; one that
 passes prints its name and time, and what its tests counted. A failed step that ran no test counts
-as one failure. The suites and their shares of the time are in tools/budgets.py; those that took
-more than their share are named.
+as one failure. The suites and their shares of the time are in tools/budgets.py; suites that took
+more than their share are listed.
 """
 
 from __future__ import annotations
@@ -35,14 +35,12 @@ CAMPAIGNS = [name for name, budget in BUDGETS.items() if budget.campaign_minutes
 RULES = ["tests/test_architecture.py", "tests/test_house_style.py"]
 PLAIN = ["tests/kernels", "tests/formats"]
 WORKERS = 2
-# Without Spark many tests wait for the disk.
-QUICK_WORKERS = 3
 NO_TESTS_COLLECTED = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A command with a name; `tests` says that pytest runs and counts."""
+    """A command with a name; `tests` means that pytest runs and counts."""
 
     name: str
     command: list[str]
@@ -58,7 +56,7 @@ class Counts:
     failed: int = 0
     skipped: int = 0
     counted: dict[str, int] = field(default_factory=dict)
-    # What tests say of themselves that is no number to add up: "300 of 1,200".
+    # What tests report that is not a number to add up: "300 of 1,200".
     told: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -69,7 +67,7 @@ def main() -> int:
         prog="./test",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        # Pytest has options that begin like ours.
+        # Some of pytest's options start like ours.
         allow_abbrev=False,
     )
     tiers = parser.add_mutually_exclusive_group()
@@ -77,7 +75,7 @@ def main() -> int:
         tiers.add_argument(f"--{tier}", action="store_const", const=tier, dest="tier")
     tiers.add_argument("--full", nargs="?", const=ALL, metavar="NAME", choices=[ALL, *CAMPAIGNS])
     parser.add_argument("--minutes", type=float, help="how long a campaign takes")
-    parser.add_argument("--seed", type=int, help="where a campaign begins")
+    parser.add_argument("--seed", type=int, help="where a campaign starts")
     options, extra = parser.parse_known_args()
     if options.full is None and (options.minutes is not None or options.seed is not None):
         parser.error("--minutes and --seed are for --full")
@@ -96,7 +94,7 @@ def main() -> int:
     if tier == "everyday" and not extra:
         name_the_slow(total)
     if total.passed + total.failed + total.skipped == 0:
-        print("no test was run: nothing matches the arguments")
+        print("no tests ran: nothing matches the arguments")
         passed.append(False)
         total.failed += 1
     print(f"{total.passed} passed, {total.failed} failed, {total.skipped} skipped")
@@ -104,14 +102,16 @@ def main() -> int:
 
 
 def campaign_steps(name: str, extra: list[str]) -> list[Step]:
-    """Lists what the campaign of one suite runs: its longest tests."""
+    """Lists the steps of one suite's campaign: its longest tests."""
     paths = [path for path in BUDGETS[name].paths if Path(path).exists()]
-    chosen = ["-m", "full", *paths, *extra]
+    others = [path for other in BUDGETS if other != name for path in BUDGETS[other].paths]
+    inside = [path for path in others if path.startswith(tuple(f"{own}/" for own in paths))]
+    chosen = ["-m", "full", *paths, *(f"--ignore={path}" for path in inside), *extra]
     return [pytest(name, chosen, {"FOREBAY_FULL": "1"})]
 
 
 def name_the_slow(total: Counts) -> None:
-    """Names the suites that took more than their share, divided among the workers."""
+    """Lists the suites that took more than their share, divided among the workers."""
     for name, budget in BUDGETS.items():
         took = total.seconds.get(name, 0.0) / WORKERS
         if took > budget.everyday_seconds:
@@ -119,11 +119,11 @@ def name_the_slow(total: Counts) -> None:
 
 
 def steps(tier: str, extra: list[str]) -> list[Step]:
-    """Lists what a tier runs."""
+    """Lists the steps of a tier."""
     if tier == "quick":
-        few_examples = {"FOREBAY_QUICK": "1"}
-        chosen = ["-m", "not slow and not full", *extra]
-        return [pytest("tests", chosen, few_examples, QUICK_WORKERS)]
+        left_out = [path for it in BUDGETS.values() if not it.quick for path in it.paths]
+        chosen = ["-m", "not slow and not full", *(f"--ignore={path}" for path in left_out), *extra]
+        return [pytest("tests", chosen, {"FOREBAY_QUICK": "1"})]
     checks = [
         Step("format", ["ruff", "format", "--check", "--quiet", "."]),
         Step("lint", ["ruff", "check", "--quiet", "."]),
@@ -143,7 +143,7 @@ def steps(tier: str, extra: list[str]) -> list[Step]:
 
 
 def plain_arguments(extra: list[str]) -> list[str] | None:
-    """Narrows the arguments to the tests of kernels and codecs; None if none of them is meant."""
+    """Narrows the arguments to the tests of kernels and codecs; None if none are selected."""
     paths = [text for text in extra if Path(text.partition("::")[0]).exists()]
     rest = [text for text in extra if text not in paths]
     if paths:
@@ -159,15 +159,15 @@ def pytest(
     environment: dict[str, str] | None = None,
     workers: int = WORKERS,
 ) -> Step:
-    """Makes a step of a pytest run."""
+    """Makes a step that runs pytest."""
     command = [sys.executable, "-m", "pytest", "-q", "-n", str(workers), *arguments]
     return Step(name, command, tests=True, environment=environment or {})
 
 
 def run(step: Step, total: Counts, selected: bool) -> bool:
-    """Runs a step, adds its counts to the total and says whether it passed.
+    """Runs a step, adds its counts to the total and returns whether it passed.
 
-    `selected` says that the user narrowed the tests, so that a step may be left with none.
+    `selected` means that the user narrowed the tests, so that a step may be left with none.
     """
     print(f"{step.name:<20} ", end="", flush=True)
     start = time.monotonic()
@@ -227,7 +227,7 @@ def read_counts(report: Path) -> Counts:
         for case in suite.iter("testcase"):
             name = case.get("classname", "")
             if not name.startswith("tests."):
-                # What is no test: a file that could not be imported, a worker that died.
+                # Not a test: a file that could not be imported, or a worker that died.
                 continue
             suite_name = suite_of(name.replace(".", "/") + ".py")
             seconds = float(case.get("time", 0))

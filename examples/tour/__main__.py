@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-# In place of this directory, whose files have names that other modules may have, too.
+# Replaces this directory, whose files have names that other modules may have, too.
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 from examples.tour.tour import main  # noqa: E402  (only now it is found)

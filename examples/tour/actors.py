@@ -1,10 +1,10 @@
-"""The producers and the worker of the tour, each a process of its own, so that it can be killed.
+"""The producers and the worker of the tour, each a separate process, so that it can be killed.
 
     python -m examples.tour.actors ROLE PATH COUNT PER_SECOND SIZE
 
-They work at an even pace, and print how much is acknowledged: one line a count. Everything that is
-counted is on the disk before its line is printed. One that is started again goes on where its queue
-shows that it was.
+They work at an even pace, and print how much is acknowledged, one count per line. Everything
+counted is on the disk before its line is printed. A process that is started again continues where
+its queue shows that it was.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from forebay import BeatsQueue, BeatsReader, Damage, DeadlineItem, DeadlineQueue
 _TICK_SECONDS = 0.02
 _TRIM_INTERVAL_SECONDS = 2.0
 _STEPS_AT_ONCE = 100
-# So small that there are runs, tombstones and merges.
+# Small enough that there are runs, tombstones and merges.
 _SEGMENT_ITEMS = 500
 _TOMORROW_SECONDS = 86_400.0
 _LEASE_SECONDS = 3_600.0
 _FIRST_MS = 1_700_000_000_000
 
-# Puts values at the end of a queue.
+# Appends values to a queue.
 Append = Callable[[list[bytes]], object]
 
 
@@ -69,7 +69,7 @@ def _beats_queue(path: str, segment_bytes: int) -> Iterator[tuple[int, Append]]:
 
 
 def work(path: str, steps: int, per_second: float, jobs_count: int) -> None:
-    """Fills a deadline queue with jobs and works through them, until so many steps are done."""
+    """Fills a deadline queue with jobs and processes them, until so many steps are done."""
     jobs = Jobs(jobs_count)
     with DeadlineQueue(path, segment_items=_SEGMENT_ITEMS, lease_seconds=_LEASE_SECONDS) as queue:
         found = {
@@ -86,7 +86,7 @@ def work(path: str, steps: int, per_second: float, jobs_count: int) -> None:
                 end = min(enqueued + some, jobs.count)
                 # Long ago, so that they are due, and in the order of their numbers.
                 values = [job(number) for number in range(enqueued, end)]
-                queue.enqueue_many(values, deadline=_FIRST_MS + enqueued)
+                queue.enqueue_many(values, deadline_ms=_FIRST_MS + enqueued)
                 done, enqueued = done + end - enqueued, end
             else:
                 done += _work_on(queue, jobs, some)
@@ -94,7 +94,7 @@ def work(path: str, steps: int, per_second: float, jobs_count: int) -> None:
 
 
 def _work_on(queue: DeadlineQueue, jobs: Jobs, count: int) -> int:
-    """Dequeues some jobs and does with them what their fate says; returns how many steps it was."""
+    """Dequeues some jobs and treats them according to their fate; returns the number of steps."""
     done = 0
     released: list[DeadlineItem] = []
     for item in queue.dequeue_many(count):
@@ -111,7 +111,7 @@ def _work_on(queue: DeadlineQueue, jobs: Jobs, count: int) -> int:
 
 
 def _paced(first: int, per_second: float) -> Iterator[int]:
-    """Yields every tick how much is due by now."""
+    """Yields at every tick how much is due by now."""
     started = time.monotonic()
     while True:
         yield first + round((time.monotonic() - started) * per_second)
@@ -125,7 +125,7 @@ def _acknowledge(count: int) -> None:
 ROLES = {"producer": produce, "worker": work}
 
 if __name__ == "__main__":
-    # Ctrl-C goes to the whole group; the parent decides what becomes of this process.
+    # Ctrl-C goes to the whole process group; the parent decides what happens to this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(BrokenPipeError):
         _, role, path, count, per_second, size = sys.argv

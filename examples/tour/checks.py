@@ -1,7 +1,7 @@
-"""What the tour proves from the tables, and how: by `reconcile`, and against the events themselves.
+"""What the tour proves from the tables, with `reconcile` and against the events themselves.
 
-The producers' events are known beforehand, so the tables are compared with what must be in them,
-value by value, without trusting the counts of the pipeline.
+The producers' events are known in advance, so the tables are compared with what must be in them,
+value by value, without relying on the counts of the pipeline.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from examples.tour.jobs import BURIED, Jobs, fate_of, job
 from examples.tour.jobs import number_of as job_number
 from examples.tour.processes import answer_of
 
-# Where the events go, and where the snapshot of the jobs goes.
+# Where the events and the snapshot of the jobs go.
 TABLES, SNAPSHOT = OUTS = "tables", "snapshot"
 JOB_COLUMNS = ["value", "type", "requeue_time"]
-# `reconcile` exits so if sums do not add up.
+# The exit code of `reconcile` if sums do not add up.
 _RECONCILE_FAILED = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Something that the tour says, whether it holds, and the facts that show it."""
+    """A claim of the tour, whether it holds, and the facts that show it."""
 
     name: str
     text: str
@@ -47,7 +47,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class QueueSums:
-    """What `reconcile` found of one queue."""
+    """What `reconcile` found for one queue."""
 
     queue: str
     range: int
@@ -57,7 +57,7 @@ class QueueSums:
 
 @dataclass(slots=True)
 class Comparison:
-    """What a table holds, beside what should be there."""
+    """What a table holds, compared with what it should hold."""
 
     right: int = 0
     wrong: int = 0
@@ -66,7 +66,7 @@ class Comparison:
 
     @property
     def exact(self) -> bool:
-        """Whether everything is there, right, and once."""
+        """Returns whether everything is there once, and correct."""
         return not (self.wrong or self.twice or self.missing)
 
     def __str__(self) -> str:
@@ -75,7 +75,7 @@ class Comparison:
 
 @dataclass(slots=True)
 class Proof:
-    """All that was found in the tables of a tour."""
+    """Everything that was found in the tables of a tour."""
 
     sums: list[QueueSums]
     landed: Comparison
@@ -99,7 +99,7 @@ def prove(directory: str, plan: Plan) -> Proof:
 
 
 def reconcile(directory: str) -> list[QueueSums]:
-    """Returns the sums that `forebay pipeline reconcile` finds, in a process of its own."""
+    """Returns the sums that `forebay pipeline reconcile` finds, in a separate process."""
     answer = answer_of(
         ["pipeline", "reconcile", *(os.path.join(directory, out) for out in OUTS), "--json"],
         os.path.join(directory, "reconcile.log"),
@@ -119,7 +119,7 @@ def reconcile(directory: str) -> list[QueueSums]:
 
 
 def compare_landed(rows: Iterable[Mapping[str, Any]], plan: Plan) -> Comparison:
-    """Compares each value with the event that was to be written there."""
+    """Compares each value with the event that should have been written there."""
     found = Comparison()
     seen = {queue: bytearray(plan.per_queue) for queue in QUEUES}
     for row in rows:
@@ -182,11 +182,11 @@ def compare_jobs(rows: Iterable[Mapping[str, Any]], jobs: Jobs) -> Comparison:
 
 
 def claim_reconciled(sums: list[QueueSums], plan: Plan) -> Claim:
-    """The sums add up, and are those that follow from the producers' events."""
+    """The sums add up, and match the producers' events."""
     problems = [f"{one.queue}: {problem}" for one in sums for problem in one.problems]
     as_planned = sum(one.counts == plan.expected(one.queue) for one in sums)
     count = len(QUEUES) + 1
-    text = f"each sum adds up, and {as_planned} of {count} are as the events were made"
+    text = f"each sum adds up, and {as_planned} of {count} match the events"
     if problems:
         text = f"{len(problems)} sums do not add up; {problems[0]}"
     holds = not problems and as_planned == len(sums) == count
@@ -217,7 +217,7 @@ def claim_landed(found: Comparison) -> Claim:
 
 
 def claim_jobs(found: Comparison) -> Claim:
-    """Every job that was not released is in the snapshot, as it was left, and no other one."""
+    """Every job that was not released is in the snapshot, as it was left, and no other job."""
     text = f"{found.right:,} jobs in the snapshot, each as it was left, none that was released; "
     return Claim(
         "the deadline queue is as it was left", text + str(found), found.exact, asdict(found)

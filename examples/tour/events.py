@@ -1,10 +1,10 @@
-"""The events of the tour, and what has to become of each of them.
+"""The events of the tour, and what must become of each of them.
 
-An event is a function of its queue and its offset, so a reader can tell whether it is the right
-one, in the right place. Some cannot be decoded, some come twice, and some are left out by the SQL:
-the offset alone decides which ones, so the sums are known beforehand.
+An event is a function of its queue and its offset, so a reader can check that it is the right one,
+in the right place. Some cannot be decoded, some come twice, and some are left out by the SQL: the
+offset alone decides which, so the sums are known in advance.
 
-Those of the Beats queue have a number in place of the offset, which follows from their time.
+Events of the Beats queue have a number in place of the offset, which follows from their time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from forebay.formats.fflg import LAYOUTS, VERSION_DEFAULT
 LOGS = ("doors", "lamps", "lifts", "meters")
 EVENT_QUEUE = "agents"
 QUEUES = (*LOGS, EVENT_QUEUE)
-# What is in a record of a log is below `fields` in an event.
+# The fields of a record of a log are under `fields` in an event.
 _COLUMNS = {"id": "STRING", "kind": "STRING", "hall": "INT", "value": "DOUBLE"}
 _TYPES = ", ".join(f"{name} {kind}" for name, kind in _COLUMNS.items())
 _FIELDS = ", ".join(f"{name}: {kind}" for name, kind in _COLUMNS.items())
@@ -30,7 +30,7 @@ SQL = (
 KEY = "id"
 
 PER_QUEUE_MIN = 1_000
-# In this queue one byte of this event is changed on the disk. It is an event that nothing repeats.
+# In this queue one byte of this event is changed on the disk. No other event repeats it.
 DAMAGED_QUEUE = "lamps"
 DAMAGED_OFFSET = 220
 
@@ -49,19 +49,19 @@ FILTERED = "filtered"
 
 
 def event(queue: str, offset: int) -> bytes:
-    """Returns the event of an offset, as it has to land."""
+    """Returns the event of an offset, as it must land."""
     return _beats_event(offset) if queue == EVENT_QUEUE else _log_event(queue, offset)
 
 
 def number_of(value: bytes) -> int:
-    """Returns the number of an event of the Beats queue, by its time."""
+    """Returns the number of an event of the Beats queue, from its time."""
     time_ns = value.partition(b",")[0].rpartition(b":")[2]
     return (int(time_ns) - _FIRST_TIME_NS) // _STEP_NS
 
 
 def _beats_event(number: int) -> bytes:
     place = number % _CYCLE
-    # A producer that got no answer sends the same again, at a later time.
+    # A producer that got no answer sends the same event again, at a later time.
     said = number - _REPEATED_BEFORE if place in _REPEATS else number
     kind = "heartbeat" if said % _CYCLE in _HEARTBEATS else "reading"
     hall = '"none"' if place == _BROKEN else said % 17
@@ -76,7 +76,7 @@ def _beats_event(number: int) -> bytes:
 def _log_event(queue: str, offset: int) -> bytes:
     place = offset % _CYCLE
     if place in _REPEATS:
-        # A producer that got no answer sends the same again.
+        # A producer that got no answer sends the same event again.
         return _log_event(queue, offset - _REPEATED_BEFORE)
     kind = "heartbeat" if place in _HEARTBEATS else "reading"
     value = offset * 7919 % 100_000
@@ -100,7 +100,7 @@ def fate(offset: int) -> str:
 
 
 def frame_position(queue: str, offset: int) -> int:
-    """Returns where in the first segment the frame of an event begins."""
+    """Returns where in the first segment the frame of an event starts."""
     layout = LAYOUTS[VERSION_DEFAULT]
     sizes = (layout.frame_bytes + len(event(queue, before)) for before in range(offset))
     return layout.header_bytes + sum(sizes)
@@ -108,27 +108,27 @@ def frame_position(queue: str, offset: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much the producers write, and what must come of it."""
+    """How much the producers write, and what must become of it."""
 
     events: int
 
     @property
     def per_queue(self) -> int:
-        """How many events each queue gets."""
+        """Returns how many events each queue gets."""
         return self.events // len(QUEUES)
 
     @property
     def total(self) -> int:
-        """How many events all queues get."""
+        """Returns how many events all queues get."""
         return self.per_queue * len(QUEUES)
 
     @property
     def jobs(self) -> Jobs:
-        """What the deadline queue gets: fewer, because each of them takes several steps."""
+        """Returns the jobs of the deadline queue: fewer, because each takes several steps."""
         return Jobs(max(PER_QUEUE_MIN, self.per_queue // 10))
 
     def expected(self, queue: str) -> dict[str, int]:
-        """Returns the sums of a queue that `reconcile` must find."""
+        """Returns the sums that `reconcile` must find for a queue."""
         if queue == JOBS:
             return self.jobs.expected()
         sums = dict.fromkeys((DECODED, REJECTED, DEDUPLICATED, FILTERED), 0)
@@ -139,5 +139,5 @@ class Plan:
         return {"landed": self.per_queue - damaged, **sums, "damaged": damaged, "trimmed": 0}
 
     def is_damaged(self, queue: str, offset: int) -> bool:
-        """Says whether this is the event whose byte is changed."""
+        """Returns whether this is the event whose byte is changed."""
         return (queue, offset) == (DAMAGED_QUEUE, DAMAGED_OFFSET)

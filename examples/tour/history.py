@@ -1,7 +1,7 @@
-"""What happened over time: samples of the counts, and the rates and lags that follow from them.
+"""What happened over time: samples of the counts, and the rates and lags derived from them.
 
 The samples are taken from outside: what was appended is what the producers acknowledged, and what
-has landed is in the manifests of the batches that are published.
+has landed is in the manifests of the published batches.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _INTERVAL_SECONDS = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """How much each queue had taken, and how much of it had landed, at one moment."""
+    """How much each queue had accepted, and how much of it had landed, at one moment."""
 
     seconds: float
     appended: tuple[int, ...]
@@ -26,7 +26,7 @@ class Sample:
 
     @property
     def lag(self) -> int:
-        """How many records the ingest was behind; a record may land before its count is seen."""
+        """Returns the lag of the ingest; a record may land before its count is seen."""
         return max(0, sum(self.appended) - sum(self.landed))
 
 
@@ -39,10 +39,10 @@ class Mark:
 
 
 def rates(samples: Sequence[Sample], window_seconds: float) -> list[tuple[float, float]]:
-    """Returns for each sample how many records a second were appended, and landed, just before it.
+    """Returns for each sample the rates, per second, of appended and landed records before it.
 
-    Averaged over the window. A batch lands at one moment, so a window shorter than the time between
-    two batches would show peaks and zeros.
+    They are averaged over the window. A batch lands at one moment, so a window shorter than the
+    time between two batches would show peaks and zeros.
     """
     found = []
     start = 0
@@ -84,7 +84,7 @@ def outage(samples: Sequence[Sample], killed: float) -> Outage:
 
 
 class Watch:
-    """Takes samples of a running tour. Its clock starts with it."""
+    """Takes samples of a running tour. Its clock starts when it is created."""
 
     def __init__(self, producers: Sequence[Actor], tables: str) -> None:
         self.samples: list[Sample] = []
@@ -97,7 +97,7 @@ class Watch:
 
     @property
     def seconds(self) -> float:
-        """The time since the beginning."""
+        """Returns the time since the beginning."""
         return time.monotonic() - self._started
 
     def mark(self, text: str) -> Mark:
@@ -120,21 +120,21 @@ class Watch:
 
     @property
     def landed(self) -> int:
-        """How far the ingest is, over all queues."""
+        """Returns how far the ingest is, over all queues."""
         return sum(self._landed.values())
 
     @property
     def appended(self) -> int:
-        """How much the producers have acknowledged."""
+        """Returns how much the producers have acknowledged."""
         return sum(producer.acknowledged for producer in self._producers)
 
     @property
     def lag(self) -> int:
-        """How far the ingest is behind."""
+        """Returns how far the ingest is behind."""
         return max(0, self.appended - self.landed)
 
     def names(self) -> dict[int, str]:
-        """Returns the batches that are published, by the names of their directories."""
+        """Returns the published batches, by the names of their directories."""
         return self._output.current().batches() if self._output.exists else {}
 
     def _look_at_batches(self) -> None:

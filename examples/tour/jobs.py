@@ -1,8 +1,8 @@
-"""The jobs of the tour, which go through a deadline queue, and what has to become of each of them.
+"""The jobs of the tour, which go through a deadline queue, and what must become of each of them.
 
-A job's number alone decides it. All are enqueued, in the order of their numbers; then those that
-are due are dequeued, and released, requeued for tomorrow, buried or kept. So what is in the queue
-shows how far its worker has come, and what must be in it at the end is known.
+A job's number alone decides its fate. All are enqueued, in the order of their numbers; then those
+that are due are dequeued, and released, requeued for tomorrow, buried or kept. So the content of
+the queue shows how far its worker has come, and its content at the end is known.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _TEST = 7
 
 @dataclass(frozen=True, slots=True)
 class Jobs:
-    """How many jobs there are, and what must come of them."""
+    """How many jobs there are, and what must become of them."""
 
     count: int
 
     def fate(self, number: int) -> str:
-        """Returns what becomes of a job; the last one stays, and shows that all were enqueued."""
+        """Returns the fate of a job; the last one stays, and shows that all were enqueued."""
         if number == self.count - 1 or number % 10 > 4:
             return KEPT
         if number % 10 < 4:
@@ -38,7 +38,7 @@ class Jobs:
 
     @property
     def steps(self) -> int:
-        """How many steps there are: each job is enqueued, and some are worked on."""
+        """Returns the number of steps: each job is enqueued, and some are processed."""
         return self.count + sum(self.fate(number) != KEPT for number in range(self.count))
 
     def left(self) -> dict[int, str]:
@@ -54,7 +54,7 @@ class Jobs:
         return {"landed": len(self.left()), **sums, "damaged": 0, "trimmed": 0}
 
     def progress(self, found: Mapping[int, str]) -> tuple[int, int]:
-        """Returns how many jobs were enqueued and how many steps done, by what is in the queue."""
+        """Returns how many jobs were enqueued and how many steps done, from the queue's content."""
         enqueued = max(found, default=-1) + 1
         done = sum(found.get(number, RELEASED) != KEPT for number in range(enqueued))
         return enqueued, enqueued + done
@@ -68,13 +68,13 @@ def job(number: int) -> bytes:
 
 
 def number_of(value: bytes) -> int:
-    """Returns the number of a job, -1 if it is none."""
+    """Returns the number of a job, -1 if it is not one."""
     number = value.partition(b'"id":"')[2].partition(b'"')[0].rpartition(b"-")[2]
     return int(number) if number.isdigit() else -1
 
 
 def fate_of(*, requeued: bool, buried: bool) -> str:
-    """Returns what was done to a job that is in the queue."""
+    """Returns what was done to a job in the queue."""
     if buried:
         return BURIED
     return REQUEUED if requeued else KEPT

@@ -1,7 +1,8 @@
-"""A page as one HTML file: texts, tables and plots, with nothing fetched from anywhere.
+"""A page as one HTML file: texts, tables and plots, with nothing fetched from elsewhere.
 
-Scripts and styles stand in the page, and its policy allows only those, by their hashes. Without
-JavaScript everything but the plots is there. The plots are drawn by uPlot, see `vendor/README.md`.
+Scripts and styles are inside the page, and its policy allows only those, by their hashes. Without
+JavaScript everything except the plots is there. The plots are drawn by uPlot, see
+`vendor/README.md`.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows under names; the first column names the row."""
+    """Rows under headings; the first column names the row."""
 
     caption: str
     columns: Sequence[str]
@@ -60,13 +61,13 @@ class Plot:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What a page shows, from the top down."""
+    """The content of a page, from top to bottom."""
 
     title: str
     lead: str
     numbers: Sequence[tuple[Cell, str]]
     findings: Sequence[Finding]
-    # A letter for each moment, at the lines that the plots draw.
+    # A letter for each moment that the plots mark.
     marks: Sequence[tuple[str, float, str]]
     plots: Sequence[Plot]
     tables: Sequence[Table]
@@ -136,12 +137,12 @@ class Page:
                 for plot in self.plots
             ],
         }
-        # Nothing in a text may end the element that it stands in.
+        # No text may end the element that contains it.
         return json.dumps(document, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def cell_text(value: Cell) -> str:
-    """Returns a value as it stands in a table."""
+    """Returns a value as a table shows it."""
     if value is None:
         return "–"
     if isinstance(value, float):

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import forebay
 
-# What Spark keeps while it runs; the tour removes it.
+# Spark's files while it runs; the tour removes them.
 TEMPORARY = "spark"
 
 _PIPE_READ_BYTES = 1 << 16
@@ -24,14 +24,14 @@ _ANSWER_SECONDS_MAX = 300.0
 
 
 class ProcessFailed(Exception):
-    """A process did not do what it was started for."""
+    """A process failed to do what it was started for."""
 
 
 class Actor:
     """A producer or a worker of one queue, and what it has acknowledged.
 
-    `role` is a name in `actors.ROLES`, and `size` what is special to it. `count` is what it has
-    acknowledged at the end.
+    `role` is a name in `actors.ROLES`, and `size` an argument specific to it. `count` is what it
+    has acknowledged at the end.
     """
 
     def __init__(self, role: str, path: str, count: int, per_second: float, size: int) -> None:
@@ -39,17 +39,17 @@ class Actor:
         self.path = path
         self.name = os.path.basename(path)
         self.acknowledged = 0
-        # What the running process found in its queue; None until it says so.
+        # What the running process found in its queue; None until it reports that.
         self.found: int | None = None
         self._count = count
         words = ["examples.tour.actors", role, path, str(count), str(per_second), str(size)]
-        # -P: another `examples` in the user's directory is not meant.
+        # -P: ignore another `examples` in the user's directory.
         self._command = [sys.executable, "-P", "-m", *words]
         self._process: subprocess.Popen[bytes] | None = None
         self._unread = b""
 
     def start(self) -> None:
-        """Starts the process; it goes on after what is in the queue."""
+        """Starts the process; it continues after what is in the queue."""
         self.found = None
         self._unread = b""
         self._process = subprocess.Popen(
@@ -59,17 +59,17 @@ class Actor:
         os.set_blocking(self._process.stdout.fileno(), False)
 
     def look(self) -> None:
-        """Reads what it printed meanwhile; raises `ProcessFailed` if it ended too early."""
+        """Reads what it has printed meanwhile; raises `ProcessFailed` if it ended too early."""
         assert self._process is not None
-        # Asked before the pipe is read: once it has ended, nothing can come after that.
+        # Ask before reading the pipe: once it has ended, nothing can come after that.
         code = _code_of(self._process)
         self._read()
         if code is not None and self.acknowledged < self._count:
-            raise ProcessFailed(f"the {self.role} of {self.name} ended by itself, with code {code}")
+            raise ProcessFailed(f"the {self.role} of {self.name} exited early, with code {code}")
 
     @property
     def done(self) -> bool:
-        """Whether it has written everything, and has ended."""
+        """Returns whether it has written everything and ended."""
         return self._process is not None and _code_of(self._process) == 0
 
     def kill(self) -> None:
@@ -83,7 +83,7 @@ class Actor:
         self._process = None
 
     def end(self) -> None:
-        """Kills it if it still runs."""
+        """Kills it if it is still running."""
         if self._process is not None:
             self.kill()
 
@@ -104,7 +104,7 @@ class Actor:
 
 
 class Command:
-    """A command of `forebay` whose output, with that of all it starts, goes to a file."""
+    """A command of `forebay` whose output, with that of its child processes, goes to a file."""
 
     def __init__(self, arguments: Sequence[str], log: str) -> None:
         self._arguments = arguments
@@ -112,7 +112,7 @@ class Command:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Starts it, in a session of its own: its Java and its workers are killed with it."""
+        """Starts it in its own session: its Java and its workers are killed with it."""
         with open(self._log, "ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "forebay", *self._arguments],
@@ -137,13 +137,13 @@ class Command:
         self._process.wait()
 
     def stop(self) -> None:
-        """Asks it to end, and waits for that."""
+        """Asks it to stop, and waits until it has."""
         assert self._process is not None
         os.kill(self._process.pid, signal.SIGINT)
         self.join()
 
     def join(self) -> None:
-        """Waits until it ends; raises `ProcessFailed` if that is not a success."""
+        """Waits until it ends; raises `ProcessFailed` if it failed."""
         assert self._process is not None
         deadline = time.monotonic() + _END_SECONDS_MAX
         while (code := _code_of(self._process)) is None:
@@ -155,15 +155,15 @@ class Command:
             raise ProcessFailed(_failure(self._arguments, code, self._log))
 
     def end(self) -> None:
-        """Kills it if it still runs."""
+        """Kills it if it is still running."""
         if self._process is not None and self._process.returncode is None:
             self.kill()
 
 
 def _code_of(process: subprocess.Popen[bytes]) -> int | None:
-    """Returns the code of a process that has ended; None if it still runs.
+    """Returns the code of a process that has ended; None if it is still running.
 
-    `poll` takes a lock that it keeps if Ctrl-C comes in the middle of it: a `wait` would then never
+    `poll` takes a lock, and keeps it if Ctrl-C comes in the middle: a `wait` would then never
     return, and the tour would leave its processes running.
     """
     if process.returncode is not None:
@@ -175,7 +175,7 @@ def _code_of(process: subprocess.Popen[bytes]) -> int | None:
 
 
 def answer_of(arguments: Sequence[str], log: str, codes: Sequence[int]) -> str:
-    """Returns what a command of `forebay` prints; raises `ProcessFailed` if it ends otherwise."""
+    """Returns the output of a `forebay` command; raises `ProcessFailed` for any other exit code."""
     with open(log, "wb") as target:
         result = subprocess.run(
             [sys.executable, "-m", "forebay", *arguments],
@@ -211,10 +211,10 @@ def _environment() -> dict[str, str]:
 
 
 def _spark_environment(directory: str) -> dict[str, str]:
-    """Returns the environment of a process that starts Spark for a short while.
+    """Returns the environment of a process that starts Spark briefly.
 
-    A Java that is killed leaves its temporary files: they go where the tour can remove them.
-    Quick compiling and plain plans halve the time of jobs as small as these.
+    A killed Java leaves its temporary files behind: they go where the tour can remove them. Quick
+    compiling and plain plans halve the time of jobs as small as these.
     """
     temporary = os.path.join(directory, TEMPORARY)
     os.makedirs(temporary, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The report of a tour: what the story, the samples and the proof say, as one page."""
+"""The report of a tour: the story, the samples and the proof, as one page."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ROWS_MAX = 40
 
 
 def make(story: Story, proof: Proof, claims: Sequence[Claim], seconds: float) -> Page:
-    """Puts the page together."""
+    """Builds the page."""
     plan, facts, samples = story.plan, story.facts, story.watch.samples
     lettered = [
         (letter, mark.seconds, mark.text)
@@ -33,9 +33,9 @@ def make(story: Story, proof: Proof, claims: Sequence[Claim], seconds: float) ->
     return Page(
         title="Forebay: from events to proven tables",
         lead=(
-            f"{len(QUEUES)} producers wrote {plan.total:,} events into a queue each, while an "
-            "ingest on Spark brought them into tables, and a worker did "
-            f"{plan.jobs.steps:,} steps at a deadline queue. One producer, the worker and the "
+            f"{len(QUEUES)} producers wrote {plan.total:,} events, to one queue each, while an "
+            "ingest on Spark loaded them into tables, and a worker did "
+            f"{plan.jobs.steps:,} steps on a deadline queue. One producer, the worker and the "
             "ingest were killed with SIGKILL and started again, and one byte was changed on the "
             "disk. "
             f"Made by forebay {__version__} at {datetime.now(UTC):%Y-%m-%d %H:%M} UTC."
@@ -43,9 +43,9 @@ def make(story: Story, proof: Proof, claims: Sequence[Claim], seconds: float) ->
         numbers=[
             (plan.total, "events appended"),
             (decoded, "rows decoded"),
-            (lost, "events lost by the kills"),
+            (lost, "events lost in the kills"),
             (proof.landed.twice + proof.decoded.twice, "events twice"),
-            (seconds, "seconds in all"),
+            (seconds, "seconds in total"),
         ],
         findings=[Finding(claim.holds, claim.name, claim.text) for claim in claims],
         marks=lettered,
@@ -73,7 +73,7 @@ def _plots(samples: Sequence[Sample]) -> list[Plot]:
     return [
         Plot(
             "Throughput",
-            f"records a second, over the last {_WINDOW_SECONDS:.0f} s",
+            f"records per second, over the last {_WINDOW_SECONDS:.0f} s",
             seconds,
             [
                 Line("appended by the producers", "in", [one for one, _ in rate]),
@@ -82,7 +82,7 @@ def _plots(samples: Sequence[Sample]) -> list[Plot]:
         ),
         Plot(
             "Lag",
-            "records that are in the logs and not yet in the tables",
+            "records that are in the queues and not yet in the tables",
             seconds,
             [Line("behind", "lag", [one.lag for one in samples])],
         ),
@@ -114,9 +114,9 @@ def _sums(proof: Proof) -> Table:
         "For each queue: range = landed + damaged + trimmed, and landed = decoded + rejected + "
         "deduplicated + filtered. Counted by forebay pipeline reconcile in the tables themselves; "
         "no offset is in a table twice. Rejected events are cut off in the middle of their JSON, "
-        "or have a hall that is no number; deduplicated ones repeat an id; filtered ones are "
+        "or have a hall that is not a number; deduplicated ones repeat an id; filtered ones are "
         f"heartbeats that the SQL leaves out. The row {JOBS} is a snapshot of the deadline queue: "
-        "its range is what was in it, which the released jobs are not.",
+        "its range is the items in it, which excludes released jobs.",
     )
 
 
@@ -130,7 +130,7 @@ def _crashes(facts: Facts, proof: Proof) -> Table:
     lost = max(0, facts.acknowledged - facts.found)
     lost_steps = max(0, facts.jobs_acknowledged - facts.jobs_found)
     columns = ("killed", "seconds until back", "seconds until caught up", "lost", "twice")
-    # An event that the producer wrote a second time stands where another one should: it is wrong.
+    # An event that the producer wrote twice is in the place of another one: it counts as wrong.
     repeated = proof.landed.wrong
     rows: list[list[Cell]] = [
         [f"producer of {KILLED_PRODUCER}", facts.producer_away_seconds, None, lost, repeated],
@@ -146,10 +146,10 @@ def _crashes(facts: Facts, proof: Proof) -> Table:
         f"found {facts.found:,} in its log when it came back. The worker had acknowledged "
         f"{facts.jobs_acknowledged:,} steps and found {facts.jobs_found:,} done. The ingest had "
         "published "
-        f"{facts.batches_before} batches and was writing the next; that was done again from the "
-        f"beginning. It was {ingest.lag_before:,} records behind when it was killed, at most "
-        f"{ingest.lag_most:,} until it had caught up, that is: until it was no further behind than "
-        "at the kill. Most of the time until it was back is Spark's start.",
+        f"{facts.batches_before} batches and was writing the next one, which was then done again "
+        f"from the beginning. It was {ingest.lag_before:,} records behind when it was killed, and "
+        f"at most {ingest.lag_most:,} until it had caught up: until it was no further behind than "
+        "at the kill. Most of the time until it was back is Spark's startup.",
     )
 
 
@@ -172,7 +172,7 @@ def _trimmed(plan: Plan, facts: Facts) -> Table:
         "What is left in the logs",
         ("queue", "events appended", "events trimmed after the ingest"),
         [[queue, plan.per_queue, begin] for queue, begin in facts.begins.items()],
-        "A log drops whole segments that the ingest has taken, and no other: the cursor "
+        "A log drops whole segments that the ingest has read, and no others: the cursor "
         "of the ingest holds them.",
     )
 
@@ -183,7 +183,7 @@ def _course(samples: Sequence[Sample]) -> Table:
     chosen = list(zip(samples, rate, strict=True))[::-step][::-1]
     return Table(
         "The plots as numbers",
-        ("second", "appended a second", "landed a second", "appended", "landed", "lag"),
+        ("second", "appended per second", "landed per second", "appended", "landed", "lag"),
         [
             [one.seconds, round(appended), round(landed)]
             + [sum(one.appended), sum(one.landed), one.lag]

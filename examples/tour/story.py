@@ -1,4 +1,4 @@
-"""What the tour does: producers, a worker and an ingest that run, are killed, and go on."""
+"""What the tour does: producers, a worker and an ingest run, are killed, and continue."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ _EVENTS_PER_SECOND = 6_000
 _SECONDS_MIN = 8.0
 _SEGMENTS = 16
 _SEGMENT_BYTES_MIN = 100_000
-# At least so many that the ingest can be killed in the middle, however late Spark has started.
+# Enough that the ingest can be killed halfway, however late Spark has started.
 _BATCHES_MIN = 4
 _KILL_AFTER_BATCHES = 2
 _POLL_SECONDS = 0.02
 # Which byte of the event is changed.
 _FLIPPED_BYTE = 10
-# Nothing happens for so long only if something is wrong; Spark takes its time on a busy machine.
+# No progress for so long means that something is wrong; Spark is slow on a busy machine.
 _STANDSTILL_SECONDS_MAX = 300.0
 
 _SETTINGS = """\
@@ -68,14 +68,14 @@ sql = "{JOBS_SQL}"
 
 @dataclass(slots=True)
 class Facts:
-    """What the tour found out on its way, for its claims and its report."""
+    """What the tour finds out on its way, for its claims and its report."""
 
     acknowledged: int = 0
     found: int = 0
     producer_away_seconds: float = 0.0
     ingest: Outage | None = None
     batches_before: int = 0
-    # Of the worker of the deadline queue, in steps.
+    # For the worker of the deadline queue, in steps.
     jobs_acknowledged: int = 0
     jobs_found: int = 0
     worker_away_seconds: float = 0.0
@@ -135,7 +135,7 @@ class Story:
 
     def _start_producers(self) -> None:
         self._terminal.line(
-            f"1. {len(QUEUES)} producers, a process each, write for {self._seconds:.0f} s: to the "
+            f"1. {len(QUEUES)} producers, one process each, write for {self._seconds:.0f} s to the "
             f"logs {', '.join(LOGS)} and the Beats queue {EVENT_QUEUE}; what they "
             "acknowledge is synced"
         )
@@ -156,7 +156,7 @@ class Story:
         )
 
     def _start_ingest(self) -> None:
-        self._terminal.line("2. Spark starts, in a process of its own: forebay pipeline ingest")
+        self._terminal.line("2. Spark starts, in a separate process: forebay pipeline ingest")
         self._ingest.start()
         self.watch.mark("ingest starts")
 
@@ -172,7 +172,7 @@ class Story:
         )
 
     def _kill_worker(self) -> None:
-        """Kills the worker when all jobs are enqueued, and some are worked off."""
+        """Kills the worker when all jobs are enqueued and some are processed."""
         jobs, facts = self.plan.jobs, self.facts
         at = jobs.count + (jobs.steps - jobs.count) // 5
         facts.jobs_acknowledged, facts.jobs_found, facts.worker_away_seconds = self._kill_and_start(
@@ -208,7 +208,7 @@ class Story:
             "the ingest to publish batches",
         )
         self._ingest.kill()
-        # What it published in its last moment does not count as being back.
+        # A batch published in its last moment does not count as being back.
         self.watch.sample()
         killed = self.watch.mark("SIGKILL to the ingest")
         before = self.watch.names()
@@ -231,10 +231,10 @@ class Story:
         self._wait(lambda: self._ended, "the producers to end")
         self._terminal.line(
             f"5. the producers have ended after {self.watch.appended:,} events; "
-            f"the ingest is {self.watch.lag:,} behind, and runs out"
+            f"the ingest is {self.watch.lag:,} behind, and finishes"
         )
         self._wait(lambda: self.watch.landed >= self.plan.total, "the ingest to end")
-        self.watch.mark("the ingest has run out")
+        self.watch.mark("the ingest has finished")
         self._ingest.stop()
         self._stopped = True
         for producer in self._producers:
@@ -242,10 +242,8 @@ class Story:
                 with LogReader(producer.path) as reader:
                     self.facts.begins[producer.name] = reader.begin
         trimmed = sum(self.facts.begins.values())
-        also = (
-            f"; {trimmed:,} events that it has taken are trimmed from the logs" if trimmed else ""
-        )
-        self._terminal.line(f"   it has, in {len(self.watch.batches)} batches{also}")
+        also = f"; {trimmed:,} events that it has read are trimmed from the logs" if trimmed else ""
+        self._terminal.line(f"   it has finished, in {len(self.watch.batches)} batches{also}")
 
     def _take_snapshot(self) -> None:
         self._wait(lambda: self._worker.done, "the worker to end")
@@ -257,12 +255,12 @@ class Story:
         self.watch.mark("the snapshot of the jobs has landed")
 
     def _is_writing(self) -> bool:
-        """Says whether a batch is being written that no reader can see yet."""
+        """Returns whether a batch is being written that no reader can see yet."""
         staging = os.path.join(self._directory, "tables", "_staging")
         return os.path.isdir(staging) and bool(os.listdir(staging))
 
     def _wait(self, done: Callable[[], bool], what: str) -> None:
-        """Watches all processes until `done`; raises `ProcessFailed` if nothing goes on."""
+        """Watches all processes until `done`; raises `ProcessFailed` if there is no progress."""
         seen, since = (-1, -1), time.monotonic()
         while not done():
             for actor in (*self._producers, self._worker):
@@ -278,13 +276,13 @@ class Story:
                 self._terminal.progress(f"   {now[0]:,} events appended, {now[1]:,} in tables")
                 seen, since = now, time.monotonic()
             elif time.monotonic() - since > _STANDSTILL_SECONDS_MAX:
-                raise ProcessFailed(f"waited for {what}, in vain; see {self._directory}")
+                raise ProcessFailed(f"gave up waiting for {what}; see {self._directory}")
             time.sleep(_POLL_SECONDS)
         self._terminal.progress("")
 
 
 def claim_recovered(acknowledged: int, found: int, seconds: float) -> Claim:
-    """Every acknowledged event is there after the kill of a producer."""
+    """Every acknowledged event is there after a producer was killed."""
     lost = max(0, acknowledged - found)
     text = f"back in {seconds:.1f} s: it finds {found:,} events in the log; lost: {lost}"
     facts: dict[str, object] = {"acknowledged": acknowledged, "found": found, "lost": lost}
@@ -292,15 +290,15 @@ def claim_recovered(acknowledged: int, found: int, seconds: float) -> Claim:
 
 
 def claim_worker_recovered(acknowledged: int, found: int, seconds: float) -> Claim:
-    """Every step at the deadline queue is there after the kill of its worker."""
+    """Every step on the deadline queue is there after its worker was killed."""
     lost = max(0, acknowledged - found)
     text = f"back in {seconds:.1f} s: {found:,} steps are in the deadline queue; lost: {lost}"
     facts: dict[str, object] = {"acknowledged": acknowledged, "found": found, "lost": lost}
-    return Claim("no step at the deadline queue is lost", text, lost == 0, facts)
+    return Claim("no step on the deadline queue is lost", text, lost == 0, facts)
 
 
 def claim_resumed(before: dict[int, str], after: dict[int, str], found: Outage) -> Claim:
-    """What was published before the kill of the ingest stays, and the ingest goes on after it."""
+    """What was published before the ingest was killed stays, and the ingest continues after it."""
     kept = sum(after.get(batch) == directory for batch, directory in before.items())
     text = (
         f"back after {found.until_back or 0:.1f} s, caught up after "
@@ -314,7 +312,7 @@ def claim_resumed(before: dict[int, str], after: dict[int, str], found: Outage) 
         "caught_up_seconds": found.until_caught_up,
     }
     holds = kept == len(before) and gapless and len(after) > len(before)
-    return Claim("the ingest goes on where it was", text, holds, facts)
+    return Claim("the ingest continues where it was", text, holds, facts)
 
 
 def _settings(plan: Plan) -> str:

@@ -1,4 +1,4 @@
-"""What the tour prints: lines and claims for people, or claims as JSON."""
+"""What the tour prints: lines and claims as text, or claims as JSON."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from examples.tour.checks import Claim, QueueSums
 
-# The two sums of a queue, as they stand on the screen.
+# The two sums of a queue, as they are printed.
 _COLUMNS = (
     ("range", "="),
     ("landed", "+"),
@@ -33,7 +33,7 @@ class Terminal:
 
     @property
     def failed(self) -> int:
-        """How many claims do not hold."""
+        """Returns how many claims do not hold."""
         return sum(not claim.holds for claim in self.claims)
 
     def line(self, text: str) -> None:
@@ -43,7 +43,7 @@ class Terminal:
             print(text, flush=True)
 
     def progress(self, text: str) -> None:
-        """Replaces the line of progress on stderr, if that is a terminal."""
+        """Replaces the progress line on stderr, if that is a terminal."""
         if self._shows_progress:
             print(f"{_ERASE_LINE}{text}", end="", file=sys.stderr, flush=True)
 
@@ -69,7 +69,7 @@ class Terminal:
             self.line(f"   {queue:<{widths[0]}}  {' '.join(parts)}".rstrip())
 
     def verdict(self, seconds: float, report: str | None) -> None:
-        """Prints how it ended, and where the report is."""
+        """Prints the result, and where the report is."""
         count, failed = len(self.claims), self.failed
         if self._as_json:
             summary = {"claims": count, "failed": failed, "seconds": round(seconds, 2)}

@@ -29,7 +29,7 @@ _MADE = (
     *("queues", "tables", TEMPORARY, "ingest.toml", "ingest.log", "reconcile.log", REPORT),
     *("jobs", "snapshot", "jobs.toml", "jobs.log"),
 )
-# Says that a directory is one of the tour's, so that the next tour may replace what is there.
+# Marks a directory as one of the tour's, so that the next tour may replace its content.
 _MARK = "tour.json"
 
 # The exit codes, which are those of `forebay`.
@@ -42,7 +42,7 @@ BROKEN_PIPE = 141
 
 
 class TourError(Exception):
-    """The tour cannot go on: one line for the user, and the exit code."""
+    """The tour cannot continue: one line for the user, and the exit code."""
 
     def __init__(self, message: str, code: int = FAILED) -> None:
         super().__init__(message)
@@ -61,7 +61,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except click.Abort:
         code = _complain("interrupted", INTERRUPTED)
     except BrokenPipeError:
-        # What is still buffered goes nowhere, or the interpreter would complain when it exits.
+        # Buffered output is discarded, or the interpreter would report an error at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = BROKEN_PIPE
     except (ForebayError, OSError) as error:
@@ -76,7 +76,7 @@ def _complain(text: str, code: int) -> int:
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.option(
-    "--out", metavar="DIR", default="out", show_default=True, help="Where everything goes."
+    "--out", metavar="DIR", default="out", show_default=True, help="The directory for everything."
 )
 @click.option(
     "--events",
@@ -85,17 +85,17 @@ def _complain(text: str, code: int) -> int:
     show_default=True,
     help="How many events the producers write.",
 )
-@click.option("--check", is_flag=True, help="Only check again what the last tour left in DIR.")
+@click.option("--check", is_flag=True, help="Only check the result of the last tour in DIR again.")
 @click.option("--json", "as_json", is_flag=True, help="Print each claim as one JSON object.")
 def command(out: str, events: int, check: bool, as_json: bool) -> int:
     """Write events, kill a producer, kill the ingest on Spark, and prove that nothing is lost.
 
-    Five processes append events to four logs and a Beats queue, and an ingest brings them
-    into tables meanwhile. A sixth fills a deadline queue and works it off. One producer, the worker
-    and the ingest are killed with SIGKILL and started again. Then every event and every job is
-    accounted for, and DIR/report.html shows the whole way. Code 1 if a claim does not hold.
+    Five processes append events to four logs and a Beats queue, while an ingest loads them into
+    tables. A sixth fills a deadline queue and processes it. One producer, the worker and the ingest
+    are killed with SIGKILL and started again. Then every event and every job is accounted for, and
+    DIR/report.html shows the result. Code 1 if a claim does not hold.
 
-    What an earlier tour left in DIR is replaced.
+    Replaces the result of an earlier tour in DIR.
     """
     started = time.monotonic()
     terminal = Terminal(as_json)
@@ -106,7 +106,7 @@ def command(out: str, events: int, check: bool, as_json: bool) -> int:
             if check:
                 report = None
                 terminal.line(
-                    f"forebay {__version__} checks again what is in {directory}, by forebay "
+                    f"forebay {__version__} checks {directory} again, with forebay "
                     "pipeline reconcile and by looking up each event"
                 )
                 _check_installation()
@@ -169,10 +169,10 @@ def _check_installation() -> None:
 
 
 def _prepare(directory: str, plan: Plan) -> None:
-    """Makes room in a directory that is new, empty or of an earlier tour."""
+    """Clears a directory that is new, empty or from an earlier tour."""
     if not os.path.exists(os.path.join(directory, _MARK)) and os.listdir(directory):
         raise TourError(
-            f"{directory} is not empty and not of a tour; give another --out", CANNOT_CREATE
+            f"{directory} is not empty and not from a tour; give another --out", CANNOT_CREATE
         )
     for name in _MADE:
         path = os.path.join(directory, name)
@@ -194,21 +194,21 @@ def _earlier_plan(directory: str) -> Plan:
 
 @contextlib.contextmanager
 def _locked(directory: str) -> Iterator[None]:
-    """Keeps a second tour out of the directory; makes it if need be."""
+    """Keeps a second tour out of the directory; creates it if necessary."""
     os.makedirs(directory, exist_ok=True)
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     except BlockingIOError:
-        raise TourError(f"another tour runs in {directory}", TRY_AGAIN) from None
+        raise TourError(f"another tour is running in {directory}", TRY_AGAIN) from None
     finally:
         os.close(descriptor)
 
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
-    """Ends on SIGTERM and a closed terminal as on Ctrl-C: no process is left running."""
+    """Treats SIGTERM and a closed terminal like Ctrl-C: no process is left running."""
 
     def end(number: int, _frame: FrameType | None) -> None:
         sys.exit(128 + number)

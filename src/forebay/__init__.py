@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from forebay.damage import Damage
 from forebay.errors import (
     Closed,
     Damaged,
+    DataLoss,
     Empty,
     ForebayError,
     Full,
@@ -27,22 +27,27 @@ from forebay.errors import (
     WrongKey,
 )
 from forebay.kernels import compiled
-from forebay.queues.kinds import accept_losses, check, convert, kind_of, recover, sure_kind_of
+from forebay.queues.kinds import accept_losses, check, convert, recover
 from forebay.queues.log.consumer import Consumer
+from forebay.queues.log.info import LogInfo
 from forebay.queues.log.queue import Log
 from forebay.queues.log.reader import LogReader
 from forebay.queues.log.staged import Record
-from forebay.queues.shared.reports import CopyReport, Report
+from forebay.queues.opening import open, read
+from forebay.queues.shared.reports import CopyReport, QueueInfo, Report
 
 if TYPE_CHECKING:
     from forebay.formats.beats.events import Event
-    from forebay.formats.entry import Entry
+    from forebay.kernels.entry import Entry
     from forebay.queues.beats.batch import EventBatch
+    from forebay.queues.beats.info import BeatsInfo
     from forebay.queues.beats.queue import BeatsQueue
     from forebay.queues.beats.reader import BeatsReader
+    from forebay.queues.deadline.info import DeadlineInfo
     from forebay.queues.deadline.item import DeadlineItem
     from forebay.queues.deadline.queue import DeadlineQueue
     from forebay.queues.deadline.reader import DeadlineReader
+    from forebay.queues.fifo.info import FifoInfo
     from forebay.queues.fifo.queue import Fifo
     from forebay.queues.fifo.reader import FifoReader
     from forebay.queues.root import Root
@@ -54,7 +59,7 @@ _MODULES = {
     "DeadlineItem": "forebay.queues.deadline.item",
     "DeadlineQueue": "forebay.queues.deadline.queue",
     "DeadlineReader": "forebay.queues.deadline.reader",
-    "Entry": "forebay.formats.entry",
+    "Entry": "forebay.kernels.entry",
     "Event": "forebay.formats.beats.events",
     "EventBatch": "forebay.queues.beats.queue",
     "BeatsQueue": "forebay.queues.beats.queue",
@@ -62,6 +67,9 @@ _MODULES = {
     "Fifo": "forebay.queues.fifo.queue",
     "FifoReader": "forebay.queues.fifo.reader",
     "Root": "forebay.queues.root",
+    "BeatsInfo": "forebay.queues.beats.info",
+    "DeadlineInfo": "forebay.queues.deadline.info",
+    "FifoInfo": "forebay.queues.fifo.info",
 }
 
 __all__ = [
@@ -70,6 +78,8 @@ __all__ = [
     "CopyReport",
     "Damage",
     "Damaged",
+    "DataLoss",
+    "DeadlineInfo",
     "DeadlineItem",
     "DeadlineQueue",
     "DeadlineReader",
@@ -77,9 +87,11 @@ __all__ = [
     "Entry",
     "Event",
     "EventBatch",
+    "BeatsInfo",
     "BeatsQueue",
     "BeatsReader",
     "Fifo",
+    "FifoInfo",
     "FifoReader",
     "ForebayError",
     "Full",
@@ -88,10 +100,12 @@ __all__ = [
     "LeaseLost",
     "Locked",
     "Log",
+    "LogInfo",
     "LogReader",
     "NotAQueue",
     "NotInstalled",
     "Overtaken",
+    "QueueInfo",
     "Record",
     "RecordTooLarge",
     "Reentered",
@@ -110,20 +124,11 @@ __all__ = [
 ]
 
 
-def open(path: str | os.PathLike[str], **options: Any) -> Any:
-    """Opens a queue that is there, of whatever kind it is; raises `NotAQueue` if there is none."""
-    return sure_kind_of(path).open_queue(path, **options)
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
-def read(path: str | os.PathLike[str], *, salvage: bool = False, **options: Any) -> Any:
-    """Reads a queue without owning it: no lock, nothing written, dead or alive.
-
-    A Beats queue takes `key_file` and `dialect` as well.
-    """
-    return kind_of(path).open_reader(path, salvage=salvage, **options)
-
-
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_MODULES[name]), name)

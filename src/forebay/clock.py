@@ -1,4 +1,4 @@
-"""Where time comes from: one object that tests can replace."""
+"""The source of time: one object that tests can replace."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Clock(Protocol):
 
 
 class BootClock(Clock, Protocol):
-    """A clock that also tells how long the machine has run."""
+    """A clock that also knows how long the machine has run."""
 
     def boot_ms(self) -> int:
-        """Returns the milliseconds since the machine started, asleep or not."""
+        """Returns the milliseconds since the machine started, including time asleep."""
         ...
 
 
@@ -38,15 +38,16 @@ class SystemClock:
         return time.monotonic()
 
     def boot_ms(self) -> int:
-        """Returns the milliseconds since the machine started, asleep or not."""
+        """Returns the milliseconds since the machine started, including time asleep."""
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
 
     def ahead_ms(self) -> int:
-        """Returns by how much wall time is ahead of the time that the machine has run.
+        """Returns how far wall time is ahead of the time that the machine has run.
 
-        In whole milliseconds, but not of two rounded times: whoever asks next must not get less,
-        or what is due for one handle would not yet be due for the next. The largest of three: a
-        thread that has to wait between the two looks finds too little.
+        In whole milliseconds, but not as the difference of two rounded times: a later call must not
+        return less, or what is due for one handle would not yet be due for the next. The largest of
+        three measurements: if the thread has to wait between its two readings, the result is too
+        low.
         """
         boot = time.CLOCK_BOOTTIME
         looks = [time.time_ns() - time.clock_gettime_ns(boot) for _ in range(3)]
@@ -54,9 +55,9 @@ class SystemClock:
 
 
 class SteadyClock:
-    """Wall time as it was when this was made, and what the machine has run since.
+    """Wall time when this was created, plus how long the machine has run since.
 
-    What expires while a queue is open does not care how somebody sets the wall clock.
+    Setting the wall clock does not affect what expires while a queue is open.
     """
 
     def __init__(self, clock: BootClock) -> None:

@@ -1,4 +1,4 @@
-"""The words that formats and storage share: what a scan of bytes yields."""
+"""The value that formats and storage share: what a scan of bytes yields."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass
 class Damage:
     """A range of a file that does not verify.
 
-    `torn` says that it is an unfinished end, which a crash leaves and which costs nothing that was
-    acknowledged. `offset` is the first message that is missing and `count` how many are; None where
-    the format cannot tell.
+    `torn` marks an unfinished end, which a crash leaves and which costs nothing that was
+    acknowledged. `offset` is the first missing message and `count` how many are missing; None if
+    the format does not show it.
     """
 
     path: str

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import weakref
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,8 +39,14 @@ class Kind:
         getattr(queue.queue, self.one)(self.value(value))
 
 
+# A name has one consumer at a time, which all tasks share.
+_consumers: weakref.WeakKeyDictionary[Any, asyncio.Future[Any]] = weakref.WeakKeyDictionary()
+
+
 async def _take_records(log: Any, timeout: float | None) -> list[bytes]:
-    consumer = await log.consumer("c")
+    if log not in _consumers:
+        _consumers[log] = asyncio.ensure_future(log.consumer("c"))
+    consumer = await asyncio.shield(_consumers[log])
     records = await consumer.read(1, timeout=timeout)
     await consumer.commit()
     return [record.value for record in records]

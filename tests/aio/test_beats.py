@@ -8,47 +8,10 @@ from pathlib import Path
 import pytest
 
 from forebay import Damaged
-from forebay.aio import BeatsQueue, EventBatch
+from forebay.aio import BeatsQueue
 from tests.aio.helpers import begin_waiting
 from tests.queues.beats_helpers import numbered, numbers_of
 from tests.queues.helpers import flip
-
-
-def test_a_cancelled_read_gives_its_events_back(tmp_path: Path) -> None:
-    async def run() -> tuple[int, list[int]]:
-        async with BeatsQueue(tmp_path / "q") as queue:
-            await queue.put_many(numbered(5))
-            with queue.queue._writer.lock:
-                reading = asyncio.ensure_future(queue.read(3, timeout=60))
-                await asyncio.sleep(0.05)
-                reading.cancel()
-                await asyncio.sleep(0.05)
-            with pytest.raises(asyncio.CancelledError):
-                await reading
-            outstanding: int = (await queue.info())["outstanding"]
-            return outstanding, numbers_of(await queue.read(3)) + numbers_of(await queue.read(3))
-
-    assert asyncio.run(run()) == (0, [0, 1, 2, 3, 4])
-
-
-def test_an_ack_that_is_cancelled_is_done(tmp_path: Path) -> None:
-    async def ack_cancelled(queue: BeatsQueue, batch: EventBatch) -> None:
-        with queue.queue._writer.lock:
-            acking = asyncio.ensure_future(batch.ack())
-            await asyncio.sleep(0.05)
-            acking.cancel()
-            await asyncio.sleep(0.05)
-        await acking
-
-    async def run() -> list[int]:
-        async with BeatsQueue(tmp_path / "q") as queue:
-            await queue.put_many(numbered(5))
-            with pytest.raises(asyncio.CancelledError):
-                await ack_cancelled(queue, await queue.read(3))
-        async with BeatsQueue(tmp_path / "q") as queue:
-            return numbers_of(await queue.read())
-
-    assert asyncio.run(run()) == [3, 4]
 
 
 def test_a_batch_that_is_given_back_comes_before_newer_events(tmp_path: Path) -> None:
@@ -85,7 +48,7 @@ def test_damage_is_raised_once_and_can_be_looked_up(tmp_path: Path) -> None:
             flip(next((tmp_path / "q").glob("*.seg")), 60)
             with pytest.raises(Damaged):
                 await queue.read(timeout=5)
-            damage = await queue.damage()
+            damage = queue.damage
             return [queue.version, len(damage), numbers_of(await queue.read(timeout=5))]
 
     assert asyncio.run(run()) == ["v2", 1, [1, 2]]

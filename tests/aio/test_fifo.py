@@ -3,36 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import random
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from forebay import Empty, Full
+from forebay import Full
 from forebay.aio import Fifo
 from tests.aio.helpers import begin_waiting
 
-SMALL = {"file_bytes": 500, "max_bytes": 1_000}
-
-
-@contextmanager
-def held(fifo: Fifo) -> Iterator[None]:
-    """Holds up every call that has begun, as a slow disk does."""
-    lock = fifo.queue._writer.lock
-    with lock:
-        yield
-
-
-async def begin(coroutine: Any) -> asyncio.Task[Any]:
-    """Starts a task and lets it get as far as it can."""
-    task: asyncio.Task[Any] = asyncio.ensure_future(coroutine)
-    await asyncio.sleep(0.05)
-    return task
+SMALL: dict[str, Any] = {"file_bytes": 500, "max_bytes": 1_000}
 
 
 async def fill(fifo: Fifo) -> int:
@@ -42,78 +23,6 @@ async def fill(fifo: Fifo) -> int:
             await fifo.push(b"x" * 100, timeout=0)
         except Full:
             return len(fifo)
-
-
-def test_a_pop_that_is_cancelled_too_late_gives_the_entry_and_the_next_raises(
-    tmp_path: Path,
-) -> None:
-    values: list[bytes | None] = []
-
-    async def work(fifo: Fifo) -> None:
-        while True:
-            values.append(await fifo.pop(timeout=60))
-
-    async def run() -> int:
-        async with Fifo(tmp_path / "q") as fifo:
-            await fifo.push_many([b"1", b"2"])
-            with held(fifo):
-                worker = await begin(work(fifo))
-                worker.cancel()
-                await asyncio.sleep(0.05)
-            with pytest.raises(asyncio.CancelledError):
-                await worker
-            return len(fifo)
-
-    assert asyncio.run(run()) == 1
-    assert values == [b"1"]
-
-
-def test_a_timeout_round_a_pop_that_comes_too_late_harms_nobody(tmp_path: Path) -> None:
-    async def run() -> bytes | None:
-        async with Fifo(tmp_path / "q") as fifo:
-            await fifo.push(b"1")
-            lock = fifo.queue._writer.lock
-            lock.acquire()
-            threading.Timer(0.3, lock.release).start()
-            async with asyncio.timeout(0.1):
-                value = await fifo.pop(timeout=60)
-            await asyncio.sleep(0)
-            with pytest.raises(Empty):
-                await fifo.pop(timeout=0.01)
-            return value
-
-    assert asyncio.run(run()) == b"1"
-
-
-def test_wait_for_gives_what_was_popped_just_when_time_was_up(tmp_path: Path) -> None:
-    async def run() -> bytes | None:
-        async with Fifo(tmp_path / "q") as fifo:
-            await fifo.push(b"1")
-            lock = fifo.queue._writer.lock
-            lock.acquire()
-            threading.Timer(0.3, lock.release).start()
-            return await asyncio.wait_for(fifo.pop(timeout=60), 0.1)
-
-    assert asyncio.run(run()) == b"1"
-
-
-def test_a_take_that_is_cancelled_while_it_takes_gives_the_entry_back(tmp_path: Path) -> None:
-    async def take(fifo: Fifo) -> None:
-        async with fifo.take(timeout=60):
-            raise AssertionError("the body must not run")
-
-    async def run() -> tuple[int, list[bytes]]:
-        async with Fifo(tmp_path / "q") as fifo:
-            await fifo.push_many([b"1", b"2"])
-            with held(fifo):
-                taker = await begin(take(fifo))
-                taker.cancel()
-                await asyncio.sleep(0.05)
-            with pytest.raises(asyncio.CancelledError):
-                await taker
-            return (await fifo.info())["taken"], await fifo.pop_many(5)
-
-    assert asyncio.run(run()) == (0, [b"1", b"2"])
 
 
 @pytest.mark.parametrize("error", [ValueError("bad"), asyncio.CancelledError()])
@@ -132,30 +41,6 @@ def test_a_take_whose_body_fails_gives_the_entry_back(tmp_path: Path, error: Bas
             return await fifo.pop_many(5)
 
     assert asyncio.run(run()) == [b"1", b"2"]
-
-
-def test_a_take_that_is_cancelled_at_its_end_has_removed_the_entry(tmp_path: Path) -> None:
-    async def take(fifo: Fifo, lock: threading.Lock, taken: asyncio.Event) -> None:
-        async with fifo.take(timeout=60):
-            lock.acquire()
-            taken.set()
-
-    async def run() -> tuple[int, list[bytes]]:
-        async with Fifo(tmp_path / "q") as fifo:
-            await fifo.push_many([b"1", b"2"])
-            lock = fifo.queue._writer.lock
-            taken = asyncio.Event()
-            taker = asyncio.ensure_future(take(fifo, lock, taken))
-            # When this goes on, the taker has begun to remove the entry, and waits for the lock.
-            await taken.wait()
-            taker.cancel()
-            await asyncio.sleep(0.05)
-            lock.release()
-            with pytest.raises(asyncio.CancelledError):
-                await taker
-            return (await fifo.info())["taken"], await fifo.pop_many(5)
-
-    assert asyncio.run(run()) == (0, [b"2"])
 
 
 def test_an_entry_that_is_taken_when_the_queue_closes_is_there_after_a_reopen(
@@ -198,7 +83,7 @@ def test_a_push_waits_for_room_as_long_as_it_is_told(tmp_path: Path) -> None:
         async with Fifo(tmp_path / "q", **SMALL) as fifo:
             await fill(fifo)
             begun = time.monotonic()
-            with pytest.raises(Full, match=r"in 0\.2 s; nothing was written"):
+            with pytest.raises(Full, match="in time; nothing was written"):
                 await fifo.push(b"y" * 100, timeout=0.2)
             spent = time.monotonic() - begun
             pushing = await begin_waiting(fifo, fifo.push(b"y" * 100, timeout=600))
@@ -223,7 +108,8 @@ def test_a_batch_that_never_fits_is_refused_at_once(tmp_path: Path) -> None:
 
 def test_it_stands_where_an_asyncio_queue_stood(tmp_path: Path) -> None:
     async def use(queue: Fifo | asyncio.Queue[bytes]) -> list[object]:
-        getting = await begin(queue.get())
+        getting = asyncio.ensure_future(queue.get())
+        await asyncio.sleep(0.05)
         await queue.put(b"1")
         seen: list[object] = [await getting, queue.qsize(), queue.empty(), queue.full()]
         await queue.put(b"2")
@@ -253,47 +139,3 @@ def test_peek_goes_over_the_entries_and_lets_them_stay(tmp_path: Path) -> None:
 
     all_of_it = [b"1", b"2", b"3"]
     assert asyncio.run(run()) == [True, 3_600, b"2", None, 3, None, 1_000, 10, all_of_it]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("sync", ["always", "os"])
-def test_random_cancellations_neither_lose_nor_double_an_entry(tmp_path: Path, sync: str) -> None:
-    chance = random.Random(sync)
-    got: list[bytes] = []
-
-    async def take(fifo: Fifo) -> None:
-        async with fifo.take(timeout=60) as entry:
-            await asyncio.sleep(0)
-            got.append(entry.value)
-
-    async def pop(fifo: Fifo) -> None:
-        got.extend(await fifo.pop_many(chance.randint(1, 3), timeout=60))
-
-    async def disturb(task: asyncio.Task[None]) -> None:
-        await asyncio.sleep(chance.random() * 0.004)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-    async def consume(fifo: Fifo) -> None:
-        while True:
-            await disturb(asyncio.ensure_future(chance.choice([take, pop])(fifo)))
-
-    async def run() -> None:
-        values = [b"%05d" % number for number in range(500)]
-        async with Fifo(tmp_path / "q", sync=sync, file_bytes=4_096) as fifo:
-            consumers = [asyncio.ensure_future(consume(fifo)) for _ in range(8)]
-            for value in values:
-                await fifo.push(value)
-            for consumer in consumers:
-                consumer.cancel()
-            await asyncio.gather(*consumers, return_exceptions=True)
-            # Those that were being disturbed when their consumer ended.
-            inner = asyncio.all_tasks() - {asyncio.current_task()}
-            for task in inner:
-                task.cancel()
-            await asyncio.gather(*inner, return_exceptions=True)
-            got.extend(await fifo.pop_many(len(values)))
-
-        assert sorted(got) == values
-
-    asyncio.run(run())

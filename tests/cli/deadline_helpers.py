@@ -21,7 +21,7 @@ def make_queue(path: Path, values: list[bytes], *, frozen: bool = False, **optio
     """Makes a closed queue whose items are due, one second after the other."""
     with open_queue(path, **options) as queue:
         for number, value in enumerate(values):
-            queue.enqueue(value, deadline=PAST_MS + 1000 * number)
+            queue.enqueue(value, deadline_ms=PAST_MS + 1000 * number)
         if frozen:
             queue.freeze()
     return path
@@ -32,7 +32,7 @@ def make_worn_queue(path: Path) -> Path:
     with open_queue(path) as queue:
         for half in (range(10), range(10, 20)):
             for number in half:
-                queue.enqueue(numbered_item(number), deadline=PAST_MS + 1000 * number)
+                queue.enqueue(numbered_item(number), deadline_ms=PAST_MS + 1000 * number)
             queue.freeze()
         queue.release_many(queue.dequeue_many(2))
         (item,) = queue.dequeue_many(1)
@@ -40,7 +40,7 @@ def make_worn_queue(path: Path) -> Path:
         # Given out, and not finished with when the queue is closed.
         queue.dequeue_many(1)
         queue.freeze()
-        queue.enqueue(b"later", deadline=FUTURE_MS)
+        queue.enqueue(b"later", deadline_ms=FUTURE_MS)
     return path
 
 

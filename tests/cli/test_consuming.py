@@ -59,7 +59,7 @@ def test_damage_is_told_and_passed_over(tmp_path: Path) -> None:
     again = run("take", path, "--consumer", "a")
 
     assert result.exit_code == exits.DAMAGE
-    assert "records lost: 1 from offset 1; it is passed over" in result.stderr
+    assert "records lost: 1 from offset 1; skipped" in result.stderr
     assert result.stdout_bytes == lines([numbered(10)[0], *numbered(10)[2:]])
     assert (again.exit_code, again.stdout) == (exits.NOTHING, "")
 

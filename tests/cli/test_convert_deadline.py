@@ -46,7 +46,7 @@ def test_an_empty_queue_is_an_empty_run(tmp_path: Path) -> None:
 
 def test_it_stops_at_damage_unless_it_may_salvage(tmp_path: Path) -> None:
     path = make_worn_queue(tmp_path / "q")
-    run_file = next(path.glob("*.p.run"))
+    run_file = max(path.glob("*.p.run"), key=lambda file: file.stat().st_size)
     flip(run_file, 15_000)
 
     stopped = run("convert", path, "--to-version", "1", "--to", tmp_path / "new")

@@ -106,7 +106,7 @@ def test_damage_stops_it_and_is_shown_in_its_place_if_asked_for(tmp_path: Path) 
     salvaged = run("cat", "--json", "--salvage", tmp_path)
 
     assert stopped.exit_code == exits.DAMAGE
-    assert "--salvage reads on" in stopped.stderr
+    assert "--salvage skips it" in stopped.stderr
     assert salvaged.exit_code == exits.OK
     assert [line.get("id") for line in json_lines(salvaged)] == [None, 20]
 
@@ -118,5 +118,5 @@ def test_what_has_no_meaning_is_refused(tmp_path: Path) -> None:
     start = run("cat", "--start", "3", QRONO)
 
     assert (raw_log.exit_code, start.exit_code) == (exits.USAGE, exits.USAGE)
-    assert "--raw has no meaning for a log" in raw_log.stderr
-    assert "--start has no meaning for a folder of the original" in start.stderr
+    assert "--raw does not apply to a log" in raw_log.stderr
+    assert "--start does not apply to a folder of the original" in start.stderr

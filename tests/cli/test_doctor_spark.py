@@ -68,7 +68,7 @@ def test_a_path_is_visible_missing_or_another_directory(tmp_path: Path) -> None:
 
     assert found == [
         Finding(f"e, {tmp_path}", "visible"),
-        Finding(f"e, {tmp_path}", "visible, but another directory than here", NOTE),
+        Finding(f"e, {tmp_path}", "visible, but a different directory than here", NOTE),
         Finding(f"e, {tmp_path}", "not visible: Permission denied", BAD),
     ]
 

@@ -17,7 +17,8 @@ from forebay.clock import SystemClock
 from forebay.queues.kinds import kind_named
 from tests.cli.helpers import environment, json_lines, make_log, run
 from tests.crash.forgetful import ForgetfulFilesystem
-from tests.queues.helpers import flip, snapshot
+from tests.queues.helpers import snapshot
+from tests.support.values import flip
 
 FILE_BYTES = 512
 KEYS = [
@@ -407,7 +408,7 @@ def test_an_unfinished_end_is_told_and_is_no_damage(tmp_path: Path) -> None:
     place = f"{path}/{FIRST}, byte 66"
     assert f"unfinished end: {place}, 13 bytes: after the last entry" in checked.stdout
     assert (
-        f"{place}, 13 bytes: after the last entry; nothing acknowledged is missing"
+        f"{place}, 13 bytes: after the last entry; no acknowledged record is missing"
         in printed.stderr
     )
     assert printed.stdout_bytes == b"a\nb\n"
@@ -456,10 +457,10 @@ def test_convert_is_for_event_queues(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("peek",), '"peek" of a log needs --consumer NAME'),
-        (("take",), '"take" of a log needs --consumer NAME'),
+        (("peek",), '"peek" needs --consumer NAME for a log'),
+        (("take",), '"take" needs --consumer NAME for a log'),
         (("put", "--kind", "fifo"), "--kind fifo: {} is a log"),
-        (("put", "--ttl", "5"), "--ttl has no meaning for a log"),
+        (("put", "--ttl", "5"), "--ttl does not apply to a log"),
         (("put", "--max-bytes", "5000"), "max_bytes = 5000: must be a whole number"),
     ],
     ids=lambda item: " ".join(item) if isinstance(item, tuple) else "",
@@ -489,6 +490,7 @@ def test_a_directory_that_is_no_queue_is_not_made_one(tmp_path: Path) -> None:
     assert snapshot(tmp_path) == {"notes.txt": b"precious"}
 
 
+@pytest.mark.slow
 def test_each_batch_that_was_taken_is_gone_for_good_before_the_next() -> None:
     filesystem = ForgetfulFilesystem()
     fifo = Fifo("/q", filesystem=filesystem, sync="os", background=False)

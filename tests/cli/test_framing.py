@@ -42,7 +42,7 @@ def test_an_end_within_a_record_is_bad_input_after_the_whole_ones() -> None:
     whole = splitter.feed(b"\0\0\0\1a\0\0\0\5b")
 
     assert whole == [b"a"]
-    with pytest.raises(BadInput, match="ends within a record, 5 bytes into it"):
+    with pytest.raises(BadInput, match="ends inside a record, 5 bytes into it"):
         splitter.finish()
 
 
@@ -62,5 +62,5 @@ def test_a_line_that_never_ends_is_refused_before_it_fills_the_memory() -> None:
     for _ in range(10):
         splitter.feed(b"x" * 100)
 
-    with pytest.raises(BadInput, match="larger than the 1000 bytes"):
+    with pytest.raises(BadInput, match="exceeds the 1000 bytes"):
         splitter.feed(b"x")

@@ -232,7 +232,7 @@ def test_an_option_that_a_kind_does_not_have_is_refused(
 
     if not fits(kind):
         assert result.exit_code == exits.USAGE
-        assert f"has no meaning for {kind.title}" in result.stderr
+        assert f"does not apply to {kind.title}" in result.stderr
         assert snapshot(path) == before
     else:
-        assert "has no meaning" not in result.stderr
+        assert "does not apply" not in result.stderr

@@ -16,7 +16,7 @@ from tests.cli.helpers import (
     start,
     values_of,
 )
-from tests.queues.helpers import wait_until
+from tests.support.waiting import wait_until
 
 
 def test_lines_of_stdin_become_records_without_their_newline(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_bad_lengths_keep_what_came_before_and_give_the_code_for_bad_data(tmp_pa
     assert result.exit_code == exits.BAD_DATA
     assert result.stderr == (
         "before the bad input: 1 record, offset 0\n"
-        "forebay: stdin: the input ends within a record, 5 bytes into it\n"
+        "forebay: stdin: the input ends inside a record, 5 bytes into it\n"
     )
     assert values_of(tmp_path / "log") == [b"a"]
 

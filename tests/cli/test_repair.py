@@ -24,6 +24,7 @@ from tests.cli.helpers import (
     segments_of,
     values_of,
 )
+from tests.support.clocks import SteppingClock
 
 
 def fingerprint(path: Path) -> dict[str, str]:
@@ -74,6 +75,7 @@ def test_each_damage_is_listed_with_what_it_costs(tmp_path: Path) -> None:
     assert last["summary"]["records"] == 98
 
 
+@pytest.mark.slow
 def test_a_torn_end_is_reported_and_is_no_damage(tmp_path: Path) -> None:
     leave_crashed(tmp_path / "log", numbered(3), rest=b"\0\0\0\x40torn")
 
@@ -149,7 +151,7 @@ def test_recover_copies_all_that_can_be_read_and_leaves_the_source_alone(tmp_pat
 
 
 def test_recovered_records_keep_their_times(tmp_path: Path) -> None:
-    with Log(tmp_path / "log", sync="os", clock=SteppingClock()) as log:
+    with Log(tmp_path / "log", sync="os", clock=SteppingClock(1_700_000_000_000, 7)) as log:
         for value in numbered(50):
             log.append(value)
 
@@ -212,20 +214,6 @@ def test_a_place_in_a_gap_moves_to_the_next_record_that_is_left() -> None:
     assert [report.place(offset) for offset in (0, 12, 20, 29, 34, 35, 99)] == [
         *(0, 2, 10, 10, 14, 15, 15)
     ]
-
-
-class SteppingClock:
-    """A clock that goes on by some milliseconds with each look."""
-
-    def __init__(self) -> None:
-        self._now = 1_700_000_000_000
-
-    def now_ms(self) -> int:
-        self._now += 7
-        return self._now
-
-    def monotonic(self) -> float:
-        return self._now / 1000
 
 
 def test_a_number_that_nobody_knows_is_never_printed_as_0(

@@ -164,7 +164,7 @@ def test_without_a_consumer_trim_removes_nothing_and_says_why(tmp_path: Path) ->
     result = run("trim", path)
 
     assert result.exit_code == 0
-    assert "nothing is trimmed before there is a consumer" in result.stdout
+    assert "nothing is trimmed until there is a consumer" in result.stdout
     assert len(segments_of(path)) == 3
 
 

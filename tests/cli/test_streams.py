@@ -55,6 +55,7 @@ def test_put_whose_report_cannot_be_printed_says_that_it_has_stored(
     assert values_of(tmp_path / "log") == [b"a", b"b"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("redirection", ["2>&-", "2>/dev/full"])
 def test_put_and_fsck_need_no_stderr(tmp_path: Path, redirection: str) -> None:
     put, _ = shell(tmp_path, "put log", redirection, b"a\n")
@@ -81,6 +82,7 @@ def test_a_stdout_that_takes_nothing_is_one_line_and_not_the_queues_error(
     assert "stdout" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [kind.name for kind in KINDS])
 @pytest.mark.parametrize("redirection", [">&-", ">/dev/full"])
 def test_take_without_a_stdout_removes_nothing(tmp_path: Path, kind: str, redirection: str) -> None:

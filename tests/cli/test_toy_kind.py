@@ -9,22 +9,20 @@ import pytest
 
 import forebay
 from forebay.cli import exits
-from forebay.queues.kinds import KINDS
 from tests.cli.helpers import json_lines, run
-from tests.support.toy import TOY
-from tests.support.toy.queue import Toy
+from tests.kinds.toy import toys
+from tests.support.toy import Toy
 
 
 @pytest.fixture(autouse=True)
 def _toys() -> Iterator[None]:
-    KINDS.insert(0, TOY)
-    yield
-    KINDS.remove(TOY)
+    with toys():
+        yield
 
 
 def make_toy(path: Path, *lines: bytes) -> Path:
     with Toy(path) as toy:
-        toy.replace(list(lines))
+        toy.put_many(list(lines))
     return path
 
 

@@ -1,11 +1,9 @@
-"""What every kind of queue does alike: one suite, four implementations."""
+"""What every kind of queue does alike: one suite, four implementations and a toy."""
 
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +11,23 @@ import pytest
 
 import forebay
 from forebay import Closed, Full, InvalidOption, Locked, NotAQueue, RecordTooLarge
-from tests.conformance.kinds import KINDS, Kind
-from tests.queues.helpers import SYNCS, numbered, run_threads, snapshot
-from tests.sources import ROOT
+from forebay.queues.shared.options import SyncPolicy
+from tests.kinds import KINDS, Kind
+from tests.kinds.toy import ToyKind, toys
+from tests.queues.helpers import SYNCS, run_threads, snapshot
+from tests.support.killing import Tell, kill_a_writer
+from tests.support.values import numbered
 
-pytestmark = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+pytestmark = pytest.mark.parametrize(
+    "kind", [*KINDS.values(), ToyKind()], ids=lambda kind: kind.name
+)
 SYNC = pytest.mark.parametrize("sync", SYNCS)
-KILLED = """
-import sys, time, forebay
-%s
-for number in range(200):
-    put(b"v%%d" %% number)
-    print(number, flush=True)
-time.sleep(60)
-"""
+
+
+@pytest.fixture(autouse=True)
+def _toys() -> Iterator[None]:
+    with toys():
+        yield
 
 
 @SYNC
@@ -55,27 +56,25 @@ def test_a_reader_without_the_lock_sees_what_is_there_and_changes_nothing(
         for value in values[20:]:
             kind.put(queue, value)
         before = snapshot(tmp_path / "q")
-        with forebay.read(tmp_path / "q") as reader:
-            live = kind.look(reader)
+        live = kind.look(tmp_path / "q")
         after = snapshot(tmp_path / "q")
-    with forebay.read(tmp_path / "q") as reader:
-        closed = kind.look(reader)
+    closed = kind.look(tmp_path / "q")
 
     assert live == closed == values
     assert before == after
 
 
 @SYNC
-def test_kill_9_takes_nothing_that_was_acknowledged(tmp_path: Path, kind: Kind, sync: str) -> None:
-    command = [sys.executable, "-c", KILLED % kind.program, str(tmp_path / "q"), sync]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if int(line) == 49:
-                break
-        process.send_signal(signal.SIGKILL)
-        acknowledged = max([50, *(int(line) + 1 for line in process.stdout)])
+def test_kill_9_takes_nothing_that_was_acknowledged(
+    tmp_path: Path, kind: Kind, sync: SyncPolicy
+) -> None:
+    def write(tell: Tell) -> None:
+        queue = kind.queue(tmp_path / "q", sync=sync)
+        for number in range(200):
+            kind.put(queue, b"v%d" % number)
+            tell(number + 1)
+
+    acknowledged = kill_a_writer(write, told=50)
 
     with forebay.open(tmp_path / "q", sync=sync) as queue:
         found = kind.drain(queue)
@@ -140,13 +139,13 @@ def test_a_full_queue_refuses_and_takes_again_when_there_is_room(
 
 
 def test_drop_oldest_keeps_the_newest_and_counts_the_rest(tmp_path: Path, kind: Kind) -> None:
-    if not kind.drops:
+    if not kind.record.drops_oldest:
         pytest.skip("what is due later is never dropped")
     with kind.queue(tmp_path / "q", when_full="drop_oldest", **kind.bounded) as queue:
         for value in numbered(100):
             kind.put(queue, value)
         found = kind.drain(queue)
-        (dropped,) = (count for name, count in queue.info().items() if name.startswith("dropped"))
+        dropped = queue.info().dropped
 
         assert found == numbered(100)[-len(found) :]
         assert dropped == 100 - len(found) > 0

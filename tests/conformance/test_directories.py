@@ -11,7 +11,7 @@ import pytest
 
 import forebay
 from forebay import NotAQueue
-from tests.conformance.kinds import KINDS
+from tests.kinds import KINDS
 from tests.queues.helpers import snapshot
 
 
@@ -24,7 +24,7 @@ def make(kind: str, path: Path) -> None:
     if kind == "root":
         with forebay.Root(path) as root:
             root.define("jobs", "deadline")
-            root.queue("jobs").enqueue(b"a")
+            root.queue("jobs", "deadline").enqueue(b"a")
         return
     with KINDS[kind].queue(path) as queue:
         KINDS[kind].put(queue, b"a")

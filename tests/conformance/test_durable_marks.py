@@ -14,11 +14,12 @@ import pytest
 
 from forebay import BeatsQueue
 from forebay.storage import inbox
-from tests.conformance.kinds import KINDS
 from tests.crash.forgetful import CrashState, ForgetfulFilesystem
 from tests.crash.handing_in import write_parts
-from tests.crash.workload import SteppingClock
-from tests.queues.helpers import SYNCS, numbered
+from tests.kinds import KINDS
+from tests.queues.helpers import SYNCS
+from tests.support.clocks import SteppingClock
+from tests.support.values import numbered
 
 MARKS = {"tail", "fifo-tail", "fifo-head", "mark", "contents", "deadline-mark", "deadline-manifest"}
 each_kind = pytest.mark.parametrize("kind", KINDS)
@@ -113,6 +114,23 @@ def test_the_marks_of_a_queue_that_was_recovered_are_durable(kind: str, sync: st
     queue.close()
     assert marks
     assert all(found == marks for found in after)
+
+
+@pytest.mark.parametrize("kind", ["log", "deadline"])
+@pytest.mark.parametrize("sync", ["interval", "os"])
+def test_a_staging_buffer_whose_name_a_power_cut_takes_costs_nothing(kind: str, sync: str) -> None:
+    filesystem, clock = ForgetfulFilesystem(), SteppingClock()
+    queue = open_queue(kind, filesystem, clock, sync)
+    KINDS[kind].put(queue, b"staged")
+    queue.sync()
+    left = [state for state in states_at_the_end(filesystem) if "/q/staging" not in state.files()]
+    queue.close()
+
+    assert left
+    for state in left:
+        with open_queue(kind, state.restore(), clock, sync) as again:
+            assert KINDS[kind].drain(again) == [b"staged"]
+            assert again.info().losses == 0
 
 
 @pytest.mark.parametrize("sync", SYNCS)

@@ -18,14 +18,9 @@ from forebay.storage.commit import GroupCommit
 from forebay.storage.filesystem import write_all
 from forebay.storage.segments import SegmentWriter
 from tests.crash.handles import ForgetfulDirectory
-from tests.crash.hunts import (
-    Bugs,
-    Patch,
-    cut_power,
-    fail_calls,
-    power_cut_after_a_failed_sync,
-)
-from tests.crash.kinds import EVENTS
+from tests.crash.hunts import cut_power, fail_calls, power_cut_after_a_failed_sync
+from tests.crash.kinds import BEATS
+from tests.support.planting import Bug, Patch
 
 
 def no_sync(patch: Patch) -> None:
@@ -129,10 +124,10 @@ def failed_write_not_cut_back(patch: Patch) -> None:
 def keystream_goes_on_after_a_failed_write(patch: Patch) -> None:
     original = ActiveSegment.append
 
-    def append(self: ActiveSegment, payloads: list[bytes], segment_bytes: int) -> int:
+    def append(self: ActiveSegment, payloads: list[bytes], count: int) -> None:
         encoder = self._encoder
         try:
-            return original(self, payloads, segment_bytes)
+            original(self, payloads, count)
         except OSError:
             self.spent, self._encoder = False, encoder
             raise
@@ -145,31 +140,31 @@ def failed_sync_tried_again(patch: Patch) -> None:
     patch.setattr(GroupCommit, "_lead", lambda self: self._sync())
 
 
-BUGS: Bugs = {
-    "no sync": (no_sync, cut_power(EVENTS, "v3-seed killed", "singles")),
-    "no directory sync": (no_directory_sync, cut_power(EVENTS, "rolling")),
-    "acknowledged before the sync": (acknowledge_before_sync, cut_power(EVENTS, "singles")),
-    "mark not synced": (mark_not_synced, cut_power(EVENTS, "rolling")),
-    "frames of other files": (frames_of_other_files_trusted, cut_power(EVENTS, "rolling")),
-    "state written in place": (state_written_in_place, cut_power(EVENTS, "settling")),
-    "place jumps": (place_of_the_last_acknowledgement, cut_power(EVENTS, "settling")),
-    "place above the newest": (place_names_the_next_segment, cut_power(EVENTS, "settling")),
+BUGS: dict[str, Bug] = {
+    "no sync": (no_sync, cut_power(BEATS, "v3-seed killed", "singles")),
+    "no directory sync": (no_directory_sync, cut_power(BEATS, "rolling")),
+    "acknowledged before the sync": (acknowledge_before_sync, cut_power(BEATS, "singles")),
+    "mark not synced": (mark_not_synced, cut_power(BEATS, "rolling")),
+    "frames of other files": (frames_of_other_files_trusted, cut_power(BEATS, "rolling")),
+    "state written in place": (state_written_in_place, cut_power(BEATS, "settling")),
+    "place jumps": (place_of_the_last_acknowledgement, cut_power(BEATS, "settling")),
+    "place above the newest": (place_names_the_next_segment, cut_power(BEATS, "settling")),
     "served without a copy": (
         found_events_served_without_a_copy,
-        power_cut_after_a_failed_sync(EVENTS, version="v2"),
+        power_cut_after_a_failed_sync(BEATS, version="v2"),
     ),
-    "old segment appended to": (old_segment_appended_to, cut_power(EVENTS, "closing")),
-    "count not written": (count_not_written, cut_power(EVENTS, "closing")),
+    "old segment appended to": (old_segment_appended_to, cut_power(BEATS, "closing")),
+    "count not written": (count_not_written, cut_power(BEATS, "closing")),
     "failed write not cut back": (
         failed_write_not_cut_back,
-        fail_calls(EVENTS, "rolling", errno.EIO),
+        fail_calls(BEATS, "rolling", errno.EIO),
     ),
     "keystream goes on": (
         keystream_goes_on_after_a_failed_write,
-        fail_calls(EVENTS, "v3-seed", errno.EIO),
+        fail_calls(BEATS, "v3-seed", errno.EIO),
     ),
     "a failed sync tried again": (
         failed_sync_tried_again,
-        power_cut_after_a_failed_sync(EVENTS, version="v2"),
+        power_cut_after_a_failed_sync(BEATS, version="v2"),
     ),
 }

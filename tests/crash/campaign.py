@@ -8,7 +8,8 @@ from forebay.errors import Damaged, ForebayError
 from tests.crash.forgetful import ForgetfulFilesystem
 from tests.crash.kinds import LOG, Kind
 from tests.crash.scenarios import Steps
-from tests.crash.workload import Broken, Promise, check_state, place_of, promises_of
+from tests.crash.workload import Promise, place_of, promises_of
+from tests.support.planting import Broken
 
 _GO_ON_EVERY = 8
 _NESTED_EVERY = 25
@@ -69,10 +70,10 @@ class Campaign:
             try:
                 if state.key in known and not nested and not go_on:
                     # Only more was promised since.
-                    self._kind.hold(known[state.key], promises, work.model, where=place)
+                    self._kind.workload.hold(known[state.key], promises, work.model, where=place)
                     continue
                 machine = state.restore()
-                known[state.key] = self._kind.check(
+                known[state.key] = self._kind.workload.check(
                     machine,
                     promises,
                     work.model,
@@ -86,6 +87,12 @@ class Campaign:
                 for again in machine.crash_states(1, seen=self.seen, limit=6):
                     where = f"{what}, seed {seed}, {place}"
                     self.contents.add(again.key)
-                    check_state(self._kind.check, again, promises, work.model, options=work.options)
+                    work.check(
+                        again.restore(),
+                        promises,
+                        work.model,
+                        options=work.options,
+                        where=place_of(again),
+                    )
             except (Broken, ForebayError, OSError) as error:
                 raise Broken(f"{where}: {error}") from error

@@ -5,17 +5,17 @@ from __future__ import annotations
 import contextlib
 import errno
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from forebay.damage import Damage
 from forebay.errors import ForebayError
 from forebay.formats.deadline.blocks import Identity
-from forebay.formats.deadline.items import FileKind, Item, Key, KeyTuple, file_name
+from forebay.formats.deadline.items import FileKind, KeyTuple, file_name
 from forebay.formats.deadline.manifest import Manifest, SetRow
 from forebay.formats.deadline.runs import Run
-from forebay.formats.deadline.wal import Header, Origin, Record
+from forebay.formats.deadline.wal import Header, Origin
 from forebay.kernels.deadline import RunView
 from forebay.queues.deadline import compaction as deadline_upkeep
 from forebay.queues.deadline import compaction as deadline_writing
@@ -24,25 +24,36 @@ from forebay.queues.deadline import picture as deadline_picture
 from forebay.queues.deadline import recovery as deadline_recovery
 from forebay.queues.deadline import replay as deadline_logs
 from forebay.queues.deadline import runs as deadline_runs
+from forebay.queues.deadline import state as deadline_state
 from forebay.queues.deadline.compaction import SetWriter, Upkeep, _RunWriter
 from forebay.queues.deadline.journal import Journal, WalFile, create_wal
 from forebay.queues.deadline.manifest import ManifestFile
 from forebay.queues.deadline.names import list_files, wal_name
-from forebay.queues.deadline.operations import Verbs
 from forebay.queues.deadline.replay import FoundLog
 from forebay.queues.deadline.runs import FIRST_BURIED, RunSet, View
-from forebay.queues.deadline.schedule import MARK, TOMBSTONE, Memory
+from forebay.queues.deadline.schedule import (
+    FULL,
+    MARK,
+    TOMBSTONE,
+    DeadlineItem,
+    Memory,
+    Schedule,
+)
 from forebay.queues.deadline.state import State
 from forebay.storage import filesystem
 from forebay.storage.commit import GroupCommit
 from forebay.storage.losses import Losses
 from forebay.storage.staging import Staged
-from tests.crash import deadline_kind
+from tests.crash.deadline_kind import Content, DeadlineWorkload, content_of
 from tests.crash.forgetful import ForgetfulFilesystem
 from tests.crash.handles import ForgetfulDirectory
-from tests.crash.hunts import Bugs, Patch, cut_power, fail_calls
+from tests.crash.hunts import cut_power, fail_calls
 from tests.crash.kinds import DEADLINE
-from tests.crash.workload import PATH, Broken
+from tests.crash.workload import PATH
+from tests.support.planting import Broken, Bug, Patch
+
+if TYPE_CHECKING:
+    from forebay.queues.deadline.schedule import NotMade
 
 
 def no_directory_sync(patch: Patch) -> None:
@@ -103,30 +114,38 @@ def counts_forgotten_in_a_freeze(patch: Patch) -> None:
     _forget_in_a_freeze(patch, MARK)
 
 
+class TwoBatches(Schedule):
+    """Writes the tombstone of an old copy before the batch that has the new one as well."""
+
+    def requeue(self, item: DeadlineItem, *rest: Any) -> NotMade | None:
+        if self.forget([item.key]) is FULL:
+            return FULL
+        return super().requeue(item, *rest)
+
+
 def requeue_in_two_batches(patch: Patch) -> None:
-    original = Journal.append
+    patch.setattr(deadline_state, "Schedule", TwoBatches)
 
-    def append(self: Journal, records: Sequence[Record]) -> int:
-        *first, last = reversed(records)
-        for record in first:
-            original(self, [record])
-        return original(self, [last])
 
-    patch.setattr(Journal, "append", append)
+class SameKey(Schedule):
+    """Writes a tombstone that meets the new copy."""
+
+    def requeue(self, item: DeadlineItem, *rest: Any) -> NotMade | None:
+        if super().requeue(item, *rest) is FULL:
+            return FULL
+        return self.forget(self.memories[0].keys_of(item.id))
 
 
 def requeue_under_the_same_key(patch: Patch) -> None:
-    original = Verbs._change
-
-    def change(self: Verbs, item: Item, gone: KeyTuple) -> int:
-        return original(self, replace(item, key=Key(*gone)), gone)
-
-    patch.setattr(Verbs, "_change", change)
+    patch.setattr(deadline_state, "Schedule", SameKey)
 
 
 def ids_not_reserved(patch: Patch) -> None:
+    def reserve_ids(self: Journal, count: int) -> None:
+        self._schedule.ids_end = self._schedule.next_id + count
+
     patch.setattr(deadline_recovery, "IDS_AT_ONCE", 0)
-    patch.setattr(Verbs, "reserve_from", lambda self, next_id, count: None)
+    patch.setattr(Journal, "reserve_ids", reserve_ids)
 
 
 def recovery_rewrites_from_the_written_end(patch: Patch) -> None:
@@ -251,17 +270,21 @@ def short_write_ignored(patch: Patch) -> None:
 
 
 def failed_write_not_cut_back(patch: Patch) -> None:
-    def append_bytes(self: Journal, data: filesystem.Buffer) -> int:
-        self.check()
-        position = self.wal.position
-        try:
-            self._stored += self.wal.write_batch(data)
-        except OSError:
-            self.wal.position = position + 1
-            raise
-        return self.written
+    def cut_back(self: Journal, position: int) -> None:
+        self.wal.position = position + 1
 
-    patch.setattr(Journal, "append_bytes", append_bytes)
+    patch.setattr(Journal, "_cut_back", cut_back)
+
+
+class NoUndo(Schedule):
+    """Keeps in memory what could not be written."""
+
+    def undo(self) -> None:
+        pass
+
+
+def failed_write_not_undone(patch: Patch) -> None:
+    patch.setattr(deadline_state, "Schedule", NoUndo)
 
 
 def marks_beyond_what_is_lent_out(patch: Patch) -> None:
@@ -310,17 +333,13 @@ def staged_batches_behind_a_hole(patch: Patch) -> None:
 
 
 def staging_used_again_before_the_write(patch: Patch) -> None:
-    original = Journal.drain
+    original = Journal._write_buffer
 
-    def drain(self: Journal) -> None:
-        if self._staging is not None and self.is_staging:
-            with Patch.context() as inner:
-                inner.setattr(deadline_journal, "write_all", lambda file, data, position: None)
-                original(self)
-        else:
+    def write_buffer(self: Journal) -> None:
+        if not self.is_staging:
             original(self)
 
-    patch.setattr(Journal, "drain", drain)
+    patch.setattr(Journal, "_write_buffer", write_buffer)
 
 
 def rows_of_a_merge_not_named(patch: Patch) -> None:
@@ -374,7 +393,7 @@ def loss_recorded_after_the_manifest(patch: Patch) -> None:
 
 
 def _filled(machine: ForgetfulFilesystem) -> None:
-    queue = deadline_kind.open_queue(machine, {})
+    queue = DeadlineWorkload.open_on(machine, {})
     for _ in range(2):
         queue.enqueue_many([b"one", b"two", b"three"])
         queue.freeze()
@@ -384,9 +403,9 @@ def _filled(machine: ForgetfulFilesystem) -> None:
 
 def _lost(machine: ForgetfulFilesystem) -> int:
     """Opens the queue, and returns how many items it says are lost."""
-    queue = deadline_kind.open_queue(machine, {})
+    queue = DeadlineWorkload.open_on(machine, {})
     queue._closed = True
-    return sum(damage.count or 0 for damage in queue.damage) + int(queue.info()["losses"])
+    return sum(damage.count or 0 for damage in queue.damage) + int(queue.info().losses)
 
 
 def flip_the_last_batch() -> int:
@@ -444,7 +463,7 @@ def fail_a_sync_and_cut_the_power() -> int:
     states = 0
     for call in itertools.count(1):
         machine = ForgetfulFilesystem(call)
-        queue = deadline_kind.open_queue(machine, {"sync": "os", "staging_bytes": 4096})
+        queue = DeadlineWorkload.open_on(machine, {"sync": "os", "staging_bytes": 4096})
         queue.enqueue(bytes(deadline_recovery._COPY_BYTES_MAX))
         queue.sync()
         # Longer than the staging buffer: the mark says at once that it is written.
@@ -465,14 +484,14 @@ def fail_a_sync_and_cut_the_power() -> int:
     return states
 
 
-def _content(machine: ForgetfulFilesystem) -> deadline_kind.Content:
+def _content(machine: ForgetfulFilesystem) -> Content:
     """Opens the queue, and returns what it serves."""
-    queue = deadline_kind.open_queue(machine, {})
+    queue = DeadlineWorkload.open_on(machine, {})
     queue._closed = True
-    return deadline_kind.content_of(queue)
+    return content_of(queue)
 
 
-BUGS: Bugs = {
+BUGS: dict[str, Bug] = {
     "mark before the sync": (mark_before_the_sync, cut_power(DEADLINE, "singles", "os batches")),
     "mark not written at close": (mark_not_written_at_close, flip_the_last_batch),
     "run taken for another": (run_taken_for_another, swap_two_runs),
@@ -535,6 +554,10 @@ BUGS: Bugs = {
     "short write ignored": (short_write_ignored, fail_calls(DEADLINE, "giving out", None)),
     "failed write not cut back": (
         failed_write_not_cut_back,
+        fail_calls(DEADLINE, "giving out", errno.ENOSPC),
+    ),
+    "failed write not undone": (
+        failed_write_not_undone,
         fail_calls(DEADLINE, "giving out", errno.ENOSPC),
     ),
     "marks beyond what is lent out": (

@@ -9,18 +9,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from random import Random
+from types import MappingProxyType
 from typing import Any
 
-from forebay.errors import ForebayError, NotAQueue
+from forebay.errors import ForebayError
 from forebay.queues.deadline.item import DeadlineItem
-from forebay.queues.deadline.queue import DeadlineQueue
-from forebay.queues.deadline.reader import DeadlineReader
-from tests.crash.forgetful import ForgetfulFilesystem
-from tests.crash.workload import PATH, Broken, Promise, SteppingClock
+from tests.crash.workload import Promise, Scene, Workload
+from tests.support.clocks import SteppingClock
+from tests.support.planting import Broken
 
 AFTER = b"after the crash"
-SIZES = (3, 20, 90, 200, 600, 1500)
 FAR_MS = 10**9
 # The highest id that was given out.
 IDS = "ids"
@@ -36,44 +34,29 @@ class Model:
     highest_id: int = 0
 
 
-class DeadlineWorkload:
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a machine had: as a reader saw it (None: no queue), as its owner has it, its counts.
+
+    The counts are pending and buried; `damage` is what the owner told.
+    """
+
+    seen: Content | None
+    content: Content
+    counts: tuple[int, int]
+    damage: list[Any]
+
+
+class DeadlineWorkload(Workload):
     """Operations on a deadline queue, each followed by its promise."""
 
-    def __init__(
-        self, filesystem: ForgetfulFilesystem, seed: int, model: Model | None = None, **options: Any
-    ) -> None:
-        self.filesystem = filesystem
-        self.random = Random(seed)
-        self.options = {
-            "segment_items": 6,
-            "lease_seconds": 3600,
-            "staging_bytes": 4096,
-            **options,
-        }
-        self.model = model or Model()
-        self.clock = SteppingClock()
-        self.stored = 0
-        self.queue = open_queue(self.filesystem, self.options, self.clock)
+    kind = "deadline"
+    small = MappingProxyType({"segment_items": 6, "lease_seconds": 3600, "staging_bytes": 4096})
 
-    @property
-    def trouble(self) -> ForebayError | None:
-        return self.queue._journal.error
-
-    @property
-    def always(self) -> bool:
-        return bool(self.options.get("sync", "always") == "always")
-
-    def append(self, size: int | None = None) -> None:
-        self.append_many(1, size)
-
-    def append_many(self, count: int, size: int | None = None) -> None:
-        values = [
-            self.random.randbytes(self.random.choice(SIZES) if size is None else size)
-            for _ in range(count)
-        ]
+    def _put(self, values: list[bytes], *, many: bool) -> None:
         with self._change() as content:
             delay = self.random.choice((0, 0, 0.02))
-            if count == 1:
+            if len(values) == 1:
                 ids = [self.queue.enqueue(values[0], delay=delay)]
             else:
                 ids = self.queue.enqueue_many(values, delay=delay)
@@ -82,15 +65,6 @@ class DeadlineWorkload:
                 raise Broken(f"id {ids[0]} was given out before")
             self.model.highest_id = ids[-1]
             self.filesystem.acknowledge(Promise(consumer=IDS, position=ids[-1]))
-
-    def sync(self) -> None:
-        self.queue.sync()
-        self._promise(durable=True)
-
-    def drain(self) -> None:
-        """Freezes what memory has too much of, and merges what is worth it."""
-        self.clock.ms += 2000
-        self.queue.maintain()
 
     def hand_over(self) -> None:
         """Begins a freeze: what comes now goes to the next log, before the runs are written."""
@@ -123,7 +97,7 @@ class DeadlineWorkload:
     def _dequeue(self, count: int) -> list[DeadlineItem]:
         self.clock.ms += 100
         with self._change() as content:
-            items = self.queue.dequeue_many(count)
+            items: list[DeadlineItem] = self.queue.dequeue_many(count)
             content.update({i.id: (i.value, i.dequeue_count, False) for i in items})
         return items
 
@@ -136,34 +110,24 @@ class DeadlineWorkload:
                 self.queue.kick(item.id)
                 content[item.id] = (item.value, 0, False)
 
-    def reopen(self) -> None:
-        self.queue.close()
-        self._promise(durable=True)
-        self.queue = open_queue(self.filesystem, self.options, self.clock)
-
-    def kill(self) -> None:
-        """Kills the process and opens the queue again: everything acknowledged must be there."""
-        self.forget()
-        self.filesystem = self.filesystem.kill()
-        self.queue = open_queue(self.filesystem, self.options, self.clock)
+    def _check_kill(self) -> None:
         found = self._content()
         if found not in self.model.contents[self.stored :]:
             raise Broken(f"kill -9: {brief(found)}, not {brief(self.model.contents[-1])}")
-        # What was recovered is served: from now on a power cut must not take it.
         if found != self.model.contents[-1]:
             self.model.contents.append(found)
         self.stored = len(self.model.contents) - 1
-        self._promise(durable=True)
+        self._promise_synced()
 
-    def forget(self) -> None:
-        self.queue._closed = True
+    def _new_model(self) -> Model:
+        return Model()
+
+    def _value(self, size: int | None) -> bytes:
+        return self.random.randbytes(self._size(size))
 
     def _content(self) -> Content:
         with self.filesystem.undisturbed():
             return content_of(self.queue)
-
-    def go_on(self) -> None:
-        self.append(20)
 
     @contextlib.contextmanager
     def _change(self) -> Iterator[Content]:
@@ -181,111 +145,70 @@ class DeadlineWorkload:
             raise Broken(f"{brief(found)} is there, not {brief(content)}")
         self.model.contents.append(content)
         self.stored = len(self.model.contents) - 1
-        self._promise()
+        self.filesystem.acknowledge(Promise(self.stored if self.always else 0, seen=self.stored))
 
-    def _promise(self, *, durable: bool = False) -> None:
-        end = self.stored if self.always or durable else 0
-        self.filesystem.acknowledge(Promise(end, seen=self.stored))
+    def _promise_synced(self) -> None:
+        self.filesystem.acknowledge(Promise(self.stored, seen=self.stored))
 
-
-def open_queue(
-    machine: ForgetfulFilesystem, options: dict[str, Any], clock: SteppingClock | None = None
-) -> DeadlineQueue:
-    return DeadlineQueue(
-        PATH, filesystem=machine, clock=clock or SteppingClock(), background=False, **options
-    )
-
-
-def content_of(queue: DeadlineQueue) -> Content:
-    """Returns what memory and runs hold, even of a handle that has ended."""
-    return {item.key.id: (item.value, count, item.buried) for item, count in queue._state.browse()}
-
-
-def seen_by_a_reader(machine: ForgetfulFilesystem) -> Content | None:
-    """Returns what a reader sees that leaves everything as it is; None if there is no queue."""
-    with (
-        contextlib.suppress(FileNotFoundError, NotAQueue),
-        DeadlineReader(PATH, filesystem=machine) as reader,
-    ):
+    @classmethod
+    def content_of(cls, reader: Any, where: str) -> Content:
         return {item.id: (item.value, item.dequeue_count, item.buried) for item in reader}
-    return None
+
+    @classmethod
+    def _look(cls, queue: Any, seen: Any, scene: Scene) -> Found:
+        return Found(seen, content_of(queue), (queue.pending, queue.buried), queue.damage)
+
+    @classmethod
+    def hold(
+        cls, found: Found, kept: list[Promise], model: Model, *, where: str, killed: bool = False
+    ) -> None:
+        seen, content = found.seen, found.content
+        if seen is not None and seen != content:
+            raise Broken(f"{where}: a reader saw {brief(seen)}, the owner has {brief(content)}")
+        if found.damage:
+            raise Broken(f"{where}: damage after a crash: {found.damage}")
+        buried = sum(row[2] for row in content.values())
+        if found.counts != (len(content) - buried, buried):
+            raise Broken(f"{where}: counts {found.counts} of {brief(content)}")
+        end = max((promise.end for promise in kept), default=0)
+        if content not in model.contents[end:]:
+            expected = [brief(content) for content in model.contents[end:]]
+            raise Broken(f"{where}: {brief(content)} is none of {expected}")
+
+    @classmethod
+    def _check_going_on(cls, queue: Any, found: Found, scene: Scene) -> None:
+        id = queue.enqueue(AFTER)
+        if id <= max(
+            (promise.position for promise in scene.kept if promise.consumer == IDS), default=0
+        ):
+            raise Broken(f"{scene.where}: id {id} was given out before")
+        queue.freeze()
+        queue.close()
+        clock = SteppingClock()
+        clock.ms += FAR_MS
+        with cls.open_on(scene.machine, scene.options, clock) as again:
+            items = again.dequeue_many(10_000)
+            there = {item.id: (item.value, item.dequeue_count - 1, False) for item in items}
+            expected = {key: row for key, row in found.content.items() if not row[2]}
+            if there != {**expected, id: (AFTER, 0, False)} or len(items) != len(there):
+                raise Broken(f"{scene.where}: {brief(expected)} became {brief(there)}")
+            if [item.key for item in items] != sorted(item.key for item in items):
+                raise Broken(f"{scene.where}: out of order")
+            again.release_many(items)
+            again.freeze()
+            again.merge()
+            if again.dequeue() is not None or len(again) != len(found.content) - len(expected):
+                raise Broken(f"{scene.where}: a queue that was emptied is not empty")
+
+
+def content_of(queue: Any) -> Content:
+    """Returns what memory and runs hold, even of a handle that has ended.
+
+    Its `browse` refuses then; but what an operation that failed has left is what a kill may show.
+    """
+    items = queue._state.browse()
+    return {item.id: (item.value, item.dequeue_count, item.buried) for item in items}
 
 
 def brief(content: Content) -> dict[int, tuple[int, int, bool]]:
     return {id: (len(value), count, buried) for id, (value, count, buried) in content.items()}
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What a machine had, and its counts: pending and buried."""
-
-    content: Content
-    counts: tuple[int, int]
-
-
-def check_machine(
-    machine: ForgetfulFilesystem,
-    kept: list[Promise],
-    model: Model,
-    *,
-    options: dict[str, Any],
-    where: str,
-    go_on: bool = False,
-    killed: bool = False,
-) -> Found:
-    """Opens the queue on a machine, and raises `Broken` if a promise does not hold."""
-    seen = seen_by_a_reader(machine)
-    queue = open_queue(machine, options)
-    found = Found(content_of(queue), (queue.pending, queue.buried))
-    if seen is not None and seen != found.content:
-        raise Broken(f"{where}: a reader saw {brief(seen)}, the owner has {brief(found.content)}")
-    if queue.damage:
-        raise Broken(f"{where}: damage after a crash: {queue.damage}")
-    hold_promises(found, kept, model, where=where)
-    if go_on:
-        check_going_on(queue, machine, found.content, kept, options, where)
-    else:
-        queue._closed = True
-    return found
-
-
-def hold_promises(found: Found, kept: list[Promise], model: Model, *, where: str) -> None:
-    """Raises `Broken` if what was found does not keep a promise."""
-    buried = sum(row[2] for row in found.content.values())
-    if found.counts != (len(found.content) - buried, buried):
-        raise Broken(f"{where}: counts {found.counts} of {brief(found.content)}")
-    end = max((promise.end for promise in kept), default=0)
-    if found.content not in model.contents[end:]:
-        expected = [brief(content) for content in model.contents[end:]]
-        raise Broken(f"{where}: {brief(found.content)} is none of {expected}")
-
-
-def check_going_on(
-    queue: DeadlineQueue,
-    machine: ForgetfulFilesystem,
-    content: Content,
-    kept: list[Promise],
-    options: dict[str, Any],
-    where: str,
-) -> None:
-    """Enqueues, freezes, closes, opens again and takes everything: it must be whole, then empty."""
-    id = queue.enqueue(AFTER)
-    if id <= max((promise.position for promise in kept if promise.consumer == IDS), default=0):
-        raise Broken(f"{where}: id {id} was given out before")
-    queue.freeze()
-    queue.close()
-    clock = SteppingClock()
-    clock.ms += FAR_MS
-    with open_queue(machine, options, clock) as again:
-        items = again.dequeue_many(10_000)
-        there = {item.id: (item.value, item.dequeue_count - 1, False) for item in items}
-        expected = {key: row for key, row in content.items() if not row[2]}
-        if there != {**expected, id: (AFTER, 0, False)} or len(items) != len(there):
-            raise Broken(f"{where}: {brief(expected)} became {brief(there)}")
-        if [item.key for item in items] != sorted(item.key for item in items):
-            raise Broken(f"{where}: out of order")
-        again.release_many(items)
-        again.freeze()
-        again.merge()
-        if again.dequeue() is not None or len(again) != len(content) - len(expected):
-            raise Broken(f"{where}: a queue that was emptied is not empty")

@@ -8,19 +8,19 @@ from forebay.queues.fifo import scanner as fifo_scanner
 from forebay.queues.fifo import staging as fifo_staged
 from forebay.queues.fifo import tape
 from forebay.queues.fifo.bounds import Bounds, TapeEnd
-from forebay.queues.fifo.front import Reading
+from forebay.queues.fifo.front import Front
 from forebay.queues.fifo.head import HeadFile, Lent
 from forebay.queues.fifo.recovery import Recovery
 from forebay.queues.fifo.scanner import FifoScanner, Place
-from forebay.queues.fifo.staged import StagedEntries
 from forebay.queues.fifo.tape import TapeWriter
 from forebay.queues.fifo.writer import FifoWriter
 from forebay.storage import filesystem
-from forebay.storage.commit import GroupCommit
+from forebay.storage.commit import GroupCommit, Ticket
 from forebay.storage.staging import HEADER_BYTES
 from tests.crash.handles import ForgetfulDirectory
-from tests.crash.hunts import Bugs, Patch, cut_power, fail_calls
+from tests.crash.hunts import cut_power, fail_calls
 from tests.crash.kinds import FIFO
+from tests.support.planting import Bug, Patch
 
 
 def no_sync(patch: Patch) -> None:
@@ -36,7 +36,7 @@ def acknowledge_before_sync(patch: Patch) -> None:
 
 
 def pop_returns_before_the_sync(patch: Patch) -> None:
-    patch.setattr(Reading, "settle", lambda self: None)
+    patch.setattr(Front, "ticket", lambda self: Ticket(self.commit, 0))
 
 
 def files_go_before_the_head_is_durable(patch: Patch) -> None:
@@ -49,13 +49,13 @@ def files_go_that_the_mark_is_in(patch: Patch) -> None:
 
 
 def files_go_that_hold_lent_entries(patch: Patch) -> None:
-    patch.setattr(Reading, "first_position", property(lambda self: self.popper.position))
+    patch.setattr(HeadFile, "first_position", property(lambda self: self.cursor.position))
 
 
 def lent_entries_not_noted(patch: Patch) -> None:
     def lend(self: HeadFile, lent: Lent) -> None:
         self.lent[lent.number] = lent
-        self.popper.save()
+        self.cursor.save()
 
     patch.setattr(HeadFile, "lend", lend)
 
@@ -71,9 +71,9 @@ def staged_entries_left_standing(patch: Patch) -> None:
 def staging_space_reused_too_early(patch: Patch) -> None:
     original = FifoWriter._drain
 
-    def drain(self: FifoWriter, pusher: StagedEntries, count: int) -> None:
+    def drain(self: FifoWriter, count: int) -> None:
         self.memory[:HEADER_BYTES] = bytes(HEADER_BYTES)
-        original(self, pusher, count)
+        original(self, count)
 
     patch.setattr(FifoWriter, "_drain", drain)
 
@@ -146,7 +146,7 @@ def data_hash_not_looked_at(patch: Patch) -> None:
     patch.setattr(fifo_scanner, "scan", trusting)
 
 
-BUGS: Bugs = {
+BUGS: dict[str, Bug] = {
     "no sync": (no_sync, cut_power(FIFO, "singles")),
     "no directory sync": (no_directory_sync, cut_power(FIFO, "rolling")),
     "acknowledged before the sync": (acknowledge_before_sync, cut_power(FIFO, "singles")),

@@ -1,4 +1,4 @@
-"""The kinds of queue that the crash tests run on: each with its workload, check and scenarios."""
+"""The kinds of queue that the crash tests run on: each with its workload and scenarios."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from forebay.formats.beats.versions import LAYOUTS
-from tests.crash import beats_kind, deadline_kind, fifo_kind, log_kind, scenarios
+from tests.crash import scenarios
+from tests.crash.beats_kind import BeatsWorkload
+from tests.crash.deadline_kind import DeadlineWorkload
+from tests.crash.fifo_kind import FifoWorkload
+from tests.crash.log_kind import LogWorkload
 from tests.crash.scenarios import Steps
-from tests.crash.workload import Check, Hold, Workload
+from tests.crash.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +25,6 @@ class Kind:
     """
 
     workload: type[Workload]
-    check: Check
-    hold: Hold
     scenarios: dict[str, tuple[Steps, dict[str, Any]]]
     policies: list[dict[str, Any]]
     random_steps: Steps
@@ -31,9 +33,7 @@ class Kind:
 
 
 LOG = Kind(
-    log_kind.LogWorkload,
-    log_kind.check_machine,
-    log_kind.hold_promises,
+    LogWorkload,
     scenarios.LOG_SCENARIOS,
     [{}, {"sync": "os"}, {"sync": "interval"}, {"version": 1}],
     scenarios.random_log_steps,
@@ -53,11 +53,9 @@ LOG = Kind(
     ),
     lambda options: options.get("version") != 1,
 )
-EVENTS = Kind(
-    beats_kind.EventWorkload,
-    beats_kind.check_machine,
-    beats_kind.hold_promises,
-    scenarios.EVENT_SCENARIOS,
+BEATS = Kind(
+    BeatsWorkload,
+    scenarios.BEATS_SCENARIOS,
     [
         {"version": "v2"},
         {"version": "v2", "sync": "os"},
@@ -73,9 +71,7 @@ EVENTS = Kind(
     lambda options: LAYOUTS[options["version"]].encrypted,
 )
 FIFO = Kind(
-    fifo_kind.FifoWorkload,
-    fifo_kind.check_machine,
-    fifo_kind.hold_promises,
+    FifoWorkload,
     scenarios.FIFO_SCENARIOS,
     [{}, {"sync": "os"}, {"sync": "interval"}],
     scenarios.random_steps,
@@ -93,9 +89,7 @@ FIFO = Kind(
     lambda options: True,
 )
 DEADLINE = Kind(
-    deadline_kind.DeadlineWorkload,
-    deadline_kind.check_machine,
-    deadline_kind.hold_promises,
+    DeadlineWorkload,
     scenarios.DEADLINE_SCENARIOS,
     [{}, {"sync": "os"}, {"sync": "interval"}],
     scenarios.random_deadline_steps,
@@ -113,7 +107,7 @@ DEADLINE = Kind(
     ),
     lambda options: True,
 )
-KINDS = {"log": LOG, "events": EVENTS, "fifo": FIFO, "deadline": DEADLINE}
+KINDS = {"log": LOG, "beats": BEATS, "fifo": FIFO, "deadline": DEADLINE}
 # The long runs of this folder: one a kind, and the controls of the planted bugs.
 CRASH_CAMPAIGNS = len(KINDS) + 1
 EACH_SCENARIO = [(kind, name) for kind in KINDS for name in KINDS[kind].scenarios]

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from forebay.formats.fflg import Frames
-from forebay.queues.log import adoption, recovery
-from forebay.queues.log import consumer as positions
+from forebay.queues.log import adoption, places, recovery
 from forebay.queues.log.writer import Chunk, LogWriter
 from forebay.queues.shared.owner import End, Publisher
 from forebay.storage import atomic, filesystem, inbox, segments
@@ -19,14 +18,9 @@ from forebay.storage.segments import SegmentWriter
 from forebay.storage.staging import HEADER_BYTES
 from forebay.storage.tail import Tail, TailFile
 from tests.crash.handles import ForgetfulDirectory
-from tests.crash.hunts import (
-    Bugs,
-    Patch,
-    cut_power,
-    fail_calls,
-    power_cut_after_a_failed_sync,
-)
+from tests.crash.hunts import cut_power, fail_calls, power_cut_after_a_failed_sync
 from tests.crash.kinds import LOG
+from tests.support.planting import Bug, Patch
 
 
 def no_sync(patch: Patch) -> None:
@@ -47,16 +41,17 @@ def try_a_failed_sync_again(patch: Patch) -> None:
 
 
 def trim_before_the_position_is_saved(patch: Patch) -> None:
-    def save(self: positions.Positions, name: str, offset: int) -> None:
+    def advance(self: places.Places, name: str, offset: int, *, back: bool = False) -> int:
         self.offsets = {**self.offsets, name: offset}
+        return offset
 
-    patch.setattr(positions.Positions, "save", save)
+    patch.setattr(places.Places, "advance", advance)
 
 
 def trim_over_cursors(patch: Patch) -> None:
-    patch.setattr(positions, "read_cursors", lambda directory: iter(()))
-    original = positions.Positions.lowest
-    patch.setattr(positions.Positions, "lowest", lambda self: original(self) or 10**9)
+    patch.setattr(places, "read_cursors", lambda directory: iter(()))
+    original = places.Places.lowest
+    patch.setattr(places.Places, "lowest", lambda self: original(self) or 10**9)
 
 
 def trimmed_before_it_is_on_record(patch: Patch) -> None:
@@ -79,11 +74,11 @@ def short_write_ignored(patch: Patch) -> None:
 def staging_space_reused_too_early(patch: Patch) -> None:
     original = Chunk.stop
 
-    def stop(self: Chunk) -> int:
+    def stop(self: Chunk) -> None:
         # The header of the next chunk, written before this one is in the segment.
         if self._staging is not None:
             self._staging.buffer[:HEADER_BYTES] = bytes(HEADER_BYTES)
-        return original(self)
+        original(self)
 
     patch.setattr(Chunk, "stop", stop)
 
@@ -209,7 +204,7 @@ def failed_write_not_cut_back(patch: Patch) -> None:
     patch.setattr(SegmentWriter, "_cut_back", leave)
 
 
-BUGS: Bugs = {
+BUGS: dict[str, Bug] = {
     "no sync": (no_sync, cut_power(LOG, "singles")),
     "no directory sync": (no_directory_sync, cut_power(LOG, "rolling")),
     "acknowledged before the sync": (acknowledge_before_sync, cut_power(LOG, "singles")),

@@ -151,7 +151,7 @@ LOG_SCENARIOS: dict[str, tuple[Steps, dict[str, Any]]] = {
 }
 
 
-EVENT_SCENARIOS: dict[str, tuple[Steps, dict[str, Any]]] = {
+BEATS_SCENARIOS: dict[str, tuple[Steps, dict[str, Any]]] = {
     "singles": (singles, {"version": "v2"}),
     "batches": (batches, {"version": "v2"}),
     "rolling": (rolling, {"version": "v2"}),

@@ -1,17 +1,12 @@
 """Real processes, killed for real: `kill -9` at random moments loses nothing acknowledged.
 
-Each record's content is a function of its number, so that a reader can judge it alone. The writer
-tells through a pipe what was acknowledged, before it goes on.
+Each record's content is a function of its number, so that a reader can judge it alone.
 """
 
 from __future__ import annotations
 
-import os
 import random
-import signal
-import time
-from collections.abc import Callable
-from hashlib import blake2b
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +15,14 @@ import pytest
 from forebay import BeatsQueue, BeatsReader, Event, Fifo, FifoReader, Log
 from tests.counting import Count
 from tests.queues.beats_helpers import make_key
+from tests.support.campaigns import FULL
+from tests.support.killing import Tell, kill_a_writer
+from tests.support.values import value_at
 
-KILLS_EACH = 40
-EVENT_KILLS_EACH = 15
-FIFO_KILLS_EACH = 20
+# Every file system of `tests/filesystems` has its own, over all kinds and policies.
+KILLS_EACH = 40 if FULL else 15
+EVENT_KILLS_EACH = 15 if FULL else 6
+FIFO_KILLS_EACH = 20 if FULL else 8
 # Trimmed by the writer alone, so that what is there stays while it is being checked.
 OPTIONS: dict[str, Any] = {
     "segment_bytes": 40_000,
@@ -32,16 +31,7 @@ OPTIONS: dict[str, Any] = {
 }
 
 
-def value_at(offset: int) -> bytes:
-    """Makes the record of an offset: 8 to 807 bytes that nothing else gives."""
-    start = blake2b(offset.to_bytes(8, "big"), digest_size=8).digest()
-    return start * (1 + start[0] % 101)
-
-
-Writer = Callable[[Path, int, int, dict[str, Any]], None]
-
-
-def write_log(path: Path, pipe: int, seed: int, options: dict[str, Any]) -> None:
+def write_log(tell: Tell, path: Path, seed: int, options: dict[str, Any]) -> None:
     """Appends in all ways there are, and reports each acknowledged end."""
     draw = random.Random(seed)
     log = Log(path, **OPTIONS, **options)
@@ -55,7 +45,7 @@ def write_log(path: Path, pipe: int, seed: int, options: dict[str, Any]) -> None
             count = draw.randrange(1, 60)
             log.append_many([value_at(end + number) for number in range(count)])
             end += count
-        os.write(pipe, end.to_bytes(8, "big"))
+        tell(end)
         if draw.random() < 0.02:
             consumer.read(draw.randrange(1, 200))
             consumer.commit()
@@ -66,7 +56,7 @@ def event_at(number: int) -> Event:
     return Event(number, 0, {}, {"value": value_at(number)})
 
 
-def write_events(path: Path, pipe: int, seed: int, options: dict[str, Any]) -> None:
+def write_events(tell: Tell, path: Path, seed: int, options: dict[str, Any]) -> None:
     """Puts in all ways there are, and reports each acknowledged end; acknowledges now and then."""
     draw = random.Random(seed)
     queue = BeatsQueue(path, segment_bytes=40_000, **options)
@@ -76,17 +66,17 @@ def write_events(path: Path, pipe: int, seed: int, options: dict[str, Any]) -> N
         count = 1 if draw.random() < 0.9 else draw.randrange(1, 60)
         queue.put_many([event_at(end + number) for number in range(count)])
         end += count
-        os.write(pipe, end.to_bytes(8, "big"))
+        tell(end)
         if draw.random() < 0.02:
             queue.read(draw.randrange(1, 200)).ack()
 
 
-def write_fifo(path: Path, pipe: int, seed: int, options: dict[str, Any]) -> None:
+def write_fifo(tell: Tell, path: Path, seed: int, options: dict[str, Any]) -> None:
     """Pushes, pops and takes; reports each acknowledged end, and what has left for good."""
     draw = random.Random(seed)
     fifo = Fifo(path, file_bytes=40_000, staging_bytes=16_384, **options)
     while True:
-        end, begin = fifo.info()["end"], fifo.info()["begin"]
+        end, begin = fifo.info().end, fifo.info().begin
         count = 1 if draw.random() < 0.8 else draw.randrange(1, 60)
         if count == 1:
             fifo.push(value_at(end))
@@ -95,36 +85,10 @@ def write_fifo(path: Path, pipe: int, seed: int, options: dict[str, Any]) -> Non
         end += count
         if draw.random() < 0.5:
             begin += len(fifo.pop_many(draw.randrange(1, 12)))
-        elif draw.random() < 0.5 and not fifo._reading.returned:
+        elif draw.random() < 0.5 and not fifo._front.returned:
             with fifo.take():
                 begin += 1
-        os.write(pipe, (end << 32 | begin).to_bytes(8, "big"))
-
-
-def kill_a_writer(
-    write: Writer, path: Path, seed: int, seconds: float, options: dict[str, Any]
-) -> int:
-    """Lets a child write for a while, kills it, and gives the end that it had acknowledged."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.close(reading)
-            write(path, writing, seed, options)
-        finally:
-            os._exit(1)
-    os.close(writing)
-    first = os.read(reading, 8)
-    time.sleep(seconds)
-    os.kill(child, signal.SIGKILL)
-    _, status = os.waitpid(child, 0)
-    assert os.WTERMSIG(status) == signal.SIGKILL
-    received = bytearray(first)
-    while data := os.read(reading, 1 << 20):
-        received += data
-    os.close(reading)
-    whole = len(received) // 8 * 8
-    return int.from_bytes(received[whole - 8 : whole], "big")
+        tell(end << 32 | begin)
 
 
 @pytest.mark.slow
@@ -138,8 +102,8 @@ def test_kill_at_random_moments_loses_nothing_acknowledged(
 ) -> None:
     draw = random.Random(str(options))
     for seed in range(KILLS_EACH):
-        seconds = draw.uniform(0, 0.04)
-        acknowledged = kill_a_writer(write_log, tmp_path / "q", seed, seconds, options)
+        write = partial(write_log, path=tmp_path / "q", seed=seed, options=options)
+        acknowledged = kill_a_writer(write, seconds=draw.uniform(0, 0.04))
         with Log(tmp_path / "q", **OPTIONS, **options) as log:
             assert log.end >= acknowledged, (seed, acknowledged, log.end)
             begin = log.begin
@@ -161,8 +125,8 @@ def test_kill_at_random_moments_loses_no_event(
     key_file = make_key(tmp_path)
     options: dict[str, Any] = {"version": version, "sync": sync, "key_file": key_file}
     for seed in range(EVENT_KILLS_EACH):
-        seconds = draw.uniform(0, 0.04)
-        acknowledged = kill_a_writer(write_events, tmp_path / "q", seed, seconds, options)
+        write = partial(write_events, path=tmp_path / "q", seed=seed, options=options)
+        acknowledged = kill_a_writer(write, seconds=draw.uniform(0, 0.04))
         with BeatsQueue(tmp_path / "q", **options) as queue:
             events = []
             while batch := queue.read(1000):
@@ -187,20 +151,20 @@ def test_kill_at_random_moments_loses_no_entry_and_brings_none_back(
     draw = random.Random(sync)
     options: dict[str, Any] = {"sync": sync}
     for seed in range(FIFO_KILLS_EACH):
-        seconds = draw.uniform(0, 0.04)
-        told = kill_a_writer(write_fifo, tmp_path / "q", seed, seconds, options)
+        write = partial(write_fifo, path=tmp_path / "q", seed=seed, options=options)
+        told = kill_a_writer(write, seconds=draw.uniform(0, 0.04))
         end, gone = told >> 32, told & 0xFFFFFFFF
         with FifoReader(tmp_path / "q") as reader:
             before = [(entry.offset, entry.value) for entry in reader]
         with Fifo(tmp_path / "q", **options) as fifo:
             info = fifo.info()
-            assert (info["end"] >= end, info["begin"] >= gone) == (True, True), (seed, told, info)
+            assert (info.end >= end, info.begin >= gone) == (True, True), (seed, told, info)
             with FifoReader(tmp_path / "q") as reader:
                 entries = [(entry.offset, entry.value) for entry in reader]
         # The owner may find more, which was not acknowledged.
         assert before == entries[: len(before)]
-        first = info["begin"] - (len(entries) - (info["end"] - info["begin"]))
-        assert [offset for offset, _ in entries] == list(range(first, info["end"]))
+        first = info.begin - (len(entries) - (info.end - info.begin))
+        assert [offset for offset, _ in entries] == list(range(first, info.end))
         assert all(value == value_at(offset) for offset, value in entries)
 
     record_property("kills", FIFO_KILLS_EACH)

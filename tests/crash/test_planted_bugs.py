@@ -13,18 +13,20 @@ import pytest
 
 from tests.counting import Count
 from tests.crash import beats_bugs, deadline_bugs, fifo_bugs, log_bugs
-from tests.crash.hunts import Bugs, quietly
+from tests.crash.hunts import quietly
 from tests.crash.kinds import CRASH_CAMPAIGNS
-from tests.crash.workload import Broken
 from tests.support.campaigns import seeds
+from tests.support.planting import Bug, Patch, check_caught, each
 
 KINDS = {
     "log": log_bugs.BUGS,
-    "events": beats_bugs.BUGS,
+    "beats": beats_bugs.BUGS,
     "fifo": fifo_bugs.BUGS,
     "deadline": deadline_bugs.BUGS,
 }
-BUGS: Bugs = {f"{kind}, {name}": bug for kind in KINDS for name, bug in KINDS[kind].items()}
+BUGS: dict[str, Bug] = {
+    f"{kind}, {name}": bug for kind in KINDS for name, bug in KINDS[kind].items()
+}
 
 
 # A hunt that finds its bug ends in the middle, with a queue open.
@@ -45,17 +47,9 @@ def _forgotten() -> Iterator[None]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", BUGS)
-def test_a_planted_bug_is_caught(
-    name: str, monkeypatch: pytest.MonkeyPatch, record_property: Count
-) -> None:
-    plant, hunt = BUGS[name]
-    plant(monkeypatch)
-
-    with pytest.raises(Broken):
-        hunt()
-
-    record_property("planted bugs caught", 1)
+@each(BUGS)
+def test_a_planted_bug_is_caught(bug: Bug, monkeypatch: Patch, record_property: Count) -> None:
+    check_caught(bug, monkeypatch, record_property)
 
 
 @pytest.mark.full

@@ -73,7 +73,7 @@ def test_the_loop_of_the_page_reads_everything_but_the_damage(
     with forebay.Log(events) as log:
         names = {"forebay": forebay, "consumer": log.consumer("billing"), "count": 0}
         exec(compile(counting, PAGE, "exec"), names)
-        losses = log.info()["losses"]
+        losses = log.info().losses
 
     assert names["count"] == 4_999
     assert capsys.readouterr().out.count("checksum does not match") == 1

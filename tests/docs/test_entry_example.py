@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import forebay
-from forebay.formats.entry import Entry, decode_entry, encode_entry
+from forebay.formats.entry import decode_entry, encode_entry
+from forebay.kernels.entry import Entry
 from tests.docs.pages import hex_bytes, only_block
 from tests.formats.entries import make_id
 from tests.formats.entry_independent import read_tape
@@ -30,7 +31,7 @@ def test_the_example_is_read_as_a_queue_without_its_other_files(tmp_path: Path) 
     data = hex_bytes(only_block(PAGE, "hex entry"))
     (tmp_path / "0000000000.tape").write_bytes(data.ljust(200, b"\0"))
 
-    with forebay.read(tmp_path) as reader:
+    with forebay.read(tmp_path, kind="fifo") as reader:
         read = list(reader)
 
     assert read == ENTRIES

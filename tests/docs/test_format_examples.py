@@ -67,7 +67,7 @@ def test_the_examples_are_read_as_a_directory(tmp_path: Path) -> None:
         (queue / "00000000ff").write_bytes(hex_bytes(only_block(PAGE, f"hex fflg-{version}")))
         (queue / "index").write_bytes(hex_bytes(only_block(PAGE, "hex fflg-index")))
 
-        with forebay.read(queue) as reader:
+        with forebay.read(queue, kind="log") as reader:
             assert [record.value for record in reader][-1] == b"forebay"
             assert reader.begin == 255
             assert reader.consumers() == CONSUMERS
@@ -91,7 +91,7 @@ def test_a_third_party_verifies_a_segment_by_the_page_alone(tmp_path: Path) -> N
 
     result = run_checker(tmp_path, tmp_path / "q" / "0000000000")
 
-    with forebay.read(tmp_path / "q") as reader:
+    with forebay.read(tmp_path / "q", kind="log") as reader:
         lines = [f"{record.offset} {record.time_ms} {record.value!r}\n" for record in reader]
     assert len(lines) == 4
     assert (result.stdout, result.stderr, result.returncode) == ("".join(lines), "", 0)

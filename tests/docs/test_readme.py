@@ -50,7 +50,7 @@ def test_the_example_of_events_prints_what_it_put(
     exec(compile(blocks("README.md", "python")[1], "README.md", "exec"), {"forebay": forebay})
 
     assert capsys.readouterr().out.split()[1:] == ["hello"]
-    with forebay.read(tmp_path / "spool" / "diskqueue") as reader:
+    with forebay.read(tmp_path / "spool" / "diskqueue", kind="beats") as reader:
         assert list(reader.events(unread=True)) == []
 
 
@@ -64,7 +64,7 @@ def test_the_example_of_fifos_prints_what_it_pushed(
     lines = capsys.readouterr().out.splitlines()
     assert lines[:2] == ["b'resize 1.png' 3", "b'resize 1.png'"]
     assert lines[2].endswith("b'resize 2.png'")
-    with forebay.read(tmp_path / "spool" / "jobs") as reader:
+    with forebay.read(tmp_path / "spool" / "jobs", kind="fifo") as reader:
         assert list(reader.values()) == [b"mail bob"]
 
 
@@ -90,7 +90,7 @@ def test_the_example_of_asyncio_prints_what_it_appended_and_commits(
 
     assert len(capsys.readouterr().out.splitlines()) == 64
     with forebay.Log(tmp_path / "spool" / "doors") as log:
-        assert (log.end, log.info()["consumers"]) == (64, {"billing": 64})
+        assert (log.end, log.info().positions) == (64, {"billing": 64})
 
 
 def test_the_examples_have_at_most_ten_lines() -> None:
@@ -117,7 +117,7 @@ def test_the_example_of_spark_runs_and_copies_every_record(
     names["query"].processAllAvailable()
     names["query"].stop()
 
-    with forebay.read(tmp_path / "spool" / "copy") as reader:
+    with forebay.read(tmp_path / "spool" / "copy", kind="log") as reader:
         assert sorted(reader.values()) == [b"a"] * 3 + [b"b"] * 3
     # A stream begins at the end.
     assert spark.read.parquet(f"{tmp_path}/lake/events").count() == 0

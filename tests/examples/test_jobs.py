@@ -22,7 +22,7 @@ from examples.tour.jobs import (
 )
 from examples.tour.processes import Actor
 from forebay import DeadlineReader
-from tests.queues.helpers import wait_until
+from tests.support.waiting import wait_until
 
 Row = dict[str, Any]
 JOB_ROWS = [

@@ -10,7 +10,7 @@ from examples.tour.events import event
 from examples.tour.processes import Actor, ProcessFailed
 from tests.cli.helpers import values_of
 from tests.examples.helpers import processes_that_name
-from tests.queues.helpers import wait_until
+from tests.support.waiting import wait_until
 
 
 class Ring(Exception):
@@ -86,6 +86,6 @@ def test_a_producer_that_ends_by_itself_is_an_error(tmp_path: Path) -> None:
         return False
 
     producer.start()
-    with pytest.raises(ProcessFailed, match="the producer of file ended by itself, with code 1"):
+    with pytest.raises(ProcessFailed, match="the producer of file exited early, with code 1"):
         wait_until(look)
     producer.end()

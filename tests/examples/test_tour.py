@@ -26,8 +26,8 @@ from examples.tour.page import cell_text
 from tests.cli.helpers import NOTHING_LOADED, environment, start_held
 from tests.examples.helpers import processes_that_name
 from tests.examples.reading import PageReader
-from tests.queues.helpers import wait_until
 from tests.sources import ROOT
+from tests.support.waiting import wait_until
 
 EVENTS = PER_QUEUE_MIN * len(QUEUES)
 PLAN = Plan(EVENTS)

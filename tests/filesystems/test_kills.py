@@ -1,107 +1,99 @@
 """`kill -9` on each file system: what was acknowledged is there, as it was, and nothing else.
 
-A child puts, takes away and tells through a pipe what was acknowledged; it is killed at a random
-moment, and its directory is opened again and gone on with.
+A child puts, and is killed at a random moment; its directory is opened again, emptied and gone on
+with.
 """
 
 from __future__ import annotations
 
-import os
+import itertools
 import random
+import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from forebay import BeatsQueue, DeadlineQueue, Event, Fifo, Log
 from tests.counting import Count
-from tests.crash.test_kills import kill_a_writer, value_at
-from tests.queues.helpers import SYNCS
+from tests.kinds import KINDS, POLICIES, Kind
+from tests.support.campaigns import seeds
+from tests.support.killing import Tell, kill_a_writer
+from tests.support.mounts import KINDS as FILE_SYSTEMS
+from tests.support.values import value_at
 
 KILLS_EACH = 4
 SMALL: dict[str, dict[str, Any]] = {
     "log": {"segment_bytes": 40_000, "staging_bytes": 16_384, "trim_interval_seconds": None},
-    "events": {"segment_bytes": 40_000},
+    "beats": {"segment_bytes": 40_000},
     "fifo": {"file_bytes": 40_000, "staging_bytes": 16_384},
     "deadline": {"segment_items": 300, "staging_bytes": 16_384},
 }
-OPEN: dict[str, Callable[..., Any]] = {
-    "log": Log,
-    "events": BeatsQueue,
-    "fifo": Fifo,
-    "deadline": DeadlineQueue,
-}
-
-PUT = {
-    "log": ("append", "append_many"),
-    "fifo": ("push", "push_many"),
-    "deadline": ("enqueue", "enqueue_many"),
-}
 
 
-def put(kind: str, queue: Any, values: list[bytes]) -> None:
-    if kind == "events":
-        queue.put_many([Event(1, 0, {}, {"value": value}) for value in values])
-        return
-    one, many = PUT[kind]
-    if len(values) == 1:
-        getattr(queue, one)(values[0])
-    else:
-        getattr(queue, many)(values)
-
-
-def held(kind: str, queue: Any) -> list[bytes]:
-    """Returns all that is there, oldest first; a queue that gives things out loses them by it."""
-    if kind == "log":
-        return [record.value for record in queue.consumer("check")]
-    if kind == "events":
-        found: list[bytes] = []
-        while batch := queue.read(1000):
-            found += [event.fields["value"] for event in batch]
-        return found
-    if kind == "fifo":
-        return list(queue.pop_many(1_000_000))
-    items = queue.dequeue_many(1_000_000)
-    return [item.value for item in sorted(items, key=lambda item: item.id)]
-
-
-def write(path: Path, pipe: int, seed: int, options: dict[str, Any]) -> None:
+def write(tell: Tell, open_queue: Callable[[], Any], kind: Kind, begun: int, seed: int) -> None:
     """Puts singly and in batches; tells after each how many were acknowledged in all."""
     draw = random.Random(seed)
-    kind, end = options["kind"], options["begun"]
-    queue = OPEN[kind](path, sync=options["sync"], **SMALL[kind])
+    queue, end = open_queue(), begun
     while True:
-        count = 1 if draw.random() < 0.9 else draw.randrange(1, 40)
-        put(kind, queue, [value_at(end + number) for number in range(count)])
-        end += count
-        os.write(pipe, end.to_bytes(8, "big"))
+        if draw.random() < 0.9:
+            kind.put(queue, value_at(end))
+            end += 1
+        else:
+            count = draw.randrange(1, 40)
+            kind.put_many(queue, [value_at(end + number) for number in range(count)])
+            end += count
+        tell(end)
+
+
+def check_kills(path: Path, name: str, sync: str, first_seed: int) -> None:
+    """Kills writers of a queue, and looks after each kill for what was acknowledged."""
+    kind = KINDS[name]
+    open_queue = partial(kind.queue, path / "q", sync=sync, **SMALL[name])
+    draw = random.Random(f"{name} {sync} {first_seed}")
+    begun = 0
+    for seed in range(first_seed, first_seed + KILLS_EACH):
+        writer = partial(write, open_queue=open_queue, kind=kind, begun=begun, seed=seed)
+        end = kill_a_writer(writer, seconds=draw.uniform(0, 0.05))
+        with open_queue() as queue:
+            found = kind.drain(queue)
+            told = getattr(queue, "damage", [])
+
+        assert [damage for damage in told if not damage.torn] == []
+        assert len(found) >= end - begun, (name, sync, seed, len(found), end)
+        expected = [value_at(begun + number) for number in range(len(found))]
+        assert sorted(found) == sorted(expected)
+        assert found == expected or not kind.ordered
+        begun += len(found)
 
 
 @pytest.mark.slow
 @pytest.mark.crash
-@pytest.mark.parametrize("sync", SYNCS)
-@pytest.mark.parametrize("kind", OPEN)
+@pytest.mark.parametrize("sync", POLICIES)
+@pytest.mark.parametrize("name", KINDS)
 def test_a_kill_on_any_file_system_loses_nothing_acknowledged(
-    disk: Path, kind: str, sync: str, record_property: Count
+    disk: Path, name: str, sync: str, record_property: Count
 ) -> None:
-    draw = random.Random(f"{kind} {sync}")
-    begun = 0
-    for seed in range(KILLS_EACH):
-        options = {"kind": kind, "sync": sync, "begun": begun}
-        end = kill_a_writer(write, disk / "q", seed, draw.uniform(0, 0.05), options)
-        with OPEN[kind](disk / "q", sync=sync, **SMALL[kind]) as queue:
-            found = held(kind, queue)
-            told = getattr(queue, "damage", [])
-
-        first = 0 if kind == "log" else begun
-        assert [damage for damage in told if not damage.torn] == []
-        assert len(found) >= end - first, (seed, len(found), end)
-        assert found == [value_at(first + number) for number in range(len(found))]
-        begun = first + len(found)
-        if kind in ("events", "deadline"):
-            # Given out, and not acknowledged: it would come again.
-            (disk / "q").rename(disk / f"q{seed}")
-            begun = 0
+    check_kills(disk, name, sync, 0)
 
     record_property("kills", KILLS_EACH)
+
+
+@pytest.mark.full
+@pytest.mark.slow
+@pytest.mark.crash
+def test_kills_on_a_file_system_lose_nothing_however_many_there_are(
+    disk: Path, request: pytest.FixtureRequest, record_property: Count
+) -> None:
+    mounted = request.node.callspec.params["disk"]
+    cases = list(itertools.product(KINDS, POLICIES))
+    kills = 0
+
+    for seed in seeds("filesystems", mounted, tests=len(FILE_SYSTEMS)):
+        name, sync = cases[seed % len(cases)]
+        with tempfile.TemporaryDirectory(dir=disk) as folder:
+            check_kills(Path(folder), name, sync, seed)
+        kills += KILLS_EACH
+
+    record_property("kills", kills)

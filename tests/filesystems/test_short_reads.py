@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-import forebay
 from tests.cli.helpers import run
-from tests.conformance.kinds import KINDS
+from tests.kinds import KINDS
 from tests.queues.helpers import SYNCS
+from tests.support.killing import Tell, kill_a_writer
 
 AT_ONCE = 1_000
 VALUES = [bytes([number % 251]) * (number * 37 % 5_000) for number in range(1, 200)]
@@ -36,22 +36,19 @@ def _little_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "pwrite", write_little)
 
 
-def fill(path: Path, kind: str, sync: str) -> None:
-    case = KINDS[kind]
-    queue = case.queue(path, sync=sync)
-    case.put_many(queue, VALUES[:150])
+def fill(queue: Any, kind: str) -> None:
+    KINDS[kind].put_many(queue, VALUES[:150])
     for value in VALUES[150:]:
-        case.put(queue, value)
-    queue.close()
+        KINDS[kind].put(queue, value)
 
 
 @pytest.mark.parametrize("sync", SYNCS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_everything_is_there_after_a_close(tmp_path: Path, kind: str, sync: str) -> None:
-    fill(tmp_path / "q", kind, sync)
+    with KINDS[kind].queue(tmp_path / "q", sync=sync) as queue:
+        fill(queue, kind)
 
-    with forebay.read(tmp_path / "q") as reader:
-        looked = KINDS[kind].look(reader)
+    looked = KINDS[kind].look(tmp_path / "q")
     checked = run("fsck", tmp_path / "q")
     with KINDS[kind].queue(tmp_path / "q", sync=sync) as queue:
         drained = KINDS[kind].drain(queue)
@@ -64,18 +61,11 @@ def test_everything_is_there_after_a_close(tmp_path: Path, kind: str, sync: str)
 @pytest.mark.parametrize("sync", SYNCS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_everything_is_there_after_a_kill(tmp_path: Path, kind: str, sync: str) -> None:
-    child = os.fork()
-    if child == 0:
-        try:
-            case = KINDS[kind]
-            queue = case.queue(tmp_path / "q", sync=sync, background=False)
-            case.put_many(queue, VALUES[:150])
-            for value in VALUES[150:]:
-                case.put(queue, value)
-        finally:
-            # As a kill leaves it: nothing is closed.
-            os._exit(0)
-    os.waitpid(child, 0)
+    def write(tell: Tell) -> None:
+        fill(KINDS[kind].queue(tmp_path / "q", sync=sync, background=False), kind)
+        tell(len(VALUES))
+
+    kill_a_writer(write)
 
     with KINDS[kind].queue(tmp_path / "q", sync=sync) as queue:
         assert sorted(KINDS[kind].drain(queue)) == sorted(VALUES)

@@ -72,10 +72,3 @@ def split(found: Iterable[Any]) -> tuple[list[Any], list[Damage]]:
         else:
             entries.append(each)
     return entries, damage
-
-
-def flipped(data: bytes, bit: int) -> bytes:
-    """Returns the data with one bit turned over."""
-    changed = bytearray(data)
-    changed[bit // 8] ^= 1 << bit % 8
-    return bytes(changed)

@@ -11,6 +11,7 @@ from forebay.damage import Damage
 from forebay.formats.fflg import HEADER_BYTES_MAX, Frames, Header, decode_header
 from forebay.storage.filesystem import File
 from forebay.storage.segments import scan_segment
+from tests.support.clocks import SteppingClock
 
 HEADER_BYTES = HEADER_BYTES_MAX
 FRAME_BYTES = 12
@@ -27,20 +28,6 @@ class MemoryFile:
 
     def size(self) -> int:
         return len(self._data)
-
-
-class SteppingClock:
-    """A clock that goes on by 3 ms whenever it is asked."""
-
-    def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
-        self._now_ms = now_ms
-
-    def now_ms(self) -> int:
-        self._now_ms += 3
-        return self._now_ms
-
-    def monotonic(self) -> float:
-        return 0.0
 
 
 @dataclass(frozen=True)
@@ -85,7 +72,7 @@ class Found:
 
 def write_segment(path: Path, values: list[bytes], base: int = 0) -> Segment:
     """Lets a log write values, each with a time of its own, and reads the file back."""
-    with Log(path, background=False, clock=SteppingClock()) as log:
+    with Log(path, background=False, clock=SteppingClock(1_700_000_000_000, 3)) as log:
         for value in [b""] * base:
             log.append(value)
         if base:

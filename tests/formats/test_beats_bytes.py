@@ -239,6 +239,7 @@ def test_any_bytes_behind_a_header_are_read_as_some_stream(data: bytes) -> None:
     assert content.startswith(HEADER)
 
 
+@pytest.mark.slow
 def test_a_search_through_bombs_that_hold_no_frame_ends() -> None:
     bomb = block(bytes(BLOCK_BYTES_MAX))
 

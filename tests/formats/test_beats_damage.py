@@ -13,6 +13,7 @@ from forebay.kernels import compiled
 from tests.formats import beats_independent as independent
 from tests.formats.beats_independent import KEY
 from tests.formats.beats_reading import READABLE, Read, read
+from tests.support.values import flipped
 
 COUNT = 7
 # Plain Python takes its samples; the compiled kernels are tried on every single bit.
@@ -49,12 +50,6 @@ def frame_bounds(name: str, data: bytes) -> list[tuple[int, int]]:
     return bounds
 
 
-def flip(data: bytes, bit: int) -> bytes:
-    flipped = bytearray(data)
-    flipped[bit // 8] ^= 1 << bit % 8
-    return bytes(flipped)
-
-
 def missing(found: Read, events: list[bytes]) -> list[int]:
     """Returns the numbers of the events that did not come; the others came unaltered, in order."""
     numbers = [events.index(event) for event in found.events]
@@ -69,7 +64,7 @@ def test_every_flipped_bit_costs_the_event_it_hits_and_no_other(name: str) -> No
     events, bounds = events_of(name, data), frame_bounds(name, data)
 
     for bit in range(0, len(data) * 8, STEP):
-        found = read(flip(data, bit))
+        found = read(flipped(data, bit))
         hit = [n for n, (start, end) in enumerate(bounds) if start <= bit // 8 < end]
         assert missing(found, events) == hit
         assert len(found.damage) == len(hit)
@@ -82,7 +77,7 @@ def test_every_flipped_bit_of_a_stream_costs_the_block_it_hits_and_no_other(name
     events = events_of(name, data)
 
     for bit in range(0, len(data) * 8, STEP):
-        found = read(flip(data, bit))
+        found = read(flipped(data, bit))
         lost = missing(found, events)
         assert len({number // 2 for number in lost}) <= 1
         assert bool(found.damage) or not lost

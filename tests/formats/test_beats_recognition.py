@@ -18,6 +18,7 @@ from tests.formats import beats_independent as independent
 from tests.formats.beats_independent import IV, KEY
 from tests.formats.beats_reading import READABLE, read
 from tests.formats.salvage import MemoryFile
+from tests.support.values import flipped
 
 OTHER_KEY = b"another key 1234"
 ENCRYPTED = [name for name in READABLE if LAYOUTS[name].encrypted]
@@ -39,12 +40,6 @@ def segment(name: str, count: int = 6) -> bytes:
 def name_of(data: bytes, key: bytes | None = KEY, dialect: Dialect | None = None) -> str:
     the_key = Key(key) if key is not None else None
     return recognise(MemoryFile(data), "0.seg", key=the_key, dialect=dialect).layout.name
-
-
-def flip(data: bytes, bit: int) -> bytes:
-    flipped = bytearray(data)
-    flipped[bit // 8] ^= 1 << bit % 8
-    return bytes(flipped)
 
 
 @each_readable
@@ -198,7 +193,7 @@ def test_a_missing_key_is_its_own_error(name: str) -> None:
 
 @each_encrypted
 def test_the_right_key_over_a_damaged_first_frame_is_no_wrong_key(name: str) -> None:
-    data = flip(segment(name), (LAYOUTS[name].body_position + 30) * 8)
+    data = flipped(segment(name), (LAYOUTS[name].body_position + 30) * 8)
 
     assert name_of(data) == name
 
@@ -224,7 +219,7 @@ def test_a_flipped_bit_of_the_vector_is_mended(name: str) -> None:
     first = LAYOUTS[name].header_bytes * 8
 
     for bit in range(first, first + 128, 5):
-        found = read(flip(data, bit))
+        found = read(flipped(data, bit))
         assert len(found.events) == 6
         assert found.header.iv == IV
         assert found.header.repaired
@@ -235,7 +230,7 @@ def test_a_flipped_bit_of_the_version_is_seen_through(name: str) -> None:
     data = segment(name)
 
     for bit in range(32):
-        found = read(flip(data, bit))
+        found = read(flipped(data, bit))
         assert len(found.events) == 6
         assert found.header.layout.name == name
         assert found.header.repaired
@@ -260,7 +255,7 @@ def test_the_key_shows_in_no_repr() -> None:
 
 
 def test_a_key_cannot_be_sent_to_another_process() -> None:
-    with pytest.raises(TypeError, match="give it the key's file"):
+    with pytest.raises(TypeError, match="pass the key file instead"):
         Key(KEY).__reduce__()
 
 

@@ -135,7 +135,7 @@ def test_what_cat_prints_can_be_put() -> None:
     [
         ("", "not JSON"),
         ("[1]", "a JSON map, not of type list"),
-        ('{"message":"x","timestamp_ns":1}', "no 'message'; it has timestamp_ns"),
+        ('{"message":"x","timestamp_ns":1}', "no key 'message'; it has timestamp_ns"),
         ('{"timestamp_ns":1,"fields":{"a":{"$float":"1.5"}}}', "nan, inf or -inf"),
         ('{"timestamp_ns":1,"fields":{"a":{"$float":1}}}', "not text"),
         ('{"timestamp_ns":1,"fields":{"a":{"$bytes_b64":"!"}}}', "not base64"),

@@ -30,13 +30,13 @@ from forebay.formats.deadline.items import (
 from tests.formats.deadline_entries import (
     NOW_MS,
     by_key,
-    flipped,
     plain_items,
     split,
     tombstones,
 )
 from tests.formats.deadline_independent import read_run_1
 from tests.formats.deadline_rows import row_of
+from tests.support.values import flipped
 
 ENTRIES: list[Entry] = [
     Item(Key(NOW_MS, 1), b"first", Stats(NOW_MS - 9, 0, 0)),
@@ -202,7 +202,7 @@ def test_a_file_that_just_ends_is_torn() -> None:
     ],
 )
 def test_what_version_1_cannot_hold_is_refused(entry: Entry) -> None:
-    with pytest.raises(ValueError, match=r"bits|no place"):
+    with pytest.raises(ValueError, match=r"bits|cannot hold"):
         RunEncoder().encode([entry])
 
 
@@ -210,7 +210,7 @@ def test_an_unsorted_run_or_a_too_long_reason_is_refused() -> None:
     encoder = RunEncoder()
     encoder.encode(ENTRIES[1:2])
 
-    with pytest.raises(ValueError, match="a run is sorted"):
+    with pytest.raises(ValueError, match="a run must be sorted"):
         encoder.encode(ENTRIES[:1])
     with pytest.raises(RecordTooLarge, match="65536 bytes"):
         RunEncoder().encode([Item(Key(0, 0), b"", reason=bytes(2**16))])

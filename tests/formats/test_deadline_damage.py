@@ -24,10 +24,11 @@ from forebay.formats.deadline.run_encoder import RunEncoder
 from forebay.formats.deadline.runs import Run, rebuild_run
 from forebay.formats.deadline.wal import scan_wal
 from forebay.kernels import deadline as kernel
-from tests.formats.deadline_entries import NOW_MS, flipped, split
+from tests.formats.deadline_entries import NOW_MS, split
 from tests.formats.test_deadline_wal import HEADER, RECORDS
 from tests.formats.test_deadline_wal import edges as wal_edges
 from tests.formats.test_deadline_wal import encoded as encoded_wal
+from tests.support.values import flipped
 
 ENTRIES: list[Entry] = [
     Item(Key(NOW_MS, 3), b"first", Stats(NOW_MS - 9)),
@@ -76,6 +77,7 @@ def places() -> list[Place]:
     return list(opened(encoded()).places)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compression", ["none", "lz4"])
 def test_every_flipped_bit_is_seen_and_costs_the_entries_of_one_block(compression: str) -> None:
     data = encoded(compression)
@@ -243,6 +245,7 @@ def unseen(data: bytes, reader: Callable[[bytes], list[Damage]]) -> Iterator[int
             yield bit
 
 
+@pytest.mark.slow
 def test_a_run_reader_without_checks_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (deadline_blocks, deadline_run_encoder, deadline_runs):
         monkeypatch.setattr(module, "crc32", lambda data, seed=0: 0)

@@ -7,7 +7,8 @@ import pytest
 from forebay.damage import Damage
 from forebay.formats.deadline.items import Item, Key, Stats, Tombstone
 from forebay.formats.deadline.original import scan_log
-from tests.formats.deadline_entries import flipped, golden_bytes, golden_entries, split
+from tests.formats.deadline_entries import golden_bytes, golden_entries, split
+from tests.support.values import flipped
 
 LOG = "0000000003.closed-log"
 
@@ -88,13 +89,13 @@ def test_an_entry_with_a_bad_field_is_damage_and_the_next_is_read() -> None:
 @pytest.mark.parametrize(
     ("message", "reason"),
     [
-        (b"\x00", "one field, and this one 0"),
+        (b"\x00", "one field, but this one has 0"),
         (b"\x04\x12\x02\x08\x01", "no deadline"),
-        (b"\x06\x12\x04\x08\x00\x12\x00", "written out"),
-        (b"\x07\x12\x05\x08\x81\x00\x12\x00", "not written"),
+        (b"\x06\x12\x04\x08\x00\x12\x00", "explicit zero"),
+        (b"\x07\x12\x05\x08\x81\x00\x12\x00", "never written"),
         (b"\x06\x12\x04\x12\x00\x08\x01", "does not belong"),
-        (b"\x06\x12\x09\x08\x01\x12\x00", "of 9 bytes, and 4 are left"),
-        (b"\x04\x12\x02\x12\x80", "behind its message"),
+        (b"\x06\x12\x09\x08\x01\x12\x00", "of 9 bytes, but 4 are left"),
+        (b"\x04\x12\x02\x12\x80", "past its message"),
         (b"\x0b\x12\x09\x12\x07\x08\xff\xff\xff\xff\xff\x7f", "at most 281474976710"),
         (b"\x0a\x12\x08\x12\x06\x10\x80\x94\xeb\xdc\x03", "at most 999999999"),
         (b"\xff" * 11, "more than ten bytes"),

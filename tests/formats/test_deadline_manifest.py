@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.errors import Damaged, UnsupportedVersion
-from forebay.formats.deadline.items import FileKind, Key
+from forebay.formats.deadline.items import ID_MAX, FileKind, Key
 from forebay.formats.deadline.manifest import FILE_BITS, Manifest, SetRow, decode_manifest
 from forebay.kernels.buffers import crc32
+from tests.support.values import flipped
 
 # What is larger can be no number of a file, a time or a count.
 words = st.integers(0, 2**63)
@@ -49,10 +52,8 @@ def test_every_flipped_bit_is_seen() -> None:
     data = EXAMPLE.encode()
 
     for bit in range(8 * len(data)):
-        flipped = bytearray(data)
-        flipped[bit // 8] ^= 1 << bit % 8
         with pytest.raises(Damaged):
-            decode_manifest(bytes(flipped), "m")
+            decode_manifest(flipped(data, bit), "m")
 
 
 def test_a_later_version_is_refused_by_name() -> None:
@@ -61,3 +62,10 @@ def test_a_later_version_is_refused_by_name() -> None:
 
     with pytest.raises(UnsupportedVersion, match="version 3"):
         decode_manifest(bytes(body) + crc32(bytes(body)).to_bytes(4, "little"), "m")
+
+
+def test_a_next_id_that_leaves_no_ids_to_give_out_is_damage() -> None:
+    claim = replace(EXAMPLE, next_id=ID_MAX)
+
+    with pytest.raises(Damaged, match="out of range"):
+        decode_manifest(claim.encode(), "m")

@@ -165,7 +165,7 @@ def test_an_empty_run_has_a_header_and_a_footer() -> None:
     ("fields", "reason"),
     [
         ((b"FBDX", 0, 1, 10, 10, 0), "no block begins"),
-        ((b"FBDB", 0, 1, 77, 77, 0), "77 bytes, and 76 are left"),
+        ((b"FBDB", 0, 1, 77, 77, 0), "77 bytes, but 76 are left"),
         ((b"FBDB", 0, 0, 10, 10, 0), "0 entries"),
         ((b"FBDB", 0, BLOCK_ENTRIES_MAX + 1, 10, 10, 0), "65537 entries"),
         ((b"FBDB", 0, 1, 10, 9, 0), "claim to hold 9"),
@@ -185,11 +185,11 @@ def test_unsorted_entries_and_wrong_options_are_refused() -> None:
     encoder = RunEncoder(SALT)
     encoder.encode([Tombstone(Key(5, 5))])
 
-    with pytest.raises(ValueError, match="a run is sorted"):
+    with pytest.raises(ValueError, match="a run must be sorted"):
         encoder.encode([Tombstone(Key(5, 4))])
     with pytest.raises(ValueError, match="compression 'zip'"):
         RunEncoder(SALT, compression="zip")
-    with pytest.raises(ValueError, match="block_bytes 0: 1 to 1073741824"):
+    with pytest.raises(ValueError, match="block_bytes 0: must be 1 to 1073741824"):
         RunEncoder(SALT, block_bytes=0)
     with pytest.raises(ValueError, match="salt b'short'"):
         RunEncoder(b"short")

@@ -25,9 +25,10 @@ from forebay.formats.deadline.wal import (
     scan_wal,
 )
 from forebay.kernels import deadline as kernel
-from tests.formats.deadline_entries import NOW_MS, flipped, items, keys, split, times, tombstones
+from tests.formats.deadline_entries import NOW_MS, items, keys, split, times, tombstones
 from tests.formats.deadline_independent import Row, read_wal
 from tests.formats.deadline_rows import row_of
+from tests.support.values import flipped
 
 HEADER = Header(7, b"saltsalt")
 HEADER_BYTES = HEADER.size
@@ -192,7 +193,7 @@ def test_a_size_that_lies_allocates_nothing_and_is_torn() -> None:
     records, (damage,) = split(scan_wal(data, "w"))
 
     assert records == []
-    assert ("4294967295 bytes, and 20 are left" in damage.reason, damage.torn) == (True, True)
+    assert ("4294967295 bytes, but 20 are left" in damage.reason, damage.torn) == (True, True)
 
 
 def test_a_header_is_checked_and_a_single_bit_of_it_mended() -> None:

@@ -13,13 +13,14 @@ from forebay.errors import Damaged
 from forebay.formats.entry import (
     SIZE_MAX,
     TTL_SECONDS_MAX,
-    Entry,
     decode_entry,
     encode_entry,
     file_name,
     parse_file_name,
 )
+from forebay.kernels.entry import Entry
 from tests.formats.entries import VERSION, make_id
+from tests.support.values import flipped
 
 ENTRY = Entry(70_000, make_id(1_700_000_000_000, 70_000), 60, b"some data")
 
@@ -70,10 +71,8 @@ def test_any_flipped_bit_is_seen() -> None:
     data = encode_entry(ENTRY, VERSION)
 
     for bit in range(8 * len(data)):
-        flipped = bytearray(data)
-        flipped[bit // 8] ^= 1 << bit % 8
         with pytest.raises(Damaged):
-            decode_entry(bytes(flipped), 0, ENTRY.offset, "t", VERSION)
+            decode_entry(flipped(data, bit), 0, ENTRY.offset, "t", VERSION)
 
 
 def test_an_entry_of_another_number_or_version_is_refused_by_name() -> None:

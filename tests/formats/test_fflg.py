@@ -22,7 +22,9 @@ from forebay.formats.fflg import (
     repair_header,
     segment_name,
 )
-from tests.formats.salvage import SteppingClock, scan
+from tests.formats.salvage import scan
+from tests.support.clocks import SteppingClock
+from tests.support.values import flipped
 
 ALL = 2**62
 offset_strategy = st.integers(0, OFFSET_MAX)
@@ -149,10 +151,9 @@ def test_every_flipped_bit_of_a_header_is_noticed_and_repaired() -> None:
     data = header.encode()
 
     for bit in range(len(data) * 8):
-        flipped = bytearray(data)
-        flipped[bit // 8] ^= 1 << bit % 8
-        assert repair_header(bytes(flipped), header.base_offset) == header
-        assert decoded_base(bytes(flipped)) != header.base_offset
+        bad = flipped(data, bit)
+        assert repair_header(bad, header.base_offset) == header
+        assert decoded_base(bad) != header.base_offset
 
 
 def test_two_flipped_bits_of_a_header_are_never_repaired_to_something_else() -> None:
@@ -160,10 +161,8 @@ def test_two_flipped_bits_of_a_header_are_never_repaired_to_something_else() -> 
     data = header.encode()
 
     for bit in range(0, len(data) * 8 - 9, 5):
-        flipped = bytearray(data)
-        flipped[bit // 8] ^= 1 << bit % 8
-        flipped[(bit + 9) // 8] ^= 1 << (bit + 9) % 8
-        assert repair_header(bytes(flipped), header.base_offset) in (None, header)
+        bad = flipped(flipped(data, bit), bit + 9)
+        assert repair_header(bad, header.base_offset) in (None, header)
 
 
 def test_a_header_is_repaired_only_for_the_offset_in_its_name() -> None:
@@ -274,9 +273,9 @@ def test_a_segment_whose_header_names_another_base_is_refused(tmp_path: Path) ->
     queue.mkdir(mode=0o700)
     (queue / "0000000007").write_bytes(as_the_seed_says(8, [b"a"]))
 
-    with pytest.raises(NotAQueue, match="base offset 8, the name says 7"):
+    with pytest.raises(NotAQueue, match="base offset 8, the name has 7"):
         Log(queue)
-    with pytest.raises(NotAQueue, match="base offset 8, the name says 7"):
+    with pytest.raises(NotAQueue, match="base offset 8, the name has 7"):
         forebay.read(queue)
 
 

@@ -11,6 +11,7 @@ import forebay
 from forebay.formats.fflg import repair_header
 from forebay.kernels import compiled
 from tests.formats.salvage import HEADER_BYTES, Segment, is_subset, scan, write_segment
+from tests.support.values import flipped
 
 SECTOR = 512
 # Plain Python takes its samples; the compiled kernels are tried on every single bit.
@@ -42,12 +43,6 @@ def long(tmp_path_factory: pytest.TempPathFactory) -> Segment:
     return write_segment(tmp_path_factory.mktemp("long") / "q", values)
 
 
-def flip(data: bytes, bit: int) -> bytes:
-    flipped = bytearray(data)
-    flipped[bit // 8] ^= 1 << bit % 8
-    return bytes(flipped)
-
-
 @pytest.mark.slow
 def test_every_flipped_bit_of_the_frames_costs_the_record_it_hits_and_no_other(
     segment: Segment,
@@ -57,7 +52,7 @@ def test_every_flipped_bit_of_the_frames_costs_the_record_it_hits_and_no_other(
 
     for bit in range(HEADER_BYTES * 8, len(segment.data) * 8, STEP):
         position = bit // 8
-        found = scan(flip(segment.data, bit), segment.header, expected=count)
+        found = scan(flipped(segment.data, bit), segment.header, expected=count)
         left = segment.outside(position, position + 1)
         (damage,) = found.damage
         assert found.records == left
@@ -70,7 +65,7 @@ def test_every_flipped_bit_of_the_frames_costs_the_record_it_hits_and_no_other(
 
 def test_every_flipped_bit_of_the_header_costs_nothing(segment: Segment) -> None:
     for bit in range(HEADER_BYTES * 8):
-        data = flip(segment.data, bit)
+        data = flipped(segment.data, bit)
         header = repair_header(data, segment.header.base_offset)
         assert header == segment.header
         assert scan(data, header, expected=41).records == dict(enumerate(segment.records))
@@ -82,8 +77,8 @@ def test_every_flipped_bit_of_the_header_is_read_round_in_a_directory(tmp_path: 
     written = write_segment(path, [b"one", b"two"], base=1)
 
     for bit in range(0, HEADER_BYTES * 8, 1 if compiled else 7):
-        (path / "0000000001").write_bytes(flip(written.data, bit))
-        with forebay.read(path, salvage=True) as reader:
+        (path / "0000000001").write_bytes(flipped(written.data, bit))
+        with forebay.read(path, salvage=True, kind="log") as reader:
             assert list(reader.values()) == [b"", b"one", b"two"]
             assert len(reader.damage) == 1
 
@@ -96,7 +91,7 @@ def test_a_header_that_is_lost_costs_its_segment_and_no_other(tmp_path: Path, si
         log.append(b"three")
     (path / "0000000001").write_bytes(bytes(size) + written.data[size:])
 
-    with forebay.read(path, salvage=True) as reader:
+    with forebay.read(path, salvage=True, kind="log") as reader:
         values = list(reader.values())
 
     assert values == [b"", b"three"]
@@ -109,7 +104,7 @@ def test_a_flipped_bit_of_the_last_record_above_the_durable_mark_is_a_torn_end(
     start = segment.starts[-1]
 
     for bit in range(start * 8, len(segment.data) * 8, 7):
-        found = scan(flip(segment.data, bit), segment.header, expected=0)
+        found = scan(flipped(segment.data, bit), segment.header, expected=0)
         (damage,) = found.damage
         assert found.records == segment.before(start)
         assert damage.torn
@@ -219,6 +214,6 @@ def test_a_record_that_holds_frames_of_its_own_segment_does_not_mislead_salvage(
     outer = write_segment(tmp_path / "q", [b"a", inner, b"b", inner + b"tail", b"c"])
     position = outer.starts[1]
 
-    found = scan(flip(outer.data, position * 8 + 3), outer.header, expected=5)
+    found = scan(flipped(outer.data, position * 8 + 3), outer.header, expected=5)
 
     assert found.records == outer.outside(position, position + 1)

@@ -12,6 +12,7 @@ import pytest
 
 import forebay
 from forebay import Log, Record
+from forebay.queues.shared.options import SyncPolicy
 from tests.cli.helpers import run
 from tests.crash.forgetful import ForgetfulFilesystem
 from tests.queues.helpers import kill
@@ -47,7 +48,7 @@ def copy_of(name: str, path: Path) -> Path:
 def test_every_message_is_read_exactly(
     name: str, first: int, end: int, bases: list[int], consumers: dict[str, int]
 ) -> None:
-    with forebay.read(GOLDEN / name) as reader:
+    with forebay.read(GOLDEN / name, kind="log") as reader:
         records = list(reader)
 
     assert records == [Record(number, None, message(number)) for number in range(first, end)]
@@ -58,7 +59,7 @@ def test_every_message_is_read_exactly(
 def test_the_consumers_stand_where_they_stood(
     name: str, first: int, end: int, bases: list[int], consumers: dict[str, int]
 ) -> None:
-    with forebay.read(GOLDEN / name) as reader:
+    with forebay.read(GOLDEN / name, kind="log") as reader:
         assert reader.consumers() == consumers
 
 
@@ -89,7 +90,7 @@ def test_a_log_opens_a_copy_and_goes_on(
     assert {who: [r.value for r in records] for who, records in found.items()} == {
         who: values[offset - first :] for who, offset in consumers.items()
     }
-    with forebay.read(queue) as reader:
+    with forebay.read(queue, kind="log") as reader:
         assert list(reader.values()) == values
     # In the version of the original program, under a name that it knows.
     assert (queue / f"{end:016x}").read_bytes() == (
@@ -145,19 +146,19 @@ def test_a_log_and_the_original_program_take_turns(
             assert consumer.position == (consumers[who] if turn == 0 else first + len(values) - 1)
             assert [record.value for record in consumer][-1] == values[-1]
             consumer.commit()
-            assert log.info()["losses"] == 0
+            assert log.info().losses == 0
         assert as_the_original_reads(queue) == (first, values)
         go_on_as_the_original(queue, [b"theirs", b""], {who: first + len(values) + 2})
         values += [b"theirs", b""]
 
-    with forebay.read(queue) as reader:
+    with forebay.read(queue, kind="log") as reader:
         assert list(reader.values()) == values
         assert reader.consumers() == {who: first + len(values)}
     assert run("fsck", queue).exit_code == 0
 
 
 @pytest.mark.parametrize("sync", ["always", "interval", "os"])
-def test_a_killed_log_of_version_0_keeps_everything_acknowledged(sync: str) -> None:
+def test_a_killed_log_of_version_0_keeps_everything_acknowledged(sync: SyncPolicy) -> None:
     filesystem = ForgetfulFilesystem()
     log = Log("/q", filesystem=filesystem, version=0, sync=sync, segment_bytes=1_000)
     values = [b"%d" % number * 30 for number in range(60)]

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-import forebay
+from forebay.queues.kinds import kind_of
 from forebay.storage.filesystem import DiskFilesystem
 
 GOLDEN = Path(__file__).parent / "forebay-0.1.0"
@@ -64,7 +64,7 @@ def options(tmp_path: Path) -> Callable[[str], dict[str, Any]]:
 
 
 def look(path: Path, name: str, options: dict[str, Any]) -> list[bytes]:
-    with forebay.read(path, **options) as reader:
+    with kind_of(path).open_reader(path, **options) as reader:
         if name.startswith("beats"):
             return [event.fields["message"].encode() for event in reader]
         return list(reader.values())
@@ -92,7 +92,7 @@ def test_everything_is_read_without_owning_it(
 
 def take_all(queue: Any, name: str) -> list[bytes]:
     if name.startswith("log"):
-        assert queue.info()["consumers"] == {"first": 60, "second": 90}
+        assert queue.info().positions == {"first": 60, "second": 90}
         first = queue.consumer("first")
         return [record.value for record in first.read(1_000)]
     if name.startswith("fifo"):
@@ -131,9 +131,9 @@ def test_the_owner_takes_everything_that_is_left(
 ) -> None:
     path = copy(name)
 
-    with forebay.open(path, **options(name)) as queue:
+    with kind_of(path).open_queue(path, **options(name)) as queue:
         found = take_all(queue, name)
-        losses = queue.info().get("losses", 0)
+        losses = queue.info().losses
 
     assert found == EXPECTED[name.partition("-")[0]]
     assert losses == 0
@@ -147,9 +147,9 @@ def test_after_a_restart_of_the_machine_only_the_newest_may_be_missing(
     del more["filesystem"]
     expected = EXPECTED[name.partition("-")[0]]
 
-    with forebay.open(path, **more) as queue:
+    with kind_of(path).open_queue(path, **more) as queue:
         found = take_all(queue, name)
-        losses = queue.info().get("losses", 0)
+        losses = queue.info().losses
 
     assert found == expected[: len(found)]
     assert len(found) == len(expected) if "always" in name else len(found) >= 100
@@ -163,9 +163,9 @@ def test_the_queue_goes_on(
     path, more = copy(name), options(name)
 
     for number in (200, 201):
-        with forebay.open(path, **more) as queue:
+        with kind_of(path).open_queue(path, **more) as queue:
             put(queue, name, number)
-    with forebay.open(path, **more) as queue:
+    with kind_of(path).open_queue(path, **more) as queue:
         found = take_all(queue, name)
 
     # In the deadline queue too: they are due now, long after the others.

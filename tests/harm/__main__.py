@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import collections
 import logging
-import os
-import shutil
 import sys
-import tempfile
 from pathlib import Path
 
 from tests.harm.cases import run_cell
 from tests.harm.cells import Cell, all_cells
 from tests.harm.harms import NotHere
+from tests.support.memory import scratch
 
 
 def main() -> int:
@@ -27,15 +25,10 @@ def main() -> int:
         return 2
     # What the queues log is not what they tell their callers.
     logging.disable()
-    shared = "/dev/shm" if os.path.isdir("/dev/shm") else None
-    root = Path(tempfile.mkdtemp(prefix="forebay-harm-", dir=shared))
-    root.chmod(0o711)
-    try:
+    with scratch("harm") as root:
         if words[0].startswith("--"):
             return _many(root, words[1:])
         return _one(root, words)
-    finally:
-        shutil.rmtree(root)
 
 
 def _say(text: str) -> None:

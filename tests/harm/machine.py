@@ -20,23 +20,6 @@ class SteadyMachine(DiskFilesystem):
         return self._random.randbytes(count)
 
 
-class SteadyTime:
-    """A clock that moves one millisecond with each look at it."""
-
-    def __init__(self, start_ms: int = START_MS) -> None:
-        self.ms = start_ms
-
-    def now_ms(self) -> int:
-        self.ms += 1
-        return self.ms
-
-    def boot_ms(self) -> int:
-        return self.now_ms()
-
-    def monotonic(self) -> float:
-        return self.ms / 1000
-
-
 def files_of(path: Path) -> list[str]:
     """Lists the files below a directory by their path in it, in order."""
     return sorted(str(item.relative_to(path)) for item in path.rglob("*") if item.is_file())

@@ -19,9 +19,10 @@ from forebay.damage import Damage
 from forebay.errors import Damaged, Overtaken
 from forebay.storage.cursors import Cursor
 from forebay.storage.filesystem import DiskFilesystem
-from tests.harm.machine import START_MS, SteadyMachine, SteadyTime
+from tests.harm.machine import START_MS, SteadyMachine
 from tests.harm.values import ONE_MORE, OURS, number_of, value_of
 from tests.queues.helpers import publish, write_part
+from tests.support.clocks import SteppingClock
 
 Snapshot = Callable[[], None]
 # More rounds than any queue here has records and damage: beyond it a call repeats itself for ever.
@@ -78,7 +79,7 @@ class Recipe(ABC):
         """Opens it for its story: always the same bytes."""
         machine = SteadyMachine(f"{self.name} {policy} {letter}")
         options = {**self.options, "sync": policy, "background": False, **more}
-        return self.make(path, filesystem=machine, clock=SteadyTime(), **options)
+        return self.make(path, filesystem=machine, clock=SteppingClock(START_MS), **options)
 
     def open_later(self, path: Path, policy: str) -> Any:
         """Opens it as an owner does who knows nothing of the story."""
@@ -345,7 +346,7 @@ class EventRecipe(Recipe):
         return values[0] if len(values) == 1 else None
 
     def left(self, queue: Any) -> int:
-        outstanding: int = queue.info()["outstanding"]
+        outstanding: int = queue.info().outstanding
         return outstanding
 
     def value(self, record: Any) -> bytes:
@@ -369,7 +370,7 @@ class DeadlineRecipe(Recipe):
         def add(first: int, count: int) -> list[int]:
             numbers = range(first, first + count)
             values = [value_of(n, letter) for n in numbers]
-            ids: list[int] = queue.enqueue_many(values, deadline=[due[n] for n in numbers])
+            ids: list[int] = queue.enqueue_many(values, deadline_ms=[due[n] for n in numbers])
             return ids
 
         ids = add(0, 10) + add(10, 10) + add(20, 10)
@@ -380,21 +381,21 @@ class DeadlineRecipe(Recipe):
         queue.release_many(queue.dequeue_many(3))
         queue.bury(queue.dequeue(), "because")
         queue.delete(ids[20])
-        queue.requeue(queue.dequeue(), deadline=due[1000])
+        queue.requeue(queue.dequeue(), deadline_ms=due[1000])
         queue.freeze()
         snapshot()
         ids += add(40, 10)
         for number in range(50, 56):
-            ids.append(queue.enqueue(value_of(number, letter), deadline=due[number]))
+            ids.append(queue.enqueue(value_of(number, letter), deadline_ms=due[number]))
         queue.release(queue.dequeue())
         queue.sync()
         snapshot()
-        queue.requeue(queue.dequeue(), deadline=due[1001])
+        queue.requeue(queue.dequeue(), deadline_ms=due[1001])
         # Given out and not released: it comes again, in its old place.
         queue.dequeue()
         queue.delete(ids[45])
         for number in range(56, 62):
-            ids.append(queue.enqueue(value_of(number, letter), deadline=due[number]))
+            ids.append(queue.enqueue(value_of(number, letter), deadline_ms=due[number]))
         gone = [*range(7), 20, 9, 45]
         there = [n for n in range(62) if n not in (*gone, 7, 8, 10)] + [8, 10, 7]
         return Truth(there, gone, aside=[7], moved=[7, 8, 10], lent=[11])
@@ -403,9 +404,9 @@ class DeadlineRecipe(Recipe):
         values = [value_of(number, letter) for number in numbers]
         deadlines = [_due(2000 + number) for number in numbers]
         if len(numbers) == 1:
-            queue.enqueue(values[0], deadline=deadlines[0])
+            queue.enqueue(values[0], deadline_ms=deadlines[0])
         else:
-            queue.enqueue_many(values, deadline=deadlines)
+            queue.enqueue_many(values, deadline_ms=deadlines)
 
     def take_all(self, queue: Any, truth: Truth) -> list[Seen]:
         seen = Seen("owner")

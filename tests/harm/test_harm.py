@@ -10,7 +10,6 @@ from __future__ import annotations
 import collections
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,21 +25,17 @@ from tests.harm.recipes import POLICIES, RECIPES, Recipe
 from tests.harm.roles import files_by_role, roles_of
 from tests.harm.states import STATES, place_of
 from tests.support.campaigns import seeds
+from tests.support.memory import scratch
 
 _SLICE = int(os.environ.get("FOREBAY_SEED", "0")) % SLICES
 EVERYDAY = [cell for cell in all_cells() if cell.slice == _SLICE]
 
 
 @pytest.fixture(scope="session")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The directory of the queues under test; in memory where the system has such a place."""
-    shared = Path("/dev/shm")
-    if not os.access(shared, os.W_OK):
-        shared = tmp_path_factory.mktemp("harm")
-    made = Path(tempfile.mkdtemp(prefix="forebay-harm-", dir=shared))
-    made.chmod(0o711)
-    yield made
-    shutil.rmtree(made)
+def root() -> Iterator[Path]:
+    """The directory of the queues under test."""
+    with scratch("harm") as made:
+        yield made
 
 
 @pytest.mark.parametrize("cell", EVERYDAY, ids=lambda cell: cell.id)
@@ -75,12 +70,28 @@ def test_more_than_a_byte_of_a_header_costs_its_segment_and_is_told(
     assert not outcome.faults, "\n".join([*map(str, outcome.faults), "", *outcome.story])
 
 
+# The only tombstones of a log are in the bad batch: an older copy of a lost item comes back.
+REVIVED = [
+    (Cell("deadline", "always", "reopened", "wal", "flip-middle"), 1),
+    (Cell("deadline", "interval", "reopened", "wal", "zero-part"), 1),
+]
+
+
+@pytest.mark.parametrize(("cell", "seed"), REVIVED, ids=lambda value: getattr(value, "id", None))
+def test_a_batch_of_copies_with_tombstones_is_not_counted_as_if_it_had_none(
+    cell: Cell, seed: int, root: Path
+) -> None:
+    outcome = run_cell(root, cell, seed)
+
+    assert not outcome.faults, "\n".join([*map(str, outcome.faults), "", *outcome.story])
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("kind", RECIPES)
 def test_every_cell_holds_with_every_seed(kind: str, root: Path, record_property: Count) -> None:
     counts: collections.Counter[str] = collections.Counter()
     failed = []
-    for seed in seeds("harm", kind, tests=len(RECIPES)):
+    for seed in seeds("harm", kind, tests=2 * len(RECIPES)):
         counts[f"harm: seeds of all cells of a {kind}"] += 1
         for cell in all_cells():
             if cell.kind != kind:

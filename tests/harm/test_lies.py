@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,19 +13,16 @@ from tests.harm.lies import Lie, all_lies, run_lie, sample
 from tests.harm.recipes import RECIPES
 from tests.support.campaigns import seconds_of
 from tests.support.cases import SEED
+from tests.support.memory import scratch
 
 EVERYDAY_COUNT = 200
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The directory of the queues under test; in memory where the system has such a place."""
-    shared = Path("/dev/shm")
-    if not os.access(shared, os.W_OK):
-        shared = tmp_path_factory.mktemp("lies")
-    made = Path(tempfile.mkdtemp(prefix="forebay-lies-", dir=shared))
-    yield made
-    shutil.rmtree(made)
+def root() -> Iterator[Path]:
+    """The directory of the queues under test."""
+    with scratch("lies") as made:
+        yield made
 
 
 @pytest.mark.parametrize("kind", RECIPES)
@@ -44,7 +38,7 @@ def test_whatever_a_side_file_claims_the_queue_goes_on(
 
 
 # Each of these once ended a queue of the kind, with a raw error or by never coming to an end.
-KEPT = {
+KEPT: dict[str, dict[str, tuple[str, ...]]] = {
     "fifo": {
         "fifo-tail": (
             "byte 56 = 0000000000000001",
@@ -54,7 +48,24 @@ KEPT = {
             "byte 68 = 7fffffffffffffff",
         ),
         "fifo-head": ("byte 20 = 7fffffffffffffff",),
-    }
+    },
+    "log": {
+        "tail": (
+            "byte 40 = 0000000000000001",
+            "byte 44 = 0000000080000000",
+            "byte 44 = 7fffffffffffffff",
+            "byte 48 = 0100000000000000",
+        ),
+    },
+    "deadline": {
+        "deadline-manifest": ("byte 24 = 7fffffffffffffff", "byte 24 = ffffffffffffffff"),
+        "deadline-mark": (
+            "byte 84 = 7fffffffffffffff",
+            "byte 84 = ffffffffffffffff",
+            "byte 124 = 7fffffffffffffff",
+            "byte 124 = ffffffffffffffff",
+        ),
+    },
 }
 
 

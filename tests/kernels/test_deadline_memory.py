@@ -27,7 +27,8 @@ NOW_MS = 1_700_000_000_000
 
 def filled() -> Memory:
     memory = Memory()
-    memory.add_fresh([b"late", b"early"], [30, 10], 1, 5, True)
+    memory.add_new(30, 1, 5, b"late", True)
+    memory.add_new(10, 2, 5, b"early", True)
     memory.add(20, 3, 5, 6, 2, b"", b"requeued")
     memory.add(BURIED | 40, 4, 5, 7, 3, b"no good", b"buried")
     memory.kill(9, 100)
@@ -37,7 +38,8 @@ def filled() -> Memory:
 
 def test_items_and_their_tombstones_leave_nothing() -> None:
     memory = Memory()
-    memory.add_fresh([b"a", b"b"], [1, 2], 1, 0, True)
+    memory.add_new(1, 1, 0, b"a", True)
+    memory.add_new(2, 2, 0, b"b", True)
     memory.mark(1, 1, 1, 9)
     memory.kill(1, 1)
     memory.kill(2, 2)

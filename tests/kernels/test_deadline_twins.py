@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from tests.sources import ROOT
 
 PROGRAM = """
@@ -54,5 +56,6 @@ def digest(pure: str) -> str:
     return result.stdout
 
 
+@pytest.mark.slow
 def test_compiled_and_plain_kernels_write_the_same_bytes() -> None:
     assert digest("0") == digest("1") != ""

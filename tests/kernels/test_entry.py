@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from forebay.formats.entry import Entry, decode_entry, encode_entry
-from forebay.kernels.entry import METADATA_BYTES, boundary, claimed_size, encode, find, scan
+from forebay.formats.entry import decode_entry, encode_entry
+from forebay.kernels.entry import METADATA_BYTES, Entry, boundary, claimed_size, encode, find, scan
 from tests.formats.entries import VERSION, make_id
+from tests.support.values import flipped
 
 VALUES = [b"", b"one", b"two" * 50, bytes(300), b"last"]
 TIME_MS = 1_700_000_000_000
@@ -65,10 +66,8 @@ def test_any_flipped_bit_ends_a_scan_at_its_entry() -> None:
     edges = starts(VALUES[:3])
 
     for bit in range(0, 8 * len(data), 3):
-        flipped = bytearray(data)
-        flipped[bit // 8] ^= 1 << bit % 8
         hit = max(index for index, start in enumerate(edges) if start <= bit // 8)
-        assert scan(bytes(flipped), 0, 0, 0, 9, VERSION)[0] == VALUES[:hit]
+        assert scan(flipped(data, bit), 0, 0, 0, 9, VERSION)[0] == VALUES[:hit]
 
 
 def test_find_finds_the_next_good_entry_and_its_number() -> None:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.formats.entry import Entry, encode_entry
-from forebay.kernels.entry import METADATA_BYTES, EntryColumns
+from forebay.formats.entry import encode_entry
+from forebay.kernels.entry import METADATA_BYTES, Entry, EntryColumns
 from tests.formats.entries import VERSION, make_id
 
 ALL = 1 << 40

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.kernels.fflg import FRAME_BYTES, encode, find, scan, verify
+from tests.support.values import flipped
 
 SEED = zlib.crc32(b"\x01\x02\x03\x04\x05\x06\x07\x08")
 ALL = 2**62
@@ -103,9 +104,7 @@ def test_scan_refuses_a_frame_with_any_one_bit_flipped() -> None:
     first = FRAME_BYTES + 17
 
     for bit in range(first * 8):
-        flipped = bytearray(data)
-        flipped[bit // 8] ^= 1 << bit % 8
-        assert scan(bytes(flipped), 0, 0, SEED, ALL, None) == ([], 0)
+        assert scan(flipped(data, bit), 0, 0, SEED, ALL, None) == ([], 0)
 
 
 def test_scan_stops_at_its_limit() -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 
-from forebay.formats.entry import Entry, encode_entry
-from forebay.kernels.entry import scan
-from forebay.queues.fifo.head import Head
-from forebay.queues.fifo.staged import HeadCursor, StagedEntries
+from forebay.formats.entry import encode_entry
+from forebay.kernels.entry import Entry, scan
+from forebay.queues.fifo.head import Head, Lent
+from forebay.queues.fifo.staged import NO_ROOM, HeadCursor, StagedEntries
 from tests.formats.entries import VERSION, make_id
 
 NOW_MS = 1_700_000_000_000
@@ -27,7 +27,8 @@ class Now:
 def make(now: Now, *, size: int = 4_000) -> tuple[bytearray, StagedEntries, bytearray, HeadCursor]:
     lock = threading.Lock()
     memory, slots = bytearray(size), bytearray(8_192)
-    pusher = StagedEntries(memory, lock, now, 0, VERSION)
+    pusher = StagedEntries(lock, now, 0, VERSION, acknowledges=True)
+    pusher.use(memory)
     return memory, pusher, slots, HeadCursor(slots, 1_000, 0, lock, now, 0, VERSION)
 
 
@@ -38,7 +39,8 @@ def newest(slots: bytearray) -> Head:
 
 def test_a_push_is_the_exact_bytes_of_an_entry() -> None:
     memory, pusher, _, _ = make(Now())
-    pusher.begin(100, 4_000, 7, ALL)
+    pusher.empty(7, 0)
+    pusher.begin(100, 4_000, ALL)
 
     ids = [pusher.push(b"one", 60), pusher.push(b"", 0)]
 
@@ -52,20 +54,20 @@ def test_a_push_without_room_or_of_something_else_gives_nothing() -> None:
     _, pusher, _, _ = make(Now())
 
     before = pusher.push(b"x", 0)
-    pusher.begin(0, 40, 0, ALL)
+    pusher.begin(0, 40, ALL)
 
-    assert before == -1
-    assert pusher.push(b"nine long", 0) == -1
-    assert pusher.push("text", 0) == -1
+    assert before == NO_ROOM
+    assert pusher.push(b"nine long", 0) == NO_ROOM
+    assert pusher.push("text", 0) == NO_ROOM
     assert pusher.push(b"eight by", 2**32 - 1) > 0
     pusher.finish()
-    assert pusher.push(b"", 0) == -1
+    assert pusher.push(b"", 0) == NO_ROOM
 
 
 def test_pops_follow_the_pushes_and_note_each_in_a_slot() -> None:
     now = Now()
     memory, pusher, slots, popper = make(now)
-    pusher.begin(96, 4_000, 0, ALL)
+    pusher.begin(96, 4_000, ALL)
     popper.place(5_000, 0, 0)
     popper.open(memory, 5_000 - 96, pusher)
     pusher.push(b"one", 0)
@@ -73,7 +75,7 @@ def test_pops_follow_the_pushes_and_note_each_in_a_slot() -> None:
     first, nothing = popper.pop(), popper.pop()
     pusher.push(b"two", 0)
     last = pusher.push(b"three", 0)
-    rest = popper.pop_many(5)
+    rest = popper.take_many(5)
 
     assert (first, nothing, rest) == (b"one", None, [b"two", b"three"])
     head = newest(slots)
@@ -85,14 +87,14 @@ def test_pops_follow_the_pushes_and_note_each_in_a_slot() -> None:
 def test_expired_entries_are_passed_over_and_counted() -> None:
     now = Now()
     memory, pusher, slots, popper = make(now)
-    pusher.begin(0, 4_000, 0, ALL)
+    pusher.begin(0, 4_000, ALL)
     popper.open(memory, 0, pusher)
     for ttl in (1, 2, 0, 1):
         pusher.push(b"%d" % ttl, ttl)
     now.ms += 1_000
 
     skipped = popper.skip_expired()
-    popped = popper.pop_many(9)
+    popped = popper.take_many(9)
 
     assert (skipped, popper.skip_expired()) == (True, False)
     assert popped == [b"2", b"0"]
@@ -101,36 +103,37 @@ def test_expired_entries_are_passed_over_and_counted() -> None:
 
 def test_what_is_held_or_closed_gives_nothing_and_keeps_its_place() -> None:
     memory, pusher, _, popper = make(Now())
-    pusher.begin(0, 4_000, 0, ALL)
+    pusher.begin(0, 4_000, ALL)
     popper.open(memory, 0, pusher)
     pusher.push(b"x", 0)
 
     popper.held = True
-    held = (popper.pop(), popper.pop_many(1))
+    held = popper.pop()
     popper.held = False
     popper.close()
 
-    assert (held, popper.pop(), popper.position) == ((None, []), None, 0)
+    assert (held, popper.pop(), popper.position) == (None, None, 0)
 
 
 def test_what_is_lent_out_is_noted_with_the_place() -> None:
     memory, pusher, slots, popper = make(Now())
-    pusher.begin(0, 4_000, 0, ALL)
+    pusher.begin(0, 4_000, ALL)
     popper.open(memory, 0, pusher)
     entry_id = pusher.push(b"lent", 5)
 
     found = popper.next_entry()
-    popper.lent = b"".join(number.to_bytes(8, "big") for number in (0, 0, entry_id))
+    lent = Lent(0, 0, entry_id, attempts=3)
+    popper.lent = lent.encode()
     popper.save()
 
     assert found == (b"lent", entry_id, 5, 0)
-    assert newest(slots).lent == ((0, 0, entry_id),)
+    assert newest(slots).lent == (lent,)
     assert popper.next_entry() is None
 
 
 def test_a_window_of_bytes_ends_where_an_entry_is_cut_off_or_bad() -> None:
     memory, pusher, _, popper = make(Now())
-    pusher.begin(0, 4_000, 0, ALL)
+    pusher.begin(0, 4_000, ALL)
     for value in (b"one", b"two", b"three"):
         pusher.push(value, 0)
     data = bytes(memory[: pusher.position])
@@ -138,13 +141,14 @@ def test_a_window_of_bytes_ends_where_an_entry_is_cut_off_or_bad() -> None:
 
     popper.open(data[:-1], 0, None)
 
-    assert popper.pop_many(9) == [b"one", b"two"]
+    assert popper.take_many(9) == [b"one", b"two"]
     assert (popper.position, popper.number) == (70, 2)
 
 
 def test_a_push_notes_how_many_there_are_and_ends_at_the_number_to_stop_at() -> None:
     memory, pusher, _, _ = make(Now())
-    pusher.begin(96, 4_000, 7, 9)
+    pusher.empty(7, 0)
+    pusher.begin(96, 4_000, 9)
     notes = [bytes(memory[88:96])]
 
     pushed = []

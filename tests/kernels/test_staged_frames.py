@@ -21,7 +21,7 @@ class Ticks:
 
 
 def appender(buffer: bytearray, *times: int) -> StagedFrames:
-    staged = StagedFrames(threading.Lock(), Ticks(*times), lambda value: -1, acknowledges=True)
+    staged = StagedFrames(threading.Lock(), Ticks(*times), acknowledges=True)
     staged.use_buffer(buffer)
     return staged
 
@@ -42,11 +42,11 @@ def test_an_appender_refuses_what_does_not_fit_and_what_is_not_bytes() -> None:
     staged = appender(bytearray(200), 1001)
     staged.begin(0, 20, 0, 0, SEED, 1000)
 
-    assert staged.append(b"nine long") == -1
-    assert staged.append(bytearray(b"x")) == -1
-    assert staged.append("text") == -1
+    assert staged.append(b"nine long") is None
+    assert staged.append(bytearray(b"x")) is None
+    assert staged.append("text") is None
     assert staged.append(b"eight by") == 0
-    assert staged.append(b"") == -1
+    assert staged.append(b"") is None
 
 
 def test_an_appender_gives_nothing_before_begin_and_after_finish() -> None:
@@ -59,7 +59,7 @@ def test_an_appender_gives_nothing_before_begin_and_after_finish() -> None:
     after = staged.append(b"x")
     staged.release_buffer()
 
-    assert (before, after, staged.append(b"x")) == (-1, -1, -1)
+    assert (before, after, staged.append(b"x")) == (None, None, None)
     assert not any(buffer)
 
 
@@ -82,12 +82,12 @@ def test_a_time_that_32_bits_cannot_hold_is_refused() -> None:
     staged.begin(0, 100, 0, 0, SEED, 1000)
 
     assert staged.append(b"last") == 0
-    assert staged.append(b"late") == -1
+    assert staged.append(b"late") is None
 
 
 def test_the_wall_clock_is_used_where_no_other_is_given() -> None:
     buffer = bytearray(100)
-    staged = StagedFrames(threading.Lock(), None, lambda value: -1, acknowledges=True)
+    staged = StagedFrames(threading.Lock(), None, acknowledges=True)
     staged.use_buffer(buffer)
     before_ms = time.time_ns() // 1_000_000
     times: list[int] = []

@@ -12,7 +12,7 @@ import pytest
 
 from forebay.pipelines import IngestResult
 from tests.pipelines.helpers import append, event, run
-from tests.queues.helpers import FakeClock
+from tests.support.clocks import FakeClock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,12 +10,14 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from forebay.cli.main import main
 from forebay.pipelines.ingest import job as ingestion
 from forebay.pipelines.ingest.building import Builder
 from forebay.pipelines.ingest.output import Output, batch_name
+from tests.support.killing import Program
 
 _SECONDS_MAX = 240
 
@@ -74,7 +76,7 @@ def after_rename(batch: int) -> None:
 
 def after_commit(batch: int) -> None:
     """Dies when Spark has taken note that a batch is done."""
-    real = ingestion._Teller.tell
+    real = ingestion._Reporter.tell
 
     def tell(self: Any) -> None:
         real(self)
@@ -91,7 +93,7 @@ def after_commit(batch: int) -> None:
             time.sleep(_SECONDS_MAX)
         publish(self, number, staged)
 
-    set_attribute(ingestion._Teller, "tell", tell)
+    set_attribute(ingestion._Reporter, "tell", tell)
     set_attribute(Output, "publish", publish_no_other)
 
 
@@ -106,6 +108,14 @@ MOMENTS: dict[str, Callable[[int], None]] = {
     "renamed": after_rename,
     "committed": after_commit,
 }
+
+
+def kill_driver(file: Path, moment: str, batch: int) -> None:
+    """Runs a driver that dies at a moment of a batch, and what it started with it."""
+    output = file.parent / f"driver-{moment}-{batch}"
+    driver = Program(__name__, file, moment, batch, output=output)
+    assert driver.wait() == -signal.SIGKILL, output.read_text()
+
 
 if __name__ == "__main__":
     file, moment, batch = sys.argv[1:]

@@ -58,7 +58,7 @@ def test_reconcile_ends_with_4_and_names_what_does_not_add_up(
         (["ingest", "none.toml"], exits.ERROR, "none.toml: No such file"),
         (["reconcile", "none"], exits.ERROR, "none: No such file"),
         (["reconcile", "."], exits.ERROR, "holds no tables"),
-        (["ingest", "bad.toml"], exits.USAGE, "'colour' is unknown; there are: source, out"),
+        (["ingest", "bad.toml"], exits.USAGE, "'colour' is unknown; known settings: source, out"),
         (["ingest", "good.toml", "--backfill", "x"], exits.USAGE, "backfill = 'x'"),
     ],
 )

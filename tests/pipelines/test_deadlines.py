@@ -17,7 +17,8 @@ from forebay.pipelines.ingest.building import Builder
 from forebay.pipelines.ingest.output import DAMAGE, DECODED, LANDED
 from tests.pipelines.helpers import SCHEMA, append, event, numbered, places, proof_of, run
 from tests.queues.deadline_helpers import files_of, open_queue
-from tests.queues.helpers import FakeClock, flip
+from tests.support.clocks import FakeClock
+from tests.support.values import flip
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -132,7 +133,7 @@ def test_settings_that_only_streams_have_are_refused(queue: Path, tmp_path: Path
         with pytest.raises(InvalidOption, match=f"^{name}: the source is a deadline queue"):
             plan(**definition, **{name: value})
     append(tmp_path / "log", [event(1)])
-    with pytest.raises(InvalidOption, match="is not: give them an ingest each"):
+    with pytest.raises(InvalidOption, match="is not: use a separate ingest for each"):
         plan(**{**definition, "source": [queue, tmp_path / "log"]})
     job = plan(**definition)
     assert job.definition.snapshots

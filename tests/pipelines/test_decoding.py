@@ -93,8 +93,8 @@ BAD = {
     # Spark takes a number of days.
     b'{"day":"20240102"}': "day is not date: 20240102",
     b'{"small":200}': "small is not tinyint: 200",
-    b'{"name":"\\ud800"}': "a surrogate stands alone",
-    b'{"other":["\\udc00\\ud800"]}': "a surrogate stands alone",
+    b'{"name":"\\ud800"}': "a lone surrogate",
+    b'{"other":["\\udc00\\ud800"]}': "a lone surrogate",
     b'{"deep":{"s":1.10}} x': "not JSON",
 }
 
@@ -182,15 +182,15 @@ def test_the_sql_sees_the_records_and_leaves_no_view_behind(spark: SparkSession)
     ("given", "message"),
     [
         ({"schema": "id BIGINTT"}, "schema: "),
-        ({"schema": "offset INT"}, "the name offset is taken"),
-        ({"schema": "_rescued INT"}, "the name _rescued is taken"),
-        ({"schema": "id INT NOT NULL"}, "NOT NULL cannot be promised"),
+        ({"schema": "offset INT"}, "the name offset is reserved"),
+        ({"schema": "_rescued INT"}, "the name _rescued is reserved"),
+        ({"schema": "id INT NOT NULL"}, "NOT NULL cannot be guaranteed"),
         ({"sql": "SELEKT"}, "sql: "),
         ({"sql": "SELECT nothing FROM records"}, "sql: "),
-        ({"sql": "SELECT id FROM records"}, "must have queue as it is"),
-        ({"sql": "SELECT queue, id AS offset FROM records"}, "must have offset as it is"),
+        ({"sql": "SELECT id FROM records"}, "must include queue as it is"),
+        ({"sql": "SELECT queue, id AS offset FROM records"}, "must include offset as it is"),
         ({"sql": "SELECT *, id FROM records"}, "the column id more than once"),
-        ({"sql": "SELECT *, 1 AS batch FROM records"}, "a column batch already"),
+        ({"sql": "SELECT *, 1 AS batch FROM records"}, "already have a column batch"),
         ({"deduplicate": {"key": "ids", "within": "1h"}}, "'ids' is not a column of decoded"),
         (
             {

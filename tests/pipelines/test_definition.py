@@ -32,7 +32,7 @@ def test_a_duration_is_a_number_and_a_unit(text: str, ms: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "5", "s", "-1s", "0s", "1.5h", "1 week", 30, None, "1h30m"])
 def test_what_is_no_duration_is_refused_by_the_name_of_its_option(text: object) -> None:
-    with pytest.raises(InvalidOption, match=r"within = .* length of time"):
+    with pytest.raises(InvalidOption, match=r"within = .* duration"):
         duration_ms("within", text)
 
 
@@ -59,7 +59,7 @@ def test_a_definition_has_absolute_sorted_paths_and_defaults() -> None:
         ({"source": "hdfs://x/y"}, "must be a directory that every executor can see"),
         ({"decode": "xml"}, "decode = 'xml': must be one of json, cbor, text, raw"),
         ({"schema": None}, "schema = None: decode = 'json' needs the columns"),
-        ({"decode": "text"}, "decode = 'text' has the one column text STRING"),
+        ({"decode": "text"}, "decode = 'text' has just text STRING"),
         ({"sql": " "}, "sql = ' '"),
         ({"format": "a b"}, "format = 'a b'"),
         ({"starting": "yesterday"}, "starting = 'yesterday'"),

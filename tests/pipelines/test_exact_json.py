@@ -140,8 +140,8 @@ def test_a_lone_surrogate_in_a_value_that_does_not_fit_is_no_error() -> None:
     found = look(pyarrow.array(['{"t":"\\ud800"}', '{"b":200,"s":"\\udc00"}']))
 
     assert found.field("reason").to_pylist() == [
-        "a surrogate stands alone; t is not timestamp: \\ud800",
-        "a surrogate stands alone; b is not tinyint: 200",
+        "a lone surrogate; t is not timestamp: \\ud800",
+        "a lone surrogate; b is not tinyint: 200",
     ]
 
 

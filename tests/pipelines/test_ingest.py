@@ -19,8 +19,9 @@ from forebay.pipelines import Counts, Progress
 from forebay.pipelines.ingest.output import DAMAGE, DECODED, DROPPED, LANDED, REJECTED, Output
 from tests.pipelines.conftest import Made
 from tests.pipelines.helpers import append, event, numbered, places, proof_of, run
-from tests.queues.helpers import flip, frame_position, segment_files
+from tests.queues.helpers import frame_position, segment_files
 from tests.spark.cursors import wait_for_cursors
+from tests.support.values import flip
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -152,9 +153,12 @@ def test_damaged_and_trimmed_records_are_counted_and_the_others_land(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"schema": "id INT"}, "schema differs from what .* or rebuild the tables"),
+        (
+            {"schema": "id INT"},
+            "schema differs from the definition .* or rebuild the existing tables",
+        ),
         ({"sql": "SELECT queue, offset FROM records"}, "sql differs"),
-        ({"format": "orc"}, "format differs from what .*: give another out$"),
+        ({"format": "orc"}, "format differs from the definition .*: use another out$"),
         ({"deduplicate": None}, "deduplicate differs"),
         ({"source": "/elsewhere", "starting": 5}, "source and starting differ"),
     ],

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,8 +12,7 @@ from tests.cli.helpers import json_lines
 from tests.cli.helpers import run as cli
 from tests.counting import Count
 from tests.pipelines.helpers import append, event, numbered, places, proof_of
-from tests.pipelines.killed_driver import MOMENTS
-from tests.sources import ROOT
+from tests.pipelines.killed_driver import MOMENTS, kill_driver
 from tests.spark.cursors import wait_for_cursors
 
 if TYPE_CHECKING:
@@ -36,22 +31,8 @@ max_offsets_per_trigger = 60
 MOMENT = "renamed"
 
 
-def start(*command: str) -> subprocess.CompletedProcess[str]:
-    paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
-    return subprocess.run(
-        [sys.executable, *command],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-        env={**os.environ, "PYTHONPATH": paths},
-    )
-
-
 def kill_one(file: Path, moment: str, batch: int) -> None:
-    """Runs a driver that dies at a moment of a batch, and what it started with it."""
-    killed = start("-m", "tests.pipelines.killed_driver", str(file), moment, str(batch))
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    kill_driver(file, moment, batch)
     wait_for_cursors(file.parent / "q*", "tables")
 
 

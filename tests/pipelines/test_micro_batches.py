@@ -109,19 +109,19 @@ def outcome_of(write: MicroBatches, raw: DataFrame) -> str:
 @pytest.mark.parametrize(
     ("sql", "message"),
     [
-        ("SELECT *, explode(array(1, 2)) AS copy FROM records", "gives 18 rows for 9 records"),
+        ("SELECT *, explode(array(1, 2)) AS copy FROM records", "returns 18 rows for 9 records"),
         # Some records not at all, and as many others twice.
         (
             "SELECT *, explode(array_repeat(1, INT(2 - id % 2))) FROM records WHERE id < 6",
-            "gives 9 rows for 6 records",
+            "returns 9 rows for 6 records",
         ),
         # Fewer rows than records, one of them twice.
         (
             "SELECT *, explode(array(1, 2)) AS copy FROM records WHERE id = 0",
-            "gives 2 rows for 1 records",
+            "returns 2 rows for 1 records",
         ),
         # As many rows as records, one of them of no record.
-        ("SELECT queue, offset + 2 AS offset, timestamp, id FROM records", "gives 9 rows for 7"),
+        ("SELECT queue, offset + 2 AS offset, timestamp, id FROM records", "returns 9 rows for 7"),
     ],
 )
 def test_an_sql_that_makes_several_rows_of_a_record_is_refused(

@@ -321,7 +321,7 @@ def test_tables_of_another_version_are_refused(
     output = make_output(tmp_path / "out")
     monkeypatch.setattr(module, "_VERSION", 2)
 
-    with pytest.raises(InvalidOption, match="is of version 1, this program reads 2"):
+    with pytest.raises(InvalidOption, match="has version 1, this program reads 2"):
         output.current().document()
 
 

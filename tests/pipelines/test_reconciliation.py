@@ -96,14 +96,14 @@ def test_a_queue_that_was_removed_and_made_again_is_proven_by_itself(
 @pytest.mark.parametrize(
     ("spoil", "problem"),
     [
-        (lose_a_table, "batch 1: says 3 decoded, the tables 0"),
-        (double_a_table, "2 offsets, 1 the first, are in: landed 1×, decoded 2×"),
+        (lose_a_table, "batch 1: its manifest has 3 decoded, the tables 0"),
+        (double_a_table, "2 offsets, starting with 1, are in: landed 1×, decoded 2×"),
         (lose_what_landed, "batch 1: of 3..6 3 are missing"),
         (lose_the_first_batch, "offsets 0..3 are in no batch; batch 1 follows"),
         (lose_the_first_batch, "batch 0 is missing"),
         (lose_the_last_batch, "batch 1 is missing"),
-        (move_rows_to_another_batch, "landed 0 to 5, which is not within 3..6"),
-        (change_a_count, "batch 1: says 2 filtered, the tables 1"),
+        (move_rows_to_another_batch, "landed 0 to 5, which is outside 3..6"),
+        (change_a_count, "batch 1: its manifest has 2 filtered, the tables 1"),
     ],
 )
 def test_what_does_not_add_up_is_named(

@@ -64,7 +64,7 @@ def test_the_page_lists_every_key_in_the_order_of_the_parameters() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("source = 'a'\nout = 'b'\nshema = 'x'", "'shema' is unknown; there are: source, out"),
+        ("source = 'a'\nout = 'b'\nshema = 'x'", "'shema' is unknown; known settings: source, out"),
         ("source = 'a'\nout = 'b'\nspark = 'x'", "'spark' is unknown"),
         ("source = 'a'", "out is missing"),
         ("source = ", "is not TOML"),
@@ -99,5 +99,5 @@ def test_what_spark_is_not_needed_for_is_checked_before_it_starts(
 
 
 def test_backfill_and_trigger_exclude_each_other(tmp_path: Path) -> None:
-    with pytest.raises(InvalidOption, match="only one of them"):
+    with pytest.raises(InvalidOption, match="exclude each other"):
         plan(source="/a", out=tmp_path, decode="raw", backfill="..", trigger="1s")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from forebay.formats.entry import Entry, parse_file_name
+from forebay.formats.entry import parse_file_name
+from forebay.kernels.entry import Entry
 from forebay.queues.fifo.queue import Fifo
 
 FILE_BYTES = 1_000

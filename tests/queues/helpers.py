@@ -1,4 +1,4 @@
-"""What the tests of the queues share: clocks, records, directories as others leave them."""
+"""What the tests of the queues share: records, directories as others leave them."""
 
 from __future__ import annotations
 
@@ -7,50 +7,27 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
-from forebay import Log, Record
+from forebay import Log
 from forebay.formats.fflg import Frames, Header, parse_segment_name
 from forebay.storage import inbox
 from forebay.storage.commit import GroupCommit
 from forebay.storage.filesystem import DiskFilesystem, write_all
 from tests.crash.forgetful import ForgetfulFilesystem
 from tests.sources import ROOT
+from tests.support.clocks import FakeClock
+from tests.support.values import flip, numbered, values_of
+from tests.support.waiting import wait_until
 
+__all__ = ["FakeClock", "flip", "numbered", "values_of", "wait_until"]
 SYNCS = ("always", "interval", "os")
 # A version 2 segment of this size takes 8 records of 100 bytes: 34 + 8 × (12 + 100) = 930.
 SEGMENT_BYTES = 1_000
 PER_SEGMENT = 8
 HEADER_BYTES = 34
 FRAME_BYTES = 12
-
-
-class FakeClock:
-    """A clock that stands still until a test moves it; wall and monotonic time are apart."""
-
-    def __init__(self, start_ms: int = 1_800_000_000_000) -> None:
-        self.ms = start_ms
-        self.seconds = 0.0
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    def boot_ms(self) -> int:
-        return self.ms
-
-    def monotonic(self) -> float:
-        return self.seconds
-
-
-def numbered(count: int, size: int = 100, first: int = 0) -> list[bytes]:
-    """Makes records that can be told apart."""
-    return [(b"%08d" % number).ljust(size, b".") for number in range(first, first + count)]
-
-
-def values_of(records: list[Record]) -> list[bytes]:
-    return [record.value for record in records]
 
 
 def segment_files(path: Path) -> list[Path]:
@@ -63,29 +40,9 @@ def snapshot(path: Path) -> dict[str, bytes]:
     return {file.relative_to(path).as_posix(): file.read_bytes() for file in files}
 
 
-def flip(file: Path, *positions: int) -> None:
-    """Flips all bits of some bytes, in place: the file may be open."""
-    with file.open("r+b") as handle:
-        for position in positions:
-            handle.seek(position)
-            byte = handle.read(1)[0]
-            handle.seek(position)
-            handle.write(bytes([byte ^ 0xFF]))
-
-
 def frame_position(index: int, size: int = 100) -> int:
     """Returns where the frame of a record is in its version 2 segment, all of one size."""
     return HEADER_BYTES + index * (FRAME_BYTES + size)
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
-    """Returns whether it came true; the time is for a machine that is busy with other things."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        time.sleep(0.005)
-    return condition()
 
 
 def run_python(program: str, *arguments: object) -> subprocess.CompletedProcess[str]:

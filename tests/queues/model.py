@@ -18,6 +18,7 @@ from hypothesis.stateful import (
 )
 
 from forebay.queues.shared.handle import Handle
+from forebay.queues.shared.options import SyncPolicy
 from tests.counting import Count
 from tests.crash.forgetful import ForgetfulFilesystem
 from tests.queues.fifo_helpers import DAY_MS, TwoClocks
@@ -41,7 +42,7 @@ class QueueModel(RuleBasedStateMachine, Generic[_Queue]):
         self.opened: _Queue | None = None
 
     @initialize(sync=st.sampled_from(SYNCS))
-    def start(self, sync: str) -> None:
+    def start(self, sync: SyncPolicy) -> None:
         self.sync_policy = sync
         self.open()
 

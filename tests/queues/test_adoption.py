@@ -41,7 +41,7 @@ def make_log(path: Path, count: int = 3) -> Path:
 
 
 def values_in(path: Path) -> list[bytes]:
-    with forebay.read(path) as reader:
+    with forebay.read(path, kind="log") as reader:
         return list(reader.values())
 
 
@@ -52,7 +52,7 @@ def test_a_batch_left_for_a_stopped_log_is_adopted_at_the_open(tmp_path: Path, s
 
     with open_log(tmp_path, sync=sync) as log:
         assert (log.end, log.durable) == (5, 5)
-        assert log.info()["adopted"] == {"w": 1}
+        assert log.info().adopted == {"w": 1}
         assert log.append(numbered(1, first=5)[0]) == 5
         assert values_of(log.consumer("c").read()) == numbered(6)
     assert os.listdir(path / "inbox") == []
@@ -105,7 +105,7 @@ def test_the_parts_of_a_batch_lie_behind_one_another_in_their_order(tmp_path: Pa
 
     with open_log(tmp_path) as log:
         assert log.end == 12
-        assert log.info()["segments"] == 3
+        assert log.info().segments == 3
 
     assert values_in(path) == numbered(12)
 
@@ -117,7 +117,7 @@ def test_batches_of_a_writer_are_adopted_in_the_order_of_their_numbers(tmp_path:
         publish(path, stem, batch, [write_part(path, f"{stem}.part", [b"batch %d" % batch])])
 
     with open_log(tmp_path) as log:
-        assert log.info()["adopted"] == {"w": 3}
+        assert log.info().adopted == {"w": 3}
 
     assert values_in(path) == [b"batch 1", b"batch 2", b"batch 3"]
 
@@ -127,7 +127,7 @@ def test_a_batch_handed_in_again_is_dropped(tmp_path: Path) -> None:
     for stem in ("first", "again", "once-more"):
         publish(path, stem, 7, [write_part(path, f"{stem}.part", [b"a", b"b"])])
         with open_log(tmp_path) as log:
-            assert log.info()["adopted"] == {"w": 7}
+            assert log.info().adopted == {"w": 7}
 
     assert values_in(path) == [b"a", b"b"]
     assert not [name for name in os.listdir(path / "inbox") if name.endswith(".ready")]
@@ -148,7 +148,7 @@ def test_batches_of_two_writers_are_both_adopted(tmp_path: Path) -> None:
     publish(path, "b", 1, [write_part(path, "b.part", [b"b"])], writer="two")
 
     with open_log(tmp_path) as log:
-        assert log.info()["adopted"] == {"one": 1, "two": 1}
+        assert log.info().adopted == {"one": 1, "two": 1}
     assert values_in(path) == [b"a", b"b"]
 
 
@@ -162,9 +162,9 @@ def test_a_damaged_part_is_refused_whole_and_kept_aside(tmp_path: Path, position
 
     with open_log(tmp_path) as log:
         info = log.info()
-        assert info["quarantined_files"] == 3
-        assert info["quarantined_bytes"] > sum(part.size for part in parts)
-        assert info["adopted"] == {"w": 2}
+        assert info.quarantined_files == 3
+        assert info.quarantined_bytes > sum(part.size for part in parts)
+        assert info.adopted == {"w": 2}
         assert log.append(numbered(1, first=4)[0]) == 4
 
     assert values_in(path) == numbered(5)
@@ -181,7 +181,7 @@ def test_a_part_with_another_count_than_its_manifest_tells_is_refused(
     publish(path, "a", 1, [type(part)(part.name, part.count + change, part.size)])
 
     with open_log(tmp_path) as log:
-        assert (log.end, log.info()["quarantined_files"]) == (3, 2)
+        assert (log.end, log.info().quarantined_files) == (3, 2)
 
 
 def test_a_part_that_is_cut_short_is_refused(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_a_part_that_is_cut_short_is_refused(tmp_path: Path) -> None:
         file.truncate(100)
 
     with open_log(tmp_path) as log:
-        assert (log.end, log.info()["quarantined_files"]) == (3, 2)
+        assert (log.end, log.info().quarantined_files) == (3, 2)
 
 
 def test_a_manifest_whose_part_is_missing_does_not_stop_the_log(tmp_path: Path) -> None:
@@ -268,7 +268,7 @@ def test_the_ledger_forgets_one_time_writers_and_keeps_the_others(tmp_path: Path
         publish(path, f"{number}", number, [part], writer=writer)
 
     with open_log(tmp_path) as log:
-        assert log.info()["adopted"] == {"query:b": 1}
+        assert log.info().adopted == {"query:b": 1}
 
     assert values_in(path) == numbered(3)
 
@@ -285,8 +285,8 @@ def test_a_one_time_writer_is_remembered_while_its_manifest_is_there(tmp_path: P
     queue.close()
 
     with open_log(tmp_path) as log:
-        assert (log.end, log.info()["quarantined_files"]) == (5, 0)
-        assert log.info()["adopted"] == {}
+        assert (log.end, log.info().quarantined_files) == (5, 0)
+        assert log.info().adopted == {}
 
     assert os.listdir(path / "inbox") == []
 
@@ -328,11 +328,11 @@ def test_a_bad_byte_behind_the_first_chunk_is_found(tmp_path: Path, position: in
     flip(path / "inbox" / "a.part", position)
 
     with open_log(tmp_path, segment_bytes=10_000_000) as log:
-        assert (log.end, log.info()["quarantined_files"]) == (3, 2)
+        assert (log.end, log.info().quarantined_files) == (3, 2)
 
 
 def times_in(path: Path) -> list[int]:
-    with forebay.read(path) as reader:
+    with forebay.read(path, kind="log") as reader:
         return [(record.time_ms or 0) - START_MS for record in reader]
 
 
@@ -435,6 +435,6 @@ def test_an_adopted_log_reopens_with_everything(tmp_path: Path) -> None:
     for _ in range(3):
         with open_log(tmp_path) as log:
             assert (log.begin, log.end) == (0, 5)
-            assert log.info()["quarantined_files"] == 0
+            assert log.info().quarantined_files == 0
 
     assert values_in(path) == numbered(5)

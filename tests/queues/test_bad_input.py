@@ -37,7 +37,7 @@ def three_segments(path: Path) -> Path:
 
 
 def read_all(path: Path) -> list[bytes]:
-    with forebay.read(path) as reader:
+    with forebay.read(path, kind="log") as reader:
         return list(reader.values())
 
 
@@ -86,7 +86,7 @@ def test_a_name_that_does_not_match_its_header_is_refused_with_both(tmp_path: Pa
     path = lone_segment(tmp_path, VERSION_1 + b"\0\0\0\1a", "0000000007")
 
     for call in (Log, read_all):
-        with pytest.raises(NotAQueue, match="header says base offset 0, the name says 7"):
+        with pytest.raises(NotAQueue, match="header has base offset 0, the name has 7"):
             call(path)
 
 
@@ -94,7 +94,7 @@ def test_a_segment_renamed_within_a_log_is_damage_there_and_nowhere_else(tmp_pat
     path = three_segments(tmp_path)
     (path / "0000000008").write_bytes((path / "0000000010").read_bytes())
 
-    with forebay.read(path, salvage=True) as reader:
+    with forebay.read(path, salvage=True, kind="log") as reader:
         values = list(reader.values())
 
         assert values[:8] == numbered(8)
@@ -185,7 +185,7 @@ def test_a_symbolic_link_as_a_segment_is_not_followed(tmp_path: Path) -> None:
     (path / "0000000008").rename(tmp_path / "elsewhere")
     (path / "0000000008").symlink_to(tmp_path / "elsewhere")
 
-    with forebay.read(path, salvage=True) as reader:
+    with forebay.read(path, salvage=True, kind="log") as reader:
         assert list(reader.values()) == numbered(8) + numbered(8, first=16)
         assert [(item.offset, item.count) for item in reader.damage] == [(8, 8)]
         assert "symbolic link" in reader.damage[0].reason
@@ -288,7 +288,7 @@ def test_an_empty_file_behind_the_end_of_a_closed_log_is_set_aside(tmp_path: Pat
 
     with Log(path) as log:
         assert log.append(b"next") == 24
-        assert log.info()["quarantined_files"] == 1
+        assert log.info().quarantined_files == 1
         assert values_of(log.consumer("c", start=23).read()) == [numbered(24)[-1], b"next"]
     assert len(segment_files(path)) == 4
 
@@ -303,7 +303,7 @@ def test_a_failed_open_gives_its_files_back(tmp_path: Path) -> None:
     assert open_files(path) == []
 
 
-@pytest.mark.parametrize("late", ["Positions", "Trimmer", "LogWriter", "adopt_all", "Maintenance"])
+@pytest.mark.parametrize("late", ["Places", "Trimmer", "LogWriter", "adopt_all", "Maintenance"])
 def test_an_open_that_fails_late_gives_its_files_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: str
 ) -> None:

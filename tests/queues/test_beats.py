@@ -253,12 +253,12 @@ def test_durable_puts_of_many_threads_share_syncs(tmp_path: Path) -> None:
         sync_together(queue._writer.commit, 4)
         run_threads(4, lambda _: list(map(queue.put, numbered(40))))
 
-        assert queue.info()["syncs"] == 40
+        assert queue.info().syncs == 40
 
 
 def test_open_and_read_tell_an_event_queue_by_what_is_there(tmp_path: Path) -> None:
     open_queue(tmp_path / "q").close()
-    with forebay.open(tmp_path / "q") as queue:
+    with forebay.open(tmp_path / "q", kind="beats") as queue:
         queue.put_many(numbered(2))
 
     with forebay.read(tmp_path / "q") as reader:

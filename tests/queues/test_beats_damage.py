@@ -110,7 +110,7 @@ def test_damage_round_the_place_costs_only_what_is_not_acknowledged(
         found, told = take_round_damage(queue)
 
         assert (found, told) == (left, lost)
-        assert queue.info()["outstanding"] == 0
+        assert queue.info().outstanding == 0
 
 
 def test_a_frame_that_holds_no_event_costs_itself(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_a_reader_without_salvage_stops_at_damage(tmp_path: Path) -> None:
     before = snapshot(tmp_path / "q")
     seen: list[Event] = []
 
-    with forebay.read(tmp_path / "q") as reader, pytest.raises(Damaged):
+    with forebay.read(tmp_path / "q", kind="beats") as reader, pytest.raises(Damaged):
         seen.extend(reader)
 
     assert numbers_of(seen) == [0, 1]

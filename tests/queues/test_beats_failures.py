@@ -83,7 +83,7 @@ def test_a_put_that_waited_for_another_that_gave_up_raises_too(sync: str) -> Non
 
     threads = [threading.Thread(target=put, args=(number,)) for number in (1, 2, 3)]
     threads[0].start()
-    assert wait_until(lambda: queue._writer._busy)
+    assert wait_until(lambda: queue._writer._retries.error is not None)
     for thread in threads[1:]:
         thread.start()
     assert wait_until(lambda: queue._writer.written == 4)
@@ -128,6 +128,7 @@ def read_and_acknowledge(queue: BeatsQueue, handed_out: list[int]) -> None:
     batch.ack()
 
 
+@pytest.mark.slow
 def test_a_read_that_is_interrupted_anywhere_skips_no_event() -> None:
     whole = list(range(10))
     interrupted, line = True, 0
@@ -174,7 +175,7 @@ def test_an_acknowledgement_that_raised_has_acknowledged_nothing(
             with pytest.raises(OSError, match=os.strerror(error)):
                 first.ack()
         second.ack()
-        outstanding = queue.info()["outstanding"]
+        outstanding = queue.info().outstanding
         first.nack()
 
         assert outstanding == 4
@@ -282,7 +283,7 @@ def test_what_was_handed_out_and_is_dropped_is_not_counted_as_dropped(tmp_path: 
         batch = queue.read(11)
         for first in range(12, 60, 4):
             queue.put_many(numbered(4, first=first))
-        dropped = queue.info()["dropped_events"]
+        dropped = queue.info().dropped
         with pytest.raises(Overtaken) as caught:
             queue.read(100)
         rest = take_all(queue)
@@ -313,9 +314,10 @@ def test_what_is_given_back_after_its_segment_was_dropped_is_told_as_dropped(
         assert sorted(found) == found
         assert len(set(found)) == len(found)
         assert len(found) + lost == 36
-        assert queue.info()["dropped_events"] == lost
+        assert queue.info().dropped == lost
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given_back", [False, True])
 def test_reading_one_by_one_does_not_slow_down_with_what_is_out(
     tmp_path: Path, given_back: bool

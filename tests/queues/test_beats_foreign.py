@@ -103,7 +103,7 @@ def test_a_segment_without_a_count_is_read_and_counted(tmp_path: Path, version: 
 
     with open_queue(tmp_path / "q") as queue:
         found = take_all(queue, ack=False)
-        kept = queue.info()["quarantined_files"]
+        kept = queue.info().quarantined_files
 
     data = (tmp_path / "q" / "0.seg").read_bytes()
     assert found == [0, 1, 2, 3, 4]

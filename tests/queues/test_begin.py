@@ -57,7 +57,7 @@ def test_segments_that_are_missing_are_damage_with_their_count(
     gone = {n for number in numbers for n in range(bases[number], bases[number + 1])}
     left = [value for n, value in enumerate(numbered(COUNT)) if n not in gone]
 
-    with forebay.read(path, salvage=True) as reader:
+    with forebay.read(path, salvage=True, kind="log") as reader:
         values = list(reader.values())
         lost = sum(damage.count or 0 for damage in reader.damage)
     checked = run("fsck", path, "--json")
@@ -78,7 +78,10 @@ def test_without_salvage_a_missing_first_segment_stops_a_reader(tmp_path: Path) 
     path = make_log(tmp_path)
     segment_files(path)[0].unlink()
 
-    with forebay.read(path) as reader, pytest.raises(Damaged, match=r"0000000000.*is missing"):
+    with (
+        forebay.read(path, kind="log") as reader,
+        pytest.raises(Damaged, match=r"0000000000.*is missing"),
+    ):
         list(reader.values())
 
 
@@ -87,13 +90,13 @@ def test_a_trimmed_log_begins_where_it_was_trimmed(tmp_path: Path) -> None:
     trim_to(path, 17)
 
     assert begin_of(path) == 16
-    with forebay.read(path) as reader:
+    with forebay.read(path, kind="log") as reader:
         assert (reader.begin, list(reader.values())) == (16, numbered(16, first=16))
     assert run("fsck", path).exit_code == 0
     with Log(path) as log:
         assert drain(log) == (numbered(16, first=16), [])
         consumer = log.consumer("late")
-        consumer.position = 8
+        consumer.begin(8)
         with pytest.raises(Overtaken, match="8 unread"):
             consumer.read()
 
@@ -107,7 +110,7 @@ def test_segments_that_a_crash_left_below_the_beginning_are_passed_by_and_remove
     trim_to(path, 17)
     shutil.copy(tmp_path / "kept", first)
 
-    with forebay.read(path) as reader:
+    with forebay.read(path, kind="log") as reader:
         assert (reader.begin, list(reader.values())) == (16, numbered(16, first=16))
     with Log(path) as log:
         assert drain(log) == (numbered(16, first=16), [])
@@ -131,7 +134,7 @@ def test_losses_that_were_met_stay_on_record_until_they_are_seen(tmp_path: Path)
 
     with Log(path) as log:
         _, raised = drain(log)
-        losses = log.info()["losses"]
+        losses = log.info().losses
     accepted = forebay.accept_losses(path)
     with Log(path) as log:
         log.forget_consumer("all")
@@ -153,14 +156,14 @@ def test_an_older_mark_costs_no_record(tmp_path: Path, state: str) -> None:
         consumer.close()
     (path / "tail").write_bytes(old)
 
-    with forebay.read(path) as reader:
+    with forebay.read(path, kind="log") as reader:
         assert list(reader.values()) == numbered(COUNT + 20 - 8, first=8)
     if state == "reopened":
         Log(path, segment_bytes=SEGMENT_BYTES).close()
     with Log(path, segment_bytes=SEGMENT_BYTES) as log:
         assert log.append(b"next") == COUNT + 20
         assert drain(log) == ([*numbered(COUNT + 12, first=8), b"next"], [])
-        assert log.info()["losses"] == 0
+        assert log.info().losses == 0
 
 
 def test_the_mark_of_another_log_is_set_aside(tmp_path: Path) -> None:
@@ -169,7 +172,7 @@ def test_the_mark_of_another_log_is_set_aside(tmp_path: Path) -> None:
         log.append_many(numbered(COUNT - 5))
     (path / "tail").write_bytes((tmp_path / "other" / "tail").read_bytes())
 
-    with forebay.read(path) as reader:
+    with forebay.read(path, kind="log") as reader:
         assert list(reader.values()) == numbered(COUNT)
     with Log(path, segment_bytes=SEGMENT_BYTES) as log:
         assert drain(log) == (numbered(COUNT), [])
@@ -189,7 +192,7 @@ def test_what_stands_in_the_place_of_a_side_file_stops_nobody(
     else:
         file.symlink_to("/etc/passwd")
 
-    with forebay.read(path, salvage=True) as reader:
+    with forebay.read(path, salvage=True, kind="log") as reader:
         assert list(reader.values()) == numbered(COUNT)
     assert run("fsck", path).exit_code in (0, exits.DAMAGE)
     assert run("cat", path, "--salvage").exit_code == 0

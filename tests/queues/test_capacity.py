@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ import pytest
 import forebay
 from forebay import Closed, Full, Log, Overtaken
 from tests.crash.forgetful import ForgetfulFilesystem
-from tests.crash.workload import SteppingClock
 from tests.queues.helpers import (
     PER_SEGMENT,
     SEGMENT_BYTES,
@@ -25,6 +25,7 @@ from tests.queues.helpers import (
     values_of,
     wait_until,
 )
+from tests.support.clocks import SteppingClock
 
 MAX_BYTES = 4 * SEGMENT_BYTES
 each_sync = pytest.mark.parametrize("sync", SYNCS)
@@ -67,10 +68,10 @@ def test_reject_raises_full_and_writes_nothing(tmp_path: Path, sync: str) -> Non
             log.append(numbered(1)[0])
 
         assert log.end == count
-        assert log.info()["bytes"] <= MAX_BYTES
+        assert log.info().bytes <= MAX_BYTES
 
     assert count > 3 * PER_SEGMENT
-    with forebay.read(tmp_path / "q") as reader:
+    with forebay.read(tmp_path / "q", kind="log") as reader:
         assert list(reader.values()) == numbered(count)
 
 
@@ -130,7 +131,7 @@ def test_a_blocked_append_goes_on_when_another_thread_commits_and_trims(
 
         assert not writer.is_alive()
         assert taken == numbered(total)
-        assert log.info()["bytes"] <= MAX_BYTES
+        assert log.info().bytes <= MAX_BYTES
 
 
 def test_a_blocked_append_waits_as_long_as_nobody_commits(tmp_path: Path) -> None:
@@ -151,6 +152,20 @@ def test_a_blocked_append_waits_as_long_as_nobody_commits(tmp_path: Path) -> Non
         assert log.end == 4 * PER_SEGMENT + 4
 
 
+@each_sync
+def test_an_append_waits_for_room_no_longer_than_its_timeout(tmp_path: Path, sync: str) -> None:
+    with open_log(tmp_path, "block", sync=sync) as log:
+        log.append_many(numbered(4 * PER_SEGMENT - 2))
+        end = log.end
+
+        with pytest.raises(Full, match="no room for"):
+            log.append_many(numbered(8), timeout=0.01)
+        with pytest.raises(Full, match="no room for"):
+            log.append(bytes(SEGMENT_BYTES // 2), timeout=timedelta(seconds=0))
+
+        assert log.end == end
+
+
 @pytest.mark.slow
 def test_closing_ends_a_blocked_append(tmp_path: Path) -> None:
     errors: list[BaseException] = []
@@ -165,7 +180,7 @@ def test_closing_ends_a_blocked_append(tmp_path: Path) -> None:
 
     blocked = threading.Thread(target=work, daemon=True)
     blocked.start()
-    assert wait_until(lambda: bool(log.changes.watchers))
+    assert wait_until(lambda: log.changes.is_watched)
     log.close()
     blocked.join(120)
 
@@ -180,11 +195,11 @@ def test_drop_oldest_drops_whole_segments_and_counts_the_records(tmp_path: Path,
             log.append(value)
         info = log.info()
 
-        assert info["end"] == 100
-        assert info["begin"] % PER_SEGMENT == 0
-        assert info["dropped_records"] == info["begin"] > 0
-        assert info["bytes"] <= MAX_BYTES
-        begin = info["begin"]
+        assert info.end == 100
+        assert info.begin % PER_SEGMENT == 0
+        assert info.dropped == info.begin > 0
+        assert info.bytes <= MAX_BYTES
+        begin = info.begin
         assert values_of(log.consumer("c").read()) == numbered(100)[begin:]
 
 
@@ -197,7 +212,7 @@ def test_drop_oldest_takes_read_segments_without_counting_them(tmp_path: Path) -
             consumer.commit()
 
         assert log.begin > 0
-        assert log.info()["dropped_records"] == 0
+        assert log.info().dropped == 0
 
 
 @each_sync
@@ -219,7 +234,7 @@ def test_a_consumer_is_told_once_how_many_records_it_lost_and_goes_on(
         assert "consumer 'c'" in str(caught.value)
         assert values_of(consumer.read()) == numbered(100)[begin:]
         consumer.commit()
-        assert log.info()["consumers"] == {"c": 100}
+        assert log.info().positions == {"c": 100}
 
 
 def test_a_consumer_that_kept_up_is_not_told(tmp_path: Path) -> None:
@@ -244,7 +259,7 @@ def test_the_bound_holds_after_a_reopen(tmp_path: Path, when_full: str) -> None:
     with open_log(tmp_path, when_full) as log:
         log.consumer("c", start="latest")
         assert log.append(b"more") == count
-        assert log.info()["bytes"] <= MAX_BYTES
+        assert log.info().bytes <= MAX_BYTES
 
 
 def test_a_batch_behind_staged_records_keeps_the_bound(tmp_path: Path) -> None:
@@ -255,7 +270,7 @@ def test_a_batch_behind_staged_records_keeps_the_bound(tmp_path: Path) -> None:
         with pytest.raises(Full):
             log.append_many(numbered(100))
 
-        assert log.info()["bytes"] <= 20_000
+        assert log.info().bytes <= 20_000
 
 
 def test_a_batch_of_records_that_fill_segments_badly_keeps_the_bound(tmp_path: Path) -> None:
@@ -263,7 +278,7 @@ def test_a_batch_of_records_that_fill_segments_badly_keeps_the_bound(tmp_path: P
         with pytest.raises(Full):
             log.append_many(numbered(35, size=530))
 
-        assert log.info()["bytes"] <= 20_000
+        assert log.info().bytes <= 20_000
 
 
 @pytest.mark.parametrize("when_full", ["block", "reject"])
@@ -278,7 +293,7 @@ def test_a_batch_below_the_bound_fits_once_all_is_read(
         log.trim()
 
         assert log.append_many(numbered(10)) == PER_SEGMENT
-        assert log.info()["bytes"] <= 2 * SEGMENT_BYTES
+        assert log.info().bytes <= 2 * SEGMENT_BYTES
         assert values_of(log.consumer("c").read()) == numbered(10)
 
     with open_log(tmp_path, when_full, **options) as log:
@@ -309,7 +324,7 @@ def test_a_log_that_gave_up_its_last_segment_survives_a_power_cut(sync: str) -> 
         with Log("/q", filesystem=state.restore(), **options) as log:
             assert log.begin in (0, begin)
             assert sync != "always" or log.end >= begin
-            assert log.info()["losses"] == 0
+            assert log.info().losses == 0
 
 
 def test_records_left_by_dropping_survive_a_kill() -> None:

@@ -8,14 +8,18 @@ import pyarrow
 import pytest
 
 import forebay
+from forebay.queues.shared.options import SyncPolicy
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sync", ["always", "os"])
-def test_arrow_gives_every_record_with_offset_time_and_value(tmp_path: Path, sync: str) -> None:
+def test_arrow_gives_every_record_with_offset_time_and_value(
+    tmp_path: Path, sync: SyncPolicy
+) -> None:
     with forebay.Log(tmp_path / "log", sync=sync, segment_bytes=5000, background=False) as log:
         log.append_many([bytes([number % 256]) * (number % 300) for number in range(200)])
         log.append(b"the last one, staged under os")
-        with forebay.read(tmp_path / "log") as reader:
+        with forebay.read(tmp_path / "log", kind="log") as reader:
             table = pyarrow.table(reader)
             records = list(reader)
 

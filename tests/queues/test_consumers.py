@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from forebay import Empty, InvalidOption, Log
+from forebay import Closed, Empty, InvalidOption, Locked, Log
+from forebay.queues.log.consumer import Consumer
 from tests.queues.helpers import PER_SEGMENT, SEGMENT_BYTES, SYNCS, numbered, run_threads, values_of
 
 each_sync = pytest.mark.parametrize("sync", SYNCS)
@@ -59,7 +60,7 @@ def test_a_bad_start_is_named_in_the_error_and_saves_nothing(tmp_path: Path, sta
 
         assert f"start = {start!r}" in str(caught.value)
         assert "an offset up to 5" in str(caught.value)
-        assert log.info()["consumers"] == {}
+        assert log.info().positions == {}
 
 
 @pytest.mark.parametrize("name", ["", "a\nb", "\x00", "x" * 256, "é" * 128])
@@ -195,7 +196,7 @@ def test_a_new_consumers_place_is_saved_at_once(tmp_path: Path) -> None:
         log.consumer("late", start="latest")
 
     with open_log(tmp_path) as log:
-        assert log.info()["consumers"] == {"late": 20}
+        assert log.info().positions == {"late": 20}
 
 
 def test_seeking_goes_back_and_forth(tmp_path: Path) -> None:
@@ -215,13 +216,13 @@ def test_a_seek_is_saved_only_by_a_commit(tmp_path: Path) -> None:
         log.append_many(numbered(30))
         consumer = log.consumer("c")
         consumer.seek(25)
-        before = log.info()["consumers"]["c"]
+        before = log.info().positions["c"]
         consumer.commit()
-        after = log.info()["consumers"]["c"]
+        after = log.info().positions["c"]
         consumer.seek(4)
         consumer.commit()
 
-        assert (before, after, log.info()["consumers"]["c"]) == (0, 25, 4)
+        assert (before, after, log.info().positions["c"]) == (0, 25, 4)
 
 
 def test_a_bad_seek_leaves_the_place_as_it_was(tmp_path: Path) -> None:
@@ -261,7 +262,7 @@ def test_two_consumers_do_not_move_each_other(tmp_path: Path) -> None:
         first.commit()
         second.commit()
 
-        assert log.info()["consumers"] == {"first": 3, "second": 15}
+        assert log.info().positions == {"first": 3, "second": 15}
         assert first.read(1)[0].offset == 3
         assert second.read(1)[0].offset == 15
 
@@ -274,10 +275,90 @@ def test_a_forgotten_consumer_starts_anew(tmp_path: Path) -> None:
         consumer.commit()
         log.forget_consumer("c")
 
-        assert log.info()["consumers"] == {}
+        assert log.info().positions == {}
         assert log.consumer("c").position == 0
         with pytest.raises(InvalidOption, match="no consumer 'nobody'"):
             log.forget_consumer("nobody")
+
+
+def test_a_name_has_one_consumer_at_a_time(tmp_path: Path) -> None:
+    with open_log(tmp_path) as log:
+        log.append_many(numbered(5))
+        first = log.consumer("c")
+
+        with pytest.raises(Locked, match="consumer 'c' of "):
+            log.consumer("c")
+        first.read(2)
+        first.commit()
+        first.close()
+        second = log.consumer("c")
+
+        assert second.position == 2
+        with pytest.raises(Closed, match="consumer 'c'"):
+            first.read()
+        del second
+        assert log.consumer("c").position == 2
+
+
+def test_a_record_that_is_taken_is_committed_when_the_block_ends(tmp_path: Path) -> None:
+    with open_log(tmp_path) as log:
+        log.append_many(numbered(2))
+        consumer = log.consumer("c")
+
+        with consumer.take() as record:
+            assert record.value == numbered(1)[0]
+            assert log.info().positions == {"c": 0}
+
+        assert log.info().positions == {"c": 1}
+        assert (consumer.position, consumer.committed) == (1, 1)
+        with consumer.take(timeout=0) as record:
+            assert record.offset == 1
+        with pytest.raises(Empty, match="nothing new for 'c'"), consumer.take():
+            pass
+
+
+def test_a_record_that_is_taken_comes_again_after_an_error(tmp_path: Path) -> None:
+    with open_log(tmp_path) as log:
+        log.append_many(numbered(3))
+        consumer = log.consumer("c")
+
+        with pytest.raises(ZeroDivisionError), consumer.take() as record:
+            _ = 1 // record.offset
+
+        assert (consumer.position, consumer.committed) == (0, 0)
+        assert [record.offset for record in consumer.read()] == [0, 1, 2]
+
+
+def test_a_cancelled_read_leaves_all_to_the_next_one(tmp_path: Path) -> None:
+    with open_log(tmp_path) as log:
+        log.append_many(numbered(3))
+        consumer = log.consumer("c")
+        steps = Consumer.read.steps(consumer, 2)  # type: ignore[attr-defined]
+
+        work = next(steps)
+        with pytest.raises(KeyError):
+            steps.throw(KeyError())
+        work.call()
+
+        assert consumer.position == 0
+        assert [record.offset for record in consumer.read()] == [0, 1, 2]
+
+
+def test_an_iterator_reads_on_over_appends_and_commits_what_it_gave(tmp_path: Path) -> None:
+    with open_log(tmp_path) as log:
+        log.append_many(numbered(3 * PER_SEGMENT))
+        consumer = log.consumer("c")
+        given = []
+
+        for record in consumer:
+            given.append(record.offset)
+            if record.offset == PER_SEGMENT:
+                consumer.commit()
+                log.append(b"more")
+
+        assert given == list(range(3 * PER_SEGMENT + 1))
+        assert consumer.committed == PER_SEGMENT + 1
+        assert consumer.position == 3 * PER_SEGMENT + 1
 
 
 @pytest.mark.slow
@@ -302,7 +383,7 @@ def test_threads_with_consumers_of_their_own_each_get_everything(tmp_path: Path,
         run_threads(4, work)
 
         assert found == {number: numbered(total) for number in (1, 2, 3)}
-        assert set(log.info()["consumers"].values()) == {total}
+        assert set(log.info().positions.values()) == {total}
 
 
 def test_a_read_with_a_timeout_raises_empty_when_nothing_comes(tmp_path: Path) -> None:

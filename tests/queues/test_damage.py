@@ -46,7 +46,7 @@ def test_salvage_reads_round_a_flipped_byte_and_tells_what_is_missing(
     position = frame_position(offset % PER_SEGMENT)
     flip(file, position + 50)
 
-    with forebay.read(path, salvage=True) as reader:
+    with forebay.read(path, salvage=True, kind="log") as reader:
         values = list(reader.values())
         damage = reader.damage
 
@@ -72,7 +72,7 @@ def test_damage_that_begins_before_the_start_and_reaches_past_it_is_told(
         with pytest.raises(Damaged):
             consumer.read(100)
         values = values_of(consumer.read(100))
-    with forebay.read(path, salvage=True) as reader:
+    with forebay.read(path, salvage=True, kind="log") as reader:
         read = list(reader.values(start))
         missing = sum(item.count or 0 for item in reader.damage)
 
@@ -85,7 +85,7 @@ def test_a_flipped_byte_in_a_frames_head_costs_that_record_alone(tmp_path: Path,
     path = make_log(tmp_path)
     flip(segment_files(path)[1], frame_position(3) + byte)
 
-    with forebay.read(path, salvage=True) as reader:
+    with forebay.read(path, salvage=True, kind="log") as reader:
         values = list(reader.values())
 
         assert values == without(PER_SEGMENT + 3)
@@ -98,7 +98,7 @@ def test_several_damages_are_each_told(tmp_path: Path) -> None:
     flip(first, frame_position(2) + 30, frame_position(3) + 30)
     flip(third, frame_position(5) + 30)
 
-    with forebay.read(path, salvage=True) as reader:
+    with forebay.read(path, salvage=True, kind="log") as reader:
         values = list(reader.values())
         lost = [(item.offset, item.count) for item in reader.damage]
 
@@ -113,7 +113,7 @@ def test_without_salvage_reading_stops_at_the_damage(tmp_path: Path) -> None:
     flip(file, frame_position(3) + 50)
     found: list[bytes] = []
 
-    with forebay.read(path) as reader, pytest.raises(Damaged) as caught:
+    with forebay.read(path, kind="log") as reader, pytest.raises(Damaged) as caught:
         found.extend(reader.values())
 
     assert found == numbered(3)
@@ -136,7 +136,7 @@ def test_a_consumer_is_told_once_and_goes_on_behind_the_damage(tmp_path: Path, o
         assert consumer.position == offset + 1
         assert before + values_of(consumer.read()) == without(offset)
         consumer.commit()
-        assert log.info()["consumers"] == {"c": COUNT}
+        assert log.info().positions == {"c": COUNT}
 
 
 def test_a_read_gives_what_is_before_the_damage_first(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_a_damaged_log_can_be_appended_to(tmp_path: Path) -> None:
     with Log(path) as log:
         assert log.append(b"new") == COUNT
 
-    with forebay.read(path, salvage=True) as reader:
+    with forebay.read(path, salvage=True, kind="log") as reader:
         assert list(reader.values()) == [*without(1, 9, 17), b"new"]
 
 
@@ -197,7 +197,7 @@ def test_a_flipped_bit_in_a_header_costs_nothing_and_is_reported(tmp_path: Path,
     data[byte] ^= 1 << byte % 8
     file.write_bytes(data)
 
-    with forebay.read(path, salvage=True) as reader:
+    with forebay.read(path, salvage=True, kind="log") as reader:
         assert list(reader.values()) == numbered(4)
         assert [item.reason for item in reader.damage] == [
             "the header was damaged and could be repaired"
@@ -208,7 +208,7 @@ def test_a_lost_header_costs_the_records_of_its_segment(tmp_path: Path) -> None:
     path = make_log(tmp_path)
     flip(segment_files(path)[1], *range(34))
 
-    with forebay.read(path, salvage=True) as reader:
+    with forebay.read(path, salvage=True, kind="log") as reader:
         assert list(reader.values()) == numbered(8) + numbered(8, first=16)
         assert [(item.offset, item.count) for item in reader.damage] == [(8, 8)]
 
@@ -217,7 +217,7 @@ def test_a_segment_that_was_removed_costs_its_records(tmp_path: Path) -> None:
     path = make_log(tmp_path)
     segment_files(path)[1].unlink()
 
-    with forebay.read(path, salvage=True) as reader:
+    with forebay.read(path, salvage=True, kind="log") as reader:
         assert list(reader.values()) == numbered(8) + numbered(8, first=16)
         assert sum(item.count or 0 for item in reader.damage) == 8
 
@@ -227,7 +227,7 @@ def test_a_segment_that_was_cut_short_costs_what_was_cut(tmp_path: Path) -> None
     file = segment_files(path)[1]
     file.write_bytes(file.read_bytes()[: frame_position(5) + 7])
 
-    with forebay.read(path, salvage=True) as reader:
+    with forebay.read(path, salvage=True, kind="log") as reader:
         assert list(reader.values()) == without(13, 14, 15)
         assert sum(item.count or 0 for item in reader.damage) == 3
 
@@ -247,7 +247,7 @@ def test_both_bad_slots_of_the_tail_cost_no_record_in_the_segments(tmp_path: Pat
     path = make_log(tmp_path)
     flip(path / "tail", 40, 4096 + 40)
 
-    with forebay.read(path) as reader:
+    with forebay.read(path, kind="log") as reader:
         assert list(reader.values()) == numbered(COUNT)
     with Log(path) as log:
         assert log.append(b"next") == COUNT
@@ -263,7 +263,7 @@ def test_a_damaged_index_leaves_the_records_readable(tmp_path: Path) -> None:
     path = make_log(tmp_path)
     damage_index(path)
 
-    with forebay.read(path) as reader:
+    with forebay.read(path, kind="log") as reader:
         assert list(reader.values()) == numbered(COUNT)
         with pytest.raises(Damaged, match="checksum"):
             reader.consumers()
@@ -314,7 +314,7 @@ def test_a_damaged_index_is_raised_once_and_consumers_begin_at_the_oldest_record
 
         assert values == numbered(COUNT)
         assert log.append(b"next") == COUNT
-        assert log.info()["losses"] == 1
+        assert log.info().losses == 1
 
 
 @index_harms
@@ -343,7 +343,7 @@ def test_a_damaged_index_stops_trimming_until_somebody_has_seen_it(
         assert seen == 1
         assert log.trim() == 2 * PER_SEGMENT
         assert log.consumer("new", start="latest").position == COUNT
-        assert log.info()["losses"] == 0
+        assert log.info().losses == 0
 
 
 @index_harms
@@ -395,8 +395,8 @@ def test_a_lost_check_of_the_index_costs_nothing(tmp_path: Path, harm: str) -> N
         consumer.read()
         consumer.commit()
     with Log(path) as log:
-        assert log.info()["consumers"] == {"c": COUNT, "d": 9}
-        assert log.info()["losses"] == 0
+        assert log.info().positions == {"c": COUNT, "d": 9}
+        assert log.info().losses == 0
 
 
 def test_a_damaged_index_lets_the_background_work_go_on(tmp_path: Path) -> None:
@@ -425,7 +425,7 @@ def test_removing_a_damaged_index_and_its_check_lets_consumers_start_anew(tmp_pa
         assert log.trim() == 2 * PER_SEGMENT
 
     with Log(path) as log:
-        assert log.info()["consumers"] == {"c": COUNT}
+        assert log.info().positions == {"c": COUNT}
 
 
 def test_an_index_without_its_check_is_taken_as_other_programs_leave_it(tmp_path: Path) -> None:
@@ -447,4 +447,4 @@ def test_a_cursor_that_does_not_verify_stops_trimming(tmp_path: Path) -> None:
     with Log(path) as log:
         log.consumer("c", start="latest")
         assert log.trim() == 0
-        assert log.info()["cursors"] == {"spark": 0}
+        assert log.info().cursors["spark"]["offset"] == 0

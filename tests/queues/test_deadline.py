@@ -55,7 +55,7 @@ def test_a_deadline_may_be_a_moment_or_milliseconds(tmp_path: Path) -> None:
     moment = datetime.now(UTC) + timedelta(hours=1)
     with open_queue(tmp_path / "q") as queue:
         first = queue.enqueue(b"a", deadline=moment)
-        second = queue.enqueue(b"b", deadline=5_000_000_000_000)
+        second = queue.enqueue(b"b", deadline_ms=5_000_000_000_000)
 
         assert abs(must(queue.get(first)).deadline - moment) < timedelta(milliseconds=2)
         assert must(queue.get(second)).deadline_ms == 5_000_000_000_000
@@ -85,7 +85,7 @@ def test_a_deadline_in_the_past_does_not_overtake_what_was_given_out(tmp_path: P
         given = must(queue.dequeue())
         clock.pass_time(1_000)
 
-        id = queue.enqueue(b"b", deadline=given.deadline_ms - 500)
+        id = queue.enqueue(b"b", deadline_ms=given.deadline_ms - 500)
 
         assert must(queue.get(id)).deadline_ms == given.deadline_ms
 

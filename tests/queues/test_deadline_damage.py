@@ -26,7 +26,7 @@ def test_a_torn_end_of_the_log_is_cut_and_kept_aside(tmp_path: Path) -> None:
     with open_queue(killed) as queue:
         assert values_of(queue.dequeue_many(9)) == numbered(3)
         assert queue.damage == []
-        assert queue.info()["quarantined_files"] == 1
+        assert queue.info().quarantined_files == 1
 
 
 def test_damage_before_good_batches_costs_its_batch_alone(tmp_path: Path) -> None:
@@ -41,8 +41,8 @@ def test_damage_before_good_batches_costs_its_batch_alone(tmp_path: Path) -> Non
             queue.dequeue()
         assert caught.value.damage.count == 1
         assert values_of(queue.dequeue_many(9)) == [numbered(3)[0], numbered(3)[2]]
-        assert queue.info()["damaged"] == 1
-        assert queue.info()["quarantined_files"] == 1
+        assert queue.info().damaged == 1
+        assert queue.info().quarantined_files == 1
         assert counts_of(queue) == (0, 0, 2, 0)
 
 
@@ -85,7 +85,7 @@ def test_a_bad_block_of_a_run_is_told_once_and_costs_its_items_alone(tmp_path: P
         left = queue.dequeue_many(9)
 
         assert [item.id for item in left] == [6, 7, 8, 9]
-        assert queue.info()["damaged"] == 1
+        assert queue.info().damaged == 1
         assert counts_of(queue) == (0, 0, 4, 0)
 
 
@@ -110,7 +110,7 @@ def test_a_run_that_is_gone_costs_its_items_alone(tmp_path: Path) -> None:
 
     with open_queue(tmp_path / "q") as queue:
         assert queue.pending == 5
-        assert queue.info()["damaged"] == 1
+        assert queue.info().damaged == 1
         with pytest.raises(Damaged) as caught:
             queue.dequeue()
         assert caught.value.damage.count == 5

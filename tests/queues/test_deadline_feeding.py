@@ -180,6 +180,7 @@ def test_a_value_larger_than_what_is_made_at_once(tmp_path: Path) -> None:
     assert items == entries
 
 
+@pytest.mark.slow
 def test_a_file_that_was_cut_off_meanwhile_is_read_no_further(tmp_path: Path) -> None:
     for number in range(4):
         for kind in KINDS:

@@ -98,7 +98,7 @@ class DeadlinesAgainstADictionary(TimedModel[DeadlineQueue]):
 
     @rule(back_ms=st.sampled_from((1, 5_000, 2 * DAY_MS)))
     def enqueue_in_the_past(self, back_ms: int) -> None:
-        id = self.queue.enqueue(b"late", deadline=self.now_ms - back_ms)
+        id = self.queue.enqueue(b"late", deadline_ms=self.now_ms - back_ms)
 
         assert id > self.highest_id
         self.highest_id = id

@@ -62,10 +62,10 @@ def test_damage_raises_or_is_read_round(tmp_path: Path) -> None:
 def test_due_counts_are_those_of_the_items_in_runs_and_memory(tmp_path: Path) -> None:
     with open_queue(tmp_path / "q") as queue:
         for deadline in (1_000, 2_000, 3_000, 4_000):
-            queue.enqueue(b"frozen", deadline=deadline)
+            queue.enqueue(b"frozen", deadline_ms=deadline)
         queue.freeze()
-        queue.enqueue(b"new", deadline=2_500)
-        queue.enqueue(b"last", deadline=2**47 - 1)
+        queue.enqueue(b"new", deadline_ms=2_500)
+        queue.enqueue(b"last", deadline_ms=2**47 - 1)
         queue.release_many(queue.dequeue_many(1))
         queue.bury(queue.dequeue_many(1)[0], "no good")
 

@@ -9,13 +9,14 @@ import pytest
 from forebay.formats.deadline.manifest import NAME as MANIFEST
 from forebay.queues.deadline import recovery as deadline_recovery
 from forebay.queues.deadline.queue import DeadlineQueue
+from forebay.queues.shared.options import SyncPolicy
 from tests.crash.forgetful import ForgetfulFilesystem
 from tests.queues.helpers import SYNCS, numbered
 
 each_sync = pytest.mark.parametrize("sync", SYNCS)
 
 
-def open_queue(machine: ForgetfulFilesystem, sync: str = "always") -> DeadlineQueue:
+def open_queue(machine: ForgetfulFilesystem, sync: SyncPolicy = "always") -> DeadlineQueue:
     return DeadlineQueue("/q", filesystem=machine, sync=sync, background=False)
 
 
@@ -28,7 +29,7 @@ def after_a_power_cut(machine: ForgetfulFilesystem) -> Iterator[ForgetfulFilesys
 
 @each_sync
 def test_a_large_log_of_a_killed_queue_is_durable_once_it_is_served(
-    monkeypatch: pytest.MonkeyPatch, sync: str
+    monkeypatch: pytest.MonkeyPatch, sync: SyncPolicy
 ) -> None:
     # It is not copied, but written again where it is.
     monkeypatch.setattr(deadline_recovery, "_COPY_BYTES_MAX", 1_000)
@@ -67,6 +68,7 @@ def test_the_log_is_found_by_its_name_alone_after_a_power_cut() -> None:
             assert [item.value for item in queue.dequeue_many(9)] == [b"acknowledged"]
 
 
+@pytest.mark.slow
 def test_a_log_that_was_about_to_get_its_name_is_whole_wherever_the_power_is_cut() -> None:
     machine = ForgetfulFilesystem()
     queue = open_queue(machine)

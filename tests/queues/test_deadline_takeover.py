@@ -46,10 +46,10 @@ def test_the_live_items_of_real_files_come_in_order_and_the_files_are_kept(tmp_p
 
     with forebay.DeadlineQueue(path) as queue:
         count = len(queue)
-        losses = queue.info()["losses"]
+        losses = queue.info().losses
 
     assert (count, losses) == (len(expected), 0)
-    with forebay.read(path) as reader:
+    with forebay.read(path, kind="deadline") as reader:
         assert sorted(reader.values()) == sorted(expected)
     assert {file.name for file in FILES} <= {kept.name for kept in (path / "quarantine").iterdir()}
     assert forebay.accept_losses(path) == 0
@@ -68,6 +68,21 @@ def test_ids_deadlines_and_counts_stay_and_new_ids_follow(tmp_path: Path) -> Non
         (900, 1_900, 3),
     ]
     assert added == 901
+
+
+@pytest.mark.parametrize("id", [2**64 - 1, 2**64 - 2**39, 2**64 - 2**41])
+def test_an_item_whose_id_leaves_none_to_give_out_gets_a_new_one(tmp_path: Path, id: int) -> None:
+    path = make_directory(tmp_path / "q", run_of(item(5), item(id, 9_000)))
+
+    with forebay.DeadlineQueue(path) as queue:
+        queue.enqueue(b"new")
+    with forebay.DeadlineQueue(path) as queue:
+        found = queue.dequeue_many(10)
+        losses = queue.info().losses
+
+    assert [one.value for one in found] == [b"item 5", b"item %d" % id, b"new"]
+    assert [one.id for one in found] == [5, 6, 7]
+    assert losses == 0
 
 
 def test_two_copies_of_an_item_both_stay_under_ids_of_their_own(tmp_path: Path) -> None:

@@ -14,14 +14,16 @@ import pytest
 
 from forebay.errors import Closed, Empty
 from forebay.queues.deadline.queue import DeadlineQueue
+from forebay.queues.shared.options import SyncPolicy
 from tests.queues.deadline_helpers import files_of, must, open_queue
 from tests.queues.fifo_helpers import TwoClocks
 from tests.queues.helpers import run_python, run_threads, wait_until
+from tests.support.disk import SlowDisk
 
 
 @pytest.mark.parametrize("sync", ["always", "os"])
 def test_threads_get_every_item_once_while_runs_are_frozen_and_merged(
-    tmp_path: Path, sync: str
+    tmp_path: Path, sync: SyncPolicy
 ) -> None:
     each, taken, done = 600, Counter[bytes](), threading.Event()
     lock = threading.Lock()
@@ -46,7 +48,7 @@ def test_threads_get_every_item_once_while_runs_are_frozen_and_merged(
         assert len(taken) == 2 * each
         assert max(taken.values()) == 1
         assert len(queue) == 0
-        assert queue.info()["freezes"] > 0
+        assert queue.info().freezes
 
 
 def test_nobody_is_given_an_item_that_is_not_durable(tmp_path: Path) -> None:
@@ -72,22 +74,49 @@ def test_nobody_is_given_an_item_that_is_not_durable(tmp_path: Path) -> None:
         assert must(queue.dequeue()).value == b"a"
 
 
+def test_what_leaves_during_a_merge_makes_room_for_those_who_wait() -> None:
+    disk, reached, go_on = SlowDisk(), threading.Event(), threading.Event()
+    with open_queue(Path("/q"), max_bytes=4_000, filesystem=disk) as queue:
+        queue.enqueue_many([bytes(1_000)] * 3)
+        queue.freeze()
+        items = queue.dequeue_many(3)
+
+        def hold_the_merge(call: str, path: str, over: bool) -> None:
+            if queue._upkeep.is_merging and not reached.is_set():
+                reached.set()
+                assert go_on.wait(60)
+
+        disk.on_visit = hold_the_merge
+        writer = threading.Thread(target=queue.enqueue, args=(b"a" * 1_000,))
+        writer.start()
+        assert reached.wait(60)
+
+        queue.release_many(items)
+        go_on.set()
+        writer.join(60)
+        is_stuck = writer.is_alive()
+        queue.close()
+        writer.join()
+
+        assert not is_stuck
+
+
 def test_the_background_thread_freezes_and_merges(tmp_path: Path) -> None:
     with DeadlineQueue(tmp_path / "q", sync="os", segment_items=50) as queue:
         for _ in range(30):
             queue.enqueue_many([b"a"] * 50)
-            wait_until(lambda: queue.info()["in_memory"] < 50)
+            wait_until(lambda: (queue.info().in_memory or 0) < 50)
 
-        assert wait_until(lambda: queue.info()["merges"] > 0)
-        assert queue.info()["runs"] <= 16
+        assert wait_until(lambda: bool(queue.info().merges))
+        assert queue.info().runs <= 16
         assert queue.pending == 1_500
 
 
 def test_interval_syncs_by_itself(tmp_path: Path) -> None:
-    with DeadlineQueue(tmp_path / "q", sync="interval", sync_interval_ms=10) as queue:
+    with DeadlineQueue(tmp_path / "q", sync="interval", sync_interval_seconds=0.01) as queue:
         queue.enqueue(b"a")
 
-        assert wait_until(lambda: queue.info()["syncs"] > 0)
+        assert wait_until(lambda: bool(queue.info().syncs))
 
 
 def test_a_child_of_a_fork_cannot_use_the_handle_and_the_parent_can(tmp_path: Path) -> None:
@@ -122,7 +151,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.parametrize("sync", ["always", "interval", "os"])
-def test_a_killed_process_loses_nothing(tmp_path: Path, sync: str) -> None:
+def test_a_killed_process_loses_nothing(tmp_path: Path, sync: SyncPolicy) -> None:
     result = run_python(KILLED, tmp_path / "q", sync)
 
     with open_queue(tmp_path / "q") as queue:
@@ -181,7 +210,7 @@ def test_a_merge_lets_a_freeze_and_a_sync_in_between(tmp_path: Path) -> None:
 
         assert queue._upkeep.merge(everything=True, between=between)
 
-        assert (queue.info()["freezes"], queue.info()["merges"], len(queue)) == (4, 1, 390)
+        assert (queue.info().freezes, queue.info().merges, len(queue)) == (4, 1, 390)
         assert len(queue.dequeue_many(1000)) == 390
     with open_queue(tmp_path / "q") as queue:
         assert len(queue) == 390
@@ -191,7 +220,7 @@ def test_a_merge_lets_a_freeze_and_a_sync_in_between(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("sync", ["always", "os"])
 def test_a_child_of_a_fork_does_not_wait_for_a_lock_that_nobody_gives_back(
-    tmp_path: Path, sync: str
+    tmp_path: Path, sync: SyncPolicy
 ) -> None:
     with open_queue(tmp_path / "q", sync=sync, background=False) as queue:
         queue.enqueue(b"a")

@@ -16,8 +16,8 @@ import pytest
 import forebay
 from forebay.errors import Damaged, ForebayError
 from forebay.storage.filesystem import DiskFilesystem
-from tests.conformance.kinds import KINDS
 from tests.crash.forgetful import ForgetfulFilesystem
+from tests.kinds import KINDS
 from tests.queues.helpers import SYNCS, flip, numbered, open_files
 
 CALLS_MAX = 400
@@ -102,6 +102,7 @@ def test_a_damaged_ledger_leaves_nothing_open(kind: str) -> None:
     assert filesystem.open_handles == []
 
 
+@pytest.mark.slow
 def test_a_consumer_that_is_forgotten_leaves_no_descriptor(tmp_path: Path) -> None:
     with forebay.Log(tmp_path / "q") as log:
         log.append_many(numbered(10))
@@ -113,6 +114,7 @@ def test_a_consumer_that_is_forgotten_leaves_no_descriptor(tmp_path: Path) -> No
         assert descriptors() == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sync", SYNCS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_queue_that_is_forgotten_ends_its_thread_and_leaves_nothing_open(
@@ -139,7 +141,7 @@ def test_a_queue_that_is_forgotten_ends_its_thread_and_leaves_nothing_open(
 
 READERS: dict[str, Callable[[Any], object]] = {
     "log": lambda reader: next(reader.values()),
-    "events": lambda reader: next(iter(reader)),
+    "beats": lambda reader: next(iter(reader)),
     "fifo": lambda reader: next(reader.values()),
     "deadline": lambda reader: next(reader.values()),
 }
@@ -196,3 +198,17 @@ def test_a_file_and_a_directory_that_are_forgotten_close_themselves(tmp_path: Pa
     assert descriptors() == before
     paths = {f"{tmp_path}/q was not closed", f"{tmp_path}/q/file was not closed"}
     assert {str(warning.message) for warning in told} == paths
+
+
+@pytest.mark.parametrize("sync", SYNCS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_queue_that_goes_on_for_long_has_few_files_open(
+    kind: str, sync: str, tmp_path: Path
+) -> None:
+    case = KINDS[kind]
+    with case.queue(tmp_path / "q", sync=sync, background=False, **case.small) as queue:
+        for first in range(0, 600, 5):
+            case.put_many(queue, numbered(5, first=first))
+        count = len(open_files(tmp_path))
+
+    assert count < 20

@@ -121,6 +121,7 @@ def test_take_removes_on_success_and_gives_back_on_an_exception(tmp_path: Path) 
             pass
 
 
+@pytest.mark.slow
 def test_entries_that_were_lent_out_when_the_process_ended_come_back_first(tmp_path: Path) -> None:
     program = """
 import os, sys
@@ -138,7 +139,7 @@ os._exit(1)
         path = tmp_path / sync
         assert run_python(program, path, sync).returncode == 1
 
-        with forebay.read(path) as reader:
+        with forebay.read(path, kind="fifo") as reader:
             seen = list(reader.values())
         with open_fifo(path, sync=sync) as fifo:
             assert fifo.peek() is not None
@@ -165,7 +166,7 @@ def test_takes_by_many_threads_lose_and_double_nothing(tmp_path: Path) -> None:
         run_threads(4, work)
 
         assert sorted(done) == numbered(200)
-        assert (len(fifo), fifo.info()["taken"]) == (0, 0)
+        assert (len(fifo), fifo.info().taken) == (0, 0)
 
 
 def test_a_take_waits_while_too_many_entries_are_lent_out(tmp_path: Path) -> None:
@@ -184,7 +185,7 @@ def test_a_take_waits_while_too_many_entries_are_lent_out(tmp_path: Path) -> Non
             pass
         waiting = threading.Thread(target=take)
         waiting.start()
-        assert wait_until(lambda: bool(fifo.changes.watchers))
+        assert wait_until(lambda: fifo.changes.is_watched)
         before = list(found)
         taken[5].__exit__(None, None, None)
         waiting.join(60)
@@ -219,7 +220,7 @@ def test_a_pop_that_waits_is_woken_by_a_push(tmp_path: Path) -> None:
     with open_fifo(tmp_path / "q", sync="os") as fifo:
         waiting = threading.Thread(target=lambda: found.append(fifo.pop(timeout=120)))
         waiting.start()
-        assert wait_until(lambda: bool(fifo.changes.watchers))
+        assert wait_until(lambda: fifo.changes.is_watched)
         fifo.push(b"at last")
         waiting.join()
 
@@ -233,7 +234,7 @@ def test_a_push_into_a_full_queue_waits_for_a_pop(tmp_path: Path) -> None:
         fifo.push(b"x" * 1_900)
         waiting = threading.Thread(target=lambda: fifo.push(b"y" * 1_000))
         waiting.start()
-        assert wait_until(lambda: bool(fifo.changes.watchers))
+        assert wait_until(lambda: fifo.changes.is_watched)
         before = len(fifo)
         fifo.pop()
         waiting.join()
@@ -263,7 +264,7 @@ def test_drop_oldest_drops_whole_files_and_counts_them(tmp_path: Path, sync: str
     with open_fifo(tmp_path / "q", sync=sync, max_bytes=3_000, when_full="drop_oldest") as fifo:
         for value in values:
             fifo.push(value)
-        dropped = fifo.info()["dropped"]
+        dropped = fifo.info().dropped
         left = fifo.pop_many(100)
 
         assert dropped == 60 - len(left) > 30
@@ -333,7 +334,7 @@ def test_a_second_owner_is_refused_and_a_closed_handle_says_so(tmp_path: Path) -
 def test_forebay_opens_and_reads_a_fifo_by_what_is_there(tmp_path: Path) -> None:
     with open_fifo(tmp_path / "q", sync="os") as fifo:
         fifo.push(b"staged")
-        with forebay.read(tmp_path / "q") as reader:
+        with forebay.read(tmp_path / "q", kind="fifo") as reader:
             live = list(reader)
         assert [entry.value for entry in live] == [b"staged"]
         assert live[0] == fifo.peek()
@@ -369,14 +370,16 @@ def test_durable_pushes_of_many_threads_share_syncs(tmp_path: Path) -> None:
         sync_together(fifo._writer.commit, 16)
         run_threads(16, lambda number: [fifo.push(b"%d" % number) for _ in range(20)])
 
-        assert (len(fifo), fifo.info()["syncs"]) == (320, 20)
+        assert (len(fifo), fifo.info().syncs) == (320, 20)
 
 
 def test_the_background_thread_drains_and_syncs(tmp_path: Path) -> None:
-    with Fifo(tmp_path / "q", sync="interval", sync_interval_ms=20, file_bytes=10_000) as fifo:
+    with Fifo(
+        tmp_path / "q", sync="interval", sync_interval_seconds=0.02, file_bytes=10_000
+    ) as fifo:
         fifo.push(b"soon durable")
 
-        assert wait_until(lambda: fifo.info()["durable"] == 1)
+        assert wait_until(lambda: fifo.info().durable == 1)
 
 
 def test_files_are_half_the_bound_where_nothing_else_is_said(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from forebay import Damaged, Fifo
 from forebay.queues.fifo.names import BOUNDS, HEAD, TAIL
 from tests.queues.fifo_helpers import open_fifo, tape_files
 from tests.queues.helpers import flip, numbered, snapshot
+from tests.support.bad_disk import BadDisk
 
 ENTRY_BYTES = 132
 
@@ -39,7 +40,7 @@ def drain(fifo: Fifo) -> tuple[list[bytes], list[Damaged]]:
 
 
 def salvage(path: Path) -> tuple[list[bytes], int]:
-    with forebay.read(path, salvage=True) as reader:
+    with forebay.read(path, salvage=True, kind="fifo") as reader:
         return list(reader.values()), sum(damage.count or 0 for damage in reader.damage)
 
 
@@ -56,7 +57,7 @@ def test_a_flipped_byte_costs_the_entry_that_it_hits(
     seen = salvage(tmp_path / "q")
     with open_fifo(tmp_path / "q") as fifo:
         popped, errors = drain(fifo)
-        damaged = fifo.info()["damaged"]
+        damaged = fifo.info().damaged
 
     assert seen == (left, 1)
     assert popped == left
@@ -193,7 +194,7 @@ def test_a_lent_entry_that_is_damaged_is_counted_and_the_rest_goes_on(tmp_path: 
         popped, _ = drain(again)
 
         assert popped == numbered(4, first=1)
-        assert again.info()["damaged"] == 1
+        assert again.info().damaged == 1
 
 
 def test_reading_changes_nothing(tmp_path: Path) -> None:
@@ -216,3 +217,39 @@ def test_every_truncation_of_the_last_file_loses_a_suffix(tmp_path: Path) -> Non
         read, lost = salvage(tmp_path / "q")
         assert read == values[: len(read)]
         assert len(read) + lost == 9
+
+
+def test_a_bad_sector_is_known_before_an_entry_lies_on_it(tmp_path: Path) -> None:
+    path = tmp_path / "q"
+    values = numbered(9, 100_000)
+    with open_fifo(path, file_bytes=1_000_000) as fifo:
+        fifo.push(values[0])
+    name = tape_files(path)[0].name
+    disk = BadDisk({name: [(700_000, 700_512)]})
+    fifo = open_fifo(path, file_bytes=1_000_000, filesystem=disk)
+    for count in (1, 2, 3):
+        fifo.push(values[count])
+    with pytest.raises(OSError, match="cannot read where the next entry goes"):
+        fifo.push_many(values[4:7])
+    fifo.close()
+
+    with open_fifo(path, file_bytes=1_000_000, filesystem=disk) as again:
+        again.push(values[7])
+        files = len(tape_files(path))
+        found = again.pop_many(99)
+
+    assert (found, files) == ([*values[:4], values[7]], 2)
+
+
+def test_a_bad_sector_in_the_next_step_is_known_at_the_open(tmp_path: Path) -> None:
+    path = tmp_path / "q"
+    with open_fifo(path, file_bytes=1_000_000) as fifo:
+        fifo.push(b"one")
+    name = tape_files(path)[0].name
+    disk = BadDisk({name: [(50_000, 50_512)]})
+
+    with open_fifo(path, file_bytes=1_000_000, filesystem=disk) as again:
+        again.push(b"two")
+        files = len(tape_files(path))
+
+        assert (again.pop_many(9), files) == ([b"one", b"two"], 2)

@@ -8,13 +8,14 @@ import pytest
 
 from forebay import Damaged, Fifo
 from forebay.queues.fifo.head import SLOT_STRIDE
+from forebay.queues.shared.options import SyncPolicy
 from tests.crash.forgetful import CrashState, ForgetfulFilesystem
 from tests.queues.helpers import SYNCS, numbered
 
 each_sync = pytest.mark.parametrize("sync", SYNCS)
 
 
-def open_fifo(machine: ForgetfulFilesystem, sync: str = "always") -> Fifo:
+def open_fifo(machine: ForgetfulFilesystem, sync: SyncPolicy = "always") -> Fifo:
     return Fifo("/q", filesystem=machine, sync=sync, background=False, file_bytes=1_000)
 
 
@@ -25,7 +26,7 @@ def states_at_the_end(machine: ForgetfulFilesystem) -> Iterator[CrashState]:
 
 
 @each_sync
-def test_files_that_recovery_removed_do_not_come_back(sync: str) -> None:
+def test_files_that_recovery_removed_do_not_come_back(sync: SyncPolicy) -> None:
     machine = ForgetfulFilesystem()
     fifo = open_fifo(machine, "os")
     fifo.push_many(numbered(12))
@@ -41,6 +42,45 @@ def test_files_that_recovery_removed_do_not_come_back(sync: str) -> None:
     assert before - after
     assert left
     assert all(found & before <= after for found in left)
+
+
+@each_sync
+def test_files_that_were_released_and_come_back_do_no_harm_and_go_again(sync: SyncPolicy) -> None:
+    machine = ForgetfulFilesystem()
+    fifo = open_fifo(machine, sync)
+    fifo.push_many(numbered(25))
+    fifo.pop_many(22)
+    fifo.pop()
+    fifo.sync()
+    gone = [f"/q/{number:010}.tape" for number in range(2)]
+    came_back = [
+        state for state in states_at_the_end(machine) if not set(gone).isdisjoint(state.files())
+    ]
+
+    fifo.close()
+
+    assert came_back
+    for state in came_back:
+        later = state.restore()
+        with open_fifo(later, sync) as fifo:
+            fifo.push_many(numbered(20, first=25))
+            assert fifo.pop_many(21) == numbered(21, first=23)
+            assert fifo.pop() == numbered(1, first=44)[0]
+            assert fifo.info().losses == 0
+            assert set(gone).isdisjoint(later.files())
+
+
+def test_entries_that_the_system_wrote_are_found_after_the_files_before_them_went() -> None:
+    machine = ForgetfulFilesystem()
+    fifo = open_fifo(machine, "os")
+    fifo.push_many(numbered(25))
+    fifo.pop_many(21)
+    fifo.pop()
+    later = restart(machine)
+    fifo.close()
+
+    with open_fifo(later, "os") as fifo:
+        assert fifo.pop_many(25) == numbered(3, first=22)
 
 
 def test_a_head_that_is_made_again_has_its_name_for_good() -> None:

@@ -14,13 +14,15 @@ import pytest
 
 from forebay import Fifo, FifoReader
 from forebay.queues.fifo.head import Head
+from forebay.queues.shared.options import SyncPolicy
+from forebay.storage.commit import Alarm
 from forebay.storage.filesystem import Buffer, DiskFile
 from forebay.storage.tail import Tail
 from tests.crash.forgetful import ForgetfulFilesystem
 from tests.crash.handles import ForgetfulFile
-from tests.crash.workload import SteppingClock
 from tests.queues.fifo_helpers import open_fifo
 from tests.queues.helpers import numbered, open_files, run_threads, wait_until
+from tests.support.clocks import SteppingClock
 
 
 class Gate:
@@ -87,7 +89,7 @@ def test_a_file_that_is_filled_while_it_is_synced_is_synced_again(
 
 @pytest.mark.parametrize("sync", ["interval", "os"])
 def test_a_pop_that_syncs_leaves_files_open_that_another_thread_syncs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: SyncPolicy
 ) -> None:
     gate = Gate(monkeypatch, DiskFile, name_on_disk)
     errors: list[BaseException] = []
@@ -111,7 +113,7 @@ def test_a_pop_that_syncs_leaves_files_open_that_another_thread_syncs(
 
         assert errors == []
         assert popped == numbered(17)
-        assert fifo.info()["durable"] == 20
+        assert fifo.info().durable == 20
         assert len(open_files(tmp_path)) < 10
 
 
@@ -145,7 +147,7 @@ def test_the_head_that_is_made_durable_is_that_of_one_moment(
 
 @pytest.mark.parametrize("sync", ["always", "os"])
 def test_a_write_that_fails_keeps_the_space_and_the_queue_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: SyncPolicy
 ) -> None:
     original = DiskFile.allocate
     failing: list[int] = []
@@ -178,7 +180,7 @@ def test_a_write_that_fails_keeps_the_space_and_the_queue_goes_on(
 
 @pytest.mark.parametrize("sync", ["always", "interval", "os"])
 def test_a_close_that_fails_leaves_nothing_open(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: SyncPolicy
 ) -> None:
     fifo = open_fifo(tmp_path / "q", sync=sync)
     fifo.push(b"one")
@@ -220,10 +222,11 @@ def test_an_interrupt_in_the_wait_for_room_leaves_the_queue_open(
     with open_fifo(tmp_path / "q", max_bytes=2_000) as fifo:
         fifo.push(b"x" * 1_900)
 
-        def interrupt(seconds: float) -> None:
+        def interrupt(alarm: Alarm, seconds: float) -> bool:
+            monkeypatch.undo()
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(fifo.changes, "wait", interrupt)
+        monkeypatch.setattr(Alarm, "wait", interrupt)
         with pytest.raises(KeyboardInterrupt):
             fifo.push(b"y" * 1_000)
 
@@ -276,12 +279,12 @@ def marks_after_a_power_cut(machine: ForgetfulFilesystem) -> list[Tail]:
     return marks
 
 
-def open_in_memory(machine: ForgetfulFilesystem, sync: str) -> Fifo:
+def open_in_memory(machine: ForgetfulFilesystem, sync: SyncPolicy) -> Fifo:
     return Fifo("/q", filesystem=machine, sync=sync, background=False, file_bytes=1_000)
 
 
 @pytest.mark.parametrize("sync", ["always", "interval", "os"])
-def test_no_power_cut_after_a_push_brings_back_a_clean_mark(sync: str) -> None:
+def test_no_power_cut_after_a_push_brings_back_a_clean_mark(sync: SyncPolicy) -> None:
     machine = ForgetfulFilesystem()
     open_in_memory(machine, sync).close()
     clean = marks_after_a_power_cut(machine)
@@ -310,14 +313,14 @@ def test_the_mark_on_the_disk_is_less_than_a_file_behind() -> None:
 
 
 @pytest.mark.parametrize("sync", ["interval", "os"])
-def test_a_writer_that_outruns_the_disk_waits_for_it(sync: str) -> None:
+def test_a_writer_that_outruns_the_disk_waits_for_it(sync: SyncPolicy) -> None:
     machine = ForgetfulFilesystem()
     fifo = open_in_memory(machine, sync)
     behind = []
 
     for count in range(10, 300, 10):
         fifo.push_many(numbered(10))
-        behind.append(count - fifo.info()["durable"])
+        behind.append(count - fifo.info().durable)
 
     fifo.close()
     assert max(behind) <= 80

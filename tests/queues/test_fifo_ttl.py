@@ -28,7 +28,7 @@ def test_an_expired_entry_is_passed_over_and_counted(tmp_path: Path, sync: str) 
 
         assert early == [b"a minute", b"for ever", b"an hour"]
         assert late == popped == [b"for ever", b"an hour"]
-        assert (size, len(fifo), fifo.info()["expired"]) == (4, 0, 2)
+        assert (size, len(fifo), fifo.info().expired) == (4, 0, 2)
 
 
 def test_expired_entries_give_their_space_back(tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_expired_entries_give_their_space_back(tmp_path: Path) -> None:
         clock.pass_time(1_000)
 
         assert fifo.pop() is None
-        assert (len(fifo), fifo.info()["expired"], len(tape_files(tmp_path / "q"))) == (0, 100, 1)
+        assert (len(fifo), fifo.info().expired, len(tape_files(tmp_path / "q"))) == (0, 100, 1)
 
 
 @pytest.mark.parametrize("step_ms", [-DAY_MS, DAY_MS])
@@ -108,4 +108,4 @@ def test_a_queue_full_of_expired_entries_takes_new_ones(tmp_path: Path, when_ful
         fifo.push_many(numbered(20, first=100))
 
         assert fifo.pop_many(30) == numbered(20, first=100)
-        assert (fifo.info()["expired"], fifo.info()["dropped"]) == (22, 0)
+        assert (fifo.info().expired, fifo.info().dropped) == (22, 0)

@@ -12,8 +12,8 @@ import forebay
 from forebay import DeadlineQueue, Log
 from forebay.formats.fflg import encode_index
 from tests.crash.forgetful import ForgetfulFilesystem
-from tests.crash.workload import SteppingClock
 from tests.queues.helpers import SYNCS, numbered, run_python, values_of
+from tests.support.clocks import SteppingClock
 
 SEGMENT_BYTES = 20_000
 each_sync = pytest.mark.parametrize("sync", SYNCS)
@@ -96,7 +96,7 @@ def test_a_place_can_be_saved_on_a_full_disk_thanks_to_the_reserve(reads: int) -
         consumer.read(reads)
         consumer.commit()
 
-        assert log.info()["consumers"] == {"c": reads}
+        assert log.info().positions == {"c": reads}
         assert "/q/reserve" not in filesystem.files()
         filesystem.capacity_bytes = None
 
@@ -134,7 +134,7 @@ def test_a_place_can_be_saved_when_the_disk_is_full_a_second_time() -> None:
                 log.trim()
             finally:
                 filesystem.capacity_bytes = None
-            assert log.info()["consumers"] == {"c": 50 * turn}
+            assert log.info().positions == {"c": 50 * turn}
 
 
 def test_old_records_can_be_read_while_staged_ones_wait_for_room() -> None:
@@ -214,7 +214,7 @@ def test_places_that_another_program_left_outlive_a_failed_save() -> None:
         consumer = log.consumer("c")
         consumer.read()
         consumer.commit()
-        assert log.info()["consumers"] == {"c": 5}
+        assert log.info().positions == {"c": 5}
 
 
 @each_sync
@@ -243,5 +243,5 @@ log.close()
     assert number == errno.EFBIG
     assert count > 100
     assert following == count
-    with forebay.read(tmp_path / "q") as reader:
+    with forebay.read(tmp_path / "q", kind="log") as reader:
         assert list(reader.values()) == [*numbered(count, size=500), b"next"]

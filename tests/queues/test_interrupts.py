@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 
 import forebay
+from forebay.queues.shared.options import SyncPolicy
 from forebay.storage.commit import GroupCommit
 from forebay.storage.segments import SegmentWriter
 
 
 @pytest.mark.parametrize("sync", ["always", "os", "interval"])
 def test_an_interrupt_behind_a_write_ends_the_handle_and_a_reopened_log_is_whole(
-    tmp_path: Path, sync: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, sync: SyncPolicy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = forebay.Log(tmp_path / "log", sync=sync, background=False)
     log.append_many([b"one", b"two"])

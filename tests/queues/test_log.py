@@ -12,6 +12,7 @@ import pytest
 
 import forebay
 from forebay import Log, RecordTooLarge
+from forebay.queues.shared.options import SyncPolicy
 from tests.queues.helpers import (
     FRAME_BYTES,
     HEADER_BYTES,
@@ -28,12 +29,12 @@ each_sync = pytest.mark.parametrize("sync", SYNCS)
 
 
 def read_all(path: Path) -> list[bytes]:
-    with forebay.read(path) as reader:
+    with forebay.read(path, kind="log") as reader:
         return list(reader.values())
 
 
 @each_sync
-def test_offsets_start_at_zero_and_rise_by_one(tmp_path: Path, sync: str) -> None:
+def test_offsets_start_at_zero_and_rise_by_one(tmp_path: Path, sync: SyncPolicy) -> None:
     with Log(tmp_path / "q", sync=sync) as log:
         offsets = [log.append(value) for value in numbered(20)]
 
@@ -42,7 +43,7 @@ def test_offsets_start_at_zero_and_rise_by_one(tmp_path: Path, sync: str) -> Non
 
 
 @each_sync
-def test_a_batch_gets_the_offset_of_its_first_record(tmp_path: Path, sync: str) -> None:
+def test_a_batch_gets_the_offset_of_its_first_record(tmp_path: Path, sync: SyncPolicy) -> None:
     with Log(tmp_path / "q", sync=sync) as log:
         firsts = [log.append_many(numbered(count)) for count in (3, 1, 40)]
 
@@ -51,7 +52,7 @@ def test_a_batch_gets_the_offset_of_its_first_record(tmp_path: Path, sync: str) 
 
 
 @each_sync
-def test_single_records_and_batches_keep_their_order(tmp_path: Path, sync: str) -> None:
+def test_single_records_and_batches_keep_their_order(tmp_path: Path, sync: SyncPolicy) -> None:
     values = numbered(30)
     with Log(tmp_path / "q", sync=sync, segment_bytes=SEGMENT_BYTES) as log:
         for first in range(0, 30, 6):
@@ -92,7 +93,7 @@ def test_a_batch_may_come_from_a_generator(tmp_path: Path) -> None:
     "make", [bytes, bytearray, memoryview, lambda value: memoryview(value + value)[: len(value)]]
 )
 def test_bytes_like_values_are_stored_as_their_bytes(
-    tmp_path: Path, sync: str, make: Callable[[bytes], Any]
+    tmp_path: Path, sync: SyncPolicy, make: Callable[[bytes], Any]
 ) -> None:
     with Log(tmp_path / "q", sync=sync) as log:
         log.append(make(b"one"))
@@ -114,7 +115,7 @@ def test_a_value_changed_after_the_append_is_stored_as_it_was(tmp_path: Path) ->
 @each_sync
 @pytest.mark.parametrize("value", ["text", 5, None, ["a"], 1.5])
 def test_what_is_not_bytes_is_refused_by_type_and_nothing_is_written(
-    tmp_path: Path, sync: str, value: Any
+    tmp_path: Path, sync: SyncPolicy, value: Any
 ) -> None:
     with Log(tmp_path / "q", sync=sync, background=False) as log:
         with pytest.raises(TypeError, match=f"bytes, not {type(value).__name__}"):
@@ -139,7 +140,7 @@ def test_a_batch_of_what_is_not_bytes_is_refused_whole(
 
 
 @each_sync
-def test_an_empty_record_is_a_record(tmp_path: Path, sync: str) -> None:
+def test_an_empty_record_is_a_record(tmp_path: Path, sync: SyncPolicy) -> None:
     with Log(tmp_path / "q", sync=sync) as log:
         log.append(b"")
         log.append_many([b"", b"a", b""])
@@ -148,7 +149,7 @@ def test_an_empty_record_is_a_record(tmp_path: Path, sync: str) -> None:
 
 
 @each_sync
-def test_the_largest_record_that_fits_is_taken(tmp_path: Path, sync: str) -> None:
+def test_the_largest_record_that_fits_is_taken(tmp_path: Path, sync: SyncPolicy) -> None:
     value = b"x" * LARGEST
     with Log(tmp_path / "q", sync=sync, segment_bytes=SEGMENT_BYTES) as log:
         log.append(value)
@@ -160,7 +161,7 @@ def test_the_largest_record_that_fits_is_taken(tmp_path: Path, sync: str) -> Non
 
 @each_sync
 def test_a_record_that_cannot_fit_is_refused_and_nothing_is_written(
-    tmp_path: Path, sync: str
+    tmp_path: Path, sync: SyncPolicy
 ) -> None:
     value = b"x" * (LARGEST + 1)
     with Log(tmp_path / "q", sync=sync, segment_bytes=SEGMENT_BYTES, background=False) as log:
@@ -192,7 +193,7 @@ def test_a_record_larger_than_the_staging_buffer_keeps_its_place(tmp_path: Path)
 
 
 @each_sync
-def test_reopening_goes_on_with_the_next_offset(tmp_path: Path, sync: str) -> None:
+def test_reopening_goes_on_with_the_next_offset(tmp_path: Path, sync: SyncPolicy) -> None:
     for first in range(0, 50, 10):
         with Log(tmp_path / "q", sync=sync, segment_bytes=SEGMENT_BYTES) as log:
             assert log.append_many(numbered(9, first=first)) == first
@@ -213,7 +214,9 @@ def test_reopening_without_appending_leaves_the_segments_alone(tmp_path: Path) -
 
 
 @each_sync
-def test_segments_roll_when_full_and_never_exceed_their_size(tmp_path: Path, sync: str) -> None:
+def test_segments_roll_when_full_and_never_exceed_their_size(
+    tmp_path: Path, sync: SyncPolicy
+) -> None:
     draw = Random(1)
     values = [draw.randbytes(draw.choice((0, 1, 30, 100, 500, LARGEST))) for _ in range(200)]
     with Log(tmp_path / "q", sync=sync, segment_bytes=SEGMENT_BYTES) as log:
@@ -228,12 +231,12 @@ def test_segments_roll_when_full_and_never_exceed_their_size(tmp_path: Path, syn
 
 
 @each_sync
-def test_a_segment_is_filled_before_the_next_one_begins(tmp_path: Path, sync: str) -> None:
+def test_a_segment_is_filled_before_the_next_one_begins(tmp_path: Path, sync: SyncPolicy) -> None:
     with Log(tmp_path / "q", sync=sync, segment_bytes=SEGMENT_BYTES) as log:
         for value in numbered(3 * PER_SEGMENT):
             log.append(value)
 
-        assert log.info()["segments"] == 3
+        assert log.info().segments == 3
 
     bases = [int(file.name, 16) for file in segment_files(tmp_path / "q")]
     assert bases == [0, PER_SEGMENT, 2 * PER_SEGMENT]
@@ -254,7 +257,7 @@ def test_a_path_may_be_text_or_a_path_object(tmp_path: Path) -> None:
         log.append(b"a")
 
     assert read_all(tmp_path / "q") == [b"a"]
-    with forebay.open(tmp_path / "q") as log:
+    with forebay.open(tmp_path / "q", kind="log") as log:
         assert log.end == 1
 
 
@@ -291,8 +294,8 @@ def test_info_tells_the_facts(tmp_path: Path) -> None:
         log.consumer("c", start=3)
         info = log.info()
 
-    assert info["kind"] == "log"
-    assert (info["begin"], info["end"], info["durable"]) == (0, 9, 9)
-    assert (info["segments"], info["bytes"]) == (2, 2 * HEADER_BYTES + 9 * 112)
-    assert (info["consumers"], info["cursors"], info["adopted"]) == ({"c": 3}, {}, {})
-    assert (info["dropped_records"], info["quarantined_files"], info["incarnation"]) == (0, 0, 1)
+    assert info.kind == "log"
+    assert (info.begin, info.end, info.durable) == (0, 9, 9)
+    assert (info.segments, info.bytes) == (2, 2 * HEADER_BYTES + 9 * 112)
+    assert (info.positions, info.cursors, info.adopted) == ({"c": 3}, {}, {})
+    assert (info.dropped, info.quarantined_files, info.incarnation) == (0, 0, 1)

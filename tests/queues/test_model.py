@@ -8,9 +8,9 @@ from hypothesis.stateful import invariant, rule
 
 from forebay import Consumer, Log, LogReader, Overtaken
 from tests.counting import Count
-from tests.crash.workload import SteppingClock
 from tests.queues.helpers import values_of
 from tests.queues.model import PATH, QueueModel, chances, check_model, check_model_for_long
+from tests.support.clocks import SteppingClock
 
 NAMES = ("first", "second")
 

@@ -10,9 +10,9 @@ from forebay.queues.beats import names as beats
 from forebay.queues.deadline import names as deadline
 from forebay.queues.fifo import names as fifo
 from forebay.queues.shared.names import BEATS, DEADLINE, FIFO, LOG
-from tests.conformance.kinds import KINDS
+from tests.kinds import KINDS
 
-NAMES = {"log": LOG, "events": BEATS, "fifo": FIFO, "deadline": DEADLINE}
+NAMES = {"log": LOG, "beats": BEATS, "fifo": FIFO, "deadline": DEADLINE}
 
 
 def test_the_table_has_the_names_of_the_rooms() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from forebay import InvalidOption, Log
-from forebay.queues.shared.options import LogOptions
+from forebay.queues.log.options import LogOptions
 
 
 @pytest.mark.parametrize(
@@ -21,9 +22,9 @@ from forebay.queues.shared.options import LogOptions
         ("version", -1, "None, 0, 1, 2"),
         ("version", 3, "None, 0, 1, 2"),
         ("version", True, "None, 0, 1, 2"),
-        ("sync_interval_ms", 0, "1 to 3600000"),
-        ("sync_interval_ms", 3_600_001, "1 to 3600000"),
-        ("sync_interval_ms", 1.5, "1 to 3600000"),
+        ("sync_interval_seconds", 0, "0.001 to 3600 seconds"),
+        ("sync_interval_seconds", 3601, "0.001 to 3600 seconds"),
+        ("sync_interval_seconds", True, "0.001 to 3600 seconds"),
         ("segment_bytes", 999, "1000 to 2147483647"),
         ("segment_bytes", 2**31, "1000 to 2147483647"),
         ("segment_bytes", "1000", "1000 to 2147483647"),
@@ -33,9 +34,9 @@ from forebay.queues.shared.options import LogOptions
         ("max_bytes", 199_999_999, "200000000 to"),
         ("max_bytes", 2**62 + 1, "200000000 to"),
         ("max_bytes", 0, "200000000 to"),
-        ("trim_interval_seconds", 0, "above 0 or None"),
-        ("trim_interval_seconds", -1.0, "above 0 or None"),
-        ("trim_interval_seconds", float("nan"), "above 0 or None"),
+        ("trim_interval_seconds", 0, "0.001 to 1e+09 seconds"),
+        ("trim_interval_seconds", -1.0, "0.001 to 1e+09 seconds"),
+        ("trim_interval_seconds", float("nan"), "0.001 to 1e+09 seconds"),
     ],
 )
 def test_a_value_out_of_bounds_is_named_with_its_bound(
@@ -66,10 +67,11 @@ def test_a_value_of_another_type_is_named(name: str, value: Any) -> None:
         {"segment_bytes": 2**31 - 1},
         {"staging_bytes": 4_096},
         {"staging_bytes": 4 << 20, "sync": "os"},
-        {"sync_interval_ms": 1, "sync": "interval"},
-        {"sync_interval_ms": 3_600_000},
+        {"sync_interval_seconds": 0.001, "sync": "interval"},
+        {"sync_interval_seconds": 3600},
         {"trim_interval_seconds": None},
         {"trim_interval_seconds": 0.001},
+        {"trim_interval_seconds": timedelta(minutes=1)},
         {"version": 1},
         {"version": None},
     ],
@@ -90,5 +92,5 @@ def test_the_defaults_are_those_of_the_documentation() -> None:
     options = LogOptions()
 
     assert (options.sync, options.when_full, options.max_bytes) == ("always", "block", None)
-    assert (options.segment_bytes, options.sync_interval_ms) == (100_000_000, 100)
+    assert (options.segment_bytes, options.sync_interval_seconds) == (100_000_000, 0.1)
     assert (options.trim_interval_seconds, options.version) == (60.0, None)

@@ -11,6 +11,7 @@ import pytest
 
 import forebay
 from forebay import Closed, Consumer, Locked, Log
+from forebay.queues.shared.options import SyncPolicy
 from tests.queues.helpers import numbered, open_files, run_python, values_of
 
 Use = Callable[[Log, Consumer], object]
@@ -85,7 +86,9 @@ def test_the_lock_goes_with_the_handle(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sync", ["always", "os"])
-def test_the_lock_goes_with_the_process_and_its_records_stay(tmp_path: Path, sync: str) -> None:
+def test_the_lock_goes_with_the_process_and_its_records_stay(
+    tmp_path: Path, sync: SyncPolicy
+) -> None:
     program = """
 import os, sys
 from forebay import Log
@@ -104,7 +107,10 @@ os._exit(9)
 def test_reading_needs_no_lock(tmp_path: Path) -> None:
     with Log(tmp_path / "q") as log:
         log.append(b"a")
-        with forebay.read(tmp_path / "q") as first, forebay.read(tmp_path / "q") as second:
+        with (
+            forebay.read(tmp_path / "q", kind="log") as first,
+            forebay.read(tmp_path / "q", kind="log") as second,
+        ):
             assert list(first.values()) == list(second.values()) == [b"a"]
 
 
@@ -112,7 +118,7 @@ def test_reading_needs_no_lock(tmp_path: Path) -> None:
 @pytest.mark.parametrize("sync", ["always", "interval", "os"])
 @each_use
 def test_use_after_a_fork_raises_closed_in_the_child_and_the_parent_goes_on(
-    tmp_path: Path, sync: str, use: Use
+    tmp_path: Path, sync: SyncPolicy, use: Use
 ) -> None:
     with Log(tmp_path / "q", sync=sync) as log:
         for value in numbered(5):
@@ -136,7 +142,7 @@ def test_closing_in_the_child_leaves_the_parents_log_open_and_locked(tmp_path: P
         assert log.append(b"b") == 1
         with pytest.raises(Locked):
             Log(tmp_path / "q")
-    with forebay.read(tmp_path / "q") as reader:
+    with forebay.read(tmp_path / "q", kind="log") as reader:
         assert list(reader.values()) == [b"a", b"b"]
 
 
@@ -179,7 +185,7 @@ def test_use_after_close_raises_closed(tmp_path: Path, use: Use) -> None:
     with pytest.raises(Closed, match=f"{tmp_path}/q is closed"):
         use(log, consumer)
 
-    with forebay.read(tmp_path / "q") as reader:
+    with forebay.read(tmp_path / "q", kind="log") as reader:
         assert list(reader.values()) == numbered(5)
 
 

@@ -12,6 +12,7 @@ import pytest
 
 import forebay
 from forebay import InvalidOption, Log, LogReader
+from forebay.queues.shared.options import SyncPolicy
 from tests.crash.forgetful import ForgetfulFilesystem
 from tests.queues.helpers import (
     PER_SEGMENT,
@@ -34,7 +35,7 @@ with forebay.read(sys.argv[1]) as reader:
 
 
 @each_sync
-def test_another_process_sees_everything_acknowledged(tmp_path: Path, sync: str) -> None:
+def test_another_process_sees_everything_acknowledged(tmp_path: Path, sync: SyncPolicy) -> None:
     values = numbered(20)
     options: dict[str, Any] = {"segment_bytes": SEGMENT_BYTES, "background": False}
     with Log(tmp_path / "q", sync=sync, **options) as log:
@@ -50,7 +51,7 @@ def test_another_process_sees_everything_acknowledged(tmp_path: Path, sync: str)
 
 
 @each_sync
-def test_reading_writes_nothing(tmp_path: Path, sync: str) -> None:
+def test_reading_writes_nothing(tmp_path: Path, sync: SyncPolicy) -> None:
     with Log(tmp_path / "q", sync=sync, segment_bytes=SEGMENT_BYTES, background=False) as log:
         for value in numbered(20):
             log.append(value)
@@ -63,10 +64,10 @@ def test_reading_writes_nothing(tmp_path: Path, sync: str) -> None:
 
 
 @each_sync
-def test_refresh_shows_what_came_since(tmp_path: Path, sync: str) -> None:
+def test_refresh_shows_what_came_since(tmp_path: Path, sync: SyncPolicy) -> None:
     with Log(tmp_path / "q", sync=sync, segment_bytes=SEGMENT_BYTES, background=False) as log:
         log.append(numbered(1)[0])
-        with forebay.read(tmp_path / "q") as reader:
+        with forebay.read(tmp_path / "q", kind="log") as reader:
             ends = [reader.end]
             for value in numbered(19, first=1):
                 log.append(value)
@@ -83,7 +84,7 @@ def test_a_reader_follows_records_from_staging_into_segments(tmp_path: Path) -> 
         log.append_many(numbered(3))
         for value in numbered(2, first=3):
             log.append(value)
-        with forebay.read(tmp_path / "q") as reader:
+        with forebay.read(tmp_path / "q", kind="log") as reader:
             before = (reader.written, reader.end, list(reader.values()))
             log.sync()
             reader.refresh()
@@ -102,7 +103,7 @@ def test_a_range_of_offsets_is_read_from_segments_and_staging(
         for value in numbered(4, first=18):
             log.append(value)
 
-        with forebay.read(tmp_path / "q") as reader:
+        with forebay.read(tmp_path / "q", kind="log") as reader:
             records = list(reader.records(start, end))
 
     assert [record.offset for record in records] == list(range(22))[start:end]
@@ -110,9 +111,9 @@ def test_a_range_of_offsets_is_read_from_segments_and_staging(
 
 
 @pytest.mark.parametrize("start", ["newest", -1, True, None, 1.5])
-def test_a_bad_start_is_named(tmp_path: Path, start: object) -> None:
+def test_a_bad_start_is_named(tmp_path: Path, start: Any) -> None:
     Log(tmp_path / "q").close()
-    with forebay.read(tmp_path / "q") as reader, pytest.raises(InvalidOption) as caught:
+    with forebay.read(tmp_path / "q", kind="log") as reader, pytest.raises(InvalidOption) as caught:
         reader.resolve(start)
 
     assert f"start = {start!r}" in str(caught.value)
@@ -124,7 +125,7 @@ def test_a_reader_tells_the_places_of_consumers(tmp_path: Path) -> None:
         log.consumer("a", start=4)
         log.consumer("b", start="latest")
 
-        with forebay.read(tmp_path / "q") as reader:
+        with forebay.read(tmp_path / "q", kind="log") as reader:
             assert reader.consumers() == {"a": 4, "b": 9}
             assert reader.cursors() == {}
             assert len(reader) == 9
@@ -132,7 +133,7 @@ def test_a_reader_tells_the_places_of_consumers(tmp_path: Path) -> None:
 
 
 @each_sync
-def test_a_reader_of_a_killed_log_sees_everything_acknowledged(sync: str) -> None:
+def test_a_reader_of_a_killed_log_sees_everything_acknowledged(sync: SyncPolicy) -> None:
     filesystem = ForgetfulFilesystem()
     options: dict[str, Any] = {"segment_bytes": SEGMENT_BYTES, "staging_bytes": 4096}
     log = Log("/q", filesystem=filesystem, sync=sync, background=False, **options)
@@ -151,14 +152,14 @@ def test_a_reader_of_a_killed_log_sees_everything_acknowledged(sync: str) -> Non
 def test_an_empty_log_reads_as_nothing(tmp_path: Path) -> None:
     Log(tmp_path / "q").close()
 
-    with forebay.read(tmp_path / "q") as reader:
+    with forebay.read(tmp_path / "q", kind="log") as reader:
         assert (reader.begin, reader.end, list(reader)) == (0, 0, [])
 
 
 @pytest.mark.slow
 @each_sync
 def test_a_reader_beside_a_busy_writer_always_sees_a_whole_prefix(
-    tmp_path: Path, sync: str
+    tmp_path: Path, sync: SyncPolicy
 ) -> None:
     program = """
 import sys
@@ -177,7 +178,7 @@ with Log(sys.argv[1], sync=sys.argv[2], segment_bytes=20_000, staging_bytes=4_09
     assert writer.stdout is not None
     writer.stdout.readline()
     last = 0
-    with writer, forebay.read(tmp_path / "q") as reader:
+    with writer, forebay.read(tmp_path / "q", kind="log") as reader:
         while last < count:
             alive = writer.poll() is None
             reader.refresh()

@@ -6,11 +6,12 @@ import pytest
 
 from forebay import Log
 from forebay.queues.log.reader import LogReader
+from forebay.queues.shared.options import SyncPolicy
 from tests.crash.forgetful import ForgetfulFilesystem
 from tests.queues.helpers import SYNCS, numbered
 
 
-def open_log(machine: ForgetfulFilesystem, sync: str) -> Log:
+def open_log(machine: ForgetfulFilesystem, sync: SyncPolicy) -> Log:
     return Log("/q", filesystem=machine, segment_bytes=1_000, sync=sync, background=False)
 
 
@@ -24,7 +25,7 @@ def put_aside(machine: ForgetfulFilesystem) -> set[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sync", SYNCS)
-def test_what_recovery_removed_does_not_come_back_after_a_clean_close(sync: str) -> None:
+def test_what_recovery_removed_does_not_come_back_after_a_clean_close(sync: SyncPolicy) -> None:
     machine = ForgetfulFilesystem(seed=1)
     log = open_log(machine, sync)
     log.append_many(numbered(8))
@@ -63,14 +64,14 @@ def test_a_recovery_that_was_cut_leaves_no_more_bytes_than_one_that_was_not() ->
     since = killed.operations
 
     with open_log(killed, "os") as log:
-        expected = log.info()["bytes"]
+        expected = log.info().bytes
         cuts = list(killed.crash_states(2, since=since))
 
     held_bytes = []
     for cut in cuts:
         with open_log(cut.restore(), "os") as log:
             if log.end == 6:
-                held_bytes.append(log.info()["bytes"])
+                held_bytes.append(log.info().bytes)
     assert len(held_bytes) > 10
     assert max(held_bytes) == expected
 
@@ -99,7 +100,7 @@ def test_an_older_mark_is_put_right_before_anything_else_changes() -> None:
 
 
 @pytest.mark.parametrize("sync", SYNCS)
-def test_a_trim_that_is_finished_at_open_may_be_cut_again(sync: str) -> None:
+def test_a_trim_that_is_finished_at_open_may_be_cut_again(sync: SyncPolicy) -> None:
     machine = ForgetfulFilesystem(seed=1)
     log = open_log(machine, sync)
     log.append_many(numbered(40))
@@ -124,6 +125,6 @@ def test_a_trim_that_is_finished_at_open_may_be_cut_again(sync: str) -> None:
             assert (values[-10:], alarms) == (numbered(10, first=30), []), (state, cut)
             with open_log(left, sync) as log:
                 assert log.begin in (0, begin)
-                assert log.info()["losses"] == 0
+                assert log.info().losses == 0
             looks += 1
     assert looks > 50

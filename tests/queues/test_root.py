@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 from zlib import crc32
 
 import pytest
@@ -23,21 +25,21 @@ def test_queues_and_their_options_are_there_after_reopening(tmp_path: Path) -> N
     with Root(tmp_path / "root") as root:
         root.define("mail", "deadline", lease_seconds=5, sync="os")
         root.define("bills", "deadline", max_attempts=3)
-        root.queue("mail").enqueue(b"letter")
+        root.queue("mail", "deadline").enqueue(b"letter")
 
     with Root(tmp_path / "root") as root:
         names = root.names
-        item = must(root.queue("mail").dequeue())
+        item = must(root.queue("mail", "deadline").dequeue())
 
         assert names == ["bills", "mail"]
         assert item.value == b"letter"
-        assert root.queue("mail").options.lease_seconds == 5
-        assert root.queue("bills").options.max_attempts == 3
-        assert root.queue("mail") is root.queue("mail")
+        assert root.queue("mail", "deadline").options.lease_seconds == 5
+        assert root.queue("bills", "deadline").options.max_attempts == 3
+        assert root.queue("mail", "deadline") is root.queue("mail", "deadline")
 
 
 @pytest.mark.parametrize("kind", [kind.name for kind in KINDS])
-def test_a_root_holds_queues_of_every_kind(tmp_path: Path, kind: str) -> None:
+def test_a_root_holds_queues_of_every_kind(tmp_path: Path, kind: Any) -> None:
     with Root(tmp_path / "root") as root:
         root.define("mine", kind, sync="os")
 
@@ -59,29 +61,46 @@ def test_a_queue_that_is_defined_keeps_its_kind(tmp_path: Path) -> None:
 
 def test_definitions_of_version_1_are_those_of_deadline_queues(tmp_path: Path) -> None:
     Root(tmp_path / "root").close()
-    body = b'{"queues": {"mail": {"lease_seconds": 5}}, "version": 1}'
+    body = b'{"queues": {"mail": {"lease_seconds": 5, "sync_interval_ms": 250}}, "version": 1}'
     (tmp_path / "root" / DEFINITIONS).write_bytes(b"%08x " % crc32(body) + body)
 
     with Root(tmp_path / "root") as root:
-        assert root.definition("mail") == Definition("deadline", {"lease_seconds": 5})
-        assert isinstance(root.queue("mail"), DeadlineQueue)
+        options = {"lease_seconds": 5, "sync_interval_seconds": 0.25}
+        assert root.definition("mail") == Definition("deadline", options)
+        assert isinstance(root.queue("mail", "deadline"), DeadlineQueue)
 
 
 def test_an_unknown_kind_is_refused(tmp_path: Path) -> None:
+    kind: Any = "stack"
+
     with Root(tmp_path / "root") as root, pytest.raises(InvalidOption, match="'log'"):
-        root.define("mine", "stack")
+        root.define("mine", kind)
+
+
+def test_a_queue_of_another_kind_than_was_asked_for_is_refused(tmp_path: Path) -> None:
+    with Root(tmp_path / "root") as root:
+        root.define("mine", "fifo")
+        with pytest.raises(NotAQueue, match="is of kind 'fifo', not 'log'"):
+            root.queue("mine", "log")
+
+
+def test_a_root_keeps_a_duration_as_seconds(tmp_path: Path) -> None:
+    with Root(tmp_path / "root") as root:
+        root.define("mine", "deadline", lease_seconds=timedelta(minutes=1))
+
+        assert root.queue("mine", "deadline").options.lease_seconds == 60
 
 
 def test_a_queue_that_is_forgotten_keeps_its_files(tmp_path: Path) -> None:
     with Root(tmp_path / "root") as root:
         root.define("mail", "deadline")
-        root.queue("mail").enqueue(b"letter")
+        root.queue("mail", "deadline").enqueue(b"letter")
 
         root.forget("mail")
 
         assert root.names == []
         with pytest.raises(NotAQueue):
-            root.queue("mail")
+            root.queue("mail", "deadline")
         with DeadlineQueue(tmp_path / "root" / "mail") as queue:
             assert queue.pending == 1
 
@@ -103,7 +122,7 @@ def test_a_wrong_option_is_refused_before_anything_is_written(tmp_path: Path) ->
 def test_an_open_queue_cannot_be_defined_anew(tmp_path: Path) -> None:
     with Root(tmp_path / "root") as root:
         root.define("mail", "deadline")
-        root.queue("mail")
+        root.queue("mail", "deadline")
 
         with pytest.raises(InvalidOption, match="open"):
             root.define("mail", "deadline", sync="os")
@@ -112,7 +131,7 @@ def test_an_open_queue_cannot_be_defined_anew(tmp_path: Path) -> None:
 def test_a_root_has_one_owner_and_closes_its_queues(tmp_path: Path) -> None:
     root = Root(tmp_path / "root")
     root.define("mail", "deadline")
-    queue = root.queue("mail")
+    queue = root.queue("mail", "deadline")
     with pytest.raises(Locked):
         Root(tmp_path / "root")
 
@@ -163,7 +182,7 @@ def test_no_power_cut_loses_a_definition_that_was_acknowledged() -> None:
 def test_a_child_of_a_fork_may_not_define_and_does_not_keep_the_lock(tmp_path: Path) -> None:
     root = Root(tmp_path / "root")
     root.define("mail", "deadline")
-    queue = root.queue("mail")
+    queue = root.queue("mail", "deadline")
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:

@@ -10,6 +10,7 @@ import pytest
 import forebay
 from forebay import Closed, Log
 from forebay.clock import SystemClock
+from forebay.queues.shared.options import SyncPolicy
 from tests.queues.helpers import SYNCS, numbered, run_threads, sync_together, wait_until
 
 THREADS = 8
@@ -29,7 +30,7 @@ def order_of(values: list[bytes], thread: int) -> list[int]:
 @pytest.mark.parametrize("sync", SYNCS)
 @pytest.mark.parametrize("clock", ["system", "python"])
 def test_threads_get_dense_offsets_and_keep_their_own_order(
-    tmp_path: Path, sync: str, clock: str
+    tmp_path: Path, sync: SyncPolicy, clock: str
 ) -> None:
     options: dict[str, Any] = {"sync": sync, "segment_bytes": 20_000, "staging_bytes": 8_192}
     if clock == "python":
@@ -45,7 +46,7 @@ def test_threads_get_dense_offsets_and_keep_their_own_order(
 
         assert log.end == THREADS * EACH
 
-    with forebay.read(tmp_path / "q") as reader:
+    with forebay.read(tmp_path / "q", kind="log") as reader:
         values = list(reader.values())
         times = [found.time_ms or 0 for found in reader]
     assert sorted(offset for given in offsets.values() for offset in given) == list(
@@ -71,7 +72,7 @@ class PythonClock:
 
 
 @pytest.mark.parametrize("sync", SYNCS)
-def test_batches_of_several_threads_stay_together(tmp_path: Path, sync: str) -> None:
+def test_batches_of_several_threads_stay_together(tmp_path: Path, sync: SyncPolicy) -> None:
     with Log(tmp_path / "q", sync=sync, segment_bytes=5_000) as log:
 
         def work(thread: int) -> None:
@@ -81,7 +82,7 @@ def test_batches_of_several_threads_stay_together(tmp_path: Path, sync: str) -> 
 
         run_threads(4, work)
 
-    with forebay.read(tmp_path / "q") as reader:
+    with forebay.read(tmp_path / "q", kind="log") as reader:
         values = list(reader.values())
     assert len(values) == 4 * 20 * 11
     assert all(order_of(values, thread) == list(range(220)) for thread in range(4))
@@ -105,10 +106,10 @@ def test_durable_writers_share_syncs(tmp_path: Path) -> None:
         run_threads(32, work)
         info = log.info()
 
-    assert (info["durable"], info["syncs"]) == (32 * 40, 40)
+    assert (info.durable, info.syncs) == (32 * 40, 40)
 
 
-def append_until_closed(path: Path, sync: str) -> int:
+def append_until_closed(path: Path, sync: SyncPolicy) -> int:
     """Closes a log under the hands of its writers; gives the end that was acknowledged."""
     acknowledged: list[int] = []
     log = Log(path, sync=sync, segment_bytes=20_000)
@@ -128,9 +129,10 @@ def append_until_closed(path: Path, sync: str) -> int:
     return max(acknowledged) + 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sync", SYNCS)
 def test_closing_while_threads_append_keeps_what_was_acknowledged(
-    tmp_path: Path, sync: str
+    tmp_path: Path, sync: SyncPolicy
 ) -> None:
     for number in range(10):
         path = tmp_path / str(number)

@@ -18,6 +18,7 @@ def open_log(machine: ForgetfulFilesystem, **options: Any) -> Log:
     return Log("/q", filesystem=machine, segment_bytes=1_000, background=False, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sync", SYNCS)
 def test_a_power_cut_after_a_drop_raises_no_alarm(sync: str) -> None:
     machine = ForgetfulFilesystem(seed=1)
@@ -36,6 +37,7 @@ def test_a_power_cut_after_a_drop_raises_no_alarm(sync: str) -> None:
         assert alarms == [], state.description
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sync", SYNCS)
 def test_a_beginning_is_on_record_before_what_is_below_it_goes(sync: str) -> None:
     machine = ForgetfulFilesystem(seed=1)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from forebay import Fifo
-from tests.conformance.kinds import KINDS
 from tests.crash.forgetful import ForgetfulFilesystem
+from tests.kinds import KINDS
 from tests.queues.helpers import numbered
 
 MAPPING = ["log", "fifo", "deadline"]
@@ -58,6 +58,7 @@ def open_fifo(filesystem: ForgetfulFilesystem, **options: Any) -> Fifo:
     return Fifo("/q", filesystem=filesystem, sync="os", mapped=False, background=False, **options)
 
 
+@pytest.mark.slow
 def test_what_was_popped_or_taken_stays_gone_after_a_kill_and_what_is_lent_comes_back() -> None:
     filesystem = unmapped()
     fifo = open_fifo(filesystem)
@@ -74,6 +75,7 @@ def test_what_was_popped_or_taken_stays_gone_after_a_kill_and_what_is_lent_comes
         assert fifo.pop_many(100) == numbered(15, first=5)
 
 
+@pytest.mark.slow
 def test_a_pop_that_cannot_be_noted_takes_nothing() -> None:
     filesystem = unmapped()
     fifo = open_fifo(filesystem)

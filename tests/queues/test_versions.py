@@ -149,5 +149,5 @@ def test_segments_with_names_of_16_digits_are_read_and_gone_on_from(tmp_path: Pa
     with Log(path) as log:
         assert values_of(log.consumer("c").read()) == [b"0", b"1", b"2", b"3"]
         assert log.append(b"4") == 4
-    with forebay.read(path) as reader:
+    with forebay.read(path, kind="log") as reader:
         assert list(reader.values()) == [b"0", b"1", b"2", b"3", b"4"]

@@ -47,7 +47,7 @@ def test_a_bad_newest_segment_costs_itself(tmp_path: Path, bad: str) -> None:
     with Log(path) as log:
         offset = log.append(b"next")
         taken, raised = drain(log)
-        losses = log.info()["losses"]
+        losses = log.info().losses
 
     assert (values, taken, offset) == (GOOD, [*GOOD, b"next"], 51)
     assert recovered.exit_code == 0

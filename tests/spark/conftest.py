@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from forebay.spark import watch
-from tests.queues.helpers import FakeClock
+from tests.support.clocks import FakeClock
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ import fcntl
 import glob
 from pathlib import Path
 
-from tests.queues.helpers import wait_until
+from tests.support.waiting import wait_until
 
 
 def wait_for_cursors(path: str | Path, name: str) -> None:

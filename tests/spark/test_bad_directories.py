@@ -22,8 +22,9 @@ from forebay.storage.filesystem import DiskDirectory, DiskFile, DiskFilesystem
 from tests.counting import Count
 from tests.queues.beats_helpers import numbered as events
 from tests.queues.beats_helpers import open_queue
-from tests.queues.helpers import SEGMENT_BYTES, numbered
+from tests.queues.helpers import SEGMENT_BYTES
 from tests.spark.readers import batch_reader, read, rows_of, stream_reader
+from tests.support.values import numbered
 
 COUNT = 40
 
@@ -139,6 +140,7 @@ def harm_each_file(tmp_path: Path, kind: str, harms: Callable[[int], list[str]])
     return count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", MAKERS)
 def test_no_file_of_one_queue_ends_a_query_over_many(kind: str, tmp_path: Path) -> None:
     def one(number: int) -> list[str]:

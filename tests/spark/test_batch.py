@@ -11,15 +11,10 @@ import pytest
 import forebay
 from forebay.errors import Damaged, DataLoss, InvalidOption, NotAQueue, Overtaken
 from forebay.spark.planning import Range, pack
-from tests.queues.helpers import (
-    HEADER_BYTES,
-    PER_SEGMENT,
-    SEGMENT_BYTES,
-    FakeClock,
-    numbered,
-    segment_files,
-)
+from tests.queues.helpers import HEADER_BYTES, PER_SEGMENT, SEGMENT_BYTES, segment_files
 from tests.spark.readers import batch_reader, offsets_of, read, rows_of, sent
+from tests.support.clocks import FakeClock
+from tests.support.values import numbered
 
 
 @pytest.fixture
@@ -51,7 +46,7 @@ def damage(path: Path, position: int) -> None:
 def test_a_row_says_where_its_record_is(queue: Path) -> None:
     rows = read(queue)
 
-    with forebay.read(queue) as reader:
+    with forebay.read(queue, kind="log") as reader:
         records = list(reader)
     assert [(row["offset"], row["timestamp"], row["value"]) for row in rows] == [
         (record.offset, record.time, record.value) for record in records
@@ -71,7 +66,7 @@ def test_chosen_columns_come_in_the_order_in_which_they_were_named(queue: Path) 
 
 
 def test_a_column_that_is_not_there_is_named_with_those_that_are(queue: Path) -> None:
-    with pytest.raises(InvalidOption, match="'key' is not one of the table records: queue, kind"):
+    with pytest.raises(InvalidOption, match="'key' is no column of the table records: queue, kind"):
         batch_reader(queue, columns="key")
 
 
@@ -332,7 +327,7 @@ def test_a_bound_of_a_queue_that_is_not_read_is_refused(queue: Path, option: str
     misspelt = f'{{"{queue}": 5, "{queue}g": 30}}'
 
     for path in (queue, f"{queue.parent}/*"):
-        with pytest.raises(InvalidOption, match=f"{option}: {queue}g is not among the queues"):
+        with pytest.raises(InvalidOption, match=f"{option}: {queue}g is not one of the queues"):
             read(path, **{option: misspelt})
 
 

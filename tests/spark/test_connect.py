@@ -13,8 +13,8 @@ import pytest
 import forebay
 from forebay.spark import package_zip
 from forebay.spark.java import find_java
-from tests.queues.helpers import numbered
 from tests.sources import ROOT
+from tests.support.values import numbered
 
 STORY = Path(__file__).with_name("connect_story.py")
 COUNT = 150
@@ -49,5 +49,5 @@ def test_spark_connect_reads_streams_and_writes(tmp_path: Path) -> None:
     # Not by what Spark tells of its progress: it also tells when nothing was new for a while.
     commits = (tmp_path / "checkpoint" / "commits").glob("[0-9]*")
     assert sorted(file.name for file in commits) == ["0", "1", "2"]
-    with forebay.read(tmp_path / "copy") as reader:
+    with forebay.read(tmp_path / "copy", kind="log") as reader:
         assert [record.value for record in reader] == numbered(COUNT) * 2

@@ -13,7 +13,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.queues.deadline_helpers import open_queue
-from tests.queues.helpers import FakeClock, numbered
+from tests.support.clocks import FakeClock
+from tests.support.values import numbered
 
 COUNT = 5000
 

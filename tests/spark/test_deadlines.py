@@ -18,8 +18,9 @@ from forebay.queues.deadline.queue import DeadlineQueue
 from forebay.queues.deadline.snapshot import Snapshot, take_snapshot
 from forebay.storage.filesystem import DiskFilesystem
 from tests.queues.deadline_helpers import files_of, must, open_queue
-from tests.queues.helpers import FakeClock, flip, numbered
 from tests.spark.readers import batch_reader, offsets_of, read, rows_of, stream_reader
+from tests.support.clocks import FakeClock
+from tests.support.values import flip, numbered
 
 COMMON = ["queue", "kind", "offset", "timestamp", "value", "segment", "position"]
 ADDED = ["deadline", "id", "type", "enqueue_time", "requeue_time", "dequeue_count", "reason"]
@@ -210,6 +211,7 @@ def test_a_snapshot_has_a_text_and_an_id_that_stays_while_nothing_is_written(que
             assert take_snapshot(directory).id != first.id
 
 
+@pytest.mark.slow
 def test_a_bad_block_costs_its_entries_only_and_is_told_once(queue: Path) -> None:
     whole = read(queue)
     file = files_of(queue, ".p.run")[0]

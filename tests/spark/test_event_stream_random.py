@@ -135,6 +135,7 @@ def hunt(tmp_path: Path) -> int:
     return came
 
 
+@pytest.mark.slow
 def test_every_event_comes_once(tmp_path: Path, record_property: Count) -> None:
     assert hunt(tmp_path) > SEEDS * STEPS
 

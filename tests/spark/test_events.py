@@ -264,7 +264,7 @@ def test_bounds_are_offsets(tmp_path: Path) -> None:
 def test_options_that_events_do_not_have_are_refused(tmp_path: Path) -> None:
     fill(tmp_path / "q", 1)
 
-    with pytest.raises(InvalidOption, match="times do not rise"):
+    with pytest.raises(InvalidOption, match="times are not ordered"):
         batch_reader(tmp_path / "q", startingTimestamp="0").partitions()
 
 

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import forebay
 from forebay.queues.fifo.queue import Fifo
-from tests.queues.helpers import numbered
+from tests.support.values import numbered
 
 COUNT = 5000
 
@@ -75,5 +75,5 @@ def test_a_stream_of_a_fifo_is_refused(spark: SparkSession, queue: Path) -> None
 def test_a_write_into_a_fifo_is_refused(spark: SparkSession, queue: Path) -> None:
     frame = load(spark, queue).select("value")
 
-    with pytest.raises(PySparkException, match="Spark writes into a log only"):
+    with pytest.raises(PySparkException, match="Spark writes only to a log"):
         frame.write.format("forebay").mode("append").save(str(queue))

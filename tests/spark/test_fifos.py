@@ -19,8 +19,10 @@ from forebay.queues.fifo.queue import Fifo
 from forebay.queues.fifo.reader import FifoReader
 from tests.queues.beats_helpers import numbered as events
 from tests.queues.beats_helpers import open_queue
-from tests.queues.helpers import FakeClock, numbered, open_files
+from tests.queues.helpers import open_files
 from tests.spark.readers import batch_reader, offsets_of, read, rows_of, sent, stream_reader
+from tests.support.clocks import FakeClock
+from tests.support.values import numbered
 
 COMMON = ["queue", "kind", "offset", "timestamp", "value", "segment", "position"]
 ADDED = ["id", "ttl_seconds", "expires"]
@@ -94,7 +96,7 @@ def test_a_row_is_an_entry_and_says_where_it_is(tmp_path: Path) -> None:
 def test_rows_say_the_same_as_the_reader(queue: Path) -> None:
     rows = read(queue)
 
-    with forebay.read(queue) as reader:
+    with forebay.read(queue, kind="fifo") as reader:
         entries = list(reader)
     assert [(row["offset"], row["id"], row["timestamp"], row["value"]) for row in rows] == [
         (entry.offset, entry.id, entry.time, entry.value) for entry in entries

@@ -26,6 +26,7 @@ from tests.harm.recipes import Seen
 from tests.harm.states import copy_queue
 from tests.harm.values import marks_in
 from tests.support.campaigns import seeds
+from tests.support.memory import scratch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,10 +41,8 @@ CELLS = [cell for cell in all_cells() if cell.state != "alive" and HARMS[cell.ha
 @pytest.fixture(scope="module")
 def made() -> Iterator[Path]:
     """The directory of the queues that are copied and harmed."""
-    shared = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    path = Path(tempfile.mkdtemp(prefix="forebay-spark-harm-", dir=shared))
-    yield path
-    shutil.rmtree(path)
+    with scratch("spark-harm") as path:
+        yield path
 
 
 def test_one_query_over_many_harmed_queues_gives_out_or_tells_all(

@@ -98,8 +98,8 @@ def test_the_package_serves_where_there_is_nothing_else(machine: Machine) -> Non
         (version("11.0.2"), "is Java 11.0.2"),
         (version("1.8.0_392"), "is Java 1.8.0_392"),
         (version("170.1"), "is Java 170.1"),
-        ("exit 1", "tells no version"),
-        ("exec /nowhere", "tells no version"),
+        ("exit 1", "prints no version"),
+        ("exec /nowhere", "prints no version"),
     ],
 )
 def test_a_wrong_java_home_is_named_and_passed_over(
@@ -113,7 +113,7 @@ def test_a_wrong_java_home_is_named_and_passed_over(
 
     assert found == Java("17.0.1", "PATH", None)
     (message,) = caplog.messages
-    assert message.startswith(f"JAVA_HOME={home} is passed over: {problem}")
+    assert message.startswith(f"JAVA_HOME={home} is ignored: {problem}")
 
 
 def test_a_java_home_without_a_java_is_passed_over(
@@ -134,9 +134,9 @@ def test_a_java_that_does_not_answer_is_passed_over(
     machine.java_home("exec /bin/sleep 60")
     monkeypatch.setenv("PATH", "/nowhere")
 
-    with pytest.raises(NotInstalled, match="JAVA_HOME gives no answer"):
+    with pytest.raises(NotInstalled, match="JAVA_HOME does not answer"):
         find_java()
-    assert "is passed over: gives no answer" in caplog.text
+    assert "is ignored: does not answer" in caplog.text
 
 
 def test_an_empty_java_home_counts_as_unset(

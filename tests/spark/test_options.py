@@ -47,7 +47,11 @@ def test_several_paths_come_as_json() -> None:
         ("failOnDataLoss", "maybe", "failOnDataLoss = 'maybe': must be one of true, false"),
         ("columns", "offset,,value", "must be names of columns"),
         ("columns", "offset,offset", "must be names of columns, each once"),
-        ("startOffset", "5", "option 'startoffset' is unknown; there are: path, table, columns"),
+        (
+            "startOffset",
+            "5",
+            "option 'startoffset' is unknown; known options: path, table, columns",
+        ),
     ],
 )
 def test_a_wrong_option_names_itself_and_what_is_allowed(

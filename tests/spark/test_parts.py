@@ -20,9 +20,10 @@ from forebay.spark.sink.parts import PartWriter, discard_parts, publish_batch, w
 from forebay.storage import inbox
 from forebay.storage.filesystem import Directory, DiskFilesystem, Filesystem
 from tests.crash.forgetful import ForgetfulFilesystem
-from tests.queues.helpers import FakeClock, flip, numbered
 from tests.storage.helpers import open_directory
+from tests.support.clocks import FakeClock
 from tests.support.closing import closed_at_end
+from tests.support.values import flip, numbered
 
 NOW_MS = 1_800_000_000_000
 HOUR_MS = 60 * 60 * 1000
@@ -58,7 +59,7 @@ def publish(queue: Directory, values: list[bytes], writer: str = "w", batch: int
 
 def adopted_values(path: Path) -> list[bytes]:
     Log(path, background=False).close()
-    with forebay.read(path) as reader:
+    with forebay.read(path, kind="log") as reader:
         return list(reader.values())
 
 
@@ -75,6 +76,7 @@ def test_every_kind_of_text_column_is_written_as_bytes(tmp_path: Path, kind: Any
     assert adopted_values(tmp_path / "d") == expected
 
 
+@pytest.mark.slow
 @given(
     batches=st.lists(st.lists(st.binary(max_size=400), max_size=30), max_size=5),
     segment_bytes=st.integers(1_000, 3_000),
@@ -144,7 +146,7 @@ def test_times_never_fall_when_the_clock_goes_back(tmp_path: Path) -> None:
     publish_batch(queue, "w", 0, writer.finish(), NOW_MS)
     Log(tmp_path / "d", background=False, clock=clock).close()
 
-    with forebay.read(tmp_path / "d") as reader:
+    with forebay.read(tmp_path / "d", kind="log") as reader:
         times = [(record.time_ms or 0) - NOW_MS for record in reader]
 
     assert times == [0, 500, 500, 500]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,18 +25,13 @@ from forebay.storage import inbox
 from forebay.storage.filesystem import Directory
 from tests.counting import Count
 from tests.crash.forgetful import ForgetfulFilesystem
-from tests.queues.helpers import FakeClock, write_part
 from tests.queues.helpers import publish as publish_parts
+from tests.queues.helpers import write_part
 from tests.spark.test_parts import NOW_MS, write
 from tests.spark.test_sink_writers import left_in_inbox, stream_writer, task, values_in
 from tests.spark.test_sink_writers import rows as batches
-
-Patch = pytest.MonkeyPatch
-Story = Callable[[Path], None]
-
-
-class Broken(AssertionError):
-    """A promise of the sink was broken."""
+from tests.support.clocks import FakeClock
+from tests.support.planting import Broken, Bug, Patch, check_caught, check_control, each
 
 
 def expect(found: object, wanted: object) -> None:
@@ -73,7 +68,7 @@ def abort_while_the_owner_adopts(path: Path) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(inbox, "finish_moves", aborted_meanwhile)
             owner.adopt()
-    with forebay.read(path, salvage=True) as reader:
+    with forebay.read(path, salvage=True, kind="log") as reader:
         expect(list(reader.values()), [b"a"])
 
 
@@ -219,7 +214,7 @@ def parts_not_synced(patch: Patch) -> None:
     patch.setattr(parts._OpenPart, "seal", lambda self: self.file.close())
 
 
-BUGS: dict[str, tuple[Callable[[Patch], None], Story]] = {
+BUGS: dict[str, Bug] = {
     "abort deletes a published batch": (abort_removes_everything, commit_fails_after_its_effect),
     "abort deletes what is being adopted": (
         abort_knows_only_manifests,
@@ -235,23 +230,13 @@ BUGS: dict[str, tuple[Callable[[Patch], None], Story]] = {
 }
 
 
-@pytest.mark.parametrize("name", BUGS)
+@each(BUGS)
 def test_a_planted_bug_is_caught(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record_property: Count
+    bug: Bug, tmp_path: Path, monkeypatch: Patch, record_property: Count
 ) -> None:
-    plant, story = BUGS[name]
-    plant(monkeypatch)
-
-    with pytest.raises(Broken):
-        story(tmp_path / "q")
-
-    record_property("planted bugs caught", 1)
+    check_caught(bug, monkeypatch, record_property, tmp_path / "q")
 
 
-@pytest.mark.parametrize("name", BUGS)
-def test_without_a_bug_the_same_story_ends_well(name: str, tmp_path: Path) -> None:
-    _, story = BUGS[name]
-
-    story(tmp_path / "q")
-
-    assert not list(tmp_path.rglob("quarantine/*"))
+@each(BUGS)
+def test_without_a_bug_the_same_story_ends_well(bug: Bug, tmp_path: Path) -> None:
+    check_control(bug, tmp_path / "q")

@@ -58,7 +58,7 @@ def last_line(result: Result) -> str:
 
 
 def test_a_setting_that_is_not_one_of_spark_is_refused() -> None:
-    with pytest.raises(InvalidOption, match="'mastr' is no setting of Spark"):
+    with pytest.raises(InvalidOption, match="'mastr' is not a Spark setting"):
         session(mastr="local[2]")
 
 
@@ -189,6 +189,7 @@ def test_the_doctor_looks_at_spark(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_the_zip_has_both_packages_and_needs_no_other_library(tmp_path: Path) -> None:
     path = package_zip(tmp_path / "forebay.zip")
     program = "import sys; sys.path.insert(0, sys.argv[1]); import forebay, forebay.spark"

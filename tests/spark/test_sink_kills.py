@@ -10,10 +10,10 @@ from pyspark.sql import SparkSession
 import forebay
 from forebay.queues.log.queue import Log
 from tests.counting import Count
-from tests.queues.helpers import wait_until
 from tests.spark.owner import WINDOWS
 from tests.spark.owners import Owner
 from tests.spark.test_sink import rows, start_stream, write_files
+from tests.support.waiting import wait_until
 
 KILLS = 10
 ROWS = 20
@@ -69,7 +69,7 @@ def test_an_owner_killed_in_every_step_of_adoption_neither_loses_nor_doubles_a_r
         query.stop()
 
     Log(tmp_path / "q").close()
-    with forebay.read(tmp_path / "q") as reader:
+    with forebay.read(tmp_path / "q", kind="log") as reader:
         values = list(reader.values())
     assert [value for value in values if value.startswith(b"row")] == rows(0, feed.count * ROWS)
     assert Counter(own) - Counter(values) == Counter()

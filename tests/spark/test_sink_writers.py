@@ -26,7 +26,8 @@ from forebay.errors import Damaged, ForebayError, InvalidOption, NotAQueue
 from forebay.queues.log.queue import Log
 from forebay.spark.sink import writer as sink
 from forebay.spark.sink.writer import ForebayStreamWriter, ForebayWriter, Written
-from tests.queues.helpers import flip, numbered, wait_until
+from tests.support.values import flip, numbered
+from tests.support.waiting import wait_until
 
 
 def schema(**columns: DataType) -> StructType:
@@ -56,7 +57,7 @@ def task(
 
 
 def values_in(path: Path) -> list[bytes]:
-    with forebay.read(path) as reader:
+    with forebay.read(path, kind="log") as reader:
         return list(reader.values())
 
 
@@ -81,7 +82,7 @@ def test_batches_without_a_name_are_all_written_and_leave_no_line(tmp_path: Path
 
     assert values_in(tmp_path / "q") == [b"a", b"b", b"a"]
     with Log(tmp_path / "q") as log:
-        assert log.info()["adopted"] == {}
+        assert log.info().adopted == {}
 
 
 def test_batches_that_wait_together_are_adopted_in_the_order_of_their_commits(
@@ -171,7 +172,7 @@ def test_a_commit_with_a_task_missing_publishes_nothing(tmp_path: Path) -> None:
     writer = batch_writer(tmp_path / "q")
     messages = [task(writer, [b"a"]), None]
 
-    with pytest.raises(InvalidOption, match="a task left no message; nothing was published"):
+    with pytest.raises(InvalidOption, match="a task sent no message; nothing was published"):
         writer.commit(messages)
     writer.abort(messages)
 
@@ -181,7 +182,7 @@ def test_a_commit_with_a_task_missing_publishes_nothing(tmp_path: Path) -> None:
 def test_a_micro_batch_of_an_unknown_query_is_refused(tmp_path: Path) -> None:
     writer = stream_writer(tmp_path / "q")
 
-    with pytest.raises(InvalidOption, match=r"Spark did not tell its tasks sql\.streaming"):
+    with pytest.raises(InvalidOption, match=r"Spark passed no sql\.streaming"):
         writer.commit([writer.write(rows([b"a"]))], 0)
 
     assert len(left_in_inbox(tmp_path / "q")) == 1
@@ -246,7 +247,7 @@ def test_segments_are_as_large_as_the_option_says(tmp_path: Path) -> None:
     writer.commit([task(writer, numbered(20))])
 
     with Log(tmp_path / "q") as log:
-        assert (log.end, log.info()["segments"]) == (20, 3)
+        assert (log.end, log.info().segments) == (20, 3)
 
 
 def test_a_queue_that_its_group_may_read_stays_so(tmp_path: Path) -> None:
@@ -312,8 +313,8 @@ def test_a_damaged_ledger_is_told_before_anything_is_published(tmp_path: Path) -
     [
         ({"value": BinaryType(), "key": BinaryType()}, "column 'key' has no place in a queue"),
         ({"key": BinaryType()}, "column 'key' has no place"),
-        ({"offset": LongType()}, "one column 'value' is wanted; there are: offset"),
-        ({"value": LongType()}, "column 'value' is of type bigint: must be binary or string"),
+        ({"offset": LongType()}, "a column 'value' is required; there are: offset"),
+        ({"value": LongType()}, "column 'value' has type bigint: must be binary or string"),
     ],
 )
 def test_other_columns_are_refused_by_name(
@@ -329,7 +330,7 @@ def test_a_queue_of_another_kind_is_refused_with_what_to_do_instead(
 ) -> None:
     queue(tmp_path / "q").close()
 
-    with pytest.raises(InvalidOption, match=r"writes into a log only\. .* by foreachPartition"):
+    with pytest.raises(InvalidOption, match=r"writes only to a log\. .* with foreachPartition"):
         batch_writer(tmp_path / "q")
 
     assert not (tmp_path / "q" / "inbox").exists()

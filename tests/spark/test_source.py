@@ -16,8 +16,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import forebay
-from tests.queues.helpers import HEADER_BYTES, numbered, segment_files
+from tests.queues.helpers import HEADER_BYTES, segment_files
 from tests.spark.cursors import wait_for_cursors
+from tests.support.values import numbered
 
 COUNT = 5000
 

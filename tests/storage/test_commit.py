@@ -8,7 +8,8 @@ import time
 import pytest
 
 from forebay.storage.commit import Alarm, GroupCommit, NotWritten
-from tests.queues.helpers import run_threads, sync_together, wait_until
+from tests.queues.helpers import run_threads, sync_together
+from tests.support.waiting import wait_until
 
 
 class Disk:

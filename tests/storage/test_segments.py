@@ -257,5 +257,5 @@ def test_a_frame_larger_than_a_chunk_is_read_whole() -> None:
 def test_a_header_with_another_base_is_refused() -> None:
     check_base(5, 5, "seg")
 
-    with pytest.raises(NotAQueue, match="header says base offset 6, the name says 5"):
+    with pytest.raises(NotAQueue, match="header has base offset 6, the name has 5"):
         check_base(6, 5, "seg")

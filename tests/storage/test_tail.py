@@ -18,7 +18,7 @@ TAIL = Tail(b"q" * 16, b"b" * 16, incarnation=4, starts=(50, 80, 20, 0, 0, 0, 0,
 
 
 def test_a_mark_reads_back_as_it_was_written(tmp_path: Path) -> None:
-    tail = Tail(b"q" * 16, b"b" * 16, 9, 7, 4, 1234, 5678, True, 3, (7, 2, 0, 0, 0, 0, 0, 0))
+    tail = Tail(b"q" * 16, b"b" * 16, 9, 9, 4, 1234, 5678, True, 3, (7, 2, 0, 0, 0, 0, 0, 0))
     directory = open_directory(tmp_path)
     file = TailFile.create(directory, Tail(b"q" * 16, b"b" * 16))
     file.write(tail, sync=True)
@@ -88,6 +88,22 @@ def test_a_tail_that_does_not_verify_reads_as_none(tmp_path: Path) -> None:
 
     assert file is not None
     assert file.read() is None
+    file.close()
+    directory.close()
+
+
+def test_a_clean_mark_with_records_after_its_durable_end_does_not_verify(tmp_path: Path) -> None:
+    directory = open_directory(tmp_path)
+    file = TailFile.create(directory, TAIL._replace(written=9, durable=9, clean=True))
+    before = file.read()
+    file.write(TAIL._replace(written=2**40, durable=9, clean=True))
+
+    found = TailFile.open(directory, write=False)
+
+    assert found is not None
+    assert found.read() == before
+    assert not found.whole
+    found.close()
     file.close()
     directory.close()
 

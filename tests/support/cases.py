@@ -85,43 +85,49 @@ class Outcomes:
             record(f"{name}, known: {reason}", count)
 
 
-def run_sample(
+def check_sample(
     cases: Sequence[_Case],
     run: Callable[[_Case], object],
     count: int,
     *,
+    title: str = "",
+    record: Count | None = None,
     known: Iterable[Known] = (),
-    seconds: float = 15.0,
-) -> Outcomes:
-    """Runs some of the cases, chosen by the seed."""
+) -> None:
+    """Runs some of the cases, chosen by the seed; fails if one of them did."""
     outcomes = Outcomes(known)
     chosen = Random(SEED).sample(cases, min(count, len(cases)))
-    for case, problem in run_each(chosen, run, seconds=seconds):
+    for case, problem in run_each(chosen, run):
         outcomes.add(case, problem)
-    return outcomes
+    if record is not None:
+        outcomes.report(title, record, len(cases))
+    assert outcomes.problems == "", outcomes.problems
 
 
-def run_all(
+def check_all(
     name: str,
     cases: Sequence[_Case],
     run: Callable[[_Case], object],
     *,
+    title: str,
+    record: Count,
     known: Iterable[Known] = (),
-    seconds: float = 15.0,
-) -> tuple[Outcomes, int]:
-    """Goes on with a campaign for its time; gives what it found, and how far it has come by now."""
+) -> None:
+    """Goes on with a campaign for its time; fails if a case did, and tells how far it has come."""
     order = list(cases)
     Random(SEED).shuffle(order)
     kept = FOLDER / f"threads-{name}-{SEED}.json"
     done = _read_done(kept, len(order))
     until = time.monotonic() + full_seconds()
     outcomes = Outcomes(known)
-    for case, problem in run_each(order[done:], run, seconds=seconds, until=until):
+    for case, problem in run_each(order[done:], run, until=until):
         outcomes.add(case, problem)
     done += outcomes.cases
     kept.parent.mkdir(parents=True, exist_ok=True)
     kept.write_text(json.dumps({"cases": len(order), "done": done}))
-    return outcomes, done
+    outcomes.report(title, record)
+    record(f"{title} so far", f"{done:,} of {len(cases):,}")
+    assert outcomes.problems == "", outcomes.problems
 
 
 def _read_done(kept: Path, cases: int) -> int:

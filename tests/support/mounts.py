@@ -1,4 +1,4 @@
-"""Real file systems for tests: the directory of the tests, tmpfs, and images that root can mount.
+"""Real file systems for tests: the machine's own, tmpfs, and images that root can mount.
 
 An image is mounted in a mount namespace of this process and its children alone: when they end,
 whichever way, the kernel takes the mount and its loop device back. What cannot be had here is told
@@ -7,12 +7,14 @@ by `Unavailable`, with the reason.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import errno
 import functools
 import os
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 HERE = "here"
@@ -32,9 +34,12 @@ class Unavailable(Exception):
 
 
 def mount(kind: str, folder: Path) -> Path:
-    """Mounts an empty file system somewhere in an empty folder; returns where."""
+    """Mounts an empty file system somewhere in an empty folder; returns where.
+
+    The machine's own is a directory elsewhere: the folder may be in memory.
+    """
     if kind == HERE:
-        return folder
+        return _folder_on_disk()
     _enter_namespace()
     target = folder / "mount"
     target.mkdir()
@@ -49,6 +54,13 @@ def mount(kind: str, folder: Path) -> Path:
         _run(*_MAKE[kind], str(image))
         _run("mount", "-t", kind, "-o", "loop", str(image), str(target))
     return target
+
+
+def _folder_on_disk() -> Path:
+    """Makes a directory that is not in memory, as that of `tmp_path` is; it goes at the exit."""
+    made = tempfile.TemporaryDirectory(prefix="forebay-here-")
+    atexit.register(made.cleanup)
+    return Path(made.name)
 
 
 def _mount_overlay(folder: Path, target: Path) -> None:

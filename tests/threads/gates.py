@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import forebay
+from tests.kinds import EACH, KINDS
+from tests.kinds.session import Session
 from tests.support.disk import SYNCS, WRITES, SlowDisk
-from tests.support.kinds import EACH, KINDS, Session
 
 # Long enough for a verb that nobody blocks; one that waits for the held one costs all of it.
 _OTHER_SECONDS = 0.02
@@ -191,7 +192,7 @@ def run_gate(gate: Gate) -> None:
     other = Run(gate.other, lambda: _work(session, gate.other, doorman, second, put=True))
     other.start()
     runs = [held, other]
-    once = gate.fault == "none" or gate.kind != "events"
+    once = gate.fault == "none" or gate.kind != "beats"
     if gate.second >= 0:
         _wait_for_one_of(second.reached, other, _OTHER_SECONDS)
         first.go.set()

@@ -25,8 +25,9 @@ from types import FrameType
 from typing import Any
 
 import forebay
+from tests.kinds import EACH, KINDS
+from tests.kinds.session import Session
 from tests.support.disk import SlowDisk
-from tests.support.kinds import EACH, KINDS, Session
 from tests.threads.gates import Run, check_cut, open_session
 
 ERRORS = (errno.ENOSPC, errno.EIO, errno.EMFILE)
@@ -119,9 +120,9 @@ def all_interrupts(only: str | None = None) -> list[Blow]:
     ]
 
 
-def all_closes() -> list[Blow]:
+def all_closes(only: str | None = None) -> list[Blow]:
     """Lists a signal handler that closes the queue at every place of every verb."""
-    return [replace(blow, error=CLOSES) for blow in all_interrupts() if blow.verb != "close"]
+    return [replace(blow, error=CLOSES) for blow in all_interrupts(only) if blow.verb != "close"]
 
 
 def all_errors(only: str | None = None) -> list[Blow]:
@@ -243,7 +244,7 @@ def _check_after(disk: SlowDisk, session: Session) -> None:
         expected = run.error is None or isinstance(run.error, forebay.Closed)
         assert expected, f"{name} raised {run.error!r} afterwards"
     disk.on_visit = None
-    check_cut(disk, session, once=session.kind.name != "events")
+    check_cut(disk, session, once=session.kind.name != "beats")
     _check_reopened(disk, session)
 
 
@@ -266,5 +267,5 @@ def _check_reopened(disk: SlowDisk, session: Session) -> None:
         found = session.kind.find_rest(queue)
     finally:
         queue.close()
-    once = session.kind.name != "events"
+    once = session.kind.name != "beats"
     session.ledger.check(found, promises, ordered=session.kind.ordered, once=once)

@@ -9,7 +9,7 @@ import sys
 import time
 
 import forebay
-from tests.support.kinds import KINDS
+from tests.kinds import KINDS
 
 
 def look_until(kind: str, path: str, seconds: float) -> tuple[int, list[str]]:

@@ -15,8 +15,9 @@ import threading
 from dataclasses import dataclass
 
 import forebay
+from tests.kinds import EACH, KINDS
+from tests.kinds.session import Session
 from tests.support.disk import SlowDisk
-from tests.support.kinds import EACH, KINDS, Session
 from tests.threads.gates import Run, check_cut, open_session
 from tests.threads.interrupts import Places, count_places
 
@@ -67,7 +68,7 @@ class Room:
 
 def run_starved(case: Starved) -> None:
     """Runs a case; raises AssertionError with what is wrong."""
-    disk, session = open_session(case.kind, case.policy, retry_seconds=0)
+    disk, session = open_session(case.kind, case.policy, **KINDS[case.kind].at_once)
     room = Room()
     disk.on_visit = room.visit
     reached, go = threading.Event(), threading.Event()

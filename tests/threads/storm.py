@@ -14,8 +14,9 @@ from functools import partial
 from random import Random
 
 import forebay
+from tests.kinds import KINDS
+from tests.kinds.session import Session
 from tests.support.disk import SYNCS, SlowDisk
-from tests.support.kinds import KINDS, Session
 from tests.threads.gates import Run, check_cut
 
 _SYNC_SECONDS_MAX = 0.004
@@ -32,7 +33,7 @@ class Storm:
         self._disk = SlowDisk(seed=seed)
         self._disk.on_visit = self._visit
         self._session = Session(
-            KINDS[kind], "/q", filesystem=self._disk, sync=policy, sync_interval_ms=5
+            KINDS[kind], "/q", filesystem=self._disk, sync=policy, sync_interval_seconds=0.005
         )
         self._stop = threading.Event()
         self.cuts = 0
@@ -68,7 +69,7 @@ class Storm:
             with contextlib.suppress(forebay.Closed):
                 self._session.close()
         # What is acknowledged after a batch that was given back comes again with it.
-        check_cut(self._disk, self._session, once=self.kind != "events")
+        check_cut(self._disk, self._session, once=self.kind != "beats")
         assert self._disk.left_open.files == 0, f"left open: {self._disk.left_open}"
 
     def _end(self, runs: list[Run]) -> None:

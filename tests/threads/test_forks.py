@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.kinds import EACH, KINDS, Session
+from tests.kinds import EACH, KINDS
+from tests.kinds.session import Session
 from tests.threads.gates import Doorman, Hold, Run, find_points, open_session
 
 _SECONDS = 3
@@ -26,6 +27,7 @@ CALLS: dict[str, dict[str, tuple[Any, ...]]] = {
     "log": {
         "append": (b"x",),
         "append_many": ([b"x"],),
+        "append_encoded": (b"\1\0\0\0x", 1),
         "put": (b"x",),
         "put_many": ([b"x"],),
         "consumer": ("other",),
@@ -37,18 +39,23 @@ CALLS: dict[str, dict[str, tuple[Any, ...]]] = {
     "fifo": {
         "push": (b"x",),
         "push_many": ([b"x"],),
+        "push_encoded": (b"\1\0\0\0x", 1),
         "put": (b"x",),
+        "put_many": ([b"x"],),
         "put_nowait": (b"x",),
         "get": (),
         "get_nowait": (),
         "pop": (),
         "pop_many": (3,),
         "peek": (),
+        "dead": (),
     },
-    "events": {"put": ({},), "put_many": ([{}],), "put_encoded": ([b"x"],), "read": (3,)},
+    "beats": {"put": ({},), "put_many": ([{}],), "put_encoded": ([b"x"],), "read": (3,)},
     "deadline": {
         "enqueue": (b"x",),
         "enqueue_many": ([b"x"],),
+        "put": (b"x",),
+        "put_many": ([b"x"],),
         "dequeue": (),
         "dequeue_many": (3,),
         "kick": (1,),
@@ -65,7 +72,7 @@ ITEM_CALLS = ("release", "requeue", "touch", "bury")
 # What ends it, what only looks, and what its own parts call.
 NO_VERBS = {"close", "disown", "full", "empty", "qsize", "reclaim", "capacity_for"}
 NO_VERBS |= {"is_news", "keep_reserve", "raise_losses", "readable", "save_position"}
-NO_VERBS |= {"segments", "wait_for", "due_in"}
+NO_VERBS |= {"segments", "due_in", "saving", "release_name"}
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 
 
@@ -131,7 +138,7 @@ def public_verbs(session: Session) -> dict[str, Callable[[], object]]:
         verbs["consumer.read"] = consumer.read
         verbs["consumer.commit"] = consumer.commit
         verbs["consumer.seek"] = partial(consumer.seek, "earliest")
-    elif session.kind.name == "events":
+    elif session.kind.name == "beats":
         batch = queue.read(1)
         verbs["batch.ack"], verbs["batch.nack"] = batch.ack, batch.nack
     elif session.kind.name == "deadline":

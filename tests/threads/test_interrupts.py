@@ -13,70 +13,65 @@ import pytest
 
 from tests.counting import Count
 from tests.sources import ROOT
-from tests.support.cases import run_all, run_sample
+from tests.support.cases import check_all, check_sample
 from tests.threads import known
 from tests.threads.interrupts import all_closes, all_errors, all_interrupts, run_blow
 from tests.threads.known import BLOWS
 
 pytestmark = pytest.mark.crash
 
-# Kind, policy, verb, interrupts or errors.
+# Kind, policy, verb; interrupts, errors or closes by a handler.
 Verb = tuple[str, str, str, str]
 VERBS: list[Verb] = [
-    ("events", "always", "take", "interrupts"),
-    ("events", "always", "take", "errors"),
-    ("events", "os", "put", "errors"),
+    ("beats", "always", "take", "interrupts"),
+    ("beats", "always", "take", "errors"),
+    ("beats", "os", "put", "errors"),
     ("log", "always", "put", "interrupts"),
     ("fifo", "always", "put", "interrupts"),
     ("deadline", "always", "put", "interrupts"),
-    ("events", "always", "put", "interrupts"),
+    ("beats", "always", "put", "interrupts"),
     ("deadline", "os", "wait", "interrupts"),
     ("fifo", "os", "sync", "errors"),
     ("fifo", "os", "close", "errors"),
     ("fifo", "os", "close", "interrupts"),
     ("log", "os", "close", "errors"),
     ("log", "always", "put_many", "errors"),
+    ("log", "interval", "consumer", "closes"),
 ]
+CASES = {"interrupts": all_interrupts, "errors": all_errors, "closes": all_closes}
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=" ".join)
 def test_a_verb_that_was_not_safe_once_is_safe_at_every_place(verb: Verb) -> None:
     kind, policy, name, blows = verb
-    cases = all_interrupts(kind) if blows == "interrupts" else all_errors(kind)
-    wanted = [blow for blow in cases if (blow.policy, blow.verb) == (policy, name)]
+    wanted = [blow for blow in CASES[blows](kind) if (blow.policy, blow.verb) == (policy, name)]
 
-    outcomes = run_sample(wanted, run_blow, 120)
-
-    assert outcomes.problems == ""
+    check_sample(wanted, run_blow, 120)
 
 
 def test_an_interrupt_anywhere_leaves_nobody_waiting_and_nothing_lost(
     record_property: Count,
 ) -> None:
-    blows = all_interrupts()
-
-    outcomes = run_sample(blows, run_blow, 150, known=BLOWS)
-
-    outcomes.report("interrupts", record_property, len(blows))
-    assert outcomes.problems == ""
+    check_sample(
+        all_interrupts(), run_blow, 150, title="interrupts", record=record_property, known=BLOWS
+    )
 
 
 def test_a_signal_handler_that_closes_the_queue_never_hangs(record_property: Count) -> None:
-    blows = all_closes()
-
-    outcomes = run_sample(blows, run_blow, 150, known=BLOWS)
-
-    outcomes.report("closes by a handler", record_property, len(blows))
-    assert outcomes.problems == ""
+    check_sample(
+        all_closes(),
+        run_blow,
+        150,
+        title="closes by a handler",
+        record=record_property,
+        known=BLOWS,
+    )
 
 
 def test_an_error_of_any_system_call_loses_nothing(record_property: Count) -> None:
-    blows = all_errors()
-
-    outcomes = run_sample(blows, run_blow, 400, known=BLOWS)
-
-    outcomes.report("failing calls", record_property, len(blows))
-    assert outcomes.problems == ""
+    check_sample(
+        all_errors(), run_blow, 400, title="failing calls", record=record_property, known=BLOWS
+    )
 
 
 @pytest.mark.full
@@ -86,37 +81,40 @@ def test_an_interrupt_at_every_place(kernels: str, record_property: Count) -> No
     if kernels == "plain" and os.environ.get("FOREBAY_PURE") != "1":
         run_with_plain_kernels("test_an_interrupt_at_every_place[plain]")
         return
-    blows = all_interrupts()
-
-    outcomes, done = run_all(f"interrupts-{kernels}", blows, run_blow, known=BLOWS)
-
-    outcomes.report("interrupts", record_property)
-    record_property("interrupts so far", f"{done:,} of {len(blows):,}")
-    assert outcomes.problems == ""
+    check_all(
+        f"interrupts-{kernels}",
+        all_interrupts(),
+        run_blow,
+        title="interrupts",
+        record=record_property,
+        known=BLOWS,
+    )
 
 
 @pytest.mark.full
 @pytest.mark.slow
 def test_a_handler_that_closes_the_queue_at_every_place(record_property: Count) -> None:
-    blows = all_closes()
-
-    outcomes, done = run_all("closes", blows, run_blow, known=BLOWS)
-
-    outcomes.report("closes by a handler", record_property)
-    record_property("closes by a handler so far", f"{done:,} of {len(blows):,}")
-    assert outcomes.problems == ""
+    check_all(
+        "closes",
+        all_closes(),
+        run_blow,
+        title="closes by a handler",
+        record=record_property,
+        known=BLOWS,
+    )
 
 
 @pytest.mark.full
 @pytest.mark.slow
 def test_an_error_of_every_system_call(record_property: Count) -> None:
-    blows = all_errors()
-
-    outcomes, done = run_all("failing-calls", blows, run_blow, known=BLOWS)
-
-    outcomes.report("failing calls", record_property)
-    record_property("failing calls so far", f"{done:,} of {len(blows):,}")
-    assert outcomes.problems == ""
+    check_all(
+        "failing-calls",
+        all_errors(),
+        run_blow,
+        title="failing calls",
+        record=record_property,
+        known=BLOWS,
+    )
 
 
 @pytest.mark.full

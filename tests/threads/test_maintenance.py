@@ -9,9 +9,10 @@ from collections.abc import Callable
 import pytest
 
 import forebay
-from tests.queues.helpers import wait_until
+from tests.kinds import KINDS
+from tests.kinds.session import Session
 from tests.support.disk import READS, SYNCS, SlowDisk
-from tests.support.kinds import KINDS, Session
+from tests.support.waiting import wait_until
 
 each_kind = pytest.mark.parametrize("kind", KINDS)
 
@@ -23,7 +24,7 @@ class Trouble:
     """
 
     def __init__(self, kind: str) -> None:
-        self._calls = SYNCS if kind == "events" else READS
+        self._calls = SYNCS if kind == "beats" else READS
         self.error: BaseException | None = None
         self.times = 0
 
@@ -37,7 +38,9 @@ class Trouble:
 def open_session(kind: str) -> tuple[Session, Trouble]:
     disk, trouble = SlowDisk(), Trouble(kind)
     disk.on_visit = trouble.visit
-    session = Session(KINDS[kind], "/q", filesystem=disk, sync="interval", sync_interval_ms=1)
+    session = Session(
+        KINDS[kind], "/q", filesystem=disk, sync="interval", sync_interval_seconds=0.001
+    )
     return session, trouble
 
 
@@ -54,7 +57,7 @@ def put_until(session: Session, condition: Callable[[], bool]) -> bool:
 def state_of(session: Session) -> str:
     """How the thread fares, or why there is no telling: the handle has ended with it."""
     try:
-        return str(session.queue.info()["maintenance"])
+        return str(session.queue.info().maintenance)
     except forebay.Closed as error:
         return str(error)
 
@@ -70,9 +73,9 @@ def test_an_error_that_nobody_has_foreseen_is_told_and_the_thread_goes_on(
     with caplog.at_level(logging.ERROR, "forebay"):
         try:
             assert put_until(session, lambda: trouble.times > 0)
-            assert wait_until(lambda: "a surprise" in session.queue.info()["maintenance"], 20)
+            assert wait_until(lambda: "a surprise" in session.queue.info().maintenance, 20)
             trouble.error = None
-            assert put_until(session, lambda: session.queue.info()["maintenance"] == "runs")
+            assert put_until(session, lambda: session.queue.info().maintenance == "runs")
         except forebay.Closed as error:
             # It came where the handle cannot go on.
             ended = "a surprise" in str(error)
@@ -108,7 +111,7 @@ def test_info_tells_whether_there_is_a_thread(kind: str) -> None:
     session, _ = open_session(kind)
     off = Session(KINDS[kind], "/other", filesystem=SlowDisk(), background=False)
 
-    states = session.queue.info()["maintenance"], off.queue.info()["maintenance"]
+    states = session.queue.info().maintenance, off.queue.info().maintenance
     session.queue.close()
     off.queue.close()
 

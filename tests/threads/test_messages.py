@@ -18,14 +18,15 @@ from typing import Any
 import pytest
 
 import forebay
-from tests.queues.helpers import wait_until
+from tests.kinds import KINDS, POLICIES
+from tests.kinds.session import Session
 from tests.support.disk import SlowDisk
-from tests.support.kinds import KINDS, POLICIES, Session
+from tests.support.waiting import wait_until
 from tests.threads.gates import Run
 from tests.threads.test_maintenance import open_session as open_with_trouble
 
 _SECONDS = 30.0
-_DROPPED = {"log": "dropped_records", "fifo": "dropped", "events": "dropped_events"}
+_DROPPING = ("log", "fifo", "beats")
 _BOUNDED = {"max_bytes": 4_000, "when_full": "reject"}
 
 
@@ -125,7 +126,7 @@ MESSAGES = [
     Message("log", "refused", "adoption", refuse_a_batch),
     Message("log", "orphan", "adoption", remove_an_orphan),
     Message("log", "ledger", "inbox", lose_the_ledger),
-    Message("events", "segments stay", "delivery", fail_to_remove),
+    Message("beats", "segments stay", "delivery", fail_to_remove),
 ]
 
 
@@ -170,7 +171,7 @@ def test_a_handler_may_put_into_the_queue_that_logs(message: Message, policy: st
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("kind", _DROPPED)
+@pytest.mark.parametrize("kind", _DROPPING)
 def test_a_handler_may_put_into_the_queue_that_drops(kind: str, policy: str) -> None:
     options = {"max_bytes": 4_000, "when_full": "drop_oldest"}
     disk, session = open_quietly(kind, policy, **options)
@@ -181,7 +182,7 @@ def test_a_handler_may_put_into_the_queue_that_drops(kind: str, policy: str) -> 
 
     with spooled(session) as spool:
         run_to_its_end(put_many_singles)
-    dropped = session.queue.info()[_DROPPED[kind]]
+    dropped = session.queue.info().dropped
     found = rest_after(disk, session)
 
     assert spool.heard

@@ -14,9 +14,10 @@ import pytest
 
 import forebay
 from tests.counting import Count
+from tests.kinds import EACH, KINDS
+from tests.kinds.session import Session
 from tests.sources import ROOT
 from tests.support.cases import full_seconds
-from tests.support.kinds import EACH, KINDS, Session
 from tests.threads.looking import look_until
 
 # A process that sees neither the others nor their locks.

@@ -7,8 +7,8 @@ import time
 import pytest
 
 from tests.counting import Count
+from tests.kinds import EACH
 from tests.support.cases import SEED, full_seconds
-from tests.support.kinds import EACH
 from tests.threads.storm import Storm
 
 pytestmark = pytest.mark.crash

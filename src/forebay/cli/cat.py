@@ -1,4 +1,4 @@
-"""`forebay cat`: prints records from any place on, round damage if asked to."""
+"""`forebay cat`: prints records from a given place on, and skips damage on request."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from forebay.queues.kinds import ORIGINAL
     "--start",
     callback=parse_optional_start,
     metavar="PLACE",
-    help="Where in a log to begin: earliest (default), latest, an offset, or a time "
-    "(2026-11-01T09:00Z; without a zone it is local).",
+    help="Where in a log to start: earliest (default), latest, an offset, or a time "
+    "(2026-11-01T09:00Z; local time if it has no zone).",
 )
 @click.option("--all", "everything", is_flag=True, help="All events of a Beats queue (default).")
-@click.option("--unread", is_flag=True, help="Only the events that are not acknowledged.")
-@click.option("--raw", is_flag=True, help="Deadline: all that the files hold, as it is.")
+@click.option("--unread", is_flag=True, help="Only events that are not acknowledged yet.")
+@click.option("--raw", is_flag=True, help="Deadline: everything in the files, unmerged.")
 @key_option
 @count_option(None, least=0)
 @salvage_option
@@ -51,15 +51,16 @@ def command(
     framing: str | None,
     as_json: bool,
 ) -> int:
-    """Print the records of each queue PATH, without a lock, even while it is being written.
+    """Print the records of each queue PATH. Takes no lock; the queue may be in use.
 
-    A deadline queue is printed by deadline, buried items last. Its PATH may also be one run or log,
-    which is printed as it is, or a folder of those that the original program left.
+    A deadline queue is printed in order of deadline, buried items last. PATH may also be a single
+    run or log file, which is printed as it is, or a folder of such files from the original program.
 
-    With --json each record is an object that begins with its kind, and has "value", null if that is
-    no text, and "value_b64"; docs/cli.md has all fields. At damage it stops with code 4; with
-    --salvage it goes on and prints {"damage":{"path","position","length","reason","torn","offset",
-    "count"}} in its place.
+    With --json each record is an object. It starts with its kind and has "value" (null if the value
+    is not text) and "value_b64"; docs/cli.md lists all fields. The command stops at damage with
+    code 4. With --salvage it continues and prints
+    {"damage":{"path","position","length","reason","torn","offset","count"}} in place of what is
+    damaged.
     """
     if everything and unread:
         raise click.UsageError("--all and --unread exclude each other")

@@ -1,4 +1,4 @@
-"""`forebay consumers`: who reads a queue, how far behind, and how to forget one."""
+"""`forebay consumers`: lists the readers of a queue and their lag; removes one on request."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from forebay.cli.queues import find, has_consumers, open_waiting
 
 @click.command("consumers")
 @path_argument
-@click.option("--forget", metavar="NAME", help="Remove a consumer: trimming stops waiting for it.")
+@click.option("--forget", metavar="NAME", help="Remove a consumer; trimming stops waiting for it.")
 @wait_option
 @json_option
 def command(path: str, forget: str | None, wait: float | None, as_json: bool) -> int:
     """List the consumers of the log PATH: name, next offset, and how many records are left.
 
-    Cursors are the places of readers in other processes, such as a Spark stream. Only --forget
-    needs the queue to be free.
+    Cursors are the saved positions of readers in other processes, such as a Spark stream. Only
+    --forget needs the lock of the queue.
     """
     kind = find(path, "consumers", has_consumers)
     with kind.open_reader(path) as reader:
@@ -34,7 +34,7 @@ def command(path: str, forget: str | None, wait: float | None, as_json: bool) ->
         if as_json:
             write_json({"forgot": forget, "offset": offset})
         else:
-            talk(f"forgot consumer {forget!r}, which stood at offset {offset}")
+            talk(f"forgot consumer {forget!r}, which was at offset {offset}")
         return exits.OK
     rows = [
         (name, what, offset, max(0, end - offset))

@@ -26,7 +26,7 @@ from forebay.queues.shared.reports import CopyReport, Progress
     "version",
     required=True,
     type=click.Choice([version for kind in KINDS for version in kind.versions]),
-    help="The version of the copy.",
+    help="The format version of the copy.",
 )
 @target_option
 @key_option
@@ -35,13 +35,13 @@ from forebay.queues.shared.reports import CopyReport, Progress
 def command(
     path: str, version: str, target: str, key_file: str | None, salvage: bool, as_json: bool
 ) -> int:
-    """Copy the queue PATH into files of another version; PATH is not changed.
+    """Copy the queue PATH into files of another format version. PATH is not changed.
 
-    For Beats queues, one of the versions of Beats. The key is that of both, where a version is
-    encrypted. What is done with in PATH is done with in the copy.
+    For a Beats queue, the version is one of those of Beats. If a version is encrypted, the same key
+    is used for both queues. What is acknowledged in PATH is acknowledged in the copy.
 
-    For deadline queues, version 1: a run that the original program reads. Buried items are left
-    out and counted.
+    For a deadline queue, the version is 1: a run that the original program reads. Buried items are
+    left out and counted.
 
     Stops at damage with code 4, unless --salvage is given.
     """

@@ -1,7 +1,7 @@
 """`forebay demo`: kills a writer, flips a bit, and compares what is left, record by record.
 
-A record's offset decides its bytes, so each one that is read back is known to be right or wrong.
-The writer that is killed is a process of its own: this module, run as a program.
+The bytes of a record follow from its offset, so every record that is read back can be checked. The
+writer that is killed is a separate process: this module, run as a program.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RECORD_BYTES = 278
 _RECORDS_MIN = 5_000
 _BATCHES = 500
 _SEGMENT_BYTES = 4_000_000
-# So long that few of them fit into a pipe: the writer cannot end before it is killed.
+# Long enough that few of them fit into a pipe: the writer cannot finish before it is killed.
 _ACKNOWLEDGEMENT_BYTES = 512
 
 
@@ -43,15 +43,15 @@ _ACKNOWLEDGEMENT_BYTES = 512
     help=f"How many records of {RECORD_BYTES} bytes to write.",
 )
 @click.option(
-    "--path", metavar="DIR", help="Where: a new directory, which stays.  [default: temporary]"
+    "--path", metavar="DIR", help="A new directory to use and keep.  [default: temporary]"
 )
 @json_option
 def command(records: int, path: str | None, as_json: bool) -> int:
-    """Write a million records, kill the writer in the middle with SIGKILL, and recover.
+    """Write a million records, kill the writer halfway with SIGKILL, and recover.
 
-    Check that every acknowledged record is there; then flip a bit and read round it. Each claim is
-    checked on the bytes that are read back; code 1 if one does not hold. With --json each claim is
-    an object, and a summary ends it.
+    Checks that every acknowledged record is there, then flips a bit and reads past it. Each claim
+    is checked on the bytes that are read back; the code is 1 if one does not hold. With --json each
+    claim is an object, and a summary comes last.
     """
     if path is not None and os.path.exists(path):
         raise exits.Failure(f"{path} exists; give a new directory", exits.CANNOT_CREATE)
@@ -77,20 +77,20 @@ class Demo:
         self._as_json = as_json
 
     def say(self, text: str) -> None:
-        """Prints a line for people."""
+        """Prints a line unless the output is JSON."""
         if not self._as_json:
             print(text, flush=True)
 
     def run(self) -> None:
-        """Runs the three scenes, and prints the verdict."""
+        """Runs the three scenes and prints the verdict."""
         started = time.monotonic()
-        self.say('1. a writer process appends under sync="os" and is killed in the middle')
+        self.say('1. a writer process appends under sync="os" and is killed halfway')
         self._kill_a_writer()
-        self.say("2. another writer goes on where the killed one stopped")
+        self.say("2. another writer continues where the killed one stopped")
         for _ in append(self._path, self._count):
             pass
         right, bad = self._read_back(self._count)
-        text = f"{right:,} of {self._count:,} records read back and compared, byte by byte"
+        text = f"{right:,} of {self._count:,} records read back and compared byte by byte"
         holds = right == self._count and not bad
         self._claim(text, holds, {"right": right, "bad": len(bad)})
         self._flip_a_bit()
@@ -121,12 +121,12 @@ class Demo:
                 if acknowledged >= self._count // 2:
                     writer.kill()
         if writer.returncode != -signal.SIGKILL:
-            raise exits.Failure(f"the writer ended by itself, with code {writer.returncode}")
+            raise exits.Failure(f"the writer exited on its own, with code {writer.returncode}")
         with forebay.Log(self._path) as log:
             end = log.end
         right, bad = self._read_back(end)
         self._claim(
-            f"killed after {acknowledged:,} acknowledged records; {right:,} are there and right, "
+            f"killed after {acknowledged:,} acknowledged records; {right:,} are there and correct, "
             f"{len(bad)} are missing or wrong",
             acknowledged <= end == right and not bad,
             {"acknowledged": acknowledged, "right": right, "bad": len(bad)},
@@ -148,24 +148,24 @@ class Demo:
             refused = True
         right, bad = self._read_back(self._count, salvage=True)
         self._claim(
-            f"a plain reading {'stops there' if refused else 'DID NOT NOTICE'}; salvage reads "
-            f"{right:,} records right and loses {len(bad)}",
+            f"a plain read {'stops there' if refused else 'DID NOT NOTICE'}; salvage reads "
+            f"{right:,} records correctly and loses {len(bad)}",
             refused and bad == [victim] and right == self._count - 1,
             {"victim": victim, "refused": refused, "right": right, "bad": len(bad)},
         )
 
     def _read_back(self, end: int, *, salvage: bool = False) -> tuple[int, list[int]]:
-        with forebay.read(self._path, salvage=salvage) as reader:
+        with forebay.read(self._path, salvage=salvage, kind="log") as reader:
             return compare(reader.batches(), end)
 
 
 def record(offset: int) -> bytes:
-    """Returns the record of an offset."""
+    """Returns the record at an offset."""
     return (b"%012d " % offset * 22)[:RECORD_BYTES]
 
 
 def append(path: str, count: int) -> Iterator[int]:
-    """Appends records up to `count`, many at once and single ones; yields what is acknowledged."""
+    """Appends records up to `count`, in batches and one by one; yields the acknowledged count."""
     with forebay.Log(path, sync="os", segment_bytes=_SEGMENT_BYTES) as log:
         while (end := log.end) < count:
             stop = min(end + count // _BATCHES, count)
@@ -177,7 +177,7 @@ def append(path: str, count: int) -> Iterator[int]:
 
 
 def compare(batches: Iterable[RecordBatch], end: int) -> tuple[int, list[int]]:
-    """Counts the right records; lists the offsets below `end` that are missing, wrong or twice."""
+    """Counts the correct records; lists offsets below `end` that are missing, wrong or repeated."""
     right, expected = 0, 0
     bad: list[int] = []
     for batch in batches:
@@ -192,7 +192,7 @@ def compare(batches: Iterable[RecordBatch], end: int) -> tuple[int, list[int]]:
 
 
 if __name__ == "__main__":
-    # Ctrl-C goes to the whole group; without its parent the writer ends by itself.
+    # Ctrl-C goes to the whole process group; when its parent is gone the writer stops on its own.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(BrokenPipeError):
         for acknowledged in append(sys.argv[1], int(sys.argv[2])):

@@ -1,4 +1,4 @@
-"""`forebay doctor`: checks the installation, the disk that a queue is or would be on, and Spark."""
+"""`forebay doctor`: checks the installation, the disk of a present or future queue, and Spark."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ _FREE_BYTES_MIN = 1_000_000_000
 _MEMORY_FILE_SYSTEMS = ("tmpfs", "ramfs")
 _NETWORK_FILE_SYSTEMS = ("nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "ceph", "glusterfs")
 
-# One small job: a Java that starts fast is better than one that computes fast.
+# For one small job a Java that starts fast is better than one that computes fast.
 _FAST_START = {"spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at."""
+    """One thing that was checked."""
 
     what: str
     found: str
@@ -59,16 +59,17 @@ class Finding:
 @click.option("--master", metavar="URL", help="Where Spark runs: local[*], spark://…, sc://…")
 @json_option
 def command(paths: tuple[str, ...], spark: bool, master: str | None, as_json: bool) -> int:
-    """Check the installation, and the disk at PATH (default: here); code 1 if something is wrong.
+    """Check the installation, and the disk at PATH (default: here). Code 1 if something is wrong.
 
-    PATH may be a queue, a directory, or one that is not there yet. A note is worth knowing and is
-    not wrong. Besides a file that is written, synced and removed, nothing is changed.
+    PATH may be a queue, a directory, or a directory that does not exist yet. Notes are
+    informational and do not change the code. The command writes, syncs and removes one file, and
+    changes nothing else.
 
-    With --spark a small job runs as well: it tells the versions of Spark, Java and Python, and for
-    each executor which kernels and CRC it has, and whether it sees the PATHs.
+    With --spark it also runs a small job, which reports the versions of Spark, Java and Python and,
+    for each executor, its kernels, its CRC, and whether it sees each PATH.
     """
     if master is not None and not spark:
-        raise click.UsageError("--master says where --spark runs: give both")
+        raise click.UsageError("--master says where --spark runs; give both")
     places = paths or (".",)
     findings = [*_installation(), *_places(places)]
     if spark:
@@ -119,7 +120,7 @@ def _places(paths: Sequence[str]) -> Iterator[Finding]:
 
 
 def _existing(path: str) -> str:
-    """Returns the path, or the directory that it would be made in."""
+    """Returns the path, or the existing directory that it would be created under."""
     path = os.path.abspath(path)
     while not os.path.isdir(path) and path != os.path.dirname(path):
         path = os.path.dirname(path)
@@ -142,7 +143,7 @@ def _disk(directory: str) -> Iterator[Finding]:
 
 
 def _filesystem_type(directory: str) -> str:
-    """Finds the mount that a directory is on: the longest one that it lies under."""
+    """Returns the file system type of a directory: that of the longest mount point above it."""
     best, kind = "", "unknown"
     real = os.path.realpath(directory)
     try:
@@ -159,7 +160,7 @@ def _filesystem_type(directory: str) -> str:
 
 
 def _sync_latency(directory: str) -> Finding:
-    """Writes and syncs a small file; a sync that takes no time reaches no disk."""
+    """Writes and syncs a small file. A sync that takes no time does not reach a disk."""
     times = []
     try:
         with tempfile.TemporaryFile(prefix=".forebay-doctor-", dir=directory) as file:
@@ -213,7 +214,7 @@ def _bad_if(wrong: bool) -> str:
 
 
 def spark_findings(paths: Sequence[str], master: str | None) -> Iterator[Finding]:
-    """Yields what there is to say about Spark, up to the first thing that stops it."""
+    """Yields the findings about Spark, up to the first problem that stops it."""
     from forebay.spark.cluster import ask_executors
     from forebay.spark.java import find_java
     from forebay.spark.session import session
@@ -242,7 +243,7 @@ def spark_findings(paths: Sequence[str], master: str | None) -> Iterator[Finding
 
 
 def _spark_errors() -> tuple[type[Exception], ...]:
-    """Returns the roots of what Spark raises; only called when it is installed."""
+    """Returns the base classes of Spark's errors; call it only if Spark is installed."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -265,7 +266,7 @@ def executor_findings(name: str, executor: Executor) -> Iterator[Finding]:
 
 
 def _package(name: str, executor: Executor) -> Iterator[Finding]:
-    """Compares the Forebay of an executor with the one here."""
+    """Compares the Forebay of an executor with the local one."""
     if executor.forebay is None:
         remedy = "install Forebay there, or send forebay.spark.package_zip"
         yield Finding(f"{name}, forebay", f"{executor.problem}; {remedy}", BAD)
@@ -285,17 +286,17 @@ def _package(name: str, executor: Executor) -> Iterator[Finding]:
 
 
 def _visible(name: str, path: str, found: int | str) -> Finding:
-    """Says whether an executor sees a path, and the same directory there as this process."""
+    """Checks whether an executor sees a path, and the same directory there as this process."""
     if isinstance(found, str):
         return Finding(name, f"not visible: {found}", BAD)
     with contextlib.suppress(OSError):
         if os.stat(path).st_ino != found:
-            return Finding(name, "visible, but another directory than here", NOTE)
+            return Finding(name, "visible, but a different directory than here", NOTE)
     return Finding(name, "visible")
 
 
 def reason_of(error: Exception) -> str:
-    """Returns the line that says what was wrong: Java's begins with a colon, Python's is last."""
+    """Returns the line with the cause: Java's starts with a colon, Python's is the last."""
     lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     return next((line[2:] for line in lines if line.startswith(": ")), lines[-1].strip())
 

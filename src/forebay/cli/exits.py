@@ -1,4 +1,4 @@
-"""Exit codes, and which error gives which: one table for the program, its help and its docs."""
+"""Exit codes, and the error that each stands for: one table for the program, help and docs."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ BROKEN_PIPE = 141
 
 MEANINGS = {
     OK: "ok",
-    ERROR: "error; the line on stderr says which",
+    ERROR: "error; see the line on stderr",
     USAGE: "the command line is wrong",
-    NOTHING: "nothing to get: what was asked for is not there",
+    NOTHING: "nothing there: no record to print, or no such item",
     DAMAGE: "damage found: bytes on the disk do not verify",
-    BAD_DATA: "bad data: the input, or a format version that is not known",
+    BAD_DATA: "bad data: malformed input, or an unknown format version",
     CANNOT_CREATE: "the queue or file cannot be created",
     TRY_AGAIN: "locked or full: try again later",
     INTERRUPTED: "interrupted by Ctrl-C",
-    BROKEN_PIPE: "the reader of the output went away; nothing is said",
+    BROKEN_PIPE: "broken pipe: the reader of the output has gone",
 }
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Failure(click.ClickException):
-    """An error of a verb: one line for the user, and the exit code."""
+    """An error of a verb: one line for the user and the exit code."""
 
     def __init__(self, message: str, code: int = ERROR) -> None:
         super().__init__(message)
@@ -58,7 +58,7 @@ class Failure(click.ClickException):
 
 
 def code_of(error: BaseException) -> int:
-    """Returns the exit code for an error of the library or of the system."""
+    """Returns the exit code for an error of the library or the system."""
     if isinstance(error, Damaged):
         return DAMAGE
     if isinstance(error, Locked | Full):
@@ -75,13 +75,13 @@ def code_of(error: BaseException) -> int:
 
 
 def message_of(error: BaseException, path: str | None = None) -> str:
-    """Returns one line that says what happened, and where; `path` is the queue of the verb."""
+    """Returns one line that says what happened and where; `path` is the queue of the verb."""
     if isinstance(error, Damaged):
         damage = error.damage
-        text = f'{place_of(damage)}: {damage.reason}; "forebay fsck" tells what it costs'
+        text = f'{place_of(damage)}: {damage.reason}; run "forebay fsck" to see what is lost'
     elif isinstance(error, OSError) and error.strerror:
         where = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else ""
-        # A file of a queue is opened by its name alone.
+        # The system knows a file of a queue by its name only.
         where = os.path.join(path or "", where).rstrip("/")
         text = f"{where}: {error.strerror}" if where else error.strerror
         if isinstance(error, PermissionError):
@@ -92,7 +92,7 @@ def message_of(error: BaseException, path: str | None = None) -> str:
 
 
 def _whose(path: str) -> str:
-    """Says to whom a path belongs that may not be read: that user can."""
+    """Returns a hint about the owner of an unreadable path: that user can read it."""
     while path:
         try:
             number = os.stat(path).st_uid
@@ -110,6 +110,6 @@ def _whose(path: str) -> str:
 
 
 def help_text() -> str:
-    """Lists the codes, for the end of the help."""
+    """Lists the codes, for the end of the help text."""
     rows = "\n".join(f"  {code:>3}  {meaning}" for code, meaning in MEANINGS.items())
     return f"\b\nExit codes:\n{rows}"

@@ -1,6 +1,6 @@
-"""How records lie in a stream of bytes: by lines, by NUL bytes, or with their length before them.
+"""How records are delimited in a stream: by newlines, by NUL bytes, or by a length prefix.
 
-Splitters take chunks as a pipe gives them and keep at most one unfinished record. No I/O.
+Splitters take chunks as they come from a pipe and keep at most one unfinished record. No I/O.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ INPUT_FRAMINGS = (*OUTPUT_FRAMINGS, "files")
 
 
 class BadInput(Exception):
-    """The stream is not what the framing says; the message tells why."""
+    """The stream does not match its framing; the message says why."""
 
 
 class Splitter(Protocol):
-    """Cuts a stream into records."""
+    """Splits a stream into records."""
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Takes the next bytes; returns the records that they finish."""
+        """Takes the next bytes; returns the records that they complete."""
         ...
 
     def finish(self) -> list[bytes]:
-        """Takes the end of the stream; returns the last record, if there is one."""
+        """Takes the end of the stream; returns the last record, if any."""
         ...
 
 
 def make_splitter(framing: str, record_bytes_max: int) -> Splitter:
-    """Returns the splitter of a framing; a record that grows larger than the bound is bad input."""
+    """Returns the splitter of a framing; it rejects a record that exceeds the bound."""
     if framing == "files":
         return _WholeSplitter(record_bytes_max)
     if framing == "length":
@@ -41,7 +41,7 @@ def make_splitter(framing: str, record_bytes_max: int) -> Splitter:
 
 
 def join(values: list[bytes], framing: str) -> bytes:
-    """Puts records into a stream, so that the same framing splits it into them again."""
+    """Joins records into a stream that the same framing splits into them again."""
     if not values:
         return b""
     if framing == "length":
@@ -51,7 +51,7 @@ def join(values: list[bytes], framing: str) -> bytes:
 
 
 class _Unfinished:
-    """The parts of a record that has no end yet."""
+    """The parts of a record that is not complete yet."""
 
     def __init__(self, record_bytes_max: int) -> None:
         self._parts: list[bytes] = []
@@ -61,7 +61,7 @@ class _Unfinished:
     def add(self, data: bytes) -> None:
         self._size += len(data)
         if self._size > self._max:
-            raise BadInput(f"a record is larger than the {self._max} bytes that the queue takes")
+            raise BadInput(f"a record exceeds the {self._max} bytes that the queue takes")
         if data:
             self._parts.append(data)
 
@@ -118,7 +118,7 @@ class _LengthSplitter:
         while end - position >= _LENGTH.size:
             (size,) = _LENGTH.unpack_from(self._buffer, position)
             if size > self._max:
-                # The records before it are whole: they are given first, the error next.
+                # The records before it are complete: return them first, and raise the error next.
                 self._bad = BadInput(f"a record claims {size} bytes; the queue takes {self._max}")
                 break
             start = position + _LENGTH.size
@@ -133,5 +133,5 @@ class _LengthSplitter:
         if self._bad is not None:
             raise self._bad
         if self._buffer:
-            raise BadInput(f"the input ends within a record, {len(self._buffer)} bytes into it")
+            raise BadInput(f"the input ends inside a record, {len(self._buffer)} bytes into it")
         return []

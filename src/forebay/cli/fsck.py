@@ -41,20 +41,20 @@ def command(
     wait: float | None,
     as_json: bool,
 ) -> int:
-    """Verify each queue PATH from its first byte to its last, read-only and without a lock.
+    """Verify each queue PATH from the first byte to the last. Read-only; takes no lock.
 
-    Lists each damage and what it costs, what was lost before, files that do not belong there, and
-    the state of the side files. Code 4 if there is damage or a loss that nobody has marked as seen
-    with --accept, which needs the lock and keeps what it marks in the file "losses". The
-    unfinished end that a crash leaves is reported and is no damage: nobody was told that those
-    records are stored.
+    Lists each damaged place and what it costs, earlier losses, files that do not belong to the
+    queue, and the state of the side files. The code is 4 if there is damage or a loss that was not
+    marked as seen with --accept. That option takes the lock and keeps the marks in the file
+    "losses". The unfinished end that a crash leaves is reported but is not damage: those records
+    were never acknowledged.
     """
 
     def verify(path: str) -> int:
         kind = find(path, "fsck", offers("check"))
         options = options_for(kind, kind.checks.check, {"--key-file": key_file})
         if accept and not kind.queue:
-            raise click.UsageError(f"--accept has no meaning for {kind.title}")
+            raise click.UsageError(f"--accept does not apply to {kind.title}")
         try:
             with progress("fsck") as tell:
                 report = check(path, progress=tell, **options)
@@ -92,7 +92,7 @@ def summary(report: Report) -> dict[str, Any]:
 
 
 def write_report(report: Report) -> None:
-    """Prints what was found as lines of JSON, the counts last."""
+    """Prints a report as lines of JSON, the counts last."""
     for damage in (*report.damage, *report.torn):
         write_json({"damage": as_json_object(damage)})
     for name in report.foreign:
@@ -103,7 +103,7 @@ def write_report(report: Report) -> None:
 
 
 def write_text(report: Report, kind: Kind, where: str = "") -> None:
-    """Prints what was found as lines, in the words of the kind."""
+    """Prints a report as lines of text, in the terms of the kind."""
     for damage in (*report.damage, *report.torn):
         write_line(describe_damage(damage, kind.record))
     for name in report.foreign:
@@ -115,7 +115,7 @@ def write_text(report: Report, kind: Kind, where: str = "") -> None:
     if report.damage:
         places = plural(len(report.damage), "damaged place")
         lost = plural_or_unknown(report.lost, kind.record)
-        verdict = f'{places}, {lost} lost; "forebay recover" saves the rest'
+        verdict = f'{places}, {lost} lost; "forebay recover" salvages the rest'
     else:
         verdict = "no damage"
     good = plural(report.records, f"good {kind.record}")

@@ -21,7 +21,7 @@ from forebay.cli.output import (
 )
 from forebay.cli.queues import find, for_each, offers, options_for
 from forebay.queues.kinds import Kind
-from forebay.queues.shared.reports import STATES, Facts, describe_damage, plural_of
+from forebay.queues.shared.reports import STATES, QueueInfo, describe_damage, plural_of
 
 _WITHIN = {
     "overdue": "due by now",
@@ -34,7 +34,7 @@ _WITHIN = {
     "later": "later",
 }
 _BAR_COLUMNS = 40
-_COMMON = {field.name for field in fields(Facts)}
+_COMMON = {field.name for field in fields(QueueInfo)}
 
 
 @click.command("info")
@@ -42,10 +42,10 @@ _COMMON = {field.name for field in fields(Facts)}
 @key_option
 @json_option
 def command(paths: tuple[str, ...], key_file: str | None, as_json: bool) -> int:
-    """Tell the state of each queue PATH, even while it is in use, or after a crash.
+    """Print the state of each queue PATH, even while it is in use or after a crash.
 
-    Of a deadline queue also when its items are due: how many by now, within a minute, an hour, a
-    day and so on, counted by the indexes of its files.
+    For a deadline queue this includes when its items are due: how many now, within a minute, an
+    hour, a day and so on. The indexes of its files supply the counts.
     """
 
     def tell(path: str) -> int:
@@ -61,8 +61,8 @@ def command(paths: tuple[str, ...], key_file: str | None, as_json: bool) -> int:
     return for_each(paths, tell)
 
 
-def _rows(facts: Facts, kind: Kind) -> Iterator[tuple[str, object]]:
-    """Yields names and values for people; what is not known, or does not apply, is left out."""
+def _rows(facts: QueueInfo, kind: Kind) -> Iterator[tuple[str, object]]:
+    """Yields labels and values; leaves out what is unknown or does not apply."""
     yield "path", facts.path
     version = getattr(facts, "version", None)
     yield "kind", facts.kind if version is None else f"{facts.kind}, version {version}"
@@ -101,7 +101,7 @@ def _rows_of(name: str, value: Any) -> Iterator[tuple[str, object]]:
 
 
 def _histogram(counts: Mapping[str, int]) -> Iterator[tuple[str, object]]:
-    """Yields the counts by row; on a terminal with bars."""
+    """Yields the counts by row, with bars on a terminal."""
     most = max(1, *counts.values())
     width = len(f"{most:,}")
     for name, count in counts.items():

@@ -1,7 +1,7 @@
-"""Ctrl-C and SIGTERM at a safe place only.
+"""Delivers Ctrl-C and SIGTERM at safe points only.
 
-An exception in the middle of an append would leave the handle between two states. Inside this
-guard a signal is only remembered, and raised where the program waits or asks for it.
+An exception in the middle of an append would leave the queue between two states. Inside this guard
+a signal is only recorded; it is raised where the program waits or checks for it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from types import FrameType, TracebackType
 
 
 class Interrupted(Exception):
-    """The user, or the system, asked the program to end."""
+    """The user or the system asked the program to stop."""
 
     def __init__(self, number: int) -> None:
         super().__init__("interrupted")
@@ -22,7 +22,7 @@ class Interrupted(Exception):
 
 
 class Interrupts:
-    """Holds signals back while a queue is being changed."""
+    """Holds signals back while a queue is changed."""
 
     def __init__(self) -> None:
         self._pending: int | None = None
@@ -30,13 +30,13 @@ class Interrupts:
         self._old: dict[int, object] = {}
 
     def check(self) -> None:
-        """Raises if a signal came."""
+        """Raises if a signal has arrived."""
         if self._pending is not None:
             raise Interrupted(self._pending)
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Lets a signal through at once, for calls that may wait for ever."""
+        """Lets signals through at once, for calls that may block indefinitely."""
         self._waiting = True
         try:
             self.check()
@@ -45,7 +45,8 @@ class Interrupts:
             self._waiting = False
 
     def __enter__(self) -> Interrupts:
-        # Signal handlers belong to the main thread; elsewhere there is nothing to hold back.
+        # Only the main thread may set signal handlers; in other threads there is nothing to hold
+        # back.
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._old[number] = signal.signal(number, self._note)
@@ -58,7 +59,7 @@ class Interrupts:
         traceback: TracebackType | None,
     ) -> None:
         for number, handler in self._old.items():
-            signal.signal(number, handler)  # type: ignore[arg-type]  # what `signal` gave back
+            signal.signal(number, handler)  # type: ignore[arg-type]  # what `signal` returned
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
         self._pending = number

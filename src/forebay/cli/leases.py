@@ -1,4 +1,4 @@
-"""`forebay release`, `requeue`, `bury` and `kick`: what becomes of items that were leased."""
+"""`forebay release`, `requeue`, `bury` and `kick`: change the state of leased or buried items."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from forebay.formats.deadline.items import ID_MAX
 
 @contextlib.contextmanager
 def opened(path: str, verb: str, wait: float | None) -> Iterator[DeadlineQueue]:
-    """Owns a deadline queue that is there, for one change."""
+    """Opens an existing deadline queue for one change."""
     kind = find(path, verb, lambda kind: kind.leases)
     with open_waiting(lambda: kind.open_queue(path, background=False), wait) as queue:
         yield queue
@@ -39,11 +39,11 @@ def opened(path: str, verb: str, wait: float | None) -> Iterator[DeadlineQueue]:
 @wait_option
 @json_option
 def release(path: str, tokens: list[tuple[int, int]], wait: float | None, as_json: bool) -> int:
-    """Take items of the deadline queue PATH away for good, by the tokens of "take --lease".
+    """Remove leased items from the deadline queue PATH for good, by their tokens of "take --lease".
 
-    A token holds until the item is given out again, also when its lease has ended meanwhile. Those
-    that hold are released with one commit; each that does not is told, and the code is 3. With
-    --json it is {"released":N,"lost":[TOKEN,...]}. The queue must be free.
+    A token stays valid until its item is delivered again, even after its lease has expired. All
+    valid tokens are released in one commit. Each invalid one is reported, and the code is 3. With
+    --json prints {"released":N,"lost":[TOKEN,...]}. Needs the lock of the queue.
     """
     items: list[DeadlineItem] = []
     lost = []
@@ -69,7 +69,7 @@ def release(path: str, tokens: list[tuple[int, int]], wait: float | None, as_jso
 @click.option(
     "--value-file",
     type=click.Path(exists=True, dir_okay=False, readable=False, allow_dash=True),
-    help="What the item holds from now on: the bytes of a file; - is stdin.",
+    help="Replace the value of the item with the bytes of this file; - is stdin.",
 )
 @wait_option
 @json_option
@@ -82,18 +82,17 @@ def requeue(
     wait: float | None,
     as_json: bool,
 ) -> int:
-    """Give an item of the deadline queue PATH back, by its token of "take --lease".
+    """Return an item to the deadline queue PATH, by its token of "take --lease".
 
-    It is due after --delay, at --deadline, or now, but never before the end of its lease: the time
-    that it got is told, with --json as {"id":N,"id_str":"N","deadline_ms":N}. Its token holds on.
-    Code 3 if the token does not: it was given out again, is buried, or is gone. The queue must be
-    free.
+    It is due after --delay, at --deadline, or now, but never before its lease ends. The time chosen
+    is printed, with --json as {"id":N,"id_str":"N","deadline_ms":N}. The token stays valid. Code 3
+    if it was not: the item was delivered again, is buried, or is gone. Needs the lock of the queue.
     """
     check_due(delay, deadline)
     value = None if value_file is None else _read(value_file)
     with opened(path, "requeue", wait) as queue:
         item = queue.reclaim(*token)
-        queue.requeue(item, delay=delay, deadline=deadline, value=value)
+        queue.requeue(item, delay=delay, deadline_ms=deadline, value=value)
         requeued = queue.get(item.id)
     assert requeued is not None
     if as_json:
@@ -110,10 +109,10 @@ def requeue(
 @wait_option
 @json_option
 def bury(path: str, token: tuple[int, int], reason: str, wait: float | None, as_json: bool) -> int:
-    """Put an item of the deadline queue PATH aside, by its token of "take --lease".
+    """Set an item of the deadline queue PATH aside, by its token of "take --lease".
 
-    It is kept, printed by "forebay cat", and not given out until "forebay kick". Code 3 if the
-    token does not hold. With --json it is {"buried":N,"buried_str":"N"}. The queue must be free.
+    "forebay cat" prints it, but it is not delivered again until "forebay kick". Code 3 if the token
+    is not valid. With --json prints {"buried":N,"buried_str":"N"}. Needs the lock of the queue.
     """
     with opened(path, "bury", wait) as queue:
         item = queue.reclaim(*token)
@@ -128,14 +127,14 @@ def bury(path: str, token: tuple[int, int], reason: str, wait: float | None, as_
 @click.command("kick")
 @path_argument
 @click.argument("id", required=False, type=click.IntRange(0, ID_MAX))
-@click.option("--count", type=click.IntRange(min=1), help="The oldest so many of those buried.")
+@click.option("--count", type=click.IntRange(min=1), help="How many, oldest first.")
 @wait_option
 @json_option
 def kick(path: str, id: int | None, count: int | None, wait: float | None, as_json: bool) -> int:
     """Make the buried item ID of the deadline queue PATH pending again, or the --count oldest.
 
-    They are due at once, and how often they were given out counts from 0 again. Code 3 if there is
-    none. With --json it is {"kicked":N}. The queue must be free.
+    They are due at once, and their attempts count from 0 again. Code 3 if no such item is buried.
+    With --json prints {"kicked":N}. Needs the lock of the queue.
     """
     if (id is None) == (count is None):
         raise click.UsageError("give an ID or --count N")

@@ -1,4 +1,4 @@
-"""`forebay ls`: the queues of a directory."""
+"""`forebay ls`: lists the queues in a directory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from forebay.cli.arguments import json_option
 from forebay.cli.output import as_json_object, say, write_json, write_table
 from forebay.errors import ForebayError, NotAQueue
 from forebay.queues.kinds import sure_kind_of
-from forebay.queues.shared.reports import Facts
+from forebay.queues.shared.reports import QueueInfo
 
 _COLUMNS = ("path", "kind", "state", "owner", "records", "bytes")
 
@@ -21,10 +21,11 @@ _COLUMNS = ("path", "kind", "state", "owner", "records", "bytes")
 @click.argument("paths", metavar="[PATH]...", nargs=-1, type=click.Path(readable=False))
 @json_option
 def command(paths: tuple[str, ...], as_json: bool) -> int:
-    """List the queues at each PATH (default: here), and those in the directories right below it.
+    """List the queue at each PATH (default: here) and those in the directories directly below it.
 
-    With --json it prints what "forebay info" does, a line for each queue. What is no queue is left
-    out; one that cannot be read is told on stderr, and the code is that of its error.
+    With --json prints what "forebay info" prints, one line per queue. Directories that are not
+    queues are left out. A queue that cannot be read is reported on stderr, and its error decides
+    the code.
     """
     code = exits.OK
     rows = []
@@ -53,7 +54,7 @@ def _candidates(paths: tuple[str, ...]) -> Iterator[str]:
         yield from (os.path.normpath(os.path.join(path, name)) for name in names)
 
 
-def _facts(path: str) -> Facts:
+def _facts(path: str) -> QueueInfo:
     kind = sure_kind_of(path)
     if not hasattr(kind.checks, "describe"):
         raise NotAQueue(f"{path} is {kind.title}")

@@ -1,7 +1,7 @@
 """The command `forebay`: finds the verb, runs it, and turns every error into a line and a code.
 
-A verb's module is imported when the verb is used, so that `forebay put` in a loop starts fast.
-Data goes to stdout, messages to stderr. No error of the library or the system shows a traceback.
+A verb's module is imported when the verb is used, so that `forebay put` in a loop starts fast. Data
+goes to stdout and messages to stderr. No error of the library or the system shows a traceback.
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ from forebay.cli.arguments import PATH_KEY
 from forebay.cli.output import prepare_streams, say
 from forebay.errors import ForebayError
 
-# The verbs by use: what each does in a line.
+# The verbs by use, each with its line of help.
 GROUPS = {
     "Write and read": {
         "put": "Append records from lines, files or a pipe.",
-        "take": "Print what is next or due, and remove it, or lease it.",
-        "peek": "Print what is next; it stays.",
+        "take": "Print what is next or due, and remove or lease it.",
+        "peek": "Print what is next, without removing it.",
         "cat": "Print records, from any place on.",
         "tail": "Print the last records, and follow.",
     },
     "Jobs of a deadline queue": {
-        "release": "Take leased items away for good.",
-        "requeue": "Give a leased item back, due later.",
-        "bury": "Put a leased item aside.",
+        "release": "Remove leased items for good.",
+        "requeue": "Return a leased item, due later.",
+        "bury": "Set a leased item aside.",
         "kick": "Make buried items pending again.",
-        "merge": "Make one run of all that the queue has.",
+        "merge": "Merge all files of the queue into one run.",
     },
-    "Look": {
+    "Inspect": {
         "ls": "List the queues of a directory.",
-        "info": "Tell the state of queues; needs no lock.",
+        "info": "Print the state of queues; takes no lock.",
         "segments": "List the files of queues.",
         "consumers": "List the consumers of a log and their lag; forget one.",
         "doctor": "Check the installation and the disk.",
     },
-    "Keep house": {
+    "Maintain": {
         "trim": "Remove segments that every consumer has read.",
         "fsck": "Verify every byte; changes nothing.",
         "recover": "Salvage what can be read into a new queue.",
-        "convert": "Copy a queue into another version.",
+        "convert": "Copy a queue into another format version.",
     },
     "Beyond one queue": {
-        "pipeline": "Bring queues into tables on Spark, and prove it.",
+        "pipeline": "Load queues into tables with Spark, and prove it.",
         "demo": "Kill a writer, flip a bit, and check what is left.",
     },
 }
@@ -60,7 +60,7 @@ _MODULES = dict.fromkeys(("release", "requeue", "bury", "kick"), "leases")
 
 
 class VerbGroup(click.Group):
-    """The verbs by name, imported late, with one place for their errors."""
+    """The verbs by name, imported late, with one place that handles their errors."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Returns the verbs in the order of the help."""
@@ -92,7 +92,7 @@ class VerbGroup(click.Group):
             return exits.code_of(error)
 
     def main(self, *args: Any, **extra: Any) -> Any:
-        """Runs the program and ends it with the verb's exit code."""
+        """Runs the program and exits with the code of the verb."""
         extra["standalone_mode"] = False
         prepare_streams()
         try:
@@ -114,7 +114,7 @@ class VerbGroup(click.Group):
 
 
 def _text(error: click.ClickException) -> str:
-    """Returns what is wrong in one line; of the command line, also where to read on."""
+    """Returns the error as one line; a usage error also names the help to read."""
     text = error.format_message()
     if not isinstance(error, click.UsageError):
         return text
@@ -123,7 +123,7 @@ def _text(error: click.ClickException) -> str:
 
 
 def _drop_output() -> None:
-    """Sends what cannot be written nowhere, or the interpreter would complain at its end."""
+    """Discards output that cannot be written; the interpreter would report it at exit."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -142,6 +142,6 @@ def _drop_output() -> None:
 def main() -> None:
     """Durable queues on the local disk.
 
-    A queue is a directory. Data goes to stdout, messages to stderr; tables are tab-separated when
-    they are not on a terminal, and every verb knows --json: one object a line.
+    A queue is a directory. Data goes to stdout and messages to stderr. Tables are tab-separated
+    unless stdout is a terminal, and every verb takes --json, which prints one object per line.
     """

@@ -1,4 +1,4 @@
-"""`forebay merge`: makes one run of all, without what is gone."""
+"""`forebay merge`: merges a deadline queue into one run, without removed items."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _LOOK_SECONDS = 0.1
 @wait_option
 @json_option
 def command(path: str, wait: float | None, as_json: bool) -> int:
-    """Merge all runs of the deadline queue PATH into one, and drop what is gone from the disk.
+    """Merge all runs of the deadline queue PATH into one, and drop removed items from the disk.
 
-    A queue does it by itself while it is open, a part at a time. Prints files and bytes before and
-    after, with --json as {"before":{"runs":N,"files":N,"bytes":N}, "after":{...},"damage":N}. What
-    does not verify is dropped, with code 4: "forebay fsck" tells before what that is. The queue
-    must be free.
+    An open queue does this on its own, part by part. Prints files and bytes before and after, with
+    --json as {"before":{"runs":N,"files":N,"bytes":N}, "after":{...},"damage":N}. Items that do not
+    verify are dropped, with code 4; run "forebay fsck" first to see which. Needs the lock of the
+    queue.
     """
     with Interrupts() as interrupts:
         try:
@@ -37,9 +37,9 @@ def command(path: str, wait: float | None, as_json: bool) -> int:
                 if before["runs"]:
                     _merge(queue, interrupts)
                     after = _sizes(path)
-                damage = queue.info()["damaged"]
+                damage = queue.info().damaged
         except Interrupted as stop:
-            say("interrupted: nothing is merged")
+            say("interrupted: nothing was merged")
             return stop.code
     if as_json:
         write_json({"before": before, "after": after, "damage": damage})
@@ -47,7 +47,7 @@ def command(path: str, wait: float | None, as_json: bool) -> int:
         for name, sizes in (("before", before), ("after", after)):
             write_line(f"{name}: {plural(sizes['files'], 'file')}, {size_text(sizes['bytes'])}")
     if damage:
-        say(f"damage at {plural(damage, 'place')}: what did not verify is dropped")
+        say(f"damage at {plural(damage, 'place')}: what did not verify was dropped")
     return exits.DAMAGE if damage else exits.OK
 
 
@@ -58,8 +58,8 @@ def _sizes(path: str) -> dict[str, int]:
 
 
 def _merge(queue: DeadlineQueue, interrupts: Interrupts) -> None:
-    """Merges in a thread, so that there is a bar, and Ctrl-C ends it when the queue is closed."""
-    # The log first: what it takes away lies in the runs.
+    """Merges in a thread, to show a bar; Ctrl-C closes the queue, which ends the merge."""
+    # Freeze the log first: the items that it removes are in the runs.
     queue.freeze()
     with os.scandir(queue.path) as entries:
         old = {entry.name: entry.stat().st_size for entry in entries}
@@ -84,7 +84,7 @@ def _merge(queue: DeadlineQueue, interrupts: Interrupts) -> None:
 
 
 def _new_bytes(path: str, old: set[str]) -> int:
-    """Returns how much was written by now into files that were not there."""
+    """Returns how many bytes are in files that did not exist before."""
     done = 0
     for name in set(os.listdir(path)) - old:
         try:

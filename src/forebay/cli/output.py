@@ -23,7 +23,7 @@ from forebay.queues.shared import reports
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-# The words for counts and sizes are those of the reports.
+# Counts and sizes are worded as in the reports.
 plural = reports.plural
 size_text = reports.size_text
 _BAR_AFTER_SECONDS = 0.3
@@ -33,10 +33,10 @@ _closed: set[str] = set()
 
 
 def prepare_streams() -> None:
-    """Puts something in the place of streams that are closed, and lets every text be printed.
+    """Replaces streams that are closed, and makes every text printable.
 
-    A file of a queue would get the number of a closed stream otherwise, and what is printed would
-    go into it.
+    Otherwise a file of a queue would get the number of a closed stream, and the output would go
+    into that file.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         stream = getattr(sys, name)
@@ -44,20 +44,20 @@ def prepare_streams() -> None:
             _closed.add(name)
             descriptor = os.open(os.devnull, os.O_RDWR)
             mode = "r" if number == 0 else "w"
-            setattr(sys, name, open(descriptor, mode, closefd=False))  # noqa: SIM115 - for ever
+            setattr(sys, name, open(descriptor, mode, closefd=False))  # noqa: SIM115 - to the end
         elif number and getattr(stream, "errors", None) == "strict":
             stream.reconfigure(errors="backslashreplace")
 
 
 def check_stdin() -> None:
-    """Refuses to read from a stdin that is closed."""
+    """Raises if stdin is closed."""
     if "stdin" in _closed:
         raise exits.Failure("stdin is closed; give a FILE or a pipe")
 
 
 @contextlib.contextmanager
 def to_stdout() -> Iterator[None]:
-    """Turns a failure of stdout into one that says so: it is not the queue's."""
+    """Marks a failure of stdout as such: the queue did not fail."""
     if "stdout" in _closed:
         raise exits.Failure("stdout is closed")
     try:
@@ -69,24 +69,24 @@ def to_stdout() -> Iterator[None]:
 
 
 def say(text: str) -> None:
-    """Prints a line of an error or a warning."""
+    """Prints an error or a warning on stderr."""
     talk(f"forebay: {text}")
 
 
 def talk(text: str) -> None:
-    """Prints a line for people, beside the data; a stderr that takes nothing is no error."""
+    """Prints a line on stderr, beside the data; a stderr that cannot be written is no error."""
     with contextlib.suppress(OSError):
         print(text, file=sys.stderr)
 
 
 def write_line(text: str) -> None:
-    """Prints a line that the verb was asked for."""
+    """Prints a line of output."""
     with to_stdout():
         print(text)
 
 
 def write_json(document: Mapping[str, Any], *, flush: bool = False) -> None:
-    """Prints one object as one line."""
+    """Prints an object as one line."""
     with to_stdout():
         print(json_text(document).decode(), flush=flush)
 
@@ -97,9 +97,9 @@ def json_text(document: Mapping[str, Any]) -> bytes:
 
 
 def as_json_object(value: Any) -> Any:
-    """Returns a value as JSON has it: dataclasses as objects, ids also as text.
+    """Returns a value in the form that JSON takes: dataclasses as objects, ids also as text.
 
-    Ids may be above 2**53, which programs that know only floats change.
+    Ids may exceed 2**53, and programs whose numbers are floats would change those.
     """
     if dataclasses.is_dataclass(value):
         fields = dataclasses.fields(value)
@@ -115,7 +115,7 @@ def as_json_object(value: Any) -> Any:
 
 
 def write_bytes(data: bytes, *, flush: bool = False) -> None:
-    """Puts bytes on stdout as they are."""
+    """Writes bytes to stdout unchanged."""
     if not data and not flush:
         return
     with to_stdout():
@@ -125,7 +125,7 @@ def write_bytes(data: bytes, *, flush: bool = False) -> None:
 
 
 def write_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Prints rows; numbers stand to the right on a terminal."""
+    """Prints rows; numbers are right-aligned on a terminal."""
     if not sys.stdout.isatty():
         for row in [columns, *rows]:
             write_line("\t".join(_cell(value) for value in row))
@@ -141,13 +141,13 @@ def write_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
     for row in rows:
         table.add_row(*(escape(_pretty(value)) for value in row))
     console = Console(highlight=False)
-    # Below this a terminal breaks the lines, which is better than to break every cell.
+    # Below this width the terminal breaks the lines, which is better than breaking every cell.
     console.width = max(console.width, _TABLE_COLUMNS_MIN)
     console.print(table)
 
 
 def write_facts(facts: Mapping[str, object]) -> None:
-    """Prints names and values, one a line."""
+    """Prints names and values, one pair per line."""
     if not sys.stdout.isatty():
         for name, value in facts.items():
             write_line(f"{name}\t{_cell(value)}")
@@ -170,14 +170,14 @@ def time_text(time_ms: int | None) -> str | None:
 
 
 def plural_or_unknown(count: int | None, noun: str) -> str:
-    """Returns a count with its noun; "an unknown number of records" if nobody knows it."""
+    """Returns a count with its noun, or "an unknown number of records"."""
     if count is None:
         return f"an unknown number of {reports.plural_of(noun)}"
     return plural(count, noun)
 
 
 class Bar:
-    """Shows on stderr how far something is, if stderr is a terminal and it takes a while."""
+    """Shows progress on stderr, if that is a terminal and the work takes a while."""
 
     def __init__(self, label: str, total: int | None = None, *, hidden: bool = False) -> None:
         self._label = label
@@ -188,7 +188,7 @@ class Bar:
         self._task: TaskID | None = None
 
     def update(self, done: int, note: str = "", total: int | None = None) -> None:
-        """Moves the bar; `total` is how much there is, if that is known now."""
+        """Moves the bar; `total` is the full amount, once it is known."""
         if not self._shown:
             return
         self._total = self._total or total

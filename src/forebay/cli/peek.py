@@ -1,4 +1,4 @@
-"""`forebay peek`: prints what a queue gives next; it stays."""
+"""`forebay peek`: prints what a queue would deliver next, without removing it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from forebay.cli.queues import find, need_consumer, offers, options_for
 @click.command("peek")
 @path_argument
 @count_option(1)
-@click.option("--after", type=int, metavar="ID", help="Fifo: begin after the entry with this id.")
+@click.option("--after", type=int, metavar="ID", help="Fifo: start after the entry with this id.")
 @consumer_option
 @key_option
 @salvage_option
@@ -37,11 +37,11 @@ def command(
     framing: str | None,
     as_json: bool,
 ) -> int:
-    """Print what "forebay take" would print next, without a lock; it stays.
+    """Print what "forebay take" would print next. Takes no lock and removes nothing.
 
-    Entries of a fifo that have expired are passed over; those that somebody has taken and not
-    finished with come first, as they would after a crash. Items of a deadline queue come by
-    deadline, due or not; buried ones are passed over. Code 3 if there is nothing.
+    For a fifo, expired entries are skipped, and entries that were taken but not finished come
+    first, as they would after a crash. For a deadline queue, items come in order of deadline, due
+    or not, and buried ones are skipped. Code 3 if there is nothing.
     """
     kind = find(path, "peek", offers("peek"))
     given = {"--after": after, "--consumer": consumer, "--key-file": key_file}

@@ -1,4 +1,4 @@
-"""`forebay pipeline`: queues to tables on Spark, and the proof that nothing is missing."""
+"""`forebay pipeline`: loads queues into tables with Spark and proves that nothing is missing."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from forebay.cli.arguments import json_option
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Spark's own warnings would drown what the verbs say.
+# Spark's own warnings would drown the messages of the verbs.
 _SPARK_SETTINGS = {"spark.log.level": "ERROR"}
 
 
 def master_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds --master."""
     return click.option(
-        "--master", metavar="URL", help="Spark to run on: local[2], spark://…, sc://… [local[*]]"
+        "--master", metavar="URL", help="Where Spark runs: local[2], spark://…, sc://… [local[*]]"
     )(command)
 
 
 @click.group("pipeline")
 def command() -> None:
-    """Bring queues into tables on Spark, exactly once, and prove it."""
+    """Load queues into tables with Spark, exactly once, and prove it."""
 
 
 @command.command("ingest")
@@ -40,10 +40,10 @@ def command() -> None:
 @master_option
 @json_option
 def ingest_command(file: str, backfill: str | None, master: str | None, as_json: bool) -> int:
-    """Bring the records of queues into tables, as FILE says (TOML; see docs/pipelines.md).
+    """Load the records of queues into tables, as described in FILE (TOML; see docs/pipelines.md).
 
-    Goes on where the last run ended, however that was. Without a trigger in FILE it takes what is
-    there and ends; with one it runs until Ctrl-C.
+    Continues where the last run ended, however it ended. Without a trigger in FILE it processes
+    what is there and stops; with one it runs until Ctrl-C.
     """
     from forebay.pipelines import plan, read_settings
 
@@ -51,12 +51,12 @@ def ingest_command(file: str, backfill: str | None, master: str | None, as_json:
     if backfill is not None:
         settings["backfill"] = backfill
         settings.pop("trigger", None)
-    # Before Spark starts, which takes long: most mistakes show without it.
+    # Plan before Spark starts, which takes long: most mistakes show without it.
     job = plan(**settings)
     with _spark(master) as spark, _Stop() as stop, pipeline_report.Meter(as_json=as_json) as meter:
         result = job.run(spark, meter.update, stop.event)
     pipeline_report.write_result(result, as_json=as_json)
-    # With a trigger there is no other way to end it.
+    # With a trigger, Ctrl-C is the normal way to stop.
     return exits.OK if "trigger" in settings else stop.code
 
 
@@ -65,7 +65,7 @@ def ingest_command(file: str, backfill: str | None, master: str | None, as_json:
 @master_option
 @json_option
 def reconcile_command(paths: tuple[str, ...], master: str | None, as_json: bool) -> int:
-    """Prove that every record of the queues is in the tables once, or say where it is not.
+    """Prove that every record of the queues is in the tables exactly once, or report where not.
 
     Takes the TOML files of ingests, or the directories of their tables. Changes nothing, and may
     run beside an ingest. Exit code 4 if something does not add up.
@@ -87,7 +87,7 @@ def reconcile_command(paths: tuple[str, ...], master: str | None, as_json: bool)
 
 
 class _Stop:
-    """Turns Ctrl-C and SIGTERM into an event: what is being published, gets published."""
+    """Turns Ctrl-C and SIGTERM into an event, so that a batch being published is completed."""
 
     def __init__(self) -> None:
         self.event = threading.Event()
@@ -115,7 +115,7 @@ class _Stop:
 
 @contextlib.contextmanager
 def _spark(master: str | None) -> Iterator[SparkSession]:
-    """Starts Spark, and ends it if it was not there before; its errors become one line."""
+    """Starts Spark, and stops it if it was not running before; its errors become one line."""
     from forebay.spark.session import session
 
     spark = session(master, **_SPARK_SETTINGS)

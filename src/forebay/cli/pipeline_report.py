@@ -1,4 +1,4 @@
-"""What `forebay pipeline` prints: progress, sums and the proof."""
+"""What `forebay pipeline` prints: progress, totals and the proof."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
     from forebay.pipelines import IngestResult, Progress, Reconciliation
 
 _COUNTS = ("landed", "decoded", "rejected", "deduplicated", "filtered", "damaged", "trimmed")
-# How Python's traceback, in the middle of what Java says, names an error of ours.
+# How an error of Forebay looks in the Python traceback that is part of Java's message.
 _OURS = re.compile(r"^(?:forebay\.errors\.)\w+: (.+)$", re.MULTILINE)
 
 
 class Meter:
-    """Tells of every batch: a bar on a terminal, lines elsewhere, objects with --json."""
+    """Reports every batch: with a bar on a terminal, as lines elsewhere, as objects with --json."""
 
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json
         self._bar = Bar("ingest", hidden=as_json)
 
     def update(self, progress: Progress) -> None:
-        """Tells of one batch."""
+        """Reports one batch."""
         counts = progress.counts
         if self._as_json:
             seconds = round(progress.seconds, 3)
@@ -79,7 +79,7 @@ def write_result(result: IngestResult, *, as_json: bool) -> None:
 
 
 def write_proof(found: Reconciliation, *, as_json: bool) -> None:
-    """Prints the sums of each queue and what does not add up."""
+    """Prints the totals of each queue, and what does not add up."""
     if as_json:
         for proof in found.queues:
             place = {"queue": proof.queue, "id": proof.id, "start": proof.start, "end": proof.end}
@@ -105,16 +105,16 @@ def write_proof(found: Reconciliation, *, as_json: bool) -> None:
         for problem in proof.problems:
             say(f"{proof.queue}: {problem}")
     if found.older:
-        talk(f"{found.older} of {found.batches} batches are of an older definition")
+        talk(f"{found.older} of {found.batches} batches have an older definition")
     if found.proven:
         talk("range = landed + damaged + trimmed")
         talk("landed = decoded + rejected + deduplicated + filtered; no offset twice")
 
 
 def cause_of(message: str) -> str:
-    """Returns the line that matters of what Spark says when a query fails."""
+    """Returns the line that matters from Spark's message about a failed query."""
     ours = _OURS.findall(message)
     if ours:
         return str(ours[-1])
     lines = [line.strip() for line in message.splitlines() if line.strip()]
-    return lines[0] if lines else "Spark failed and does not say why"
+    return lines[0] if lines else "Spark failed without a message"

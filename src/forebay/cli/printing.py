@@ -1,4 +1,4 @@
-"""Prints records and damage: a batch at a time, so that it is fast."""
+"""Prints records and damage, a batch at a time for speed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from forebay.queues.shared.rows import Rows
 
 
 class Printer:
-    """Puts records on stdout, raw or as JSON; damage stops it or is shown in its place."""
+    """Prints records on stdout, raw or as JSON; damage stops it or is printed in its place."""
 
     def __init__(
         self,
@@ -28,11 +28,11 @@ class Printer:
         count: int | None = None,
         flush: bool = False,
     ) -> None:
-        """`count`: how many records to print at most."""
+        """`count` is the most records to print."""
         if framing is not None and as_json:
             raise click.UsageError("--framing and --json exclude each other")
         if framing is not None and kind.lines:
-            raise click.UsageError(f"--framing has no meaning for {kind.title}")
+            raise click.UsageError(f"--framing does not apply to {kind.title}")
         self._kind = kind
         self._as_json = as_json
         self._framing = framing or "lines"
@@ -42,14 +42,14 @@ class Printer:
         self.count = 0
 
     def print_all(self, items: Iterable[Rows | Damage]) -> None:
-        """Prints what comes, up to the count."""
+        """Prints all items, up to the count."""
         for item in items:
             if self._left == 0:
                 return
             self.print(item)
 
     def print(self, item: Rows | Damage) -> None:
-        """Prints records, or shows damage."""
+        """Prints records or damage."""
         if isinstance(item, Damage):
             self._meet(item)
         else:
@@ -67,16 +67,16 @@ class Printer:
             self._left -= len(rows)
 
     def _meet(self, damage: Damage) -> None:
-        """Shows damage, or stops there if records are lost and nobody asked to go on."""
+        """Prints damage, or stops there if records are lost and --salvage was not given."""
         text = describe_damage(damage, self._kind.record)
         if self._salvage and self._as_json:
             write_bytes(json_text({"damage": as_json_object(damage)}) + b"\n", flush=self._flush)
             return
-        # The lines of the two streams shall come in the order of the records.
+        # Flush stdout first, so that the lines of both streams appear in the order of the records.
         write_bytes(b"", flush=True)
         if self._salvage:
             say(text)
         elif costs_records(damage):
-            raise exits.Failure(f"{text}; --salvage reads on", exits.DAMAGE)
+            raise exits.Failure(f"{text}; --salvage skips it", exits.DAMAGE)
         else:
-            say(f"{text}; nothing acknowledged is missing" if damage.torn else text)
+            say(f"{text}; no acknowledged record is missing" if damage.torn else text)

@@ -1,6 +1,6 @@
 """`forebay put`: appends records from a pipe or from files.
 
-Batches what is there and commits it at once; a slow pipe does not wait for a batch to fill.
+Commits whatever input has arrived as one batch; a slow pipe does not wait for a full batch.
 """
 
 from __future__ import annotations
@@ -37,17 +37,18 @@ from forebay.errors import (
     RecordTooLarge,
 )
 from forebay.formats.fflg import VERSIONS_WRITABLE
+from forebay.queues.beats.options import VERSIONS
 from forebay.queues.kinds import KINDS, Kind, kind_named, sure_kind_of
-from forebay.queues.shared.options import EVENT_VERSIONS, SYNC_POLICIES
+from forebay.queues.shared.options import SYNC_POLICIES
 from forebay.queues.shared.reports import plural_of
 
 _READ_BYTES = 1 << 18
 _BATCH_RECORDS_MAX = 4096
 _BATCH_BYTES_MAX = 1 << 20
-# A batch goes in whole or not at all: in a queue with a bound it is a small part of it.
+# A batch is stored whole or not at all: in a bounded queue it is a small part of the bound.
 _BATCH_PART = 8
 _CANNOT_CREATE = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS)
-# The options of queues: on the command line, and of their classes.
+# Options of the command line, and the options of the queue classes that they set.
 _OPTIONS = {
     "--version": "version",
     "--key-file": "key_file",
@@ -69,26 +70,26 @@ _OPTIONS = {
     type=click.Choice(INPUT_FRAMINGS),
     default="lines",
     show_default=True,
-    help="How records lie in the input: a line each, a NUL byte after each, a big-endian u32 "
-    "length before each, or each FILE one record.",
+    help="How records are delimited: one per line, a NUL byte after each, a big-endian u32 "
+    "length before each, or one record per FILE.",
 )
 @click.option(
     "--sync",
     type=click.Choice(SYNC_POLICIES),
     default="always",
     show_default=True,
-    help="What a batch waits for: the disk; the disk every 100 ms; the system.",
+    help="When to sync: each batch, every 100 ms, or leave it to the system.",
 )
 @click.option("--segment-bytes", type=int, help="Size of a segment file.  [default: 100000000]")
 @click.option(
     "--version",
-    type=click.Choice(sorted({str(name) for name in (*VERSIONS_WRITABLE, *EVENT_VERSIONS)})),
-    help="Format of new segments.  [default: what is there, else 2; with a key v3-seed]",
+    type=click.Choice(sorted({str(name) for name in (*VERSIONS_WRITABLE, *VERSIONS)})),
+    help="Format of new segments.  [default: that of the queue, else 2; with a key v3-seed]",
 )
 @click.option(
     "--kind",
     type=click.Choice([kind.name for kind in reversed(KINDS)]),
-    help=f"What to make if nothing is there.  [default: {KINDS[-1].name}]",
+    help=f"Kind of queue to create if there is none.  [default: {KINDS[-1].name}]",
 )
 @due_options
 @click.option(
@@ -96,22 +97,24 @@ _OPTIONS = {
     "ttl_seconds",
     type=int,
     metavar="SECONDS",
-    help="Fifo: how long the entries live; 0 is for ever.  [default: 0]",
+    help="Fifo: how long entries live; 0 means for ever.  [default: 0]",
 )
 @click.option(
-    "--file-bytes", type=int, help="Fifo: size of a file.  [default: what is there, else 33554432]"
+    "--file-bytes",
+    type=int,
+    help="Fifo: size of a file.  [default: that of the queue, else 33554432]",
 )
 @click.option(
     "--max-bytes",
     type=int,
-    help="The most that the queue may take: at least two segments or files; of a fifo with 32 "
-    "bytes more for each entry.",
+    help="The most bytes the queue may use: at least two segments or files. In a fifo each entry "
+    "takes 32 bytes more than its value.",
 )
 @click.option(
     "--when-full",
     type=click.Choice(["reject", "drop_oldest"]),
-    help="At --max-bytes: stop with code 75 (default), or drop whole files of the oldest records, "
-    "which a deadline queue cannot. Nobody else can take any meanwhile, so there is no waiting.",
+    help="At --max-bytes: stop with code 75 (default), or drop whole files, oldest first, which a "
+    "deadline queue cannot do. Waiting is not offered: nobody else can take records meanwhile.",
 )
 @wait_option
 @key_option
@@ -127,14 +130,14 @@ def command(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Append records to the queue PATH, which is made if it is not there.
+    """Append records to the queue PATH, which is created if it does not exist.
 
-    Into a Beats queue (--kind beats makes one) it puts lines of JSON, as "forebay cat" prints
-    them; an event without timestamp_ns gets the present time. Into a deadline queue (--kind
-    deadline makes one) it puts items that are due after --delay, at --deadline, or now.
+    For a Beats queue (--kind beats creates one) the input is lines of JSON as "forebay cat" prints
+    them; an event without timestamp_ns gets the present time. In a deadline queue (--kind deadline
+    creates one) the items are due after --delay, at --deadline, or now.
 
-    Reads lines from stdin, or from each FILE (- is stdin). The newline is not part of the record.
-    At the end it tells the count, and the offsets or ids: on stderr, or with --json on stdout as
+    Reads lines from stdin or from each FILE (- is stdin). The newline is not part of the record. At
+    the end the count and the offsets or ids are printed: on stderr, or with --json on stdout as
     {"count":N,"first":N,"last":N,"first_str":"N","last_str":"N"}, null where they are not known.
     """
     if framing == "files" and not files:
@@ -154,7 +157,7 @@ def command(
 
 
 def _settings(kind: Kind, options: dict[str, Any]) -> dict[str, Any]:
-    """Returns the options of a queue that were given; refuses those that its kind does not have."""
+    """Returns the queue options that were given; rejects any that the kind does not have."""
     known = {field.name for field in dataclasses.fields(kind.options_class)}
     settings = {"sync": options["sync"]}
     for flag, name in _OPTIONS.items():
@@ -166,19 +169,19 @@ def _settings(kind: Kind, options: dict[str, Any]) -> dict[str, Any]:
         settings[name] = value
     if settings.get("version", "").isdigit():
         settings["version"] = int(settings["version"])
-    # To block would be to wait for ever: while this process owns the queue nobody takes anything.
+    # Blocking would never end: while this process owns the queue, nobody else can take a record.
     return {"when_full": "reject", **settings}
 
 
 def _kind(path: str, wanted: str | None) -> Kind:
-    """Tells what is at a path, or what to make there; refuses to take one for the other."""
+    """Returns the kind at a path, or the kind to create there; rejects a kind that differs."""
     default = kind_named(wanted or KINDS[-1].name)
     if not os.path.isdir(path) or not os.listdir(path):
         return default
     try:
         found = sure_kind_of(path)
     except NotAQueue:
-        # It is no queue at all: the one that is wanted says what is in its way.
+        # Not a queue at all: opening it as the wanted kind reports what is in the way.
         return default
     if wanted is not None and wanted != found.name:
         raise click.UsageError(f"--kind {wanted}: {path} is {found.title}")
@@ -199,7 +202,7 @@ def _open(kind: Kind, path: str, settings: dict[str, Any], wait: float | None) -
 
 
 class Putter:
-    """Collects records and puts them in batches."""
+    """Collects records and appends them in batches."""
 
     def __init__(self, kind: Kind, queue: Any, due: dict[str, Any]) -> None:
         self._kind = kind
@@ -220,7 +223,7 @@ class Putter:
             self._batch_bytes_max = min(_BATCH_BYTES_MAX, total // _BATCH_PART)
 
     def add(self, records: list[bytes], source: str) -> None:
-        """Takes records; puts if there are enough."""
+        """Adds records; flushes when a batch is full."""
         for given in records:
             value = given if self._parse is None else self._parsed(given, source)
             if value is None:
@@ -238,7 +241,7 @@ class Putter:
             self._size += size
 
     def flush(self) -> None:
-        """Puts what was collected."""
+        """Appends the collected records."""
         if not self._pending:
             return
         pending, self._pending, self._size = self._pending, [], 0
@@ -247,7 +250,7 @@ class Putter:
         self.count += len(pending)
 
     def report(self, as_json: bool, prefix: str = "") -> None:
-        """Tells how many records were put, and where they are."""
+        """Prints how many records were appended, and where they are."""
         if not as_json:
             talk(f"{prefix}{self._text()}")
             return
@@ -256,7 +259,8 @@ class Putter:
         try:
             write_json({"count": self.count, **places, **texts}, flush=True)
         except exits.Failure:
-            # They are stored all the same: who puts them again has them twice.
+            # The records are stored all the same: a caller that repeats the put would have them
+            # twice.
             talk(f"{prefix}{self._text()}")
             raise
 
@@ -278,12 +282,12 @@ class Putter:
         try:
             value: bytes | None = self._parse(line)
         except (InvalidEvent, RecordTooLarge) as error:
-            raise self._bad(source, f"is not one: {error}") from None
+            raise self._bad(source, f"is not valid: {error}") from None
         return value
 
     def _bad(self, source: str, what: str) -> BadInput:
         which = f"{self._kind.record} {self.count + len(self._pending) + 1}"
-        return BadInput(f"{source}: {which} {what}; nothing from it on was put")
+        return BadInput(f"{source}: {which} {what}; it and what follows were not put")
 
 
 def _put(
@@ -333,7 +337,7 @@ def _total_bytes(names: tuple[str, ...]) -> int | None:
 
 
 def _chunks(name: str, interrupts: Interrupts) -> Iterator[tuple[bytes, bool]]:
-    """Yields the bytes of an input as they come, and whether more are there right now."""
+    """Yields the bytes of an input as they arrive, and whether more can be read right now."""
     if name != "-":
         with open(name, "rb", buffering=0) as file:
             yield from _descriptor_chunks(file.fileno(), interrupts)

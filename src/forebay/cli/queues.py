@@ -1,4 +1,4 @@
-"""What the verbs share that work on a queue of any kind: its kind, its options, its lock."""
+"""What the verbs share to work on a queue of any kind: its kind, its options, its lock."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LOOK_SECONDS = 0.05
 
 
 def find(path: str, verb: str, able: Callable[[Kind], bool]) -> Kind:
-    """Returns the kind of the queue at a path; refuses one that a verb has no meaning for."""
+    """Returns the kind of the queue at a path; rejects one that the verb does not apply to."""
     kind = sure_kind_of(path)
     if able(kind):
         return kind
@@ -30,24 +30,24 @@ def find(path: str, verb: str, able: Callable[[Kind], bool]) -> Kind:
     meant = f"{', '.join(others)} or {last}" if others else last
     text = f'"{verb}" is for {meant}; {path} is {kind.title}'
     if kind is ORIGINAL:
-        text += ': "forebay recover" brings them into a queue'
+        text += ': "forebay recover" copies them into a queue'
     raise click.UsageError(text)
 
 
 def offers(name: str) -> Callable[[Kind], bool]:
-    """Returns what says whether the room of a kind has a function."""
+    """Returns a test of whether a kind's package has a function."""
     return lambda kind: hasattr(kind.checks, name) or hasattr(kind.records, name)
 
 
 def has_consumers(kind: Kind) -> bool:
-    """Says whether a kind is read by named consumers."""
+    """Returns whether a kind has named consumers."""
     return kind.has_consumers
 
 
 def options_for(
     kind: Kind, function: Callable[..., object], given: Mapping[str, object]
 ) -> dict[str, Any]:
-    """Returns the options that were given; refuses one that the kind's function does not take."""
+    """Returns the options that were given; rejects any that the kind's function does not take."""
     known = inspect.signature(function).parameters
     options = {}
     for flag, value in given.items():
@@ -61,18 +61,18 @@ def options_for(
 
 
 def refuse(kind: Kind, flag: str) -> None:
-    """Refuses an option that has no meaning for a kind."""
-    raise click.UsageError(f"{flag} has no meaning for {kind.title}")
+    """Rejects an option that does not apply to a kind."""
+    raise click.UsageError(f"{flag} does not apply to {kind.title}")
 
 
 def need_consumer(kind: Kind, verb: str, consumer: str | None) -> None:
-    """Asks for a consumer where records are read by name."""
+    """Requires --consumer for a kind that is read by name."""
     if kind.has_consumers and consumer is None:
-        raise click.UsageError(f'"{verb}" of {kind.title} needs --consumer NAME')
+        raise click.UsageError(f'"{verb}" needs --consumer NAME for {kind.title}')
 
 
 def open_waiting(open_queue: Callable[[], _Opened], wait: float | None) -> _Opened:
-    """Opens a queue; tries again for some seconds while somebody else owns it."""
+    """Opens a queue; retries for `wait` seconds while another process owns it."""
     until = time.monotonic() + (wait or 0)
     while True:
         try:
@@ -85,7 +85,7 @@ def open_waiting(open_queue: Callable[[], _Opened], wait: float | None) -> _Open
 
 @contextlib.contextmanager
 def progress(label: str) -> Iterator[Progress]:
-    """Shows a bar; Ctrl-C and SIGTERM take effect where progress is told."""
+    """Shows a bar; Ctrl-C and SIGTERM take effect when progress is reported."""
     with Interrupts() as interrupts, Bar(label) as bar:
 
         def tell(done: int, total: int | None) -> None:
@@ -96,7 +96,7 @@ def progress(label: str) -> Iterator[Progress]:
 
 
 def for_each(paths: Sequence[str], action: Callable[[str], int]) -> int:
-    """Does something with each path; an error of one does not keep it from the next.
+    """Runs an action for each path; an error at one does not stop the next.
 
     Returns the first code that is not 0.
     """

@@ -1,6 +1,6 @@
-"""`forebay recover`: copies everything that can be read into a new queue; never edits the old one.
+"""`forebay recover`: copies everything readable into a new queue; never edits the old one.
 
-`write_copy` prints what any copy did; `forebay convert` uses it, too.
+`write_copy` prints the result of any copy; `forebay convert` uses it, too.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ _RUNS_SHOWN = 10
 @key_option
 @json_option
 def command(path: str, target: str, key_file: str | None, as_json: bool) -> int:
-    """Copy all that can be read of the queue PATH into a new queue; PATH is not changed.
+    """Copy everything readable in the queue PATH into a new queue. PATH is not changed.
 
-    Records keep their order and their times. Offsets begin at 0 again, so they may differ from the
-    old ones: the mapping is printed. Consumers are carried over, to the same records.
+    Records keep their order and their times. Offsets start at 0 again and may differ from the old
+    ones; the mapping is printed. Consumers are carried over and stay at the same records.
 
-    The entries of a fifo keep their time to live as well, counted from when they were pushed; those
-    that have expired are left out and counted. Their ids are new ones, of the same times.
+    The entries of a fifo also keep their time to live, counted from when they were pushed. Expired
+    ones are left out and counted. Ids are new and carry the same times.
 
-    The items of a deadline queue keep their values, deadlines and times of enqueueing, and buried
-    ones their reasons; not kept are ids, the times of requeues, and how often items were given out.
-    PATH may also be a folder that the original program left: so its items get into a queue.
+    The items of a deadline queue keep their values, deadlines and enqueue times, and buried ones
+    their reasons. Ids, requeue times and attempt counts are not kept. PATH may also be a folder of
+    the original program; this is how its items get into a queue.
     """
     kind = find(path, "recover", offers("copy"))
     options = options_for(kind, kind.checks.copy, {"--key-file": key_file})
@@ -70,7 +70,7 @@ def run_copy(
     *,
     as_json: bool,
 ) -> int:
-    """Makes a copy and prints what it did."""
+    """Makes a copy and prints the result."""
     try:
         check_target(path, target)
     except NotAQueue as error:
@@ -79,7 +79,7 @@ def run_copy(
         with progress(verb) as tell:
             report = copy(tell)
     except Interrupted as stop:
-        say(f"interrupted: {target} holds only a part; remove it and start again")
+        say(f"interrupted: {target} is incomplete; remove it and start again")
         return stop.code
     if as_json:
         _write_json(report)

@@ -1,4 +1,4 @@
-"""`forebay segments`: the files of a queue that hold its records."""
+"""`forebay segments`: lists the files that hold the records of a queue."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from forebay.cli.queues import find, for_each, offers, options_for
 @key_option
 @json_option
 def command(paths: tuple[str, ...], key_file: str | None, as_json: bool) -> int:
-    """List the files of each queue PATH: name, records, bytes, what is wrong, and more by kind.
+    """List the files of each queue PATH: name, records, bytes, any problem, and more by kind.
 
-    Bytes are those of the file; the one that is being written is allocated ahead. For a fifo it
-    lists the files of the tape: where in each the first entry begins, and its number, where the
-    queue has noted that. For a deadline queue it lists the runs and logs that count.
+    Bytes are the size of the file; the one being written is allocated ahead. For a fifo it lists
+    the files of the tape, with the position and number of the first entry in each where the queue
+    has noted them. For a deadline queue it lists the runs and logs in use.
     """
 
     def list_files(path: str) -> int:

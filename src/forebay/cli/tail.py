@@ -24,16 +24,16 @@ _POLL_SECONDS = 0.05
 @click.command("tail")
 @path_argument
 @count_option(10, least=0)
-@click.option("-f", "--follow", is_flag=True, help="Go on with what comes, until Ctrl-C.")
+@click.option("-f", "--follow", is_flag=True, help="Print new records as they come, until Ctrl-C.")
 @salvage_option
 @framing_option
 @json_option
 def command(
     path: str, count: int, follow: bool, salvage: bool, framing: str | None, as_json: bool
 ) -> int:
-    """Print the last records of the log PATH; with -f go on with what is appended.
+    """Print the last records of the log PATH; with -f continue with what is appended.
 
-    Takes no lock. JSON, damage and framing are those of "forebay cat".
+    Takes no lock. --json, --salvage and --framing work as in "forebay cat".
     """
     kind = find(path, "tail", offers("tail"))
     printer = Printer(kind, as_json=as_json, framing=framing, salvage=salvage, flush=follow)
@@ -42,6 +42,6 @@ def command(
             printer.print(item)
             continue
         if item:
-            say(f"{plural(item, kind.record)} removed before they were printed")
+            say(f"{plural(item, kind.record)} removed before they could be printed")
         time.sleep(_POLL_SECONDS)
     return exits.OK

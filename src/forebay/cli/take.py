@@ -1,4 +1,4 @@
-"""`forebay take`: prints what is next, and removes it once it is written."""
+"""`forebay take`: prints what is next, and removes it once it has been written."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from forebay.queues.shared.reports import describe_damage
 from forebay.queues.shared.rows import Lent, Rows
 from forebay.storage.filesystem import lock_owner
 
-# So many are lent out at a time; the bound of a fifo is a little above.
+# How many records are taken at a time; the limit of a fifo is slightly higher.
 _BATCH_RECORDS = 100
 _LOOK_SECONDS = 0.1
-# So many bytes of leased items wait to be printed, until the queue is free.
+# At most so many bytes of leased items are held back until the queue is closed.
 _LEASED_BYTES_MAX = 64 << 20
 
 
@@ -49,7 +49,7 @@ _LEASED_BYTES_MAX = 64 << 20
     type=float,
     callback=check_seconds,
     metavar="SECONDS",
-    help="Wait so long for the first one.",
+    help="How long to wait for the first record.",
 )
 @consumer_option
 @click.option(
@@ -57,8 +57,8 @@ _LEASED_BYTES_MAX = 64 << 20
     type=float,
     callback=check_seconds,
     metavar="SECONDS",
-    help="Deadline: do not remove them; they are due again after so long, unless they are released "
-    "by the token that stands before each.",
+    help="Deadline: keep the items; they are due again after this long, unless released by the "
+    "token printed before each.",
 )
 @wait_option
 @key_option
@@ -75,14 +75,16 @@ def command(
     framing: str | None,
     as_json: bool,
 ) -> int:
-    """Print the next records, or items that are due, and remove them.
+    """Print the next records, or the items that are due, and remove them.
 
-    Each is removed after it was written to stdout: if that fails it stays, and is the next one
-    again. What a pipe holds counts as written. Of a log nothing is removed: the place of --consumer
-    moves, which trimming waits for. Code 3 if there is nothing. The queue must be free.
+    A record is removed after it was written to stdout; if writing fails, it stays and is next
+    again. What is in a pipe counts as written. Nothing is removed from a log: instead the position
+    of --consumer advances, which trimming waits for. Code 3 if there is nothing. Needs the lock of
+    the queue.
 
-    With --lease the items of a deadline queue stay in it. A token ID.COUNT and a tab stand before
-    each value, or in JSON "token":"ID.COUNT"; "release", "requeue" and "bury" take it.
+    With --lease the items of a deadline queue stay in it. Each value is printed after a token
+    ID.COUNT and a tab, or in JSON with "token":"ID.COUNT"; "release", "requeue" and "bury" take the
+    token.
     """
     kind = find(path, "take", offers("lender"))
     options = options_for(kind, kind.records.lender, {"--consumer": consumer})
@@ -93,8 +95,8 @@ def command(
     printer = Printer(kind, as_json=as_json, framing=framing)
 
     def open_queue() -> Any:
-        # A sync for each batch instead of several for each record: what a power cut in between
-        # brings back was printed, so it comes twice and is not lost.
+        # One sync per batch instead of several per record. A power cut in between brings back
+        # records that were already printed: they come twice, and none is lost.
         return open_waiting(lambda: kind.open_queue(path, sync="os", **reading), wait)
 
     taker = _Taker(kind, open_queue, printer, lease, options)
@@ -103,7 +105,7 @@ def command(
 
 
 def _take(taker: _Taker, watch: _Watch, count: int, timeout: float | None) -> int:
-    """Takes what is there, or waits for the first. It does not own the queue while it waits."""
+    """Takes what is there, or waits for the first record. Does not own the queue while it waits."""
     until = time.monotonic() + (timeout or 0)
     with Interrupts() as interrupts:
         try:
@@ -123,7 +125,7 @@ def _take(taker: _Taker, watch: _Watch, count: int, timeout: float | None) -> in
 
 
 class _Watch:
-    """Looks without a lock whether there is something; reads the queue if its files changed."""
+    """Checks without a lock for records; reads the queue only if its files changed."""
 
     def __init__(self, path: str, next_ms: Callable[[], int | None]) -> None:
         self._path = path
@@ -133,7 +135,7 @@ class _Watch:
         self._due_ms: int | None = None
 
     def is_ready(self) -> bool:
-        """Says whether a record is there or due, and nobody owns the queue."""
+        """Returns whether a record is there or due, and no process owns the queue."""
         if lock_owner(self._path) is not None:
             return False
         files = self._files()
@@ -153,7 +155,7 @@ class _Watch:
 
 
 class _Taker:
-    """Takes records in batches and prints them; counts what it took."""
+    """Takes records in batches, prints them, and counts them."""
 
     def __init__(
         self,
@@ -174,7 +176,7 @@ class _Taker:
         self.taken = 0
 
     def take_all(self, count: int, interrupts: Interrupts) -> None:
-        """Takes up to `count` records; damage before them is told and passed over."""
+        """Takes up to `count` records; reports damage in front of them and skips it."""
         try:
             with self._open_queue() as queue:
                 lend = self._lender(queue)
@@ -183,7 +185,7 @@ class _Taker:
                     interrupts.check()
                     more = self._take_batch(lend, min(_BATCH_RECORDS, count - self.taken))
         finally:
-            # The queue is free by now: who reads a token can release it at once.
+            # The queue is closed by now: the reader of a token can release it at once.
             self._print_leased()
 
     def _lender(self, queue: Any) -> Callable[[int], AbstractContextManager[Lent]]:
@@ -193,13 +195,13 @@ class _Taker:
         return lambda count: contextlib.nullcontext(records.lease(queue, count, seconds=seconds))
 
     def _take_batch(self, lend: Callable[[int], AbstractContextManager[Lent]], count: int) -> bool:
-        """Takes one batch; all of it stays if it cannot be written. Says whether to go on."""
+        """Takes one batch, which stays whole if it cannot be written. Returns whether to go on."""
         try:
             with lend(count) as lent:
                 news = [damage for damage in lent.damage if self._tell(damage)]
                 self._print(lent.rows)
         except Damaged as error:
-            # The next owner meets it again: who stopped here would never get past it.
+            # The next owner meets it again: stopping here would never get past it.
             if not self._tell(error.damage):
                 raise
             return True
@@ -225,9 +227,9 @@ class _Taker:
         write_bytes(b"", flush=True)
 
     def _tell(self, damage: Damage) -> bool:
-        """Tells damage that was not told yet; says whether it was news."""
+        """Reports damage once; returns whether it was new."""
         if damage in self.told:
             return False
         self.told.append(damage)
-        say(f"{describe_damage(damage, self._kind.record)}; it is passed over")
+        say(f"{describe_damage(damage, self._kind.record)}; skipped")
         return True

@@ -16,7 +16,7 @@ from forebay.cli.queues import find, has_consumers, open_waiting
 
 @dataclass(frozen=True, slots=True)
 class _Trimmed:
-    """Which segments went, how many records they held, and who holds the rest."""
+    """Which segments were removed, their records, and the consumers that keep the rest."""
 
     records: int
     names: list[str]
@@ -28,14 +28,14 @@ class _Trimmed:
 
 @click.command("trim")
 @path_argument
-@click.option("--dry-run", is_flag=True, help="Say what would go, and change nothing.")
+@click.option("--dry-run", is_flag=True, help="Print what would be removed, and change nothing.")
 @wait_option
 @json_option
 def command(path: str, dry_run: bool, wait: float | None, as_json: bool) -> int:
-    """Remove whole segments of the log PATH that all consumers and cursors are past.
+    """Remove whole segments of the log PATH that all consumers and cursors have passed.
 
-    Without a consumer nothing goes. The newest segment always stays. The queue must be free, but
-    for --dry-run.
+    Without a consumer nothing is removed. The newest segment always stays. Needs the lock of the
+    queue, except with --dry-run.
     """
     find(path, "trim", has_consumers)
     trimmed = _plan(path) if dry_run else _trim(path, wait)
@@ -52,15 +52,15 @@ def command(path: str, dry_run: bool, wait: float | None, as_json: bool) -> int:
             }
         )
         return exits.OK
-    verb = "would go" if dry_run else "went"
+    verb = "would be removed" if dry_run else "removed"
     names = f" ({_range(trimmed.names)})" if trimmed.names else ""
     segments, records = plural(len(trimmed.names), "segment"), plural(trimmed.records, "record")
     left = plural(trimmed.end - trimmed.begin, "record")
-    write_line(f"{segments} {verb}, {records}{names}; {left} from offset {trimmed.begin} on stay")
+    write_line(f"{segments} {verb}, {records}{names}; {left} left from offset {trimmed.begin}")
     if trimmed.lowest is None:
-        write_line("nothing is trimmed before there is a consumer")
+        write_line("nothing is trimmed until there is a consumer")
     else:
-        write_line(f"{', '.join(trimmed.holders)} holds what is from offset {trimmed.lowest} on")
+        write_line(f"{', '.join(trimmed.holders)} still needs offset {trimmed.lowest} and later")
     return exits.OK
 
 
@@ -86,7 +86,7 @@ def _trim(path: str, wait: float | None) -> _Trimmed:
         return Log(path, background=False, trim_interval_seconds=None)
 
     with open_waiting(open_log, wait) as log:
-        # Opening may have recovered and adopted: only now the segments are what is trimmed.
+        # Opening may have recovered and adopted: only now are these the segments that trim sees.
         before = _names(path)
         records = log.trim()
         after = set(_names(path))

@@ -1,6 +1,7 @@
 """The entries of a fifo, and the files that hold them; the page is docs/formats/entry.md.
 
-Owns the layout of an entry's metadata, what an id says, and the names of a tape's files. No I/O.
+Owns the layout of an entry's metadata, the meaning of an id, and the names of a tape's files. No
+I/O.
 The loops over many entries are in `kernels/entry.py`.
 """
 
@@ -8,15 +9,13 @@ from __future__ import annotations
 
 import re
 import struct
-from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from forebay.damage import Damage
 from forebay.errors import Damaged, InvalidOption
 from forebay.kernels.buffers import crc32
-from forebay.kernels.entry import METADATA_BYTES
+from forebay.kernels.entry import METADATA_BYTES, Entry
 
-# What entries have that are not of a version of their own queue, in directories of version 0.1.
+# The version of entries in directories of version 0.1, which had no version of their own queue.
 OLD_VERSION = b"FBENTRY1"
 _VERSION = b"FBE2"
 VERSION_BYTES = 8
@@ -26,56 +25,27 @@ TTL_SECONDS_MAX = 2**32 - 1
 # | metadata hash | 4     | CRC-32 of the 28 bytes that follow            |
 # | version       | 8     | `FBE2` and 4 random bytes of the queue        |
 # | size          | 4     | bytes of data                                 |
-# | ttl           | 4     | seconds from the push; 0: for ever            |
+# | ttl           | 4     | seconds from the push; 0: no limit            |
 # | id            | 8     | ms of the push << 16 | number & 0xFFFF        |
 # | data hash     | 4     | CRC-32 of the data                            |
 _METADATA = struct.Struct("<I8sIIQI")
 assert _METADATA.size == METADATA_BYTES
-# Leading zeros up to ten digits, and none beyond.
+# Zero-padded to ten digits, and no leading zeros beyond.
 _FILE_NAME = re.compile(r"(?:[0-9a-f]{10}|[1-9a-f][0-9a-f]{10,14})\.tape")
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """An entry as it is read. `offset` is its number in the queue, counted from 0."""
-
-    offset: int
-    id: int
-    ttl_seconds: int
-    value: bytes
-
-    @property
-    def time_ms(self) -> int:
-        """When it was pushed, in ms since 1970, UTC."""
-        return self.id >> 16
-
-    @property
-    def time(self) -> datetime:
-        """When it was pushed, in UTC."""
-        return datetime.fromtimestamp(self.time_ms / 1000, UTC)
-
-    @property
-    def expires_ms(self) -> int | None:
-        """When it expires, in ms since 1970, UTC; None if never."""
-        return self.time_ms + self.ttl_seconds * 1000 if self.ttl_seconds else None
-
-    def has_expired(self, now_ms: int) -> bool:
-        """Says whether its time is over."""
-        return self.expires_ms is not None and self.expires_ms <= now_ms
-
-
 def version_of(queue_id: bytes) -> bytes:
-    """Returns the version that the entries of a queue have: `FBE2` and 4 bytes of its id."""
+    """Returns the version of a queue's entries: `FBE2` and 4 bytes of its id."""
     return _VERSION + queue_id[:4]
 
 
 def is_version_of(version: bytes, queue_id: bytes) -> bool:
-    """Says whether entries of a version may be those of a queue; of old ones nobody can tell."""
+    """Returns whether entries of a version may belong to a queue; old ones may belong to any."""
     return version in (OLD_VERSION, version_of(queue_id))
 
 
 def is_known(version: bytes) -> bool:
-    """Says whether this program reads entries of a version, of whatever queue."""
+    """Returns whether this program reads entries of a version, in any queue."""
     return version == OLD_VERSION or version.startswith(_VERSION)
 
 
@@ -90,7 +60,7 @@ def version_at(data: bytes, position: int) -> bytes | None:
 
 
 def find_version(data: bytes) -> bytes | None:
-    """Returns the version of the first metadata in some bytes that this program reads."""
+    """Returns the first known version among the metadata in some bytes."""
     found = []
     for prefix in (_VERSION, OLD_VERSION):
         position = data.find(prefix, 4)
@@ -102,14 +72,14 @@ def find_version(data: bytes) -> bytes | None:
 
 
 def as_bytes(value: object) -> bytes:
-    """Returns the data of an entry; refuses what is not bytes."""
+    """Returns the data of an entry; raises if it is not bytes."""
     if not isinstance(value, bytes | bytearray | memoryview):
         raise TypeError(f"an entry is bytes, not {type(value).__name__}")
     return bytes(value)
 
 
 def check_ttl(ttl: object) -> int:
-    """Returns a time to live; refuses what is none."""
+    """Returns a time to live; raises if it is not valid."""
     if isinstance(ttl, int) and not isinstance(ttl, bool) and 0 <= ttl <= TTL_SECONDS_MAX:
         return ttl
     raise InvalidOption(
@@ -128,7 +98,7 @@ def encode_entry(entry: Entry, version: bytes) -> bytes:
 def decode_entry(
     data: bytes, position: int, offset: int, path: str, expected: bytes
 ) -> tuple[Entry, int]:
-    """Reads the entry at a position; returns it and where the next one begins."""
+    """Reads the entry at a position; returns it and where the next one starts."""
     metadata = data[position : position + METADATA_BYTES]
     if len(metadata) < METADATA_BYTES:
         raise _damaged(path, position, len(metadata), "the metadata is cut off")
@@ -149,7 +119,7 @@ def decode_entry(
 
 
 def describe_version(version: bytes) -> str:
-    """Says why an entry of another version than the queue's is not read."""
+    """Returns why an entry with another version than the queue's is not read."""
     if is_known(version):
         return f"an entry of another queue, of version {version!r}"
     return f"an entry of version {version!r}, which this program does not read"

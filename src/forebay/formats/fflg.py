@@ -1,11 +1,11 @@
 """The fflg segment format, and the `index` of its consumers. Page: docs/formats/fflg.md.
 
 Owns the byte layouts of versions 0, 1 and 2: headers, names and frames. Promises that what `decode`
-accepts re-encodes to the same bytes. Refuses an unknown magic, version or name with an error that
+accepts re-encodes to the same bytes. Rejects an unknown magic, version or name with an error that
 names the file. No I/O, no clock: the frames' hot loops are in `forebay.kernels.fflg`.
 
-The `index` is the seed's file to the letter, big-endian: `u32 id length | u64 offset | id in
-UTF-8`, repeated to the end of the file. It has no checksum; storage keeps one beside it.
+The `index` follows the seed exactly, big-endian: `u32 id length | u64 offset | id in UTF-8`,
+repeated to the end of the file. It has no checksum; storage keeps one beside it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MS_MAX = 2**32 - 1
 # Version 0, as the original program wrote it.
 #   magic 4 | version 4 | base offset 8
 _HEADER_0 = struct.Struct(">4sIQ")
-# Version 1, the seed to the letter.
+# Version 1, exactly as in the seed.
 #   magic 4 | version 2 | base offset 8
 _HEADER_1 = struct.Struct(">4sHQ")
 # Version 2.
@@ -44,7 +44,7 @@ _NAME = re.compile(r"[0-9a-f]{10}|[1-9a-f][0-9a-f]{10,15}|[0-9a-f]{16}")
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What the versions differ in: a row of the table of versions."""
+    """How the versions differ: a row of the table of versions."""
 
     header_bytes: int
     frame_bytes: int
@@ -61,7 +61,7 @@ LAYOUTS = {
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What the start of a segment says; `salt` and `epoch_ms` are there from version 2 on."""
+    """The start of a segment; `salt` and `epoch_ms` exist from version 2 on."""
 
     version: int
     base_offset: int
@@ -70,12 +70,12 @@ class Header:
 
     @property
     def layout(self) -> Layout:
-        """The row of its version."""
+        """Returns the row of its version."""
         return LAYOUTS[self.version]
 
     @property
     def seed(self) -> int:
-        """Where the checks of its frames start from."""
+        """Returns the value that the checks of its frames start from."""
         return crc32(self.salt)
 
     def encode(self) -> bytes:
@@ -91,7 +91,7 @@ class Header:
 def decode_header(data: bytes, path: str) -> Header:
     """Reads the start of a segment."""
     if data[:4] != MAGIC[: len(data)]:
-        raise NotAQueue(f"{path}: not a segment: begins with {data[:4]!r}, not with {MAGIC!r}")
+        raise NotAQueue(f"{path}: not a segment: starts with {data[:4]!r}, not with {MAGIC!r}")
     if len(data) < _HEADER_1.size:
         raise Damaged(Damage(path, 0, len(data), "the file ends within its header", torn=True))
     version, base_offset = struct.unpack_from(">HQ", data, 4)
@@ -121,16 +121,16 @@ def _decode_header_0(data: bytes, path: str) -> Header:
 
 
 def repair_header(data: bytes, base_offset: int) -> Header | None:
-    """Finds the one bit that was flipped in a version 2 header, if that is what happened.
+    """Finds the one flipped bit in a version 2 header, if that is what happened.
 
-    Without it a single bad bit in 34 bytes would cost every record of the segment. The CRC tells
-    one flipped bit from all others at this length; the file's name must agree.
+    Otherwise a single bad bit in 34 bytes would cost every record of the segment. At this length
+    the CRC distinguishes one flipped bit from all others; the file's name must agree.
     """
     if len(data) < _HEADER_2.size:
         return None
     known = _HEADER_1.pack(MAGIC, 2, base_offset)
     guess = known + data[len(known) : _HEADER_2.size]
-    # Bit -1 stands for none: what was flipped is among the fields that the name tells.
+    # Bit -1 stands for none: the flipped bit is in the fields that follow from the name.
     for bit in range(-1, (_HEADER_2.size - len(known)) * 8):
         fixed = bytearray(guess)
         if bit >= 0:
@@ -143,13 +143,13 @@ def repair_header(data: bytes, base_offset: int) -> Header | None:
 def segment_name(base_offset: int, version: int = VERSION_DEFAULT) -> str:
     """Returns the file name of the segment that starts at an offset.
 
-    The original program, whose version is 0, knows names of 16 digits only.
+    The original program, whose version is 0, only knows names of 16 digits.
     """
     return f"{base_offset:016x}" if version == 0 else f"{base_offset:010x}"
 
 
 def parse_segment_name(name: str) -> int | None:
-    """Returns the base offset that a file name tells; None if it is no segment's name."""
+    """Returns the base offset in a file name; None if it is not the name of a segment."""
     if _NAME.fullmatch(name) is None:
         return None
     base_offset = int(name, 16)
@@ -157,7 +157,7 @@ def parse_segment_name(name: str) -> int | None:
 
 
 class Frames:
-    """The frames of one segment: what storage needs of a codec, for one header."""
+    """The frames of one segment: what storage needs from a codec, for one header."""
 
     def __init__(self, header: Header) -> None:
         self.header = header
@@ -165,7 +165,7 @@ class Frames:
         self.seed = header.seed
 
     def fit(self, values: list[bytes], first: int, room: int) -> tuple[int, int]:
-        """Says how many of the values from `first` on fit into `room` bytes, and their size."""
+        """Returns how many of the values from `first` on fit in `room` bytes, and their size."""
         return fit(values, first, room, self.layout.frame_bytes)
 
     def encode(
@@ -178,9 +178,9 @@ class Frames:
         ms: int,
         times: list[int] | None = None,
     ) -> int:
-        """Writes the frames of `count` values into `buffer`; returns their size.
+        """Writes the frames of `count` values to `buffer`; returns their size.
 
-        All get the same `ms` after the epoch, or each its own of `times`.
+        All get the same `ms` since the epoch, or each its own from `times`.
         """
         if self.layout.checked:
             return kernel.encode(values, first, count, buffer, index, self.seed, ms, times)
@@ -189,13 +189,13 @@ class Frames:
     def scan(
         self, data: bytes, position: int, index: int, limit: int, times: list[int] | None
     ) -> tuple[list[bytes], int]:
-        """Takes whole, good frames from `position` on; returns values and where it stopped."""
+        """Reads whole, good frames from `position` on; returns values and where it stopped."""
         if self.layout.checked:
             return kernel.scan(data, position, index, self.seed, limit, times)
         return scan_unchecked(data, position, limit, self.layout.zero_size_ends)
 
     def frame_size(self, data: bytes, position: int) -> int | None:
-        """Returns what the frame at `position` claims to take; None if that cannot be seen."""
+        """Returns the claimed size of the frame at `position`; None if it cannot be read."""
         if len(data) - position < 4:
             return None
         size = int.from_bytes(data[position : position + 4], "big")
@@ -217,8 +217,8 @@ class Frames:
     def locate(self, data: bytes, position: int, before: int) -> tuple[int, int] | None:
         """Searches for a good frame of any index; returns its position and index.
 
-        `before` bytes lie between the first frame of the segment and `position`. One hit may be by
-        chance: ask what follows it.
+        `before` bytes lie between the first frame of the segment and `position`. One hit may be a
+        coincidence: check what follows it.
         """
         found, index = kernel.find(data, position, 0, self.seed, 2**32 - 1, before)
         return (found, index) if found >= 0 else None
@@ -247,9 +247,9 @@ def encode_index(positions: Mapping[str, int]) -> bytes:
 
 
 def decode_index(data: bytes, path: str) -> tuple[dict[str, int], Damage | None]:
-    """Reads the file up to the first entry that is none; returns the places, and what is wrong.
+    """Reads the file up to the first bad entry; returns the places, and what is wrong.
 
-    Of a name that is there twice, the last counts.
+    If a name occurs twice, the last one counts.
     """
     positions: dict[str, int] = {}
     position = 0
@@ -270,7 +270,7 @@ def decode_index(data: bytes, path: str) -> tuple[dict[str, int], Damage | None]
 
 
 def check_name(name: object) -> str:
-    """Returns a consumer's name back if it may be one."""
+    """Returns a consumer's name if it is valid."""
     if (
         not isinstance(name, str)
         or not name.isprintable()

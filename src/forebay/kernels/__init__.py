@@ -1,13 +1,14 @@
 """The loops over bytes, and which modules are compiled.
 
 The modules of `MODULES` are ordinary Python files with Cython annotations: they run as they are,
-and are compiled when the package is installed where there is a C compiler. One source, the same
-tests on both. Beside each stands a `.pyi` with the types that its callers see. Those in this
-package know no queue, lock or clock; those that hold the state of a queue stand in its room.
+and are compiled at installation if there is a C compiler. Both forms have one source and the same
+tests. Beside each there is a `.pyi` with the types that its callers see. The modules in this
+package know no queue, lock or clock; those that hold the state of a queue are in the package of
+that kind.
 
-All are compiled or none is, since they call one another without Python in between. If one is
-missing, or with `FOREBAY_PURE=1` in the environment, the plain files are loaded; `compiled` says
-which.
+Either all of them are compiled or none is, since they call one another without Python in between.
+If one is missing, or with `FOREBAY_PURE=1` in the environment, the plain files are loaded;
+`compiled` tells which.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ MODULES = (
     "forebay.queues.fifo.staged",
     "forebay.queues.deadline.schedule",
 )
-# What Cython puts into every module otherwise; there is no plain file of it.
+# What Cython would otherwise put into every module; there is no plain file for it.
 SHARED = "forebay.kernels._cython_shared"
 
 
 class _PlainFinder:
-    """Finds the `.py` of a module before the import system finds what was compiled of it."""
+    """Finds the `.py` of a module before the import system finds its compiled form."""
 
     @staticmethod
     def find_spec(
@@ -47,7 +48,7 @@ class _PlainFinder:
 
 
 def _is_extension(name: str) -> bool:
-    """Says whether a module has a compiled file that this interpreter can load."""
+    """Returns whether a module has a compiled file that this interpreter can load."""
     parts = name.split(".")[1:-1]
     folder = os.path.join(os.path.dirname(__path__[0]), *parts)
     spec = PathFinder.find_spec(name, [folder])
@@ -56,6 +57,6 @@ def _is_extension(name: str) -> bool:
 
 _found = [_is_extension(name) for name in (*MODULES, SHARED)]
 compiled = all(_found) and os.environ.get("FOREBAY_PURE") != "1"
-# A package in a zip file has none; there, the import system finds the plain files by itself.
+# A package in a zip file has none; there the import system finds the plain files on its own.
 if any(_found) and not compiled:
     sys.meta_path.insert(0, _PlainFinder)

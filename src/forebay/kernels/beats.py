@@ -2,19 +2,19 @@
 
 A frame is `u32 size | payload | u32 crc | u32 size`, little-endian. The size counts all four parts,
 so a frame is 12 bytes longer than its payload, which is never empty. The CRC-32 covers the leading
-size and the payload. Nothing in a frame tells its place in the segment.
+size and the payload. Nothing in a frame shows its place in the segment.
 
-`check_cbor` walks over the CBOR of an event before a decoder may have it, and makes no object of
-it. What must not reach a decoder therefore does not: tags (with them bignums and values that hold
-themselves), nesting without end, and lengths of bytes that are not there.
+`check_cbor` walks over the CBOR of an event before a decoder may see it, and creates no objects. It
+keeps from the decoder what must not reach it: tags (and with them bignums and values that contain
+themselves), endless nesting, and lengths of bytes that are not there.
 
-`Transcoder` makes the JSON text of an event from the CBOR that Beats writes, with no object for a
-field. What it does not know, it leaves to its caller: it returns None, never another text than the
-slow way does (decode, then `json.dumps` in the text form of the page).
+`Transcoder` makes the JSON text of an event from the CBOR that Beats writes, without an object per
+field. What it does not know it leaves to its caller: it returns None, and never a text that differs
+from the slow way (decode, then `json.dumps` in the text form of the page).
 
-`is_simple` says whether a value can be written to an event without a closer look. A value that is
-not simple may still be one that an event can hold: the slow way finds out, and says what is wrong
-with it if it is not.
+`is_simple` returns whether a value can be written to an event without a closer look. A value that
+is not simple may still be valid in an event: the slow way decides, and reports what is wrong with
+it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _SUMMED_RATIO = cython.declare(cython.Py_ssize_t, 16)
 def _good_size(
     data: cython.const[cython.uchar][::1], position: cython.Py_ssize_t, end: cython.Py_ssize_t
 ) -> cython.Py_ssize_t:
-    """Returns the size of the frame at `position` if both of its sizes say the same, else 0."""
+    """Returns the size of the frame at `position` if both of its sizes agree, else 0."""
     if end - position <= _FRAME:
         return 0
     size: cython.Py_ssize_t = get32(data, position)
@@ -123,9 +123,9 @@ def scan(buffer: object, position: cython.Py_ssize_t, limit: cython.Py_ssize_t) 
 def find(buffer: object, position: cython.Py_ssize_t) -> cython.Py_ssize_t:
     """Searches byte by byte for the next frame that verifies; returns its position or -1.
 
-    The two sizes are compared before anything is summed, so rubbish costs no sum over megabytes.
-    Bytes that were made to pass that at every place must not hold up the search: it ends when it
-    has summed a multiple of what it was given, and returns `GAVE_UP`: good frames may follow.
+    The two sizes are compared before anything is summed, so garbage costs no sum over megabytes.
+    Bytes crafted to pass that test everywhere must not stall the search: it ends once it has summed
+    a multiple of its input, and returns `GAVE_UP`: good frames may follow.
     """
     data: cython.const[cython.uchar][::1] = memoryview(buffer)
     end: cython.Py_ssize_t = len(data)
@@ -168,11 +168,11 @@ def gather(
     ends: object,
     positions: object,
 ) -> tuple:
-    """Verifies frames and lays their payloads out as Arrow wants them.
+    """Verifies frames and lays out their payloads for Arrow.
 
-    The payloads go into `payload` one after the other, their ends into `ends` (int32, after a
-    first 0 that is there already), where their frames lie into `positions` (int64, counted from the
-    start of the buffer). Returns (count, position).
+    The payloads go into `payload` one after another, their ends into `ends` (int32, after a first 0
+    that is already there), and the positions of their frames into `positions` (int64, counted from
+    the start of the buffer). Returns (count, position).
     """
     data: cython.const[cython.uchar][::1] = memoryview(buffer)
     out: cython.uchar[::1] = memoryview(payload)
@@ -199,9 +199,9 @@ def gather(
 def find_block(
     buffer: object, position: cython.Py_ssize_t, stored_max: cython.Py_ssize_t
 ) -> cython.Py_ssize_t:
-    """Searches for the next place that can be an LZ4 block: a size that is whole in the buffer.
+    """Searches for the next place that can be an LZ4 block: its size fits in the buffer.
 
-    The highest bit of the size says that the block is not compressed. Returns -1 if there is none.
+    The highest bit of the size means that the block is not compressed. Returns -1 if there is none.
     """
     data: cython.const[cython.uchar][::1] = memoryview(buffer)
     end: cython.Py_ssize_t = len(data)
@@ -216,7 +216,7 @@ def find_block(
 
 NESTING_MAX = 100
 
-# What `check_cbor` returns, beside 0: that the event holds `undefined`, or what is wrong with it.
+# Results of `check_cbor` other than 0: the event holds `undefined`, or what is wrong with it.
 UNDEFINED = 1
 TRUNCATED = -1
 TOO_DEEP = -2
@@ -227,14 +227,14 @@ MALFORMED = -6
 SIMPLE_VALUE = -7
 NOT_A_MAP = -8
 
-# Items that are left in a container of unknown length: a list, or a map before a key or a value.
+# Remaining items in a container of unknown length: a list, or a map before a key or a value.
 _LIST = cython.declare(cython.longlong, -3)
 _BEFORE_KEY = cython.declare(cython.longlong, -2)
 _BEFORE_VALUE = cython.declare(cython.longlong, -1)
 
 
 def check_cbor(data: bytes) -> int:
-    """Says whether the bytes are one event that a decoder may have: 0, UNDEFINED or an error."""
+    """Returns whether the bytes are one event that is safe to decode: 0, UNDEFINED or an error."""
     walk = _Walk(data)
     first: cython.int = walk.head()
     if first < 0:
@@ -254,7 +254,7 @@ def check_cbor(data: bytes) -> int:
 
 @cython.cclass
 class _Walk:
-    """Where a check stands: the containers that are open, and the head that was read last."""
+    """The state of a check: the open containers, and the last head that was read."""
 
     data: cython.const[cython.uchar][::1]
     left: cython.longlong[101]
@@ -300,7 +300,7 @@ class _Walk:
 
     @cython.cfunc
     def string(self, first: cython.int) -> cython.int:
-        """Steps over the bytes of a string, which may come in parts."""
+        """Skips the bytes of a string, which may come in parts."""
         if first & 31 != 31:
             if self.argument > cython.cast(cython.ulonglong, self.end - self.position):
                 return TRUNCATED
@@ -326,7 +326,7 @@ class _Walk:
         is_map: cython.bint = first >> 5 == 5
         items: cython.longlong = _BEFORE_KEY if is_map else _LIST
         if first & 31 != 31:
-            # An item takes at least a byte: a count that is larger cannot be true.
+            # An item takes at least a byte: a larger count cannot be true.
             if self.argument > cython.cast(cython.ulonglong, self.end - self.position):
                 return TRUNCATED
             items = cython.cast(cython.longlong, self.argument) * (2 if is_map else 1)
@@ -337,7 +337,7 @@ class _Walk:
 
     @cython.cfunc
     def item(self) -> cython.int:
-        """Takes one item, or the mark that ends a container of unknown length."""
+        """Reads one item, or the mark that ends a container of unknown length."""
         first: cython.int = self.head()
         if first < 0:
             return first
@@ -377,23 +377,23 @@ class _Walk:
 
 
 _EVENT_BYTES_MAX = cython.declare(cython.Py_ssize_t, 1 << 20)
-# The most that a byte of CBOR becomes as JSON: an empty byte string, and the comma after it.
+# The most JSON bytes per byte of CBOR: an empty byte string, and the comma after it.
 _GROWTH = cython.declare(cython.Py_ssize_t, 19)
 _KEYS_MAX = cython.declare(cython.Py_ssize_t, 64)
 _DEPTH_MAX = cython.declare(cython.Py_ssize_t, NESTING_MAX)
 _HEX = cython.declare(bytes, b"0123456789abcdef")
-# What follows the backslash for a sign below 93; a space where the sign has no short form.
+# What follows the backslash for a character below 93; a space if it has no short form.
 _SHORT = cython.declare(bytes, b"        btn fr".ljust(34) + b'"'.ljust(58) + b"\\")
 
 
 @cython.cclass
 class Transcoder:
-    """Makes JSON text of events. One thread at a time may use it; it keeps its memory."""
+    """Makes the JSON text of events. One thread at a time may use it; it keeps its memory."""
 
     _data: cython.const[cython.uchar][::1]
     _out: cython.uchar[::1]
     _scratch: object
-    # Where the keys of the open maps lie: two numbers a key, a row for each depth.
+    # Where the keys of the open maps are: two numbers per key, a row for each depth.
     _spans: cython.longlong[::1]
     _position: cython.Py_ssize_t
     _end: cython.Py_ssize_t
@@ -410,7 +410,7 @@ class Transcoder:
     def event(self, payload: bytes) -> tuple | None:
         """Returns (timestamp, flags, meta, fields) of an event, the maps as JSON in UTF-8.
 
-        Returns None for what the slow way must decide: an event that is damaged, unusual or large.
+        Returns None if the slow way must decide: the event is damaged, unusual or large.
         """
         if not self._begin(payload) or not self._head() or self._major != 5:
             return None
@@ -529,7 +529,7 @@ class Transcoder:
 
     @cython.cfunc
     def _value(self, depth: cython.Py_ssize_t) -> cython.bint:
-        """Turns one value into text; False is for the slow way."""
+        """Converts one value to text; False leaves it to the slow way."""
         if not self._head():
             return False
         if self._major == 0:
@@ -588,7 +588,7 @@ class Transcoder:
 
     @cython.cfunc
     def _is_repeated(self, depth: cython.Py_ssize_t, count: cython.Py_ssize_t) -> cython.bint:
-        """Notes where a key lies; says whether the map has it already: then the last one counts."""
+        """Notes where a key is; returns whether the map already has it. The last one counts."""
         if self._argument > cython.cast(cython.ulonglong, self._end - self._position):
             return True
         size: cython.Py_ssize_t = cython.cast(cython.Py_ssize_t, self._argument)
@@ -678,7 +678,7 @@ class Transcoder:
 
     @cython.cfunc
     def _string(self) -> cython.bint:
-        """Turns text into a JSON string; False if it is not UTF-8."""
+        """Converts text to a JSON string; False if it is not UTF-8."""
         if self._argument > cython.cast(cython.ulonglong, self._end - self._position):
             return False
         position: cython.Py_ssize_t = self._position
@@ -719,7 +719,7 @@ class Transcoder:
 
     @cython.cfunc
     def _sequence(self, position: cython.Py_ssize_t, stop: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """Returns how many bytes the UTF-8 of one character takes; 0 if it is none."""
+        """Returns how many bytes the UTF-8 of one character takes; 0 if it is not valid."""
         first: cython.int = self._data[position]
         width: cython.Py_ssize_t = 2 if first < 0xE0 else 3 if first < 0xF0 else 4
         if first < 0xC2 or first > 0xF4 or stop - position < width:
@@ -756,7 +756,7 @@ _INTEGER_MAX = cython.declare(object, 2**64 - 1)
 
 
 def is_simple(value: object) -> bool:
-    """Says whether a value is simple: of the types of JSON and bytes, and within all bounds."""
+    """Returns whether a value is simple: of the types of JSON or bytes, and within all bounds."""
     return _is_simple(value, 0)
 
 

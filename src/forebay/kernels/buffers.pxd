@@ -3,8 +3,7 @@
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.string cimport memcpy
 
-# Plain Python has no word for fetching memory ahead of its use; where the compiler cannot, it is
-# nothing.
+# Plain Python cannot prefetch memory; if the compiler cannot either, this does nothing.
 cdef extern from *:
     """
     #if defined(__GNUC__)
@@ -17,7 +16,7 @@ cdef extern from *:
 
 ctypedef unsigned int (*crc_function)(unsigned int, const unsigned char *, size_t) noexcept nogil
 
-# The C function for CRC-32, or NULL where it cannot be had; then the Python one.
+# The C function for CRC-32, or NULL if it is not available; then the Python one is used.
 cdef crc_function direct
 cdef object python_crc32
 

@@ -1,14 +1,14 @@
 """Bytes, numbers and checksums in buffers: what all compiled modules share.
 
-Numbers are little-endian and have 1 to 8 bytes, so that 48 bits of a time take six. Here are the
-plain functions; compiled modules have the same ones inline, from `buffers.pxd`.
+Numbers are little-endian and have 1 to 8 bytes, so that a 48-bit time takes six. Here are the plain
+functions; compiled modules have the same ones inline, from `buffers.pxd`.
 
-CRC-32 (the polynomial of zlib and of Ethernet) comes from the fastest library there is. `zlib-ng`
-is four times the standard library on short records. Its Python call costs more than its work on
-278 bytes, so compiled modules call its C function directly where the library exports it:
-`direct_address` finds it, checks it on a known value, and returns 0 where there is none.
+CRC-32 (the polynomial of zlib and of Ethernet) comes from the fastest library available. On short
+records `zlib-ng` is four times as fast as the standard library. On 278 bytes its Python call costs
+more than its work, so compiled modules call its C function directly if the library exports it:
+`direct_address` finds it, checks it on a known value, and returns 0 if there is none.
 
-`Rows` are buffers laid out as Arrow wants them, which the loops of a format fill row by row.
+`Rows` are buffers in Arrow's layout, which the loops of a format fill row by row.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def direct_address() -> int:
     """Returns the address of the library's C function, or 0."""
     if not cython.compiled or LIBRARY != "zlib-ng":
         return 0
-    # Without the interpreter's lock, a caller that relies on it must take a lock of its own.
+    # Without the GIL, a caller that relies on it must take its own lock.
     if not getattr(sys, "_is_gil_enabled", lambda: True)():
         return 0
     path: bytes = _library.__file__.encode()
@@ -91,7 +91,7 @@ else:
         return bytes(data[position : position + size])
 
     def put_bytes(out: memoryview, position: int, value: bytes, size: int) -> None:
-        """Copies `size` bytes, which is all of a value, into a buffer."""
+        """Copies `size` bytes, which is the whole value, into a buffer."""
         out[position : position + size] = value
 
     def copy_bytes(out: memoryview, to: int, data: memoryview, position: int, size: int) -> None:
@@ -99,14 +99,14 @@ else:
         out[to : to + size] = data[position : position + size]
 
     def sum_bytes(data: memoryview, position: int, size: int, seed: int) -> int:
-        """Returns the CRC-32 of some bytes, going on from `seed`."""
+        """Returns the CRC-32 of some bytes, continuing from `seed`."""
         return crc32(data[position : position + size], seed)
 
 
 @cython.cfunc
 @cython.inline
 def boot_ms() -> cython.longlong:
-    """Returns the milliseconds since the machine started, asleep or not."""
+    """Returns the milliseconds since the machine started, including time asleep."""
     if cython.compiled:
         now: timespec
         clock_gettime(CLOCK_BOOTTIME, cython.address(now))
@@ -115,7 +115,7 @@ def boot_ms() -> cython.longlong:
 
 
 def measure(values: list) -> tuple:
-    """Returns the sum of the sizes, the largest and the smallest; refuses what is not bytes."""
+    """Returns the sum of the sizes, the largest and the smallest; all must be bytes."""
     total: cython.longlong = 0
     largest: cython.longlong = 0
     smallest: cython.longlong = 0xFFFFFFFF
@@ -135,7 +135,7 @@ def measure(values: list) -> tuple:
 def fit(
     values: list, first: cython.Py_ssize_t, room: cython.longlong, frame_bytes: cython.Py_ssize_t
 ) -> tuple:
-    """Says how many values from `first` on fit into `room` bytes as frames, and their size."""
+    """Returns how many values from `first` on fit in `room` bytes as frames, and their size."""
     total: cython.longlong = 0
     size: cython.longlong
     number: cython.Py_ssize_t = first
@@ -151,15 +151,15 @@ def fit(
 
 @cython.cclass
 class Rows:
-    """Rows that are being gathered: times, positions, and the payloads if they are wanted.
+    """Rows that are being collected: times, positions, and the payloads if they are wanted.
 
-    `ends` (int32) has one more than `rows`, beginning with 0; `micros` (since 1970) is int64.
+    `ends` (int32) has one more than `rows`, starting with 0; `micros` (since 1970) is int64.
     """
 
     def __init__(
         self, payload_bytes: cython.Py_ssize_t, rows_max: cython.Py_ssize_t, values: cython.bint
     ) -> None:
-        """Makes room; without `values` all is verified, but the payloads are left out."""
+        """Allocates the buffers; without `values` payloads are verified, but left out."""
         self.payload = bytearray(payload_bytes if values else 1)
         self.ends = bytearray(4 * (rows_max + 1))
         self.micros = bytearray(8 * rows_max)
@@ -174,12 +174,12 @@ class Rows:
         self.used = 0
 
     def clear(self) -> None:
-        """Begins again: whoever reads the buffers must be done with them."""
+        """Starts over: nobody may still read the buffers."""
         self.rows = 0
         self.used = 0
 
     def positions(self, start: cython.longlong) -> bytearray:
-        """Returns where the rows lie in a file (int64), if the buffer began at `start` in it."""
+        """Returns where the rows are in a file (int64), if the buffer started at `start` in it."""
         moved = bytearray(8 * self.rows + 8)
         out: cython.longlong[::1] = memoryview(moved).cast("q")
         row: cython.Py_ssize_t

@@ -1,7 +1,7 @@
-"""Takes the place of the module `cython` where the compiled modules run as plain Python.
+"""Replaces the module `cython` where the compiled modules run as plain Python.
 
-Has only what they name outside of annotations. Cython's own shadow module need not be installed,
-and is slower: it converts and checks values.
+Has only the names that they use outside of annotations. Cython's own shadow module need not be
+installed, and is slower: it converts and checks values.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _unchanged(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _NoGil:
-    """Takes the place of `nogil`, which is a decorator and a context."""
+    """Replaces `nogil`, which is both a decorator and a context manager."""
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         return function

@@ -1,4 +1,4 @@
-# What other compiled modules use of deadline.py, without a Python call in between.
+# What other compiled modules use from deadline.py, without a Python call in between.
 cdef void put_key(
     unsigned char[::1] out,
     Py_ssize_t position,
@@ -141,7 +141,7 @@ cdef class Cursor:
     cdef readonly unsigned long long id
     cdef readonly Block block
     cdef readonly Py_ssize_t at
-    cdef object _load
+    cdef readonly object load
     cpdef bint advance(self)
     cdef object _settle(self)
     cdef object _next_block(self)

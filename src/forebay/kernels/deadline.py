@@ -1,20 +1,20 @@
-"""The loops over what is sorted by deadline: batches of a log, blocks and runs.
+"""The loops over data sorted by deadline: batches of a log, blocks and runs.
 
-There is no object for an entry.
+They create no object per entry.
 
 A batch of a write-ahead log is `u32 size | u32 check | records`, little-endian, and
 
     check = crc32(salt ‖ size ‖ records) XOR (number × SPREAD mod 2³²)
 
 `seed` below is crc32(salt). Because the number of the batch in its file is mixed in last, a batch
-tells which one it claims to be: salvage needs no guess. A record begins with its kind:
+shows which one it claims to be: salvage need not guess. A record starts with its kind:
 
     1 fresh      u48 deadline | u64 id | u48 enqueue time | u32 size | value
     2 item       u48 deadline | u64 id | u48 enqueue time | u48 requeue time | u32 dequeue count
                  | u8 attributes | u16 size of the reason | u32 size | reason | value
     3 tombstone  u48 deadline | u64 id
     4 dequeued   u48 deadline | u64 id | u32 dequeue count | u48 time
-    128 to 255   u32 size | bytes: for later programs; passed over
+    128 to 255   u32 size | bytes: for later programs; skipped
 
 A block of n entries is eight columns, then their reasons and their values back to back:
 
@@ -22,15 +22,15 @@ A block of n entries is eight columns, then their reasons and their values back 
     up to a whole byte | reasons | values
 
 The columns are deadline, id, enqueue time, requeue time, dequeue count, attributes, size of the
-reason and size of the value. What is packed is the number minus the base of its column; of a
-requeue time, 0 for never and else one more. A tombstone has 0 for its times and its count. So an
-entry is found without unpacking others, except for the sizes.
+reason and size of the value. A packed number is the number minus the base of its column; a requeue
+time is packed as 0 for never, else as one more. A tombstone has 0 for its times and its count. So
+an entry is found without unpacking others, except for the sizes.
 
-A run is blocks by key, which is a deadline and an id. `RunView` and `merge` go over runs of several
-kinds and meet all entries of a key together: an item, its tombstone, how often it was given out.
-`BlockStream` and `Merger` do their work for many blocks at a time without the interpreter's lock:
-one that took it for each block would keep other threads waiting, and wait for them. They are
-compiled only. The page is docs/formats/deadline.md.
+A run is a sequence of blocks in key order; a key is a deadline and an id. `RunView` and `merge`
+walk over runs of several kinds and bring together all entries of a key: an item, its tombstone, how
+often it was delivered. `BlockStream` and `Merger` process many blocks at a time without the GIL:
+taking it for each block would keep other threads waiting, and wait for them. They exist only
+compiled. The page is docs/formats/deadline.md.
 """
 
 from __future__ import annotations
@@ -72,16 +72,16 @@ _FRESH_SIZE = cython.declare(cython.Py_ssize_t, FRESH_BYTES)
 _ITEM_SIZE = cython.declare(cython.Py_ssize_t, ITEM_BYTES)
 _TOMBSTONE_SIZE = cython.declare(cython.Py_ssize_t, TOMBSTONE_BYTES)
 _DEQUEUED_SIZE = cython.declare(cython.Py_ssize_t, DEQUEUED_BYTES)
-# Kind and size of a record that is passed over: the smallest that there is.
+# Kind and size of a record that is skipped: the smallest possible.
 _LEAST = cython.declare(cython.Py_ssize_t, 5)
-# The bits of the attributes of a record that have no meaning; 2 says that the item is buried.
+# The unused bits of the attributes of a record; 2 means that the item is buried.
 _UNKNOWN = cython.declare(cython.ulonglong, 0xFD)
 _SPREAD = cython.declare(cython.ulonglong, 0x9E3779B1)
 _UNSPREAD = cython.declare(cython.ulonglong, 0x0E8B2F51)
 _MASK = cython.declare(cython.ulonglong, 0xFFFFFFFF)
 
 # A block: how many columns, the bytes of their head, those of the block's head before that, and the
-# most entries. What a block begins with is "FBDB"; then number, count, two sizes and check.
+# most entries. A block starts with "FBDB"; then come number, count, two sizes and check.
 COLUMNS = 8
 HEAD_BYTES = 72
 _COLUMNS = cython.declare(cython.Py_ssize_t, COLUMNS)
@@ -89,7 +89,7 @@ _HEAD = cython.declare(cython.Py_ssize_t, HEAD_BYTES)
 _BLOCK_HEAD = cython.declare(cython.Py_ssize_t, 24)
 _ENTRIES_MAX = cython.declare(cython.Py_ssize_t, 65536)
 _BLOCK_MARK = cython.declare(cython.ulonglong, 0x42444246)
-# Which column is which.
+# The numbers of the columns.
 _DEADLINE = cython.declare(cython.Py_ssize_t, 0)
 _ID = cython.declare(cython.Py_ssize_t, 1)
 _ENQUEUE = cython.declare(cython.Py_ssize_t, 2)
@@ -103,28 +103,28 @@ IS_TOMBSTONE, IS_BURIED = 1, 2
 _IS_TOMBSTONE = cython.declare(cython.ulonglong, IS_TOMBSTONE)
 _IS_BURIED = cython.declare(cython.ulonglong, IS_BURIED)
 
-# What a builder begins with, and what an entry is reckoned to take beside reason and value.
+# The initial size of a builder, and the estimated size of an entry beside reason and value.
 _FIRST_ENTRIES = cython.declare(cython.Py_ssize_t, 4096)
 _FIRST_BYTES = cython.declare(cython.Py_ssize_t, 4096)
 _MOST_BYTES = cython.declare(cython.Py_ssize_t, 65536)
 _ENTRY = cython.declare(cython.Py_ssize_t, 8)
 
-# What a row of the table of a stream says of a block: how many entries, first deadline, first id,
-# where it ends, smallest and largest id, how many tombstones, how many buried items.
+# The row for a block in the table of a stream: how many entries, first deadline, first id, where it
+# ends, smallest and largest id, how many tombstones, how many buried items.
 ROW_NUMBERS = 8
 _ROW_NUMBERS = cython.declare(cython.Py_ssize_t, ROW_NUMBERS)
 _ROW_END = cython.declare(cython.Py_ssize_t, 3)
 
-# What is sorted goes digit by digit, of so many bits each.
+# Sorting goes digit by digit, of this many bits each.
 _DIGIT = cython.declare(cython.Py_ssize_t, 11)
 _DIGITS = cython.declare(cython.Py_ssize_t, 1 << 11)
 _DIGIT_MASK = cython.declare(cython.ulonglong, (1 << 11) - 1)
 _BITS = cython.declare(cython.Py_ssize_t, 64)
 _LARGEST = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF)
-# So many ids are sorted at once, if they are spread evenly: that takes twice as many numbers.
+# How many ids are sorted at once, if they are spread evenly: that takes twice as many numbers.
 _AT_ONCE = cython.declare(cython.Py_ssize_t, 1 << 20)
 
-# The numbers of a key in a heap, and how many keys one begins with.
+# The numbers of a key in a heap, and the initial number of keys.
 _CELL = cython.declare(cython.Py_ssize_t, 3)
 _FIRST_KEYS = cython.declare(cython.Py_ssize_t, 64)
 
@@ -135,14 +135,14 @@ _TOMBSTONES = cython.declare(cython.Py_ssize_t, TOMBSTONES)
 _MARKS = cython.declare(cython.Py_ssize_t, MARKS)
 _LAST = cython.declare(cython.ulonglong, 1 << 48)
 
-# A row of the table of blocks that a merge is fed with: where it begins, its number, its entries.
+# A row of the table of blocks for a merge: where the block starts, its number, its entries.
 _BLOCK_ROW = cython.declare(cython.Py_ssize_t, 3)
 # The bases of the columns, before their widths.
 _BASES_BYTES = cython.declare(cython.ulonglong, 64)
-# The cells of a source: of its block the bases, widths and addresses of the columns, its entries,
-# its end; which entry is the next one, where its reason and value are; the address of the bytes
-# that were fed, how many they are, the address of the table of their blocks, how many these are,
-# which is the next one, and the checksum of the salt.
+# The cells of a source. For its block: the bases, widths and addresses of the columns, its entries,
+# its end. Then which entry is next, and where its reason and value are. Then the address of the
+# bytes it was fed, their number, the address of the table of their blocks, their number, which is
+# next, and the checksum of the salt.
 _CELLS = cython.declare(cython.Py_ssize_t, 35)
 _BASES = cython.declare(cython.Py_ssize_t, 0)
 _WIDTHS = cython.declare(cython.Py_ssize_t, 8)
@@ -159,8 +159,8 @@ _NEXT = cython.declare(cython.Py_ssize_t, 32)
 _SEED = cython.declare(cython.Py_ssize_t, 33)
 _SIZE = cython.declare(cython.Py_ssize_t, 34)
 
-# What `Merger.run` returns: all is done; `source` has no more blocks, or one that is not plain; the
-# block of `kind` is full, and there is no room to make another.
+# Results of `Merger.run`: everything is done; `source` has no more blocks, or one that is not
+# plain; the block of `kind` is full, and there is no room for another.
 DONE, HUNGRY, FULL = 0, 1, 2
 _DONE = cython.declare(cython.int, DONE)
 _HUNGRY = cython.declare(cython.int, HUNGRY)
@@ -205,7 +205,7 @@ def seal_batch_at(
     number: cython.ulonglong,
     seed: cython.ulonglong,
 ) -> cython.Py_ssize_t:
-    """Makes a batch of `size` bytes of records after a place for its head; returns its end."""
+    """Makes a batch of `size` bytes of records after a gap for its head; returns its end."""
     put_number(out, start, cython.cast(cython.ulonglong, size), 4)
     crc: cython.ulonglong = sum_bytes(out, start, 4, seed)
     crc = sum_bytes(out, start + _BATCH_SIZE, size, crc)
@@ -219,7 +219,7 @@ def seal_batch(
     number: cython.ulonglong,
     seed: cython.ulonglong,
 ) -> cython.Py_ssize_t:
-    """Makes a batch of `size` bytes of records that are in their place; returns what it takes."""
+    """Makes a batch of `size` bytes of records that are in place; returns its size."""
     return seal_batch_at(memoryview(buffer), 0, size, number, seed)
 
 
@@ -236,7 +236,7 @@ def encode_fresh(
 ) -> cython.Py_ssize_t:
     """Writes a batch of new items, each with its deadline, to the start of `buffer`.
 
-    The first gets the id, the others those that follow. Returns what the batch takes.
+    The first gets the id, the others the ids that follow. Returns the size of the batch.
     """
     out: cython.uchar[::1] = memoryview(buffer)
     position: cython.Py_ssize_t = _BATCH_SIZE
@@ -262,7 +262,7 @@ def encode_tombstones(
     number: cython.ulonglong,
     seed: cython.ulonglong,
 ) -> cython.Py_ssize_t:
-    """Writes a batch of tombstones to the start of `buffer`; returns what it takes."""
+    """Writes a batch of tombstones to the start of `buffer`; returns its size."""
     out: cython.uchar[::1] = memoryview(buffer)
     position: cython.Py_ssize_t = _BATCH_SIZE
     at: cython.Py_ssize_t
@@ -281,7 +281,7 @@ def encode_dequeued(
     number: cython.ulonglong,
     seed: cython.ulonglong,
 ) -> cython.Py_ssize_t:
-    """Writes a batch that says how often items were given out by now; returns what it takes."""
+    """Writes a batch that records how often items were delivered so far; returns its size."""
     out: cython.uchar[::1] = memoryview(buffer)
     position: cython.Py_ssize_t = _BATCH_SIZE
     at: cython.Py_ssize_t
@@ -298,7 +298,7 @@ def encode_dequeued(
 def _record_size(
     data: cython.const[cython.uchar][::1], position: cython.Py_ssize_t, end: cython.Py_ssize_t
 ) -> cython.Py_ssize_t:
-    """Returns what the record at a position takes; 0 if its kind is unknown or it is cut off."""
+    """Returns the size of the record at a position; 0 if its kind is unknown or it is cut off."""
     kind: cython.uchar = data[position]
     room: cython.Py_ssize_t = end - position
     size: cython.Py_ssize_t = 0
@@ -325,7 +325,7 @@ def _record_size(
 def _are_records(
     data: cython.const[cython.uchar][::1], position: cython.Py_ssize_t, end: cython.Py_ssize_t
 ) -> cython.bint:
-    """Says whether some bytes are records from the first to the last."""
+    """Returns whether some bytes consist of records from first to last."""
     size: cython.Py_ssize_t
     while position < end:
         size = _record_size(data, position, end)
@@ -412,7 +412,7 @@ def batch_verifies(
     number: cython.ulonglong,
     seed: cython.ulonglong,
 ) -> cython.bint:
-    """Says whether the check of the batch at a position fits, whatever its records are."""
+    """Returns whether the check of the batch at a position matches, whatever its records are."""
     data: cython.const[cython.uchar][::1] = memoryview(buffer)
     if len(data) - position < _BATCH_SIZE:
         return False
@@ -431,9 +431,9 @@ def find_batch(
 ) -> tuple:
     """Searches byte by byte for the next good batch; returns (position, its number) or -1.
 
-    `number` is the one that is due `before` bytes ahead of `position`. The number found must be one
-    that the bytes passed over leave room for. What is no row of records is never summed: rubbish
-    would cost a sum over megabytes at every byte.
+    `number` is the one that is due `before` bytes ahead of `position`. The number found must be
+    possible for the bytes skipped. Bytes that are not a sequence of records are never summed:
+    garbage would cost a sum over megabytes at every byte.
     """
     data: cython.const[cython.uchar][::1] = memoryview(buffer)
     end: cython.Py_ssize_t = len(data)
@@ -486,7 +486,7 @@ def get_bits(
     bit: cython.Py_ssize_t,
     width: cython.Py_ssize_t,
 ) -> cython.ulonglong:
-    """Reads `width` bits, `bit` bits after the byte `start`; no byte that holds none of them."""
+    """Reads `width` bits, `bit` bits after the byte `start`, and touches no byte without them."""
     if width == 0:
         return 0
     at: cython.Py_ssize_t = start + (bit >> 3)
@@ -537,7 +537,7 @@ def unpack(
     base: cython.ulonglong,
     width: cython.Py_ssize_t,
 ) -> object:
-    """Returns one of the numbers that `pack` made, from `start` on."""
+    """Returns one of the numbers that `pack` wrote, from `start` on."""
     data: cython.const[cython.uchar][::1] = memoryview(buffer)
     return base + get_bits(data, start, index * width, width)
 
@@ -550,7 +550,7 @@ def search_packed(
     width: cython.Py_ssize_t,
     wanted: cython.ulonglong,
 ) -> cython.Py_ssize_t:
-    """Returns the index of the first of `count` rising packed numbers not below `wanted`."""
+    """Returns the index of the first of `count` ascending packed numbers not below `wanted`."""
     data: cython.const[cython.uchar][::1] = memoryview(buffer)
     low: cython.Py_ssize_t = 0
     high: cython.Py_ssize_t = count
@@ -566,10 +566,10 @@ def search_packed(
 
 @cython.cclass
 class Block:
-    """A block that is read. Raises ValueError if the bytes are none of `count` entries."""
+    """A block for reading. Raises ValueError if the bytes are not one of `count` entries."""
 
     def __init__(self, body: bytes, count: cython.Py_ssize_t) -> None:
-        """Checks that the columns and the sizes fill the bytes, and nothing else is there."""
+        """Checks that the columns and the sizes fill the bytes exactly."""
         if len(body) < HEAD_BYTES or count < 1:
             raise ValueError(f"{count} entries in {len(body)} bytes")
         self.count = count
@@ -609,7 +609,7 @@ class Block:
     @cython.cfunc
     @cython.inline
     def _number(self, column: cython.Py_ssize_t, at: cython.Py_ssize_t) -> cython.ulonglong:
-        """Returns the number of an entry in a column; wrong for what a tombstone does not have."""
+        """Returns the number of an entry in a column; wrong where a tombstone has none."""
         width: cython.Py_ssize_t = self._widths[column]
         code: cython.ulonglong = get_bits(self.data, self._starts[column], at * width, width)
         if not cython.compiled:
@@ -639,7 +639,7 @@ class Block:
         return 0 if code == 0 else self._bases[_REQUEUE] + (code - 1)
 
     def dequeue_count(self, at: cython.Py_ssize_t) -> cython.ulonglong:
-        """Returns how often an item was given out."""
+        """Returns how often an item was delivered."""
         return self._number(_COUNT, at)
 
     def reason(self, at: cython.Py_ssize_t) -> bytes:
@@ -663,7 +663,7 @@ class Block:
         return (deadline, id, attributes, *times, self.reason(at), self.value(at))
 
     def search(self, deadline: cython.ulonglong, id: cython.ulonglong) -> cython.Py_ssize_t:
-        """Returns the index of the first entry whose key is not below the one given."""
+        """Returns the index of the first entry whose key is not below the given one."""
         low: cython.Py_ssize_t = 0
         high: cython.Py_ssize_t = self.count
         middle: cython.Py_ssize_t
@@ -678,7 +678,7 @@ class Block:
         return low
 
     def find_id(self, id: cython.ulonglong, at: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """Returns the index of the first entry of an id from `at` on; -1 if there is none."""
+        """Returns the index of the first entry with an id from `at` on; -1 if there is none."""
         while at < self.count:
             if self._number(_ID, at) == id:
                 return at
@@ -688,7 +688,7 @@ class Block:
 
 @cython.cclass
 class BlockBuilder:
-    """The block that is being filled. `count` entries are in it."""
+    """The block that is being filled. It has `count` entries."""
 
     def __init__(self, block_bytes: cython.Py_ssize_t) -> None:
         self._block_bytes = block_bytes
@@ -699,7 +699,7 @@ class BlockBuilder:
         self.count = 0
 
     def fits(self, size: cython.Py_ssize_t) -> cython.bint:
-        """Says whether reason and value of `size` bytes still belong into this block."""
+        """Returns whether a reason and value of `size` bytes still fit in this block."""
         return self._fits(size)
 
     @cython.cfunc
@@ -723,7 +723,7 @@ class BlockBuilder:
         reason: bytes,
         value: bytes,
     ) -> None:
-        """Takes in an entry, whose key is not below the one before."""
+        """Adds an entry, whose key must not be below the one before."""
         size: cython.Py_ssize_t = len(value)
         length: cython.Py_ssize_t = len(reason)
         self.reserve(length, size)
@@ -758,9 +758,9 @@ class BlockBuilder:
         value: cython.ulonglong,
         size: cython.Py_ssize_t,
     ) -> cython.int:
-        """Takes in an entry whose reason and value are at addresses.
+        """Adds an entry whose reason and value are at addresses.
 
-        Returns 1; 0 if the block is full; -1 if `reserve` is to be called. Only compiled.
+        Returns 1; 0 if the block is full; -1 if `reserve` must be called. Only compiled.
         """
         if not self._fits(size + length):
             return 0
@@ -797,7 +797,7 @@ class BlockBuilder:
 
     @cython.cfunc
     def reserve(self, length: cython.Py_ssize_t, size: cython.Py_ssize_t) -> object:
-        """Makes room for one entry more, with a reason and a value of such sizes."""
+        """Makes room for one more entry, with a reason and a value of these sizes."""
         if _COLUMNS * self.count == len(self._numbers):
             self._numbers = grown(self._numbers, 2 * len(self._numbers))
         if self._values_end + size > len(self._values):
@@ -809,7 +809,7 @@ class BlockBuilder:
     @cython.nogil
     @cython.exceptval(check=False)
     def size_max(self) -> cython.Py_ssize_t:
-        """Returns more than what the block takes, its head included."""
+        """Returns an upper bound for the size of the block, head included."""
         numbers: cython.Py_ssize_t = 8 * _COLUMNS * self.count
         head: cython.Py_ssize_t = _BLOCK_HEAD + _HEAD
         return head + numbers + self._reasons_end + self._values_end
@@ -818,7 +818,7 @@ class BlockBuilder:
     @cython.nogil
     @cython.exceptval(check=False)
     def describe(self, table: cython.ulonglong[::1], at: cython.Py_ssize_t) -> cython.void:
-        """Notes counts, the first key and the bounds of the ids in a row of a table."""
+        """Writes counts, the first key and the bounds of the ids to a row of a table."""
         tombstones: cython.ulonglong = 0
         buried: cython.ulonglong = 0
         least: cython.ulonglong = self._numbers[_ID]
@@ -847,7 +847,7 @@ class BlockBuilder:
         number: cython.ulonglong,
         seed: cython.ulonglong,
     ) -> cython.Py_ssize_t:
-        """Writes the block with its head, not compressed, to a place; returns its end.
+        """Writes the block with its head, uncompressed, to a position; returns its end.
 
         Only compiled, with the C function for CRC-32. `seed` is that of the salt.
         """
@@ -883,7 +883,7 @@ class BlockBuilder:
     @cython.nogil
     @cython.exceptval(check=False)
     def clear(self) -> cython.void:
-        """Begins the next block."""
+        """Starts the next block."""
         self.count = self._values_end = self._reasons_end = 0
 
     def first_key(self) -> tuple:
@@ -906,7 +906,7 @@ class BlockBuilder:
         return least, most
 
     def ids(self) -> bytearray:
-        """Returns the ids of the entries, as numbers of 8 bytes in the machine's order."""
+        """Returns the ids of the entries, as 8-byte numbers in the machine's order."""
         found: object = bytearray(8 * self.count)
         self.copy_ids(memoryview(found).cast("Q"), 0)
         return found
@@ -915,13 +915,13 @@ class BlockBuilder:
     @cython.nogil
     @cython.exceptval(check=False)
     def copy_ids(self, out: cython.ulonglong[::1], start: cython.Py_ssize_t) -> cython.void:
-        """Copies the ids of the entries to a place."""
+        """Copies the ids of the entries to a position."""
         at: cython.Py_ssize_t
         for at in range(self.count):
             out[start + at] = self._numbers[_COLUMNS * at + _ID]
 
     def counts(self) -> tuple:
-        """Returns how many entries are pending items, tombstones and buried ones."""
+        """Returns how many entries are pending items, tombstones and buried items."""
         tombstones: cython.Py_ssize_t = 0
         buried: cython.Py_ssize_t = 0
         at: cython.Py_ssize_t
@@ -933,8 +933,8 @@ class BlockBuilder:
         return self.count - tombstones - buried, tombstones, buried
 
     def take(self) -> bytes:
-        """Returns the bytes of the block and begins the next one."""
-        # No column takes more than 64 bits an entry.
+        """Returns the bytes of the block and starts the next one."""
+        # No column takes more than 64 bits per entry.
         most: cython.Py_ssize_t = _HEAD + 8 * _COLUMNS * self.count
         buffer: object = bytearray(most + self._reasons_end + self._values_end)
         out: cython.uchar[::1] = memoryview(buffer)
@@ -960,7 +960,7 @@ class BlockBuilder:
         column: cython.Py_ssize_t,
     ) -> cython.Py_ssize_t:
         """Writes base, width and bits of one column of a body; returns where its bits end."""
-        # Neither a tombstone nor a time that is not may pull the base down.
+        # Neither a tombstone nor a missing time may pull the base down.
         is_of_items: cython.bint = column >= _ENQUEUE and column <= _COUNT
         is_requeue: cython.bint = column == _REQUEUE
         more: cython.ulonglong = 1 if is_requeue else 0
@@ -1000,7 +1000,7 @@ class BlockBuilder:
 
 @cython.cfunc
 def _with_room(data: cython.uchar[::1], size: cython.Py_ssize_t) -> object:
-    """Returns a larger buffer that begins with the same bytes."""
+    """Returns a larger buffer that starts with the same bytes."""
     larger: object = bytearray(max(2 * len(data), size))
     view: cython.uchar[::1] = memoryview(larger)
     view[: len(data)] = data
@@ -1008,7 +1008,7 @@ def _with_room(data: cython.uchar[::1], size: cython.Py_ssize_t) -> object:
 
 
 def can_stream() -> cython.bint:
-    """Says whether blocks can be made here; otherwise they go the usual way."""
+    """Returns whether streams of blocks work here; otherwise blocks are made the usual way."""
     if not cython.compiled:
         return False
     return direct != cython.NULL
@@ -1016,7 +1016,7 @@ def can_stream() -> cython.bint:
 
 @cython.cclass
 class BlockStream:
-    """Blocks that were made of what was in a builder: `size` bytes in `out`, not compressed.
+    """Blocks made from the content of a builder: `size` bytes in `out`, uncompressed.
 
     `table` has `blocks` rows of numbers, and `ids` the `id_count` ids of all entries, if they are
     wanted.
@@ -1039,7 +1039,7 @@ class BlockStream:
         self.start(0)
 
     def start(self, number: cython.ulonglong) -> None:
-        """Begins again; the next block has this number."""
+        """Starts over; the next block has this number."""
         self._number = number
         self.size = self.blocks = self.id_count = 0
 
@@ -1047,7 +1047,7 @@ class BlockStream:
     @cython.nogil
     @cython.exceptval(check=False)
     def end_block(self) -> cython.bint:
-        """Makes a block of what is in the builder, and empties that; False if there is no room."""
+        """Makes a block from the builder, and empties it; False if there is no room."""
         if (
             self.size + self.builder.size_max() > len(self.out)
             or _ROW_NUMBERS * (self.blocks + 1) > len(self.table)
@@ -1072,10 +1072,10 @@ def sort(
     size: cython.Py_ssize_t,
     words: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
-    """Sorts `count` cells of `size` numbers by the first `words` of them; returns where they begin.
+    """Sorts `count` cells of `size` numbers by their first `words`; returns where they start.
 
-    The array has room for twice as many: the cells, and after them a place to work in. They end up
-    in one half or the other.
+    The array has room for twice as many: the cells, and after them a work area. They end up in one
+    half or the other.
     """
     ends: cython.ulonglong[::1] = memoryview(bytearray(8 * _DIGITS)).cast("Q")
     source: cython.Py_ssize_t = 0
@@ -1089,7 +1089,7 @@ def sort(
             differing = _differing(cells, source + word, count, size)
             shift = 0
             while shift < _BITS and differing >> shift > 0:
-                # A digit that all have in common moves none of them.
+                # A digit that all cells have in common moves none of them.
                 if (differing >> shift) & _DIGIT_MASK > 0:
                     _move(cells, ends, source, target, count, size, word, shift)
                     source, target = target, source
@@ -1106,7 +1106,7 @@ def _differing(
     count: cython.Py_ssize_t,
     size: cython.Py_ssize_t,
 ) -> cython.ulonglong:
-    """Returns the bits in which a word is not the same in all cells."""
+    """Returns the bits in which a word differs between cells."""
     differing: cython.ulonglong = 0
     at: cython.Py_ssize_t
     for at in range(count):
@@ -1127,7 +1127,7 @@ def _move(
     word: cython.Py_ssize_t,
     shift: cython.Py_ssize_t,
 ) -> cython.void:
-    """Moves cells by one digit; those that have the same stay in their order."""
+    """Moves cells by one digit; those with equal digits keep their order."""
     at: cython.Py_ssize_t
     to: cython.Py_ssize_t
     part: cython.Py_ssize_t
@@ -1162,9 +1162,9 @@ def pack_ids(
     id_width: cython.Py_ssize_t,
     block_width: cython.Py_ssize_t,
 ) -> bytearray:
-    """Returns the bits of the ids, rising, each minus `base`, then those of the blocks.
+    """Returns the bits of the ids, ascending, each minus `base`, then those of the blocks.
 
-    `ids` are those of one block after the other, `counts` how many each block has. The two widths
+    `ids` holds the ids of one block after another, `counts` how many each block has. The two widths
     together are at most 64.
     """
     count: cython.Py_ssize_t = len(ids)
@@ -1179,7 +1179,7 @@ def pack_ids(
     low: cython.ulonglong = 0
     high: cython.ulonglong
     done: cython.Py_ssize_t = 0
-    # Some ids at a time, the lowest first: a place for all of them would be large.
+    # Some ids at a time, the lowest first: a buffer for all of them would be large.
     while done < count:
         high = low + step if most - low > step else most
         cells: object = _gather_ids(ids, counts, base, low, high, block_width)
@@ -1197,7 +1197,7 @@ def _gather_ids(
     high: cython.ulonglong,
     block_width: cython.Py_ssize_t,
 ) -> object:
-    """Returns the ids between two, each before its block, and room for as many."""
+    """Returns the ids between two bounds, each before its block, and room for as many."""
     count: cython.Py_ssize_t = 0
     at: cython.Py_ssize_t
     with cython.nogil:
@@ -1231,7 +1231,7 @@ def _put_ids(
     id_width: cython.Py_ssize_t,
     block_width: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
-    """Sorts the first half of an array, and writes it after what is done; returns how many."""
+    """Sorts the first half of an array, and appends it to the result; returns how many."""
     count: cython.Py_ssize_t = len(found) // 2
     if count == 0:
         return 0
@@ -1259,7 +1259,7 @@ class KeyHeap:
         self.deadline = self.id = self.tag = 0
 
     def push(self, deadline: cython.ulonglong, id: cython.ulonglong, tag: cython.ulonglong) -> None:
-        """Takes in a key."""
+        """Adds a key."""
         at: cython.Py_ssize_t = self.count
         if _CELL * at >= len(self._cells):
             self._grow()
@@ -1294,7 +1294,7 @@ class KeyHeap:
     def replace(
         self, deadline: cython.ulonglong, id: cython.ulonglong, tag: cython.ulonglong
     ) -> cython.void:
-        """Takes in a key and drops the lowest one before it."""
+        """Adds a key after dropping the lowest one."""
         at: cython.Py_ssize_t = 0
         down: cython.Py_ssize_t = 1
         while down < self.count:
@@ -1317,7 +1317,7 @@ class KeyHeap:
     def _is_below(
         self, deadline: cython.ulonglong, id: cython.ulonglong, at: cython.Py_ssize_t
     ) -> cython.bint:
-        """Says whether a key is below the one in a cell."""
+        """Returns whether a key is below the one in a cell."""
         other: cython.ulonglong = self._cells[_CELL * at]
         return deadline < other or (deadline == other and id < self._cells[_CELL * at + 1])
 
@@ -1361,7 +1361,7 @@ class KeyHeap:
 
 @cython.cfunc
 def grown(numbers: cython.ulonglong[::1], count: cython.Py_ssize_t) -> object:
-    """Returns a larger array that begins with the same numbers; the rest is 0."""
+    """Returns a larger array that starts with the same numbers; the rest is 0."""
     larger: cython.ulonglong[::1] = memoryview(bytearray(8 * count)).cast("Q")
     larger[: len(numbers)] = numbers
     return larger if not cython.compiled else larger.base
@@ -1369,9 +1369,9 @@ def grown(numbers: cython.ulonglong[::1], count: cython.Py_ssize_t) -> object:
 
 @cython.cclass
 class Cursor:
-    """A place in a run of a kind. The key is that of the next entry, or above all past the last.
+    """A place in a run of a kind. The key is that of the next entry, or past all keys at the end.
 
-    `load` returns the next block, None past the last; if it raises, the cursor stays.
+    `load` returns the next block, or None after the last; if it raises, the cursor does not move.
     """
 
     def __init__(
@@ -1381,9 +1381,9 @@ class Cursor:
         deadline: cython.ulonglong,
         id: cython.ulonglong,
     ) -> None:
-        """Goes to the first entry whose key is not below the one given."""
+        """Moves to the first entry whose key is not below the given one."""
         self.kind = kind
-        self._load = load
+        self.load = load
         self.deadline = _LAST
         self.id = 0
         self.at = 0
@@ -1397,7 +1397,7 @@ class Cursor:
 
     @cython.ccall
     def advance(self) -> cython.bint:
-        """Goes on to the next entry."""
+        """Moves to the next entry."""
         self.at += 1
         try:
             self._settle()
@@ -1416,7 +1416,7 @@ class Cursor:
 
     @cython.cfunc
     def _next_block(self) -> object:
-        block: Block = self._load()
+        block: Block = self.load()
         self.block = block
         self.at = 0
         if block is None:
@@ -1431,9 +1431,9 @@ class Cursor:
 class RunView:
     """Cursors over runs. One thread at a time may use it.
 
-    When they have met, `deadline` and `id` are the lowest key; `item` is the cursor of the item, if
-    there is one, `dead` says that there is a tombstone, and `count` and `time_ms` how often the
-    marks say that it was given out. `passed` keys were left.
+    After `meet`, `deadline` and `id` are the lowest key; `item` is the cursor of the item, if there
+    is one, `dead` tells that there is a tombstone, and `count` and `time_ms` how often and when it
+    was delivered, by the marks. `passed` keys are done.
     """
 
     def __init__(self) -> None:
@@ -1446,14 +1446,14 @@ class RunView:
         self.deadline = self.id = self.count = self.time_ms = 0
 
     def add(self, cursor: Cursor) -> None:
-        """Takes in a cursor."""
+        """Adds a cursor."""
         self._part()
         self.cursors.append(cursor)
         self._push(len(self.cursors) - 1)
 
     @cython.ccall
     def meet(self) -> cython.bint:
-        """Goes to the lowest key and stays there; says whether there is one."""
+        """Moves to the lowest key and stays there; returns whether there is one."""
         if self.met:
             return True
         heap: KeyHeap = self._heap
@@ -1488,7 +1488,8 @@ class RunView:
     def go_on(self) -> cython.bint:
         """Leaves the lowest key.
 
-        Items go first: if the disk fails, no tombstone has gone on without what it takes away.
+        Items go first: if the disk fails, no tombstone has moved on without the item that it
+        removes.
         """
         cursor: Cursor
         tag: cython.Py_ssize_t
@@ -1508,7 +1509,7 @@ class RunView:
 
     @cython.cfunc
     def _part(self) -> object:
-        """Puts the cursors that have met back, each where it is now."""
+        """Puts the cursors at the lowest key back, each at its present place."""
         tag: cython.Py_ssize_t
         self.met = False
         for tag in self._same:
@@ -1530,11 +1531,11 @@ def merge(
     marks: BlockBuilder,
     limit: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
-    """Moves what a merge leaves into blocks; returns the kind of a full one, or 0 at the end.
+    """Moves the result of a merge into blocks; returns the kind of a full one, or 0 at the end.
 
-    After `limit` keys it returns -1: there are more, though most may be gone.
-    `full` says that no older run is left out: then tombstones and marks that meet no item are
-    dropped. Otherwise they are kept, because an older run may hold that item.
+    After `limit` keys it returns -1: there are more, though most may be gone. `full` means that no
+    older run is left out: then tombstones and marks that meet no item are dropped. Otherwise they
+    are kept, because an older run may hold that item.
     """
     block: Block
     at: cython.Py_ssize_t
@@ -1583,7 +1584,7 @@ class Sources:
 
     def __init__(self, seeds: list) -> None:
         self._cells = memoryview(bytearray(8 * _CELLS * len(seeds) + 8)).cast("Q")
-        # What the addresses are of: it must stay.
+        # The objects that the addresses point into: they must stay alive.
         self._held = [None] * len(seeds)
         source: cython.Py_ssize_t
         for source in range(len(seeds)):
@@ -1591,10 +1592,10 @@ class Sources:
 
     @cython.cfunc
     def feed(self, source: cython.Py_ssize_t, data: bytes, table: object) -> cython.bint:
-        """Returns a source its next blocks; says whether it is at an entry now.
+        """Feeds a source its next blocks; returns whether it is at an entry now.
 
-        A row of the table is where a block begins, its number and its entries; a last one says
-        where they end. The bytes may end before: a file may have been cut off.
+        A row of the table holds where a block starts, its number and its entries; the last one
+        holds where they end. The bytes may end earlier: a file may have been cut off.
         """
         bytes_view: cython.const[cython.uchar][::1] = data
         table_view: cython.const[cython.ulonglong][::1] = table
@@ -1612,12 +1613,12 @@ class Sources:
 
     @cython.cfunc
     def forget(self, source: cython.Py_ssize_t) -> object:
-        """Lets go of the blocks that a source was fed with."""
+        """Releases the blocks that a source was fed."""
         self._held[source] = None
 
     @cython.cfunc
     def feed_block(self, source: cython.Py_ssize_t, block: Block) -> object:
-        """Returns a source the next of its blocks, as it was read elsewhere."""
+        """Feeds a source its next block, as it was read elsewhere."""
         base: cython.Py_ssize_t = _CELLS * source
         held: tuple = self._held[source]
         self._held[source] = (held[0], held[1], block)
@@ -1632,20 +1633,20 @@ class Sources:
 
     @cython.cfunc
     def skip_block(self, source: cython.Py_ssize_t) -> cython.bint:
-        """Leaves out the next block of a source; says whether it is at an entry now."""
+        """Skips the next block of a source; returns whether it is at an entry now."""
         self._cells[_CELLS * source + _NEXT] += 1
         return self._enter(source)
 
     @cython.cfunc
     def next_block(self, source: cython.Py_ssize_t) -> cython.ulonglong:
-        """Returns which of the blocks that a source was fed with is the next one."""
+        """Returns which of the blocks that a source was fed is next."""
         return self._cells[_CELLS * source + _NEXT]
 
     @cython.cfunc
     @cython.nogil
     @cython.exceptval(check=False)
     def advance(self, source: cython.Py_ssize_t) -> cython.bint:
-        """Goes to the next entry of a source; False if it needs more blocks."""
+        """Moves to the next entry of a source; False if it needs more blocks."""
         base: cython.Py_ssize_t = _CELLS * source
         self._cells[base + _REASON_AT] += self.number(source, _REASON)
         self._cells[base + _VALUE_AT] += self.number(source, _VALUE)
@@ -1683,7 +1684,7 @@ class Sources:
     @cython.nogil
     @cython.exceptval(check=False)
     def _enter(self, source: cython.Py_ssize_t) -> cython.bint:
-        """Begins the next block of a source; False if there is none, or none that is plain."""
+        """Starts the next block of a source; False if there is none, or it is not plain."""
         base: cython.Py_ssize_t = _CELLS * source
         row: cython.ulonglong = 24 * self._cells[base + _NEXT]
         if self._cells[base + _NEXT] == self._cells[base + _BLOCKS]:
@@ -1722,7 +1723,7 @@ class Sources:
         size: cython.ulonglong,
         count: cython.ulonglong,
     ) -> cython.bint:
-        """Goes to the first entry of a block; False if its columns and sizes are not its bytes."""
+        """Moves to the first entry of a block; False if columns and sizes do not fill its bytes."""
         if (
             size < cython.cast(cython.ulonglong, _HEAD)
             or count < 1
@@ -1767,7 +1768,7 @@ class Sources:
     def _skip_sizes(
         self, source: cython.Py_ssize_t, column: cython.Py_ssize_t, position: cython.ulonglong
     ) -> cython.ulonglong:
-        """Returns the end of all reasons or values from an address on; one past the block: bad."""
+        """Returns the end of all reasons or values from an address on; past the block if bad."""
         base: cython.Py_ssize_t = _CELLS * source
         stop: cython.ulonglong = self._cells[base + _STOP]
         size: cython.ulonglong
@@ -1806,7 +1807,7 @@ def _bits_at(
     width: cython.ulonglong,
     stop: cython.ulonglong,
 ) -> cython.ulonglong:
-    """Reads some bits, so many after an address, and no byte from `stop` on."""
+    """Reads some bits at a distance from an address, and no byte from `stop` on."""
     bits: cython.ulonglong = shift + width
     code: cython.ulonglong
     if address + 8 <= stop:
@@ -1839,7 +1840,7 @@ def _number_at(address: cython.ulonglong, size: cython.Py_ssize_t) -> cython.ulo
 @cython.nogil
 @cython.exceptval(check=False)
 def _word_at(address: cython.ulonglong) -> cython.ulonglong:
-    """Reads a number of the machine."""
+    """Reads a machine word."""
     return cython.cast(cython.pointer(cython.ulonglong), cython.cast(cython.size_t, address))[0]
 
 
@@ -1849,7 +1850,7 @@ def _word_at(address: cython.ulonglong) -> cython.ulonglong:
 def _block_check(
     seed: cython.ulonglong, head: cython.ulonglong, size: cython.ulonglong
 ) -> cython.ulonglong:
-    """Returns the checksum of a block of so many bytes after its head."""
+    """Returns the checksum of a block with this many bytes after its head."""
     data: cython.p_uchar = cython.cast(cython.p_uchar, cython.cast(cython.size_t, head))
     crc: cython.uint = direct(cython.cast(cython.uint, seed), data, 20)
     return direct(crc, data + 24, cython.cast(cython.size_t, size))
@@ -1857,11 +1858,11 @@ def _block_check(
 
 @cython.cclass
 class Merger:
-    """A merge of sources of some kinds, which are fed when they are hungry; at first all are.
+    """A merge of sources of several kinds, which are fed when they are hungry; at first all are.
 
-    `builders` take in items, tombstones and marks. `streams` make blocks of what is in them; if
-    those are None, each block is full at once. `seeds` are the checksums of the salts. So far,
-    `passed` keys were merged.
+    `builders` take items, tombstones and marks. `streams` make blocks from them; if those are None,
+    each block is full at once. `seeds` are the checksums of the salts. `passed` keys were merged so
+    far.
     """
 
     source = cython.declare(cython.Py_ssize_t, visibility="readonly")
@@ -1918,39 +1919,39 @@ class Merger:
 
     @property
     def block(self) -> int:
-        """Which of the blocks that the hungry source was fed with is the next one."""
+        """Returns which of the blocks that the hungry source was fed is next."""
         return self._sources.next_block(self.source)
 
     def feed(self, data: bytes, table: object) -> None:
-        """Returns the hungry source its next blocks.
+        """Feeds the hungry source its next blocks.
 
-        A row of the table is where a block begins, its number and its entries; a last one says
-        where they end.
+        A row of the table holds where a block starts, its number and its entries; the last one
+        holds where they end.
         """
         if self._sources.feed(self.source, data, table):
             self._take_in()
 
     def forget(self) -> None:
-        """Lets go of the blocks that the hungry source was fed with."""
+        """Releases the blocks that the hungry source was fed."""
         self._sources.forget(self.source)
 
     def feed_block(self, block: Block) -> None:
-        """Returns the hungry source the next of its blocks, as it was read elsewhere."""
+        """Feeds the hungry source its next block, as it was read elsewhere."""
         self._sources.feed_block(self.source, block)
         self._take_in()
 
     def skip_block(self) -> None:
-        """Makes the hungry source leave out its next block."""
+        """Makes the hungry source skip its next block."""
         if self._sources.skip_block(self.source):
             self._take_in()
 
     def end_source(self) -> None:
-        """Says that the hungry source has no more blocks."""
+        """Marks the hungry source as having no more blocks."""
         self._hungry_count -= 1
 
     @cython.cfunc
     def _take_in(self) -> object:
-        """Lets the hungry source take part again."""
+        """Includes the hungry source again."""
         self._hungry_count -= 1
         self._heap.push(
             self._sources.number(self.source, _DEADLINE),
@@ -1959,7 +1960,7 @@ class Merger:
         )
 
     def run(self) -> cython.int:
-        """Goes on until something is needed; returns what."""
+        """Runs until something is needed; returns what."""
         needed: cython.int = _NO_ROOM
         while needed == _NO_ROOM:
             with cython.nogil:
@@ -1975,7 +1976,7 @@ class Merger:
     @cython.nogil
     @cython.exceptval(check=False)
     def _run(self) -> cython.int:
-        """Goes from key to key."""
+        """Walks from key to key."""
         needed: cython.int
         while True:
             if not self._met:
@@ -1997,7 +1998,7 @@ class Merger:
     @cython.nogil
     @cython.exceptval(check=False)
     def _meet(self) -> cython.void:
-        """Takes note of all entries of the lowest key, and passes them."""
+        """Notes all entries of the lowest key, and moves past them."""
         self._met = True
         self._deadline = self._heap.deadline
         self._id = self._heap.id
@@ -2026,7 +2027,7 @@ class Merger:
     @cython.nogil
     @cython.exceptval(check=False)
     def _note(self, source: cython.Py_ssize_t) -> cython.void:
-        """Takes note of the next entry of a source."""
+        """Notes the next entry of a source."""
         kind: cython.Py_ssize_t = cython.cast(cython.Py_ssize_t, self._kinds[source])
         if kind == _TOMBSTONES:
             self._dead = True
@@ -2050,7 +2051,7 @@ class Merger:
     @cython.nogil
     @cython.exceptval(check=False)
     def _put(self) -> cython.int:
-        """Puts what is left of the key into its block; returns what is needed for it, or 0."""
+        """Puts what is left of the key into its block; returns what that needs, or 0."""
         taken: cython.int = 0
         while True:
             if self._dead:
@@ -2090,7 +2091,7 @@ class Merger:
     @cython.nogil
     @cython.exceptval(check=False)
     def _end_block(self) -> cython.bint:
-        """Makes a block of what is in the builder of the kind; False if there is no room."""
+        """Makes a block from the builder of the kind; False if there is no room."""
         if self.kind == _ITEMS:
             return self._item_stream.end_block()
         if self.kind == _TOMBSTONES:

@@ -142,6 +142,7 @@ class Cursor:
     id: int
     block: Block
     at: int
+    load: Callable[[], Block | None]
     def __init__(
         self, kind: int, load: Callable[[], Block | None], deadline: int, id: int
     ) -> None: ...

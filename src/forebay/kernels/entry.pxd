@@ -1,4 +1,4 @@
-# What other compiled modules call of entry.py, without a Python call in between.
+# What other compiled modules call in entry.py, without a Python call in between.
 cdef unsigned long long get_ttl(const unsigned char[::1] data, Py_ssize_t position)
 cdef unsigned long long get_id(const unsigned char[::1] data, Py_ssize_t position)
 cdef void put_entry(

@@ -6,19 +6,20 @@ An entry is 32 bytes of metadata, little-endian, and its data:
     | u32 hash of the data
 
 The version is `FBE2` and four random bytes of the tape, so that nothing a user puts into an entry
-passes for one of it; the caller says which. Old tapes have `FBENTRY1`.
+looks like an entry of the tape; the caller supplies it. Old tapes have `FBENTRY1`.
 
 An id is `ms << 16 | number & 0xFFFF`: the time of the push, and the low bits of the entry's number
-on its tape. So an entry tells where it belongs, and how many are missing before it. The page is
+on its tape. So an entry shows where it belongs, and how many are missing before it. The page is
 docs/formats/entry.md.
 
-`EntryColumns` owns buffers laid out as Arrow wants them and fills them from verified entries,
-without an object for each.
+`EntryColumns` owns buffers in Arrow's layout and fills them from verified entries, without an
+object for each.
 """
 
 from __future__ import annotations
 
 import struct
+from datetime import UTC, datetime
 
 try:
     import cython
@@ -55,7 +56,7 @@ else:
 METADATA_BYTES = 32
 _META = cython.declare(cython.Py_ssize_t, METADATA_BYTES)
 _NUMBER_MASK = cython.declare(cython.ulonglong, 0xFFFF)
-# What `entry_size` returns for bytes that are no whole, good entry.
+# The results of `entry_size` for bytes that are not a whole, good entry.
 _CUT_OFF = cython.declare(cython.Py_ssize_t, -1)
 _BAD = cython.declare(cython.Py_ssize_t, -2)
 _CHECKED = struct.Struct("<8sIIQI")
@@ -64,7 +65,7 @@ _CHECKED = struct.Struct("<8sIIQI")
 @cython.cfunc
 @cython.inline
 def get_ttl(data: cython.const[cython.uchar][::1], position: cython.Py_ssize_t) -> cython.ulonglong:
-    """Returns the time to live of the entry at a position, in seconds; 0 is for ever."""
+    """Returns the time to live of the entry at a position, in seconds; 0 means no limit."""
     return get32(data, position + 16)
 
 
@@ -86,14 +87,28 @@ def put_entry(
     entry_id: cython.ulonglong,
     version: bytes,
 ) -> cython.void:
-    """Writes the entry of one value; its metadata hash last: before it is in, nothing verifies."""
+    """Writes the entry of one value, its metadata hash last: until then, nothing verifies."""
+    put_bytes(out, position + _META, value, size)
+    _put_metadata(out, position, size, ttl, entry_id, version)
+
+
+@cython.cfunc
+@cython.inline
+def _put_metadata(
+    out: cython.uchar[::1],
+    position: cython.Py_ssize_t,
+    size: cython.Py_ssize_t,
+    ttl: cython.ulonglong,
+    entry_id: cython.ulonglong,
+    version: bytes,
+) -> cython.void:
+    """Writes the metadata before the data of an entry."""
     if not cython.compiled:
-        checked = _CHECKED.pack(version, size, ttl, entry_id, crc32(value))
+        data_hash = sum_bytes(out, position + _META, size, 0)
+        checked = _CHECKED.pack(version, size, ttl, entry_id, data_hash)
         out[position + 4 : position + _META] = checked
-        out[position + _META : position + _META + size] = value
         out[position : position + 4] = crc32(checked).to_bytes(4, "little")
         return
-    put_bytes(out, position + _META, value, size)
     put_bytes(out, position + 4, version, 8)
     put32(out, position + 12, cython.cast(cython.ulonglong, size))
     put32(out, position + 16, ttl)
@@ -108,7 +123,7 @@ def put_entry(
 def _is_metadata(
     data: cython.const[cython.uchar][::1], position: cython.Py_ssize_t, version: bytes
 ) -> cython.bint:
-    """Says whether the 32 bytes at a position are metadata of this version that verifies."""
+    """Returns whether the 32 bytes at a position are metadata of this version that verify."""
     if cython.compiled:
         if memcmp(cython.address(data[position + 4]), cython.cast(cython.p_char, version), 8) != 0:
             return False
@@ -129,8 +144,8 @@ def entry_size(
 ) -> cython.Py_ssize_t:
     """Returns the size of the data of the good entry at a position; negative if there is none.
 
-    It must be the entry of this number, with an id above `last_id`. -1: it goes on after `end`;
-    -2: it is not good.
+    It must be the entry with this number, and its id must be above `last_id`. -1: it continues past
+    `end`; -2: it is not good.
     """
     if end - position < _META:
         return _CUT_OFF
@@ -152,10 +167,87 @@ def entry_size(
 def next_ms(
     number: cython.ulonglong, now_ms: cython.longlong, last_ms: cython.longlong
 ) -> cython.longlong:
-    """Returns the time of the next entry; a later one where the low bits of its number restart."""
+    """Returns the time of the next entry; a later one if the low bits of its number wrap around."""
     if number & _NUMBER_MASK == 0 and number > 0:
         last_ms += 1
     return now_ms if now_ms > last_ms else last_ms
+
+
+@cython.final
+@cython.cclass
+class Entry:
+    """An entry that was read: `offset`, `id`, `ttl_seconds` and `value`.
+
+    `offset` is its number in the queue, counted from 0.
+    """
+
+    offset = cython.declare(cython.longlong, visibility="readonly")
+    id = cython.declare(cython.ulonglong, visibility="readonly")
+    ttl_seconds = cython.declare(cython.longlong, visibility="readonly")
+    value = cython.declare(bytes, visibility="readonly")
+
+    def __init__(
+        self,
+        offset: cython.longlong,
+        id: cython.ulonglong,
+        ttl_seconds: cython.longlong,
+        value: bytes,
+    ) -> None:
+        self.offset = offset
+        self.id = id
+        self.ttl_seconds = ttl_seconds
+        self.value = value
+
+    @property
+    def time_ms(self) -> int:
+        """Returns when it was pushed, in ms since 1970, UTC."""
+        return self.id >> 16
+
+    @property
+    def time(self):
+        """Returns when it was pushed, in UTC."""
+        return datetime.fromtimestamp((self.id >> 16) / 1000, UTC)
+
+    @property
+    def expires_ms(self) -> int | None:
+        """Returns when it expires, in ms since 1970, UTC; None if never."""
+        return (self.id >> 16) + self.ttl_seconds * 1000 if self.ttl_seconds else None
+
+    def has_expired(self, now_ms: cython.longlong) -> bool:
+        """Returns whether its time to live has passed."""
+        expires_ms = self.expires_ms
+        return expires_ms is not None and expires_ms <= now_ms
+
+    def __repr__(self) -> str:
+        fields = f"offset={self.offset}, id={self.id}, ttl_seconds={self.ttl_seconds}"
+        return f"Entry({fields}, value={self.value!r})"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Entry):
+            return NotImplemented
+        mine = (self.offset, self.id, self.ttl_seconds, self.value)
+        return mine == (other.offset, other.id, other.ttl_seconds, other.value)
+
+    def __hash__(self) -> int:
+        return hash((self.offset, self.id))
+
+    def __reduce__(self):
+        return Entry, (self.offset, self.id, self.ttl_seconds, self.value)
+
+
+def make_entries(offset: cython.longlong, values: list, ids: list, ttls: list) -> list:
+    """Makes entries of what `scan` returned; the first is of this offset."""
+    entries: list = []
+    entry: Entry
+    number: cython.Py_ssize_t
+    for number in range(len(values)):
+        entry = Entry.__new__(Entry)
+        entry.offset = offset + number
+        entry.id = ids[number]
+        entry.ttl_seconds = ttls[number]
+        entry.value = values[number]
+        entries.append(entry)
+    return entries
 
 
 def encode(
@@ -193,6 +285,77 @@ def encode(
     return position, last_ms
 
 
+def measure_sized(records: object, count: cython.Py_ssize_t) -> tuple:
+    """Returns the sum of the sizes of records that each follow their size, and the largest.
+
+    -1 if they are not `count`, from the begin to the end of the buffer.
+    """
+    data: cython.const[cython.uchar][::1] = memoryview(records)
+    end: cython.Py_ssize_t = len(data)
+    position: cython.Py_ssize_t = 0
+    largest: cython.Py_ssize_t = 0
+    size: cython.Py_ssize_t
+    left: cython.Py_ssize_t = count
+    while left > 0:
+        if end - position < 4:
+            return -1, 0
+        size = cython.cast(cython.Py_ssize_t, get32(data, position))
+        position += 4
+        if size > end - position:
+            return -1, 0
+        position += size
+        if size > largest:
+            largest = size
+        left -= 1
+    if left < 0 or position != end:
+        return -1, 0
+    return end - 4 * count, largest
+
+
+def encode_sized(
+    records: object,
+    count: cython.Py_ssize_t,
+    buffer: object,
+    number: cython.ulonglong,
+    now_ms: cython.longlong,
+    last_ms: cython.longlong,
+    ttl: cython.ulonglong,
+    version: bytes,
+) -> tuple:
+    """Writes the entries of measured records to `buffer`; returns size and last time.
+
+    Refuses records that were changed since: they would not fill the buffer.
+    """
+    data: cython.const[cython.uchar][::1] = memoryview(records)
+    out: cython.uchar[::1] = memoryview(buffer)
+    end: cython.Py_ssize_t = len(data)
+    room: cython.Py_ssize_t = len(out)
+    start: cython.Py_ssize_t = 0
+    position: cython.Py_ssize_t = 0
+    size: cython.Py_ssize_t
+    for _ in range(count):
+        size = -1 if end - start < 4 else cython.cast(cython.Py_ssize_t, get32(data, start))
+        start += 4
+        if size < 0 or size > end - start or size > room - position - _META:
+            raise ValueError("the records were changed while they were pushed")
+        copy_bytes(out, position + _META, data, start, size)
+        last_ms = next_ms(number, now_ms, last_ms)
+        _put_metadata(
+            out,
+            position,
+            size,
+            ttl,
+            (cython.cast(cython.ulonglong, last_ms) << 16) | (number & _NUMBER_MASK),
+            version,
+        )
+        number += 1
+        start += size
+        position += _META + size
+    if position != room:
+        raise ValueError("the records were changed while they were pushed")
+    return position, last_ms
+
+
 def scan(
     buffer: object,
     position: cython.Py_ssize_t,
@@ -205,9 +368,9 @@ def scan(
 ) -> tuple:
     """Verifies entries from `position` on; returns their values, where it stopped, the last id.
 
-    The first must be of this number and have an id above `last_id`, and so on. Stops at `limit`
-    entries, at one that the buffer cuts off, or at the first that is not good. The lists get the
-    id and the ttl of each.
+    The first must have this number and an id above `last_id`, and so on. Stops at `limit` entries,
+    at one that the buffer cuts off, or at the first that is not good. The lists get the id and the
+    ttl of each.
     """
     data: cython.const[cython.uchar][::1] = memoryview(buffer)
     end: cython.Py_ssize_t = len(data)
@@ -230,7 +393,7 @@ def scan(
 
 
 def claimed_size(buffer: object, position: cython.Py_ssize_t, version: bytes) -> cython.Py_ssize_t:
-    """Returns what the entry at a position claims to take, metadata included; -1: none is there."""
+    """Returns the claimed size of the entry at a position, metadata included; -1: there is none."""
     data: cython.const[cython.uchar][::1] = memoryview(buffer)
     if len(data) - position < _META or not _is_metadata(data, position, version):
         return -1
@@ -240,7 +403,7 @@ def claimed_size(buffer: object, position: cython.Py_ssize_t, version: bytes) ->
 def boundary(buffer: object, at: cython.Py_ssize_t) -> tuple:
     """Returns the first end of an entry at or after `at`, and how many entries are before it.
 
-    The buffer is whole, good entries from its start on.
+    The buffer holds whole, good entries from its start on.
     """
     data: cython.const[cython.uchar][::1] = memoryview(buffer)
     position: cython.Py_ssize_t = 0
@@ -263,8 +426,7 @@ def find(
     """Searches for the next good entry; returns (position, its number) or -1.
 
     `number` is the one that is due `before` bytes ahead of `position`. The number found must be
-    one that the bytes passed over leave room for, at most `most` above it, and its id above
-    `last_id`.
+    possible for the bytes skipped, at most `most` above it, and its id above `last_id`.
     """
     data: cython.const[cython.uchar][::1] = memoryview(buffer)
     end: cython.Py_ssize_t = len(data)
@@ -289,9 +451,9 @@ def find(
 
 @cython.cclass
 class EntryColumns(Rows):
-    """Rows that are being gathered: numbers, ids, times, lives, positions and, if wanted, payloads.
+    """Rows being collected: numbers, ids, times, lifetimes, positions and, if wanted, payloads.
 
-    `ends` (int32) has one more than `rows`, beginning with 0. `numbers`, `ids`, `micros` (of the
+    `ends` (int32) has one more than `rows`, starting with 0. `numbers`, `ids`, `micros` (of the
     push, since 1970) and `ttls` (seconds) are int64.
     """
 
@@ -305,7 +467,7 @@ class EntryColumns(Rows):
     def __init__(
         self, payload_bytes: cython.Py_ssize_t, rows_max: cython.Py_ssize_t, values: cython.bint
     ) -> None:
-        """Makes room; without `values` entries are verified, but their payloads left out."""
+        """Allocates the buffers; without `values` payloads are verified, but left out."""
         super().__init__(payload_bytes, rows_max, values)
         self.numbers = bytearray(8 * rows_max)
         self.ids = bytearray(8 * rows_max)
@@ -325,9 +487,9 @@ class EntryColumns(Rows):
     ) -> tuple:
         """Adds good entries from the start of `buffer`; returns (count, where it ended, last id).
 
-        The first must be of this number and have an id above `last_id`, and so on. Takes none that
-        begins at `stop` or after, `limit` at most, and ends at one that is cut off or not good, or
-        where there is no more room.
+        The first must have this number and an id above `last_id`, and so on. Takes no entry that
+        starts at `stop` or later, and at most `limit`; ends at one that is cut off or not good, or
+        when the buffers are full.
         """
         data: cython.const[cython.uchar][::1] = memoryview(buffer)
         end: cython.Py_ssize_t = len(data)

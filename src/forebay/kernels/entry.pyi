@@ -1,13 +1,47 @@
-from typing import Final
+from datetime import datetime
+from typing import Final, final
 
 from forebay.kernels.buffers import Rows
 
 Buffer = bytes | bytearray | memoryview
 METADATA_BYTES: Final = 32
 
+@final
+class Entry:
+    @property
+    def offset(self) -> int: ...
+    @property
+    def id(self) -> int: ...
+    @property
+    def ttl_seconds(self) -> int: ...
+    @property
+    def value(self) -> bytes: ...
+    @property
+    def time_ms(self) -> int: ...
+    @property
+    def time(self) -> datetime: ...
+    @property
+    def expires_ms(self) -> int | None: ...
+    def __init__(self, offset: int, id: int, ttl_seconds: int, value: bytes) -> None: ...
+    def has_expired(self, now_ms: int) -> bool: ...
+
+def make_entries(
+    offset: int, values: list[bytes], ids: list[int], ttls: list[int]
+) -> list[Entry]: ...
 def encode(
     values: list[bytes],
     first: int,
+    count: int,
+    buffer: bytearray | memoryview,
+    number: int,
+    now_ms: int,
+    last_ms: int,
+    ttl: int,
+    version: bytes,
+) -> tuple[int, int]: ...
+def measure_sized(records: Buffer, count: int) -> tuple[int, int]: ...
+def encode_sized(
+    records: Buffer,
     count: int,
     buffer: bytearray | memoryview,
     number: int,

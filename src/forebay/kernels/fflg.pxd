@@ -1,4 +1,4 @@
-# What other compiled modules call of fflg.py, without a Python call in between.
+# What other compiled modules call in fflg.py, without a Python call in between.
 cdef void put_frame(
     unsigned char[::1] out,
     Py_ssize_t position,

@@ -4,12 +4,12 @@ A version 2 frame is `u32 size | u32 check | u32 ms | blob`, big-endian, and
 
     check = crc32(salt ‖ ms ‖ blob) XOR (index × SPREAD mod 2³²)
 
-`seed` below is crc32(salt), so that one CRC runs over the frame's own contiguous bytes. Because the
-index is mixed in last, a frame tells which index it claims: salvage needs no guess. Frames of
+`seed` below is crc32(salt), so that one CRC covers the frame's own contiguous bytes. Because the
+index is mixed in last, a frame shows which index it claims: salvage need not guess. Frames of
 versions 0 and 1 have no check: they are `u32 size | blob`. The page is docs/formats/fflg.md.
 
-`Columns` owns buffers laid out as Arrow wants them and fills them from verified frames, without an
-object for each record; `encode_columns` makes frames of the two buffers of a binary column.
+`Columns` owns buffers in Arrow's layout and fills them from verified frames, without an object for
+each record; `encode_columns` makes frames from the two buffers of a binary column.
 """
 
 from __future__ import annotations
@@ -30,8 +30,10 @@ if cython.compiled:
         sum_bytes,
         take_bytes,
     )
+    from cython.cimports.forebay.kernels.buffers import get32 as get_little32
 else:
     from forebay.kernels.buffers import Rows, copy_bytes, put_bytes, sum_bytes, take_bytes
+    from forebay.kernels.buffers import get32 as get_little32
 
 FRAME_BYTES = 12
 _FRAME = cython.declare(cython.Py_ssize_t, FRAME_BYTES)
@@ -95,7 +97,7 @@ def put_check(
     seed: cython.ulonglong,
     ms: cython.ulonglong,
 ) -> cython.void:
-    """Makes a frame of a blob that is in its place; before the check is in, it does not verify."""
+    """Makes a frame of a blob that is already in place; it verifies once the check is written."""
     put32(out, position, cython.cast(cython.ulonglong, size))
     put32(out, position + 8, ms)
     crc: cython.ulonglong = sum_bytes(out, position + 8, size + 4, seed)
@@ -130,7 +132,7 @@ def encode(
 ) -> cython.Py_ssize_t:
     """Writes the frames of `count` values to the start of `buffer`; returns their size.
 
-    All get the same `ms`, or each its own of `times`.
+    All get the same `ms`, or each its own from `times`.
     """
     out: cython.uchar[::1] = memoryview(buffer)
     position: cython.Py_ssize_t = 0
@@ -146,6 +148,91 @@ def encode(
         index += 1
         position += _FRAME + size
     return position
+
+
+def measure_sized(buffer: object) -> tuple:
+    """Returns how many records a buffer holds, their bytes, the largest and the smallest.
+
+    A record is `u32 size`, little-endian, and so many bytes. The count is -1 if they do not fill
+    the buffer exactly.
+    """
+    data: cython.const[cython.uchar][::1] = memoryview(buffer)
+    end: cython.Py_ssize_t = len(data)
+    position: cython.Py_ssize_t = 0
+    count: cython.Py_ssize_t = 0
+    largest: cython.Py_ssize_t = 0
+    smallest: cython.Py_ssize_t = 0xFFFFFFFF
+    size: cython.Py_ssize_t
+    while end - position >= 4:
+        size = cython.cast(cython.Py_ssize_t, get_little32(data, position))
+        if size > end - position - 4:
+            break
+        if size > largest:
+            largest = size
+        if size < smallest:
+            smallest = size
+        count += 1
+        position += 4 + size
+    if position != end:
+        return -1, 0, 0, 0
+    return count, end - 4 * count, largest, smallest
+
+
+def fit_sized(
+    buffer: object,
+    position: cython.Py_ssize_t,
+    room: cython.longlong,
+    frame_bytes: cython.Py_ssize_t,
+) -> tuple:
+    """Says how many records of a buffer that was measured fit into `room` bytes, and their size.
+
+    The records from `position` on; `frame_bytes` is what a frame adds to each.
+    """
+    data: cython.const[cython.uchar][::1] = memoryview(buffer)
+    end: cython.Py_ssize_t = len(data)
+    count: cython.Py_ssize_t = 0
+    total: cython.longlong = 0
+    size: cython.Py_ssize_t
+    while end - position >= 4:
+        size = cython.cast(cython.Py_ssize_t, get_little32(data, position))
+        if total + frame_bytes + size > room or size > end - position - 4:
+            break
+        total += frame_bytes + size
+        count += 1
+        position += 4 + size
+    return count, total
+
+
+def encode_sized(
+    buffer: object,
+    start: cython.Py_ssize_t,
+    count: cython.Py_ssize_t,
+    target: object,
+    index: cython.ulonglong,
+    seed: cython.ulonglong,
+    ms: cython.ulonglong,
+) -> cython.Py_ssize_t:
+    """Writes the frames of `count` records of a buffer from `start` on to the start of `target`.
+
+    Returns the position after those records.
+    """
+    data: cython.const[cython.uchar][::1] = memoryview(buffer)
+    out: cython.uchar[::1] = memoryview(target)
+    end: cython.Py_ssize_t = len(data)
+    room: cython.Py_ssize_t = len(out)
+    position: cython.Py_ssize_t = 0
+    size: cython.Py_ssize_t
+    while count > 0 and end - start >= 4:
+        size = cython.cast(cython.Py_ssize_t, get_little32(data, start))
+        if size > end - start - 4 or size > room - position - _FRAME:
+            break
+        copy_bytes(out, position + _FRAME, data, start + 4, size)
+        put_check(out, position, size, index, seed, ms)
+        index += 1
+        count -= 1
+        start += 4 + size
+        position += _FRAME + size
+    return start
 
 
 def scan(
@@ -185,7 +272,7 @@ def scan(
 def _may_follow(
     data: cython.const[cython.uchar][::1], position: cython.Py_ssize_t, end: cython.Py_ssize_t
 ) -> cython.bint:
-    """Says whether the bytes at `position` can be the next frame, a tail of zeros or the end."""
+    """Returns whether the bytes at `position` can be the next frame, a tail of zeros or the end."""
     room: cython.Py_ssize_t = end - position - _FRAME
     return room < 0 or get32(data, position) <= cython.cast(cython.ulonglong, room)
 
@@ -200,10 +287,10 @@ def find(
 ) -> tuple:
     """Searches byte by byte for the next frame that verifies; returns (position, its index) or -1.
 
-    `index` is the one that is due `before` bytes ahead of `position`. The index found must be one
-    that the bytes passed over leave room for, at most `most` above it: a chance hit is as likely as
-    that range against 2³². A large frame is only summed if what
-    follows it can be a frame: rubbish would cost a sum over megabytes at every byte.
+    `index` is the one that is due `before` bytes ahead of `position`. The index found must be
+    possible for the bytes skipped, at most `most` above it: the chance of a false hit is that range
+    against 2³². A large frame is summed only if what follows it can be a frame: garbage would cost
+    a sum over megabytes at every byte.
     """
     data: cython.const[cython.uchar][::1] = memoryview(buffer)
     end: cython.Py_ssize_t = len(data)
@@ -236,8 +323,8 @@ def verify(
 ) -> tuple:
     """Counts good frames whose ms do not fall; returns (count, where it stopped, the last ms).
 
-    Stops at `limit` frames, at one that is cut off or does not verify, or whose ms is below that of
-    the one before.
+    Stops at `limit` frames, or at one that is cut off, does not verify, or has a lower ms than the
+    one before.
     """
     data: cython.const[cython.uchar][::1] = memoryview(buffer)
     end: cython.Py_ssize_t = len(data)
@@ -277,7 +364,7 @@ def encode_unchecked(
 def scan_unchecked(
     data: bytes, position: cython.Py_ssize_t, limit: cython.Py_ssize_t, zero_size_ends: cython.bint
 ) -> tuple:
-    """Takes whole frames from `position` on; returns their values and where it stopped."""
+    """Reads whole frames from `position` on; returns their values and where it stopped."""
     end: cython.Py_ssize_t = len(data)
     size: cython.Py_ssize_t
     values: list = []
@@ -293,9 +380,9 @@ def scan_unchecked(
 
 @cython.cclass
 class Columns(Rows):
-    """Rows that are being gathered: offsets, times, positions, and the payloads if they are wanted.
+    """Rows that are being collected: offsets, times, positions, and the payloads if wanted.
 
-    `ends` (int32) has one more than `rows`, beginning with 0; `offsets` and `micros` (since 1970)
+    `ends` (int32) has one more than `rows`, starting with 0; `offsets` and `micros` (since 1970)
     are int64.
     """
 
@@ -305,7 +392,7 @@ class Columns(Rows):
     def __init__(
         self, payload_bytes: cython.Py_ssize_t, rows_max: cython.Py_ssize_t, values: cython.bint
     ) -> None:
-        """Makes room; without `values` frames are verified, but their payloads left out."""
+        """Allocates the buffers; without `values` payloads are verified, but left out."""
         super().__init__(payload_bytes, rows_max, values)
         self.offsets = bytearray(8 * rows_max)
         self._offsets = memoryview(self.offsets).cast("q")
@@ -323,7 +410,7 @@ class Columns(Rows):
         """Adds good frames of `buffer` from `position` on; returns (count, where it stopped).
 
         `base` is the offset of the segment's index 0. Stops at `limit` frames, at one that is cut
-        off or does not verify, or where there is no more room.
+        off or does not verify, or when the buffers are full.
         """
         data: cython.const[cython.uchar][::1] = memoryview(buffer)
         end: cython.Py_ssize_t = len(data)
@@ -369,8 +456,8 @@ def encode_columns(
     """Writes the frames of rows of a binary column to the start of `buffer`.
 
     `ends` and `data` are the column's buffers: row n is `data[ends[n]:ends[n + 1]]`, int32. Stops
-    after `count` rows from `first` on, or where the next frame does not fit. Returns how many rows
-    these are, and their size.
+    after `count` rows from `first` on, or if the next frame does not fit. Returns how many rows
+    were written, and their size.
     """
     bounds: cython.const[cython.int][::1] = memoryview(ends).cast("B").cast("i")
     blobs: cython.const[cython.uchar][::1] = memoryview(data)

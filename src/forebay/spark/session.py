@@ -1,9 +1,9 @@
 """Starts a Spark session in which Forebay's queues can be read and written.
 
 Spark on one machine needs the right environment before its Java starts: a Java that it supports,
-workers that run the same Python as the program, and an address that a laptop without a network
-has. `session` sees to that, and sets defaults for one machine. On a cluster it sets only what the
-queues need.
+workers that run the same Python as the program, and an address that works on a laptop without a
+network. `session` provides these, and sets defaults for one machine. On a cluster it sets only what
+the queues need.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 
 LOCAL_MASTER = "local[*]"
 
-# Without it Spark refuses a source that takes filters, which `pushdown=true` makes of ours.
+# Without it Spark rejects a source that takes filters, which ours does with `pushdown=true`.
 _ALWAYS = {"spark.sql.python.filterPushdown.enabled": "true"}
 # The times of records are in UTC, wherever the program runs.
 _NEW = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
-# Spark takes a program for a shell, and would draw a bar over what it prints.
+# Spark takes a program for a shell, and would draw a bar over its output.
 _NEW_CLASSIC = {"spark.ui.showConsoleProgress": "false"}
 _NEW_LOCAL = {
     "spark.ui.enabled": "false",
-    # Spark's 200 are for clusters: on one machine each costs more than it brings.
+    # Spark's default of 200 is for clusters: on one machine each costs more than it gains.
     "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
-    # Arrow checks every access to a column twice over; without that, reads take a tenth less.
+    # Arrow checks every access to a column twice; without that, reads take a tenth less time.
     "spark.driver.extraJavaOptions": (
         "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
     ),
@@ -48,19 +48,18 @@ def session(
 
     `master` is `local[*]` by default; `local[2,3]` has two threads and tries a task three times,
     `spark://HOST:PORT` is a cluster and `sc://HOST:PORT` a Spark Connect server. A program that
-    spark-submit started, or that has `SPARK_REMOTE` in its environment, keeps that master.
-    `conf` are settings of Spark: `session(**{"spark.driver.memory": "4g"})`. They go before the
-    defaults.
+    spark-submit started, or that has `SPARK_REMOTE` in its environment, keeps that master. `conf`
+    holds Spark settings, which override the defaults: `session(**{"spark.driver.memory": "4g"})`.
 
-    A session that is running keeps its master and its settings; `conf` is added as far as Spark
-    can change it. A new one sets `JAVA_HOME`, `PYSPARK_PYTHON` and, for a local master,
-    `SPARK_LOCAL_IP` in the environment of this process, where the user did not.
+    A running session keeps its master and its settings; `conf` is applied as far as Spark can
+    change it. A new session sets `JAVA_HOME`, `PYSPARK_PYTHON` and, for a local master,
+    `SPARK_LOCAL_IP` in the environment of this process, unless the user has set them.
 
     Raises `NotInstalled` if there is no usable Java or Spark.
     """
     for name in conf:
         if not name.startswith("spark."):
-            raise InvalidOption(f"{name!r} is no setting of Spark: their names begin with 'spark.'")
+            raise InvalidOption(f"{name!r} is not a Spark setting: their names start with 'spark.'")
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
@@ -90,18 +89,18 @@ def _build(builder: SparkSession.Builder, settings: dict[str, object]) -> SparkS
 
 
 def _prepare_environment(local: bool) -> None:
-    """Sets what Spark's own scripts, its Java and its Python workers read."""
+    """Sets the variables that Spark's scripts, its Java and its Python workers read."""
     _check_spark_home()
     find_java().export()
-    # The workers would take the `python3` on the PATH, which in a virtual environment that is not
-    # activated is another one, without pyarrow.
+    # Otherwise the workers take the `python3` on the PATH. In a virtual environment that is not
+    # activated that is a different one, without pyarrow.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 
 
 def _check_spark_home() -> None:
-    """Refuses a SPARK_HOME of another version: Java and Python would speak different protocols."""
+    """Rejects a SPARK_HOME of another version: Java and Python would speak different protocols."""
     import pyspark
 
     home = os.environ.get("SPARK_HOME")
@@ -111,7 +110,7 @@ def _check_spark_home() -> None:
     if pyspark.__version__ not in found:
         raise NotInstalled(
             f"SPARK_HOME={home} holds {' and '.join(found) or 'no Spark'}, but pyspark is "
-            f"{pyspark.__version__}: unset SPARK_HOME, or install the pyspark that fits it"
+            f"{pyspark.__version__}: unset SPARK_HOME, or install the pyspark that matches it"
         )
 
 

@@ -1,6 +1,6 @@
-"""The format `forebay`: what Spark asks for reads, streams and writes.
+"""The format `forebay`: Spark's entry point for reads, streams and writes.
 
-`pyspark_forebay` exposes it, so that Spark finds it by itself where the package is installed.
+`pyspark_forebay` exposes it, so that Spark finds it automatically where the package is installed.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class ForebaySource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The word after `format`."""
+        """Returns the name to pass to `format`."""
         return "forebay"
 
     def schema(self) -> StructType:
-        """Returns the columns of the table that was asked for."""
+        """Returns the columns of the requested table."""
         options = self._source_options()
         found = kinds.kinds_of(options.paths)
         return schemas.spark_schema(schemas.arrow_schema(options.table, options.columns, found))
@@ -50,7 +50,7 @@ class ForebaySource(DataSource):
         return (PushdownReader if options.pushdown else RecordsReader)(options, columns)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Returns a reader that goes on as records come."""
+        """Returns a reader that continues as records arrive."""
         options = self._source_options()
         if options.table != "records":
             raise InvalidOption(f"table = {options.table!r}: a stream reads records only")
@@ -64,7 +64,7 @@ class ForebaySource(DataSource):
         return ForebayWriter(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """Returns a writer of one batch after the other."""
+        """Returns a writer of successive batches."""
         return ForebayStreamWriter(self.options, schema, overwrite)
 
     def _source_options(self) -> SourceOptions:

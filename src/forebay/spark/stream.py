@@ -4,13 +4,12 @@ Spark keeps the offsets in the checkpoint, as JSON of this form, small and with 
 
     {"v": 1, "queues": {PATH: {"id": HEX, "incarnation": N, "offset": N, "from": N, "seen": N}}}
 
-A kind of queue may add to that what it needs to find the place again (`Live.fields`). `offset` is
-after the last record of the batch. `from` stands where a queue came in with this
-batch, as all do with the first: a replay must begin there again. `seen` is the durable end that was
-known, where it is higher because of a limit. `gone` marks a queue that is not there: its place is
-kept, because it may come back. The id and the incarnation tell a queue, and offsets
-that a power cut took back and that were given out again, from what the checkpoint meant: that is
-data loss, never skipped.
+A kind of queue may add what it needs to find the place again (`Live.fields`). `offset` is the one
+after the last record of the batch. `from` is present if a queue joined with this batch, as all do
+with the first: a replay must start there again. `seen` is the known durable end, if a limit kept
+the batch below it. `gone` marks a queue that is missing: its place is kept, because it may come
+back. The id and the incarnation reveal a queue that was replaced, and offsets that a power cut took
+back and that were assigned again: that is data loss and is never skipped.
 
 A stream reads up to the durable end only. With `consumerId` it owns `cursors/NAME` in each queue,
 and trimming never overtakes it; a second stream of that name gets `Locked`.
@@ -40,13 +39,13 @@ from forebay.storage.cursors import Cursor, read_cursors
 from forebay.storage.filesystem import DiskFilesystem
 
 VERSION = 1
-# What a place says of its own batch, and not of those that follow.
+# Fields of a place that describe its own batch and not those that follow.
 _OF_ONE_BATCH = ("from", "seen", "spans", "gone")
 Places = dict[str, dict[str, Any]]
 
 
 class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A stream over queues. Spark keeps one in a process of its own, and copies in the tasks."""
+    """A stream over queues. Spark keeps one in its own process, and copies in the tasks."""
 
     def __init__(self, options: SourceOptions, schema: Any) -> None:
         self._options = options
@@ -57,20 +56,20 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             key_file=options.key_file,
             stream=True,
         )
-        # Made at first use: what is only planned opens and locks nothing.
+        # Made at first use: planning alone opens and locks nothing.
         self._watch: Watch | None = None
         self._cursors: Cursors | None = None
         self._initial: dict[str, Any] | None = None
         self._final: dict[str, Mark] | None = None
-        # Places that were held against a mark, and nothing was lost.
+        # Places that were compared with a mark and had lost nothing.
         self._sound: dict[str, tuple[Mark, int]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        # What goes to a task: it opens and locks nothing.
+        # The copy for a task opens and locks nothing.
         return {**self.__dict__, "_watch": None, "_cursors": None, "_sound": {}, "_final": None}
 
     def initialOffset(self) -> dict[str, Any]:
-        """Returns the offsets at which a new query begins."""
+        """Returns the offsets at which a new query starts."""
         if self._initial is None:
             marks = self._queues().marks()
             check_paths(self._options, paths.find(self._options.paths))
@@ -96,7 +95,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Takes note of what is there now: a query with that trigger ends there."""
+        """Notes what is there now: a query with that trigger ends there."""
         self._queues().look_again()
         self._final = self._queues().marks()
 
@@ -114,7 +113,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         vanished = self._check_vanished(before, known)
         begins = start == self._initial
         if begins:
-            # Spark does not keep where a query began: a replay of its first batch asks again.
+            # Spark does not record where a query started: a replay of its first batch asks again.
             known = {path: {"from": place["offset"], **place} for path, place in known.items()}
         ends = _limited({path: (known[path]["offset"], marks[path]) for path in known}, limit)
         after = {
@@ -125,12 +124,12 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"v": VERSION, "queues": after}
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        """Returns the durable ends: progress shows them beside those that were read."""
+        """Returns the durable ends; progress shows them beside the offsets that were read."""
         marks = self._queues().marks()
         return {"v": VERSION, "queues": {path: _place(mark) for path, mark in marks.items()}}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Returns the tasks of a batch; of a replayed one the same records."""
+        """Returns the tasks of a batch; a replayed batch has the same records."""
         before, after = _places(start), _places(end)
         ranges: list[Range] = []
         for path, place in sorted(after.items()):
@@ -147,11 +146,11 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         yield from kinds.read(self._wanted, partition.value or ())
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Lets trimming follow: Spark will not ask for anything before `end` again."""
+        """Lets trimming follow: Spark will not request anything before `end` again."""
         self._kept().advance(_places(end))
 
     def stop(self) -> None:
-        """Closes files and returns the cursors up."""
+        """Closes files and releases the cursors."""
         if self._watch is not None:
             self._watch.close()
         if self._cursors is not None:
@@ -165,7 +164,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @contextlib.contextmanager
     def _passing_over(self, path: str) -> Iterator[None]:
-        """Leaves a queue out that cannot be read, if that is wanted."""
+        """Skips a queue that cannot be read, if the options allow it."""
         try:
             yield
         except kinds.UNREADABLE as error:
@@ -182,11 +181,11 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._cursors
 
     def _check_consumer(self, marks: dict[str, Mark]) -> None:
-        """Refuses a name for cursors that no queue would have."""
+        """Rejects a consumer name if no queue has cursors."""
         found = [kinds.kind_at(path) for path in marks] if self._options.consumer else []
         if found and not any(kind.has_cursors for kind in found):
             raise InvalidOption(
-                f"consumerId: every queue is {found[0].label}, into which a stream writes nothing"
+                f"consumerId: every queue is {found[0].label}, to which a stream writes nothing"
             )
 
     def _initial_place(self, path: str, mark: Mark) -> dict[str, Any]:
@@ -201,7 +200,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _place(mark, offset)
 
     def _first_place(self, path: str, mark: Mark) -> dict[str, Any]:
-        """The place of a queue that came after the start: it is read from its earliest record."""
+        """Returns the place of a queue that appeared after the start: its earliest record."""
         kind, reader = kinds.open_streamed(path, self._options)
         with reader:
             gone = kind.gone(reader)
@@ -212,12 +211,12 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**_place(mark, begin), "from": begin}
 
     def _checked(self, path: str, place: dict[str, Any], mark: Mark) -> dict[str, Any]:
-        """Returns the place from which to go on; raises if records were lost behind its back."""
+        """Returns the place to continue from; raises if records were lost in the meantime."""
         if place["id"] not in ("", mark.queue_id):
             if "gone" not in place:
                 lose(
                     self._options,
-                    f"{path} is another queue than the one that the checkpoint tells of: "
+                    f"{path} is not the queue that the checkpoint refers to: "
                     f"its id is {mark.queue_id or 'unknown'}, not {place['id'] or 'unknown'}",
                 )
             return self._first_place(path, mark)
@@ -233,7 +232,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**kept, "id": mark.queue_id, "incarnation": mark.incarnation}
 
     def _check_vanished(self, before: Places, known: Places) -> Places:
-        """Returns the places of queues that are not there; raises if some of one was not read."""
+        """Returns the places of missing queues; raises if one had unread records."""
         vanished: Places = {}
         for path, place in before.items():
             if path in known:
@@ -243,13 +242,13 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 continue
             if not self._queues().belongs(path):
                 raise DataLoss(
-                    f"the checkpoint is of other queues: {path} is not among the paths of this "
+                    f"the checkpoint is for other queues: {path} is not among the paths of this "
                     "query; give it its own checkpointLocation, or the old paths"
                 )
             self._kept().let_go(path)
             if place.get("seen", place["offset"]) > place["offset"]:
                 unread = place["seen"] - place["offset"]
-                lose(self._options, f"{path} is gone, with {unread} records or more unread")
+                lose(self._options, f"{path} is gone, with at least {unread} unread records")
             kept = {name: value for name, value in place.items() if name not in _OF_ONE_BATCH}
             vanished[path] = {**kept, "gone": True}
         return vanished
@@ -284,10 +283,10 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class Cursors:
-    """The places `cursors/NAME` of one stream, held while it runs, so that trimming stays below.
+    """The positions `cursors/NAME` of one stream, held while it runs, so that trimming stays below.
 
-    Without a name nothing is held, and every call does nothing. Nor is anything held in queues of
-    kinds that have no cursors. One thread at a time may use it.
+    Without a name nothing is held, and every call does nothing. Nothing is held either in queues of
+    kinds without cursors. One thread at a time may use it.
     """
 
     def __init__(self, name: str | None) -> None:
@@ -296,7 +295,7 @@ class Cursors:
         self._without: set[str] = set()
 
     def saved(self, path: str) -> int | None:
-        """Returns the place that an earlier stream of this name left in a queue."""
+        """Returns the position that an earlier stream of this name saved in a queue."""
         if self._name is None or not self._may_hold(path):
             return None
         directory = DiskFilesystem().open_directory(path)
@@ -306,7 +305,7 @@ class Cursors:
             directory.close()
 
     def hold(self, path: str, offset: int, incarnation: int) -> None:
-        """Takes the cursor of a queue, made at `offset` if there is none; or raises `Locked`."""
+        """Locks the cursor of a queue, created at `offset` if missing; raises `Locked`."""
         if self._name is None or path in self._held or not self._may_hold(path):
             return
         directory = DiskFilesystem().open_directory(path)
@@ -329,13 +328,13 @@ class Cursors:
                 cursor.advance(places[path]["offset"], places[path]["incarnation"])
 
     def let_go(self, path: str) -> None:
-        """Gives up the cursor of a queue that is gone."""
+        """Releases the cursor of a queue that is gone."""
         cursor = self._held.pop(path, None)
         if cursor is not None:
             cursor.close()
 
     def close(self) -> None:
-        """Gives all of them up."""
+        """Releases all cursors."""
         for path in list(self._held):
             self.let_go(path)
 
@@ -343,7 +342,7 @@ class Cursors:
 def _places(offsets: dict[str, Any]) -> Places:
     if offsets.get("v") != VERSION:
         raise DataLoss(
-            f"the checkpoint has offsets of version {offsets.get('v')}, this program reads "
+            f"the checkpoint has offsets of version {offsets.get('v')}, but this program reads "
             f"{VERSION}; give the query a new checkpointLocation"
         )
     places: Places = offsets["queues"]
@@ -351,7 +350,7 @@ def _places(offsets: dict[str, Any]) -> Places:
 
 
 def _offsets(places: Places) -> Places:
-    """Returns what of places says how far they are."""
+    """Returns places reduced to the fields that say how far they are."""
     names = ("id", "incarnation", "offset", "seen", "gone")
     return {
         path: {name: place[name] for name in names if name in place}
@@ -365,7 +364,7 @@ def _place(mark: Mark, offset: int | None = None) -> dict[str, Any]:
 
 
 def _limited(queues: dict[str, tuple[int, Mark]], limit: ReadLimit) -> dict[str, int]:
-    """Deals a limit out over the queues by what each has waiting; one record at least goes on."""
+    """Divides a limit among the queues by what each has waiting; at least one record passes."""
     counts = {path: mark.waiting(start) for path, (start, mark) in queues.items()}
     if isinstance(limit, ReadMaxRows):
         sizes, room = dict.fromkeys(queues, 1), limit.max_rows
@@ -383,7 +382,7 @@ def _limited(queues: dict[str, tuple[int, Mark]], limit: ReadLimit) -> dict[str,
     for path in sorted(queues):
         shares[path] = room * waiting[path] // total // sizes[path]
         left -= shares[path] * sizes[path]
-    # What rounding left over goes to the first that have some waiting.
+    # What rounding leaves over goes to the first queues that have records waiting.
     progress = left < room
     for path in sorted(queues):
         more = min(left // sizes[path], counts[path] - shares[path])

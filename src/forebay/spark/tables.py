@@ -1,7 +1,7 @@
 """The tables beside the records: `consumers`, `segments` and `damage`.
 
 The first two come from headers and small files: counting the records of a thousand queues reads
-none of them. `damage` verifies every record, in as many tasks as a read of them.
+none of the records. `damage` verifies every record, in as many tasks as reading them takes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class SmallTableReader(DataSourceReader):
         self._tolerant = options.mode != "FAILFAST"
 
     def partitions(self) -> list[InputPartition]:
-        """Returns the tasks: some queues each."""
+        """Returns the tasks, with several queues each."""
         bad: list[Unreadable] = []
         queues = [
             reader.path
@@ -80,7 +80,7 @@ class DamageReader(DataSourceReader):
         self._wanted = ReadRequest(None, key_file=options.key_file)
 
     def partitions(self) -> list[InputPartition]:
-        """Returns the tasks, of ranges as for a read of the records."""
+        """Returns the tasks, with the same ranges as a read of the records."""
         ranges: list[Range] = []
         bad: list[Unreadable] = []
         for kind, reader in open_queues(self._options, bad.append):

@@ -1,8 +1,8 @@
-"""Columns of JSON objects as structs of the types that a user declared.
+"""Columns of JSON objects as structs of types that a user declared.
 
-The rules are those of Spark's `from_json`: a field that is missing or does not fit is null, what is
-not declared is left out, a STRING takes any value as its JSON text. Arrow's reader does it for
-batches in which all fits; the others are done one by one.
+The rules are those of Spark's `from_json`: a field that is missing or does not fit is null, an
+undeclared field is left out, and a STRING takes any value as its JSON text. Arrow's reader converts
+batches in which everything fits; other batches are converted value by value.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PLAIN = (types.is_string, types.is_boolean, types.is_float32, types.is_float64,
 
 
 def check_type(name: str, kind: Any) -> None:
-    """Raises `InvalidOption` if a column of JSON cannot be given in a type."""
+    """Raises `InvalidOption` if a column of JSON cannot be converted to a type."""
     if types.is_struct(kind):
         for field in kind:
             check_type(f"{name}.{field.name}", field.type)
@@ -57,7 +57,7 @@ def _by_arrow(texts: Any, kind: Any) -> Any:
 
 
 def _value(value: Any, kind: Any) -> Any:
-    """Returns a value in a type; None if it does not fit."""
+    """Returns a value converted to a type; None if it does not fit."""
     if value is None:
         return None
     if types.is_struct(kind):

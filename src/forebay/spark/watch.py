@@ -1,8 +1,8 @@
-"""The queues that a stream reads: which there are, and how far each is durable.
+"""The queues that a stream reads: which exist, and how far each is durable.
 
-A poll looks at each queue once, by its `Live`: of a log that is one `pread` of `tail`. Patterns are
-looked up again every ten seconds, never by a poll. Polls that take long are done rarely, so that an
-idle stream over a thousand queues costs little: at least nine tenths of the time it does nothing.
+A poll looks at each queue once, through its `Live`: for a log that is one `pread` of `tail`.
+Patterns are matched again every ten seconds, never by a poll. Slow polls are made rarely, so that
+an idle stream over a thousand queues costs little: it sleeps at least nine tenths of the time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Mark(Protocol):
 
     @property
     def queue_id(self) -> str:
-        """What tells the queue from another one at the same path; empty if nothing does."""
+        """Distinguishes the queue from another one at the same path; empty if nothing does."""
         ...
 
     @property
@@ -48,37 +48,37 @@ class Mark(Protocol):
         ...
 
     def trouble(self, place: dict[str, Any]) -> str | None:
-        """Says what a reader that stood at a place has lost since; None if nothing."""
+        """Describes what a reader at a place has lost since; None if nothing."""
         ...
 
     def restart(self, place: dict[str, Any]) -> int:
-        """Returns the offset from which on records are new to a reader that lost some."""
+        """Returns the first offset whose records are new to a reader that lost some."""
         ...
 
     def waiting(self, start: int) -> int:
-        """Returns how many records lie after an offset."""
+        """Returns how many records follow an offset."""
         ...
 
     def advance(self, start: int, count: int) -> int:
-        """Returns the offset after so many of the records that are waiting."""
+        """Returns the offset after `count` of the waiting records."""
         ...
 
 
 class Live(Protocol):
-    """A queue that is looked at again and again."""
+    """A queue that is polled."""
 
     def look(self) -> Mark:
-        """Returns where it stands now."""
+        """Returns its present mark."""
         ...
 
     def is_same(self) -> bool:
-        """Says whether it is surely still the queue at its path."""
+        """Returns whether it is certainly still the queue at its path."""
         ...
 
     def fields(self, mark: Any, place: dict[str, Any], end: int) -> dict[str, Any]:
-        """Returns what else belongs into the place at `end`, which follows `place`.
+        """Returns further fields for the place at `end`, which follows `place`.
 
-        `mark` is one that `look` gave, and that the end was taken from.
+        `mark` is the result of `look` that the end was taken from.
         """
         ...
 
@@ -98,23 +98,23 @@ class Watch:
     ) -> None:
         """`follow` opens a queue; it raises `NotAQueue` or `FileNotFoundError` if there is none.
 
-        A queue at which it raises one of `passable` is passed over, and looked at again later.
+        A queue for which it raises one of `passable` is skipped and tried again later.
         """
         self._given = given
         self._follow = follow
         self._passable = passable
-        # Queues that are there, but cannot be read now.
+        # Queues that exist but cannot be read now.
         self.unreadable: set[str] = set()
         self._lives: dict[str, Live] = {}
         self._marks: dict[str, Mark] = {}
         self._discovered = self._polled = self._took = float("-inf")
 
     def belongs(self, path: str) -> bool:
-        """Says whether a path is one of those that were given, or matches one."""
+        """Returns whether a path was given or matches a given pattern."""
         return any(path == one or fnmatch.fnmatchcase(path, one) for one in self._given)
 
     def marks(self) -> dict[str, Mark]:
-        """Returns where each queue stands, as of now or a moment ago."""
+        """Returns the mark of each queue, as of now or a moment ago."""
         now = time.monotonic()
         if now - self._discovered >= DISCOVERY_SECONDS:
             self._discover()
@@ -134,20 +134,20 @@ class Watch:
         return dict(self._marks)
 
     def fields(self, path: str, mark: Mark, place: dict[str, Any], end: int) -> dict[str, Any]:
-        """Returns what else belongs into the place of a queue at `end`."""
+        """Returns further fields for the place of a queue at `end`."""
         live = self._lives.get(path)
         return {} if live is None else live.fields(mark, place, end)
 
     def look_again(self) -> None:
-        """Makes the next poll look for queues that came or went."""
+        """Makes the next poll look for queues that appeared or disappeared."""
         self._discovered = float("-inf")
 
     def pass_over(self, path: str, error: Exception) -> None:
-        """Leaves a queue out until it is looked for again."""
+        """Skips a queue until the next search."""
         self._forget(path)
         if path not in self.unreadable:
             self.unreadable.add(path)
-            _logger.warning("%s cannot be read, and is passed over: %s", path, error)
+            _logger.warning("%s cannot be read and is skipped: %s", path, error)
 
     def close(self) -> None:
         """Closes its files."""
@@ -169,7 +169,7 @@ class Watch:
                 self.unreadable.discard(path)
             except (NotAQueue, FileNotFoundError):
                 self.unreadable.discard(path)
-                _logger.info("%s is not a queue (yet); passed over", path)
+                _logger.info("%s is not a queue (yet); skipped", path)
             except self._passable as error:
                 self.pass_over(path, error)
 

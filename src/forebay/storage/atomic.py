@@ -1,8 +1,8 @@
 """Small files that are replaced whole, even on a full disk, and small checked documents.
 
 `replace` writes a temporary file, syncs it, renames it over the old one and syncs the directory:
-after a crash the name has the old bytes or the new ones. A `reserve` file keeps some space back:
-when the disk is full it is given up, so that a consumer's position can still be saved and trimming
+after a crash the name has the old bytes or the new ones. A `reserve` file holds some space back.
+When the disk is full it is given up, so that a consumer's position can still be saved and trimming
 can make room. A document is one line of JSON and one line with its CRC-32 in hex.
 """
 
@@ -31,20 +31,20 @@ def replace(directory: Directory, name: str, data: bytes) -> None:
 
 
 def keep_reserve(directory: Directory) -> None:
-    """Sets space aside, if there is any and it is not there yet."""
+    """Creates the reserve, if it is missing and there is space."""
     try:
         directory.open(RESERVE).close()
         return
     except FileNotFoundError:
         pass
     except (OSError, NotAQueue):
-        # Something else stands in its place; a queue does without.
+        # Something else has that name; a queue works without a reserve.
         return
     file = directory.create(RESERVE)
     try:
         file.allocate(0, RESERVE_BYTES)
     except OSError:
-        # posix_fallocate leaves what it got: an incomplete reserve would be a false promise.
+        # posix_fallocate keeps what it got: an incomplete reserve would be a false promise.
         directory.unlink(RESERVE)
     finally:
         file.close()
@@ -81,7 +81,7 @@ def _replace(directory: Directory, name: str, data: bytes) -> None:
 
 
 def with_reserve(directory: Directory, action: Callable[[], _Result]) -> _Result:
-    """Does something that needs a little space; on a full disk the reserve makes it."""
+    """Runs an action that needs a little space; on a full disk it gives up the reserve."""
     try:
         return action()
     except OSError as error:
@@ -116,8 +116,8 @@ def decode_document(data: bytes, path: str) -> Any:
 
 
 def typed(name: str, value: object, kind: type[Any]) -> Any:
-    """Returns a field of a document if it is of a type, else raises `ValueError`."""
-    # The exact type: to Python, true is a whole number.
+    """Returns a field of a document if it has the right type, else raises `ValueError`."""
+    # Compare the exact type: to Python, true is a whole number.
     if type(value) is not kind:
         raise ValueError(f"{name} = {value!r:.60}: must be of type {kind.__name__}")
     return value

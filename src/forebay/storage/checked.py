@@ -23,7 +23,7 @@ _CHECK = struct.Struct(">II")
 
 
 class CheckedFile:
-    """A file that is replaced whole and checked by a second one. Called with the lock held."""
+    """A file that is replaced whole and checked by a second one. Call it with the lock held."""
 
     def __init__(self, directory: Directory, name: str) -> None:
         self._directory = directory
@@ -33,8 +33,8 @@ class CheckedFile:
     def read(self) -> tuple[bytes, bool | None]:
         """Returns the content (empty if there is no file) and whether it is what was written.
 
-        None instead of that: without a check file, as other programs leave it, or with one that
-        does not verify, nobody can tell. Raises `Damaged` if the content cannot be read.
+        The second is None if that is unknown: without a check file, as other programs leave it, or
+        with one that does not verify. Raises `Damaged` if the content cannot be read.
         """
         data = read_whole(self._directory, self._name) or b""
         try:
@@ -48,11 +48,11 @@ class CheckedFile:
         if payload is None:
             return data, None
         sound = crc32(data) in _CHECK.unpack(payload)
-        # With a bad slot the check itself is damaged, and the one that fits may be lost.
+        # With a bad slot the check itself is damaged, and the one that matches may be lost.
         return data, True if sound else False if check.whole else None
 
     def write(self, data: bytes) -> None:
-        """Replaces the content; durable on return, and whole whenever the power goes."""
+        """Replaces the content; durable on return, and whole even if the power fails meanwhile."""
         if self._check is None:
             self._check = self._open_check_or_set_aside()
         present = self._present()
@@ -66,7 +66,7 @@ class CheckedFile:
             self._settle(data)
 
     def write_unchecked(self, data: bytes) -> None:
-        """Replaces the content of a file that another program changes too, and takes no check."""
+        """Replaces a file that another program changes too, and removes the check."""
         self._present()
         with contextlib.suppress(FileNotFoundError):
             self._directory.unlink(f"{self._name}-check")
@@ -82,13 +82,13 @@ class CheckedFile:
         self._settle(data)
 
     def _settle(self, data: bytes) -> None:
-        """Takes back that the file may be empty: one that is emptied or removed is damage."""
+        """Takes back that the file may be empty: emptying or removing it is then damage."""
         assert self._check is not None
         self._check.write(_CHECK.pack(crc32(data), crc32(data)))
         self._check.sync()
 
     def _present(self) -> bytes:
-        """Reads the content; what cannot be read is moved aside."""
+        """Reads the content; if it cannot be read, moves it aside."""
         try:
             return read_whole(self._directory, self._name) or b""
         except Damaged:
@@ -96,7 +96,7 @@ class CheckedFile:
             return b""
 
     def faults(self) -> list[str]:
-        """Says what in the check file is no good slot."""
+        """Lists what in the check file is not a good slot."""
         check = self._open_check(write=False)
         if check is None:
             return []

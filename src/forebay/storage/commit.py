@@ -15,11 +15,8 @@ goes on. So it does if what had to be written first is acknowledged and stays wh
 An exception of a signal handler may come at every call. Whoever leads ends its lead all the same:
 each step of that can be done twice.
 
-Wakes a thread that sleeps, whatever interrupts who wakes it.
-
-A `threading.Event` is plain Python: an exception of a signal handler, such as Ctrl-C, that comes
-while it holds its own lock leaves it locked, and the next who touches it waits for ever. Each step
-here is one call into C, before or after which such an exception can come and do no harm.
+Who cannot wait, such as a loop, is called back (`notify`). Then one of a few threads, which are the
+process's and end when they are idle, waits in its place.
 """
 
 from __future__ import annotations
@@ -27,12 +24,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
+from typing import NamedTuple
 
 from forebay.errors import ForebayError
+from forebay.storage.workers import Workers
 
 
 class Alarm:
-    """Is set or not. Any thread may set it; one waits for it."""
+    """Wakes a thread that sleeps: it is set or not. Any thread may set it; one waits for it.
+
+    A `threading.Event` is plain Python: an exception of a signal handler, such as Ctrl-C, that
+    comes while it holds its own lock leaves it locked, and the next who touches it waits for ever.
+    Each step here is one call into C, before or after which such an exception does no harm.
+    """
 
     def __init__(self) -> None:
         self._marks: SimpleQueue[None] = SimpleQueue()
@@ -57,6 +61,8 @@ class Alarm:
 
 
 _ARRIVAL_SECONDS = 0.0005
+# As many queues sync at the same time for those who are called back.
+_committers = Workers("forebay commit", 3)
 
 
 class NotWritten(Exception):
@@ -83,6 +89,30 @@ class Epoch:
         self.first = 0
 
 
+class Ticket(NamedTuple):
+    """Something that was applied: durable when the group commit has passed `end`."""
+
+    commit: GroupCommit
+    end: int
+    epoch: Epoch | None = None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it is durable; raises what has kept it from that."""
+        return self.commit.is_settled(self.end, self.epoch)
+
+    def settle(self) -> None:
+        """Returns when it is durable."""
+        self.commit.wait(self.end, self.epoch)
+
+    def notify(self, call: Callable[[BaseException | None], None]) -> None:
+        """Calls back when it is durable, or with what has kept it from that; never waits.
+
+        The call comes once, from any thread, and must neither wait nor raise.
+        """
+        self.commit.notify(self, call)
+
+
 class _Lead:
     """A thread that leads, and those whom it has to wake when it is done."""
 
@@ -105,6 +135,9 @@ class GroupCommit:
         self._company = Alarm()
         self._company_wanted = 0
         self._error: Exception | None = None
+        # Those who are called back, and whether a thread waits for them.
+        self._calls: list[tuple[Ticket, Callable[[BaseException | None], None]]] = []
+        self._called_for = False
         self.epoch = Epoch()
         self.durable = durable
         self.syncs = 0
@@ -142,13 +175,29 @@ class GroupCommit:
                     except BaseException:
                         self._finish(lead, durable, error)
                         raise
+            if durable is not None and durable >= offset:
+                _raise_abandoned(offset, epoch)
+                return
+
+    def is_settled(self, offset: int, epoch: Epoch | None = None) -> bool:
+        """Says whether all records below `offset` are durable; raises as `wait` does."""
+        with self._mutex:
+            return self._is_settled(offset, epoch)
+
+    def notify(self, ticket: Ticket, call: Callable[[BaseException | None], None]) -> None:
+        """Calls back when a ticket of this commit is settled; see `Ticket.notify`."""
+        with self._mutex:
+            self._calls.append((ticket, call))
+            starts, self._called_for = not self._called_for, True
+        if starts:
+            _committers.submit(self._wait_for_calls)
 
     def advance(self, durable: int) -> None:
         """Takes note of records that are durable already."""
         with self._mutex:
             self.durable = max(self.durable, durable)
 
-    def check(self, offset: int, epoch: Epoch) -> None:
+    def check(self, offset: int, epoch: Epoch | None) -> None:
         """Raises if a record was given up; `epoch` as in `wait`."""
         if self.epoch is not epoch:
             with self._mutex:
@@ -160,6 +209,42 @@ class GroupCommit:
         with self._mutex:
             last, self.epoch = self.epoch, epoch
             last.first, last.error, last.next = first, error, epoch
+
+    def _wait_for_calls(self) -> None:
+        """Waits for all who are to be called back, and calls them."""
+        while True:
+            with self._mutex:
+                if not self._calls:
+                    self._called_for = False
+                    return
+                end = max(ticket.end for ticket, _ in self._calls)
+            error: BaseException | None = None
+            try:
+                self.wait(end)
+            except (OSError, ForebayError) as caught:
+                error = caught
+            for call, outcome in self._take_settled(error):
+                call(outcome)
+
+    def _take_settled(
+        self, error: BaseException | None
+    ) -> list[tuple[Callable[[BaseException | None], None], BaseException | None]]:
+        """Takes those off the list whose wait is over; with an error, all of them."""
+        settled: list[tuple[Callable[[BaseException | None], None], BaseException | None]] = []
+        left = []
+        with self._mutex:
+            for ticket, call in self._calls:
+                try:
+                    if self._is_settled(ticket.end, ticket.epoch):
+                        settled.append((call, None))
+                    elif error is not None:
+                        settled.append((call, error))
+                    else:
+                        left.append((ticket, call))
+                except (OSError, ForebayError) as own:
+                    settled.append((call, own))
+            self._calls = left
+        return settled
 
     def _is_settled(self, offset: int, epoch: Epoch | None) -> bool:
         _raise_abandoned(offset, epoch)

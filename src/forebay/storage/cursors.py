@@ -1,7 +1,7 @@
-"""`cursors/`: the places of readers in other processes, such as a Spark stream or a forwarder.
+"""`cursors/`: the positions of readers in other processes, such as a Spark stream or a forwarder.
 
-A reader owns `cursors/NAME`, locked while in use. The offset in it only goes forward; trimming
-stays below the lowest. Two checked slots; payload, big-endian: `offset 8 | incarnation 4`.
+A reader owns `cursors/NAME`, locked while in use. Its offset only moves forward; trimming stays
+below the lowest. Two checked slots; payload, big-endian: `offset 8 | incarnation 4`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 
 
 class Cursor:
-    """A reader's saved place in a queue that another process may own."""
+    """A reader's saved position in a queue that another process may own."""
 
     def __init__(self, slots: SlotFile, name: str) -> None:
         self._slots = slots
@@ -34,7 +34,7 @@ class Cursor:
         """Opens a cursor, or creates it at `start`; raises `Locked` if it is in use."""
         if _NAME.fullmatch(name) is None:
             raise InvalidOption(
-                f"cursor name {name!r}: must be 1 to 100 of A-Z a-z 0-9 . _ - and not begin with ."
+                f"cursor name {name!r}: must be 1 to 100 of A-Z a-z 0-9 . _ - and not start with ."
             )
         directory = queue.directory(DIRECTORY, create=True)
         try:
@@ -46,7 +46,7 @@ class Cursor:
             try:
                 if not slots.lock():
                     raise Locked(f"{directory.path}/{name}", None)
-                # Only now: who had it until a moment ago may have moved it on.
+                # Read only with the lock: the last holder may have moved it until a moment ago.
                 if slots.read() is None:
                     slots.begin(directory, payload)
             except BaseException:
@@ -57,7 +57,7 @@ class Cursor:
         return cls(slots, name)
 
     def advance(self, offset: int, incarnation: int) -> None:
-        """Moves the place forward; durable on return. An offset below it changes nothing."""
+        """Moves the position forward; durable on return. A lower offset changes nothing."""
         if offset <= self.offset:
             return
         self._slots.write(_PAYLOAD.pack(offset, incarnation))
@@ -65,18 +65,18 @@ class Cursor:
         self.offset, self.incarnation = offset, incarnation
 
     def close(self) -> None:
-        """Returns the cursor back."""
+        """Releases the cursor."""
         self._slots.close()
 
 
 def read_cursors(queue: Directory) -> Iterator[tuple[str, int]]:
-    """Returns each cursor and its offset; 0 for one that does not verify: nothing is lost."""
+    """Returns each cursor and its offset; 0 if it does not verify, so that nothing is trimmed."""
     try:
         directory = queue.directory(DIRECTORY)
     except FileNotFoundError:
         return
     except OSError:
-        # Something else stands in its place: nobody knows who reads.
+        # Something else has that name: the readers are unknown.
         yield DIRECTORY, 0
         return
     try:
@@ -88,7 +88,7 @@ def read_cursors(queue: Directory) -> Iterator[tuple[str, int]]:
                 continue
             if slots is None:
                 continue
-            # Closed before it is given: who looks at the first only leaves nothing open.
+            # Closed before the yield: a caller that stops after the first leaves nothing open.
             slots.close()
             yield name, _PAYLOAD.unpack(slots.payload)[0] if slots.payload else 0
     finally:

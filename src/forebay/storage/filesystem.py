@@ -1,11 +1,11 @@
-"""The one door to the disk, mapped memory included.
+"""The only access to the disk, mapped memory included.
 
-Owns every system call that touches a file. Everything above speaks `Filesystem`, `Directory` and
-`File`, so that the tests can put a file system behind the door that forgets what was not synced,
-tears, reorders, fails and runs full.
+Owns every system call that touches a file. All other modules use `Filesystem`, `Directory` and
+`File`, so that the tests can substitute a file system that forgets what was not synced, tears,
+reorders, fails and runs full.
 
 Files are opened relative to a directory descriptor, never through a symbolic link, and must be
-regular files with one link: a name in a queue directory that is anything else is refused.
+regular files with one link: a name in a queue directory that is anything else is rejected.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from forebay.errors import InvalidOption, Locked, NotAQueue
 
 _NO_NAMES = (b"", b".", b"..")
 _IN_MOVED_TO, _IN_CREATE = 0x80, 0x100
-# The watch, what happened, a cookie, how long the name after it is (see inotify(7)).
+# The watch, the event, a cookie, and the length of the name that follows (see inotify(7)).
 _INOTIFY_EVENT = struct.Struct("iIII")
 assert _INOTIFY_EVENT.size == 16
-# Where a store into a mapped file that was allocated finds its block, whatever else fills the disk:
-# ext2 to ext4, XFS, tmpfs (see statfs(2)). Where a disk copies on write, the store needs a new
-# block, and if there is none the system kills the process.
+# File systems on which a store to an allocated, mapped file always finds its block, whatever else
+# fills the disk: ext2 to ext4, XFS, tmpfs (see statfs(2)). If a disk copies on write, the store
+# needs a new block, and if there is none the system kills the process.
 _MAPPED_STORES = {0xEF53, 0x58465342, 0x01021994}
 
 Buffer = bytes | bytearray | memoryview
@@ -42,35 +42,35 @@ Mapping = mmap.mmap | bytearray
 class File(Protocol):
     """An open file.
 
-    After `close` everything but `close` raises `OSError` with EBADF. What the system refuses is
+    After `close` everything except `close` raises `OSError` with EBADF. A refusal of the system is
     an `OSError` with its number, unchanged. Any thread may call it.
     """
 
     def pread(self, size: int, position: int) -> bytes:
-        """Reads `size` bytes, however often the system must be asked; fewer only at the end."""
+        """Reads `size` bytes, with as many system calls as it takes; fewer only at the end."""
         ...
 
     def pwrite(self, data: Buffer, position: int) -> int:
         """Writes some of `data` and returns how many bytes; `write_all` writes all.
 
-        What lies between the old end and `position` is zeros. What was written survives the
-        process, and a power cut after `sync`.
+        A gap between the old end and `position` is filled with zeros. What was written survives the
+        process, and after `sync` a power cut.
         """
         ...
 
     def sync(self) -> None:
-        """Makes content and size durable (`fdatasync`), as they are when it begins; not the name.
+        """Makes content and size durable (`fdatasync`), as they are when it starts; not the name.
 
-        After an error nobody knows what is on the disk: a second try proves nothing.
+        After an error it is unknown what is on the disk: a second try proves nothing.
         """
         ...
 
     def truncate(self, size: int) -> None:
-        """Cuts or extends to `size`; what is extended is zeros, never what was cut before."""
+        """Cuts or extends to `size`; the extension is zeros, never what was cut before."""
         ...
 
     def allocate(self, position: int, size: int) -> None:
-        """Reserves space on the disk; extends the file with zeros, changes nothing in it.
+        """Reserves space on the disk; extends the file with zeros and changes none of its content.
 
         On a full disk it raises, and may leave the file longer than it was.
         """
@@ -84,50 +84,50 @@ class File(Protocol):
         """Maps the first `size` bytes for reading and writing; the file must have them.
 
         Mapping and file are one: each shows at once what was written to the other, and a store
-        survives the process. Only for files that were allocated, where `Directory.maps` is true.
+        survives the process. Only for allocated files, where `Directory.maps` is true.
         """
         ...
 
     def lock(self, *, shared: bool = False) -> bool:
         """Takes the lock of the file, if it is free; `close` and the end of the process free it.
 
-        Excludes all other handles, those of this process too. A shared one excludes only those
-        who want it for themselves.
+        Excludes all other handles, including those of this process. A shared lock excludes only
+        exclusive ones.
         """
         ...
 
     def close(self) -> None:
-        """Closes it; a second time does nothing. One that is forgotten closes itself."""
+        """Closes the file; a second call does nothing. A handle that is dropped closes itself."""
         ...
 
 
 class Directory(Protocol):
     """An open directory.
 
-    Names are plain names in it: a path raises `NotAQueue`, a name that is missing
-    `FileNotFoundError`. After `close` everything but `close` raises `OSError` with EBADF.
+    Names are plain names in it: a path raises `NotAQueue`, a missing name `FileNotFoundError`.
+    After `close` everything except `close` raises `OSError` with EBADF.
     """
 
     path: str
 
     @property
     def maps(self) -> bool:
-        """Whether a store into a mapped file that was allocated cannot fail here.
+        """Whether a store to an allocated, mapped file cannot fail here.
 
-        Elsewhere a store on a full disk kills the process: `pwrite` must take its place.
+        Elsewhere a store on a full disk kills the process: use `pwrite` instead.
         """
         ...
 
     def names(self) -> list[str]:
-        """Lists what is in it, in no order.
+        """Lists its names, in no particular order.
 
-        Every name that was made before the call is in the list, and none that was removed before
-        it, whoever did it and whatever other threads list meanwhile.
+        The list has every name that was created before the call, and none that was removed before
+        it, whoever did so and whatever other threads list meanwhile.
         """
         ...
 
     def open(self, name: str, *, write: bool = False) -> File:
-        """Opens a regular file with one link; what is anything else raises `NotAQueue`."""
+        """Opens a regular file with one link; anything else raises `NotAQueue`."""
         ...
 
     def create(self, name: str) -> File:
@@ -135,18 +135,18 @@ class Directory(Protocol):
         ...
 
     def rename(self, source: str, target: str, into: Directory | None = None) -> None:
-        """Renames atomically, over an existing target; `into` moves it to another directory.
+        """Renames atomically, replacing an existing target; `into` moves it to another directory.
 
-        Moves what is no regular file as well. Durable after `sync` of both directories.
+        Also moves what is not a regular file. Durable after `sync` of both directories.
         """
         ...
 
     def unlink(self, name: str) -> None:
-        """Removes a name; who has the file open keeps it."""
+        """Removes a name; a process that has the file open keeps it."""
         ...
 
     def sync(self) -> None:
-        """Makes the names durable, as they are when it begins."""
+        """Makes the names durable, as they are when it starts."""
         ...
 
     def check_there(self) -> None:
@@ -154,7 +154,7 @@ class Directory(Protocol):
         ...
 
     def directory(self, name: str, *, create: bool = False) -> Directory:
-        """Opens a directory in it; what is none, a link included, raises `NotAQueue`."""
+        """Opens a directory in it; anything else, including a link, raises `NotAQueue`."""
         ...
 
     def lock(self) -> None:
@@ -165,7 +165,7 @@ class Directory(Protocol):
         ...
 
     def close(self) -> None:
-        """Closes it; a second time does nothing. One that is forgotten closes itself."""
+        """Closes the directory; a second call does nothing. A dropped handle closes itself."""
         ...
 
 
@@ -178,20 +178,20 @@ class Filesystem(Protocol):
     def open_directory(
         self, path: str, *, create: bool = False, group_readable: bool = False
     ) -> Directory:
-        """Opens a directory; `create` makes it, durably, if it is missing."""
+        """Opens a directory; `create` creates it, durably, if it is missing."""
         ...
 
     def boot_id(self) -> bytes:
-        """Returns 16 bytes that change whenever the machine starts again."""
+        """Returns 16 bytes that change whenever the machine restarts."""
         ...
 
     def random_bytes(self, count: int) -> bytes:
-        """Returns bytes that nobody can foresee."""
+        """Returns unpredictable bytes."""
         ...
 
 
 def plain_name(name: str) -> str:
-    """Returns the name of something in a directory; refuses a path and what can be no name."""
+    """Returns the name of something in a directory; rejects a path and anything else."""
     try:
         plain = "/" not in name and "\0" not in name and os.fsencode(name) not in _NO_NAMES
     except UnicodeEncodeError:
@@ -202,7 +202,7 @@ def plain_name(name: str) -> str:
 
 
 def unmap(mapping: Mapping) -> None:
-    """Ends a mapping; while an error on its way still holds a view of it, when that is gone."""
+    """Ends a mapping; if an exception in flight still holds a view of it, once that is gone."""
     if isinstance(mapping, mmap.mmap):
         with contextlib.suppress(BufferError):
             mapping.close()
@@ -211,7 +211,7 @@ def unmap(mapping: Mapping) -> None:
 def write_all(file: File, data: Buffer, position: int) -> None:
     """Writes all of `data`; an `OSError` may leave a part of it written.
 
-    A full disk first shows as a short write: the call that follows tells the reason.
+    A full disk first shows as a short write: the next call raises the reason.
     """
     written = file.pwrite(data, position)
     if written == len(data):
@@ -236,7 +236,7 @@ def _close_forgotten(
     path: str,
     warn: Callable[..., None] = warnings.warn,
 ) -> None:
-    """Closes what nobody closed and nobody can reach any more; a debugger is told.
+    """Closes a handle that was never closed and is unreachable; issues a `ResourceWarning`.
 
     `warn` is bound here: at the end of the process the module may be gone.
     """
@@ -254,7 +254,7 @@ class DiskFile:
 
     def pread(self, size: int, position: int) -> bytes:
         data = os.pread(self._descriptor, size, position)
-        # One call of the system reads 2 GiB at most, and may be short for reasons of its own.
+        # One system call reads at most 2 GiB, and may return less for other reasons.
         if len(data) == size or not data:
             return data
         parts = [data]
@@ -291,7 +291,7 @@ class DiskFile:
         return True
 
     def close(self) -> None:
-        # First, so that no second try closes what another thread has opened meanwhile.
+        # First, so that a second call cannot close what another thread has opened meanwhile.
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
@@ -300,7 +300,7 @@ class DiskFile:
         _close_forgotten(self, self._descriptor, self._path)
 
     def _open_descriptor(self) -> int:
-        # To `mmap`, -1 is memory that belongs to no file: what is stored there would be lost.
+        # To `mmap`, -1 means memory that belongs to no file: stores would be lost.
         return _check_open(self._descriptor)
 
 
@@ -317,8 +317,8 @@ class DiskDirectory:
         return _filesystem_type(self._descriptor) in _MAPPED_STORES
 
     def names(self) -> list[str]:
-        # Opened for this listing: btrfs shows the names that were there when the directory was
-        # opened or rewound, and two threads would share the place in the listing.
+        # Opened for this listing: btrfs shows the names that existed when the directory was opened
+        # or rewound, and two threads would share the position in the listing.
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
         descriptor = os.open(".", flags, dir_fd=self._descriptor)
         try:
@@ -328,7 +328,7 @@ class DiskDirectory:
 
     def open(self, name: str, *, write: bool = False) -> DiskFile:
         flags = os.O_RDWR if write else os.O_RDONLY
-        # Without O_NONBLOCK, opening a FIFO that poses as a segment would wait for ever.
+        # Without O_NONBLOCK, opening a FIFO that poses as a segment would block indefinitely.
         flags |= os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
         try:
             descriptor = os.open(plain_name(name), flags, dir_fd=self._descriptor)
@@ -389,7 +389,7 @@ class DiskDirectory:
             raise Locked(self.path, lock_owner(self.path)) from None
 
     def check_safe(self) -> None:
-        """Refuses a directory that another user could change under the owner."""
+        """Rejects a directory that another user could change behind the owner's back."""
         status = os.fstat(self._descriptor)
         if status.st_uid != os.geteuid():
             raise NotAQueue(f"{self.path} belongs to user {status.st_uid}, not to this process")
@@ -409,9 +409,9 @@ class DiskDirectory:
 
 
 class Doorbell:
-    """Wakes a thread that sleeps in a poll, whichever thread or signal handler rings.
+    """Wakes a thread that sleeps in a poll; any thread or signal handler may ring.
 
-    It stays open as long as the process: whoever rings late must not write to a file that has got
+    It stays open as long as the process: a late ring must not write to a file that has been given
     its number.
     """
 
@@ -420,30 +420,30 @@ class Doorbell:
 
     def ring(self) -> None:
         """Wakes the thread, now or at its next sleep."""
-        # Full, it rings already.
+        # If it is full, it is ringing already.
         with contextlib.suppress(BlockingIOError):
             os.eventfd_write(self.descriptor, 1)
 
     def clear(self) -> None:
-        """Takes it as not rung."""
+        """Resets it to not rung."""
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self.descriptor)
 
     def replace(self) -> None:
-        """Makes a new one of it, in the child of a fork."""
+        """Replaces it by a new one, in the child of a fork."""
         os.close(self.descriptor)
         self.descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
 
 class Watcher:
-    """Tells of names that appear in directories (inotify), to one thread."""
+    """Reports names that appear in directories (inotify) to one thread."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
 
     @classmethod
     def create(cls) -> Watcher | None:
-        """Returns a new one; None if the system has no more to give."""
+        """Returns a new watcher; None if the system has none left."""
         try:
             descriptor = _libc().inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         except (OSError, AttributeError):
@@ -451,7 +451,7 @@ class Watcher:
         return None if descriptor < 0 else cls(descriptor)
 
     def add(self, directory: Directory) -> int | None:
-        """Watches a directory; returns the number that `read` tells of it, None if it cannot."""
+        """Watches a directory; returns the number that `read` reports for it, None if it cannot."""
         if not isinstance(directory, DiskDirectory):
             return None
         path = f"/proc/self/fd/{directory._descriptor}".encode()
@@ -459,7 +459,7 @@ class Watcher:
         return None if number < 0 else int(number)
 
     def remove(self, number: int) -> None:
-        """Watches a directory no longer."""
+        """Stops watching a directory."""
         _libc().inotify_rm_watch(self.descriptor, number)
 
     def read(self) -> set[int]:
@@ -476,7 +476,7 @@ class Watcher:
         return numbers
 
     def close(self) -> None:
-        """Closes it; all directories are watched no longer."""
+        """Closes it and stops watching all directories."""
         os.close(self.descriptor)
 
 
@@ -511,14 +511,14 @@ class DiskFilesystem:
 
 
 def _make_directory(path: str, mode: int) -> None:
-    """Makes the directory and what is missing above it; each name is durable on return."""
+    """Creates the directory and its missing parents; each name is durable on return."""
     if os.path.exists(path) and (not os.path.isdir(path) or _holds_something(path)):
         return
     parent = os.path.dirname(path)
     _make_directory(parent, 0o777)
     with contextlib.suppress(FileExistsError):
         os.mkdir(path, mode)
-    # An empty one may be left from a crash before its name was synced.
+    # An empty one may be left by a crash before its name was synced.
     descriptor = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -537,9 +537,9 @@ def _libc() -> ctypes.CDLL:
 
 
 def _filesystem_type(descriptor: int) -> int | None:
-    """Returns the magic number of the file system that a descriptor is on, if it can be told."""
+    """Returns the magic number of a descriptor's file system, if it can be determined."""
     try:
-        # Larger than the structure of any system; the type is its first word.
+        # Larger than the structure on any system; the type is its first word.
         status = ctypes.create_string_buffer(512)
         if _libc().fstatfs(descriptor, status) != 0:
             return None
@@ -549,7 +549,7 @@ def _filesystem_type(descriptor: int) -> int | None:
 
 
 def read_private(path: str, size_max: int) -> bytes:
-    """Returns the content of a small file that holds a secret; refuses one that others may read."""
+    """Returns the content of a small secret file; rejects one that other users can read."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         status = os.fstat(descriptor)
@@ -558,7 +558,7 @@ def read_private(path: str, size_max: int) -> bytes:
         if status.st_mode & 0o077:
             mode = stat.S_IMODE(status.st_mode)
             raise InvalidOption(
-                f"{path} has mode {mode:04o}: other users can get at it; chmod 600 it first"
+                f"{path} has mode {mode:04o}: other users can read it; chmod 600 it first"
             )
         if status.st_size > size_max:
             raise InvalidOption(f"{path} has {status.st_size} bytes; at most {size_max}")
@@ -568,7 +568,7 @@ def read_private(path: str, size_max: int) -> bytes:
 
 
 def is_owned(path: str) -> bool | None:
-    """Says whether a process is seen to hold the lock of a directory; None if none can be seen.
+    """Returns whether a process visibly holds the lock of a directory; None if that is unknown.
 
     False is no proof: locks of processes in other containers are not shown.
     """
@@ -586,7 +586,7 @@ def real_path(path: str) -> str:
 
 
 def disk_bytes(path: str) -> int:
-    """Returns what a file takes of the disk; 0 if it is gone."""
+    """Returns how much disk space a file takes; 0 if it is gone."""
     try:
         return os.stat(path, follow_symlinks=False).st_blocks * 512
     except FileNotFoundError:
@@ -610,7 +610,7 @@ def lock_owner(path: str) -> int | None:
 
 
 def _lock_device(descriptor: int) -> str:
-    """Returns the device as locks are listed: that of the mount, which on btrfs `stat` hides."""
+    """Returns the device in the list of locks: that of the mount, which `stat` hides on btrfs."""
     status = os.fstat(descriptor)
     device = (os.major(status.st_dev), os.minor(status.st_dev))
     with contextlib.suppress(OSError, ValueError):

@@ -1,14 +1,14 @@
-"""`inbox/`: work that other processes leave for the owner, and the ledger of what was taken.
+"""`inbox/`: work that other processes leave for the owner, and the ledger of adopted batches.
 
 A writer puts complete, synced files under unique names (`*.part`) and publishes them by renaming
 one manifest to `*.ready`. The owner adopts a manifest whole or not at all: the ledger line and the
-decision which part becomes which segment are one synced replacement of `ledger`. What follows,
-the new headers and the renames, is done again after a crash until it is finished. A manifest whose
-(writer, batch) is in the ledger already is dropped: a replay does nothing.
+decision which part becomes which segment are one synced replacement of `ledger`. What follows, the
+new headers and the renames, is repeated after a crash until it is finished. A manifest whose
+(writer, batch) is already in the ledger is dropped: a replay does nothing.
 
-Manifests and the ledger are checked documents (`atomic.py`); both are source of truth. Others
-write the manifests: each name, number and size in one is checked when it is read. Names that
-`new_stem` made tell when, so that what nobody ever publishes can be told from work in hand.
+Manifests and the ledger are checked documents (`atomic.py`); both are source of truth. Other
+processes write the manifests, so each name, number and size in one is checked when it is read. A
+name from `new_stem` contains its time, which separates abandoned work from work in progress.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DIRECTORY = "inbox"
 LEDGER = "ledger"
 PART = ".part"
 READY = ".ready"
-# A writer of one batch, who never comes again: its ledger line goes when its manifest is gone.
+# A writer of one batch that never returns: its ledger line is removed with its manifest.
 ONE_TIME = "once:"
 ORPHAN_MS = 24 * 60 * 60 * 1000
 NUMBER_MAX = 2**62
@@ -47,7 +47,7 @@ _TIMED = re.compile(r"(\d{1,15})-[0-9a-f]{32}\.[a-z]+")
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A file in the inbox: its name, how many records and bytes it holds."""
+    """A file in the inbox: its name, and how many records and bytes it holds."""
 
     name: str
     count: int
@@ -56,9 +56,9 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One batch of one writer; batches of a writer rise.
+    """One batch of one writer; batch numbers of a writer increase.
 
-    `kind` is the kind of queue that the records were made for; "": not told, any that takes them.
+    `kind` is the kind of queue that the records were made for; "" means any that takes them.
     """
 
     writer: str
@@ -78,7 +78,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """The last batch taken of each writer, and the moves of an adoption that is not finished."""
+    """The last adopted batch of each writer, and the moves of an unfinished adoption."""
 
     adopted: dict[str, int] = field(default_factory=dict)
     moves: list[Move] = field(default_factory=list)
@@ -88,7 +88,7 @@ _Document = TypeVar("_Document")
 
 
 def new_stem(now_ms: int) -> str:
-    """Makes the unique part of a name, for a part or a manifest; it tells when it was made."""
+    """Makes the unique part of a name, for a part or a manifest; it contains the time."""
     return f"{now_ms}-{uuid.uuid4().hex}"
 
 
@@ -105,7 +105,7 @@ def publish(queue: Directory, stem: str, manifest: Manifest) -> None:
     try:
         _manifest(asdict(manifest))
     except ValueError as error:
-        # The owner would refuse it, and whoever waits for the batch would not be told.
+        # The owner would reject it, and the process that waits for the batch would never know.
         raise InvalidOption(f"manifest {stem!r}: {error}") from None
     directory = queue.directory(DIRECTORY, create=True)
     try:
@@ -116,7 +116,7 @@ def publish(queue: Directory, stem: str, manifest: Manifest) -> None:
             file.sync()
         finally:
             file.close()
-        # Parts and the manifest get their names in one sync; the manifest's is the last.
+        # Parts and the manifest get their names in one sync; that of the manifest comes last.
         directory.sync()
         directory.rename(stem + atomic.TEMPORARY, stem + READY)
         directory.sync()
@@ -125,7 +125,7 @@ def publish(queue: Directory, stem: str, manifest: Manifest) -> None:
 
 
 def read_manifests(inbox: Directory) -> list[tuple[str, Manifest | None]]:
-    """Returns what is ready, oldest batch of each writer first; None for what is no manifest."""
+    """Returns what is ready, each writer's oldest batch first; None for a bad manifest."""
     good: list[tuple[str, Manifest]] = []
     bad: list[tuple[str, None]] = []
     for name in inbox.names():
@@ -147,7 +147,7 @@ def _read_manifest(inbox: Directory, name: str) -> Manifest | None:
     try:
         data = read_whole(inbox, name, MANIFEST_BYTES_MAX)
     except Damaged:
-        # Once more: what a disk does not give back at once may be whole.
+        # Try once more: what a disk does not return at first may be whole.
         data = read_whole(inbox, name, MANIFEST_BYTES_MAX)
     return None if data is None else _decode(data, _manifest, path)
 
@@ -158,24 +158,24 @@ def read_ledger(queue: Directory) -> Ledger:
         data = read_whole(queue, LEDGER)
         return Ledger() if data is None else _decode(data, _ledger, f"{queue.path}/{LEDGER}")
     except Damaged as error:
-        # It costs no record: at worst a batch comes twice.
+        # It costs no record: at worst a batch is adopted twice.
         raise Damaged(replace(error.damage, count=0)) from None
 
 
 def own_ledger(queue: Directory) -> Ledger:
-    """Returns the ledger of a queue that this process owns; sets one that is damaged aside.
+    """Returns the ledger of a queue that this process owns; sets a damaged one aside.
 
-    Without it a batch that was taken may come again, if its writer hands it in again; nothing that
-    is in the queue is touched.
+    Without it an adopted batch may be adopted again, if its writer submits it again; nothing in the
+    queue is touched.
     """
     with contextlib.suppress(Damaged):
         return read_ledger(queue)
     try:
-        # Once more: what a disk does not give back at once may be whole.
+        # Try once more: what a disk does not return at first may be whole.
         return read_ledger(queue)
     except Damaged as error:
         _logger.error(
-            "%s/%s: %s; kept in quarantine/: a batch that is handed in again is taken again",
+            "%s/%s: %s; kept in quarantine/: a batch that is submitted again is adopted again",
             queue.path,
             LEDGER,
             error.damage.reason,
@@ -190,7 +190,7 @@ def write_ledger(queue: Directory, ledger: Ledger) -> None:
 
 
 def finish_moves(queue: Directory, inbox: Directory, moves: Sequence[Move]) -> None:
-    """Makes the parts segments; may be done any number of times until it is finished."""
+    """Turns the parts into segments; may be repeated any number of times until it is finished."""
     waiting = set(inbox.names())
     for move in moves:
         if move.part not in waiting:
@@ -202,7 +202,7 @@ def finish_moves(queue: Directory, inbox: Directory, moves: Sequence[Move]) -> N
         finally:
             file.close()
         inbox.rename(move.part, move.segment, into=queue)
-    # Enough for both: a rename comes whole or not at all.
+    # One sync covers both directories: a rename is durable as a whole or not at all.
     queue.sync()
 
 
@@ -221,7 +221,7 @@ def warn_of_waiting(queue: Directory) -> None:
         inbox.close()
     if waiting:
         _logger.warning(
-            "%s/%s: %d batches wait there, and this version does not take them in; open the queue "
+            "%s/%s: %d batches wait there, and this version does not adopt them; open the queue "
             "once with the version that they were written for, or put their records again; then "
             "remove the directory",
             queue.path,
@@ -231,7 +231,7 @@ def warn_of_waiting(queue: Directory) -> None:
 
 
 def remove(inbox: Directory, name: str) -> None:
-    """Removes a file that is done with."""
+    """Removes a file that is no longer needed."""
     with contextlib.suppress(FileNotFoundError):
         inbox.unlink(name)
 
@@ -291,7 +291,7 @@ def _ledger(value: object) -> Ledger:
 def _move(value: object) -> Move:
     fields = typed("move", value, dict)
     header = typed("header", fields.get("header"), str)
-    # Whatever is wrong with it must show here, not in the middle of an adoption.
+    # Any error in it must show here, not in the middle of an adoption.
     bytes.fromhex(header)
     segment = typed("segment", fields.get("segment"), str)
     if _SEGMENT.fullmatch(segment) is None:
@@ -316,7 +316,7 @@ def _part_name(value: object) -> str:
 def _writer(value: object) -> str:
     writer = _text(typed("writer", value, str))
     if not 0 < len(writer) <= WRITER_CHARACTERS_MAX:
-        raise ValueError(f"writer = {writer!r:.60}: no name of a writer")
+        raise ValueError(f"writer = {writer!r:.60}: not the name of a writer")
     return writer
 
 

@@ -1,13 +1,13 @@
 """`losses`: what a queue has lost, on record until somebody has seen it.
 
-Damage that stays where it is will be met again by every reader. Damage whose evidence goes, such as
-a run that is missing and leaves the manifest, or a segment that moves to `quarantine/`, would be
-forgotten with it. So an owner writes both down here, the second kind before the evidence goes, and
-`forebay fsck` ends with 4 until `fsck --accept` marks them as seen.
+Damage that stays in place is met again by every reader. Damage whose evidence disappears would be
+forgotten with it: for example a missing run that leaves the manifest, or a segment that moves to
+`quarantine/`. So an owner records both here, the second kind before the evidence disappears, and
+`forebay fsck` exits with 4 until `fsck --accept` marks them as seen.
 
-The file is a checked document (`atomic.py`), replaced whole, and source of truth. One that does
-not verify is itself a loss of an unknown number of records. It holds `LOSSES_MAX` losses at most:
-what comes after them is added up in the last one.
+The file is a checked document (`atomic.py`), replaced whole, and source of truth. If it does not
+verify, that is itself a loss of an unknown number of records. It holds at most `LOSSES_MAX` losses:
+the last one sums up those beyond.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _Key = tuple[str, int, str]
 class Loss:
     """A damage on record.
 
-    `gone` says that its evidence is no longer in the files, so that no scan meets it again;
+    `gone` means that its evidence is no longer in the files, so that no scan meets it again;
     `accepted` that somebody has seen it.
     """
 
@@ -42,20 +42,20 @@ class Loss:
 
 
 class Losses:
-    """The losses that an owner knows of. Called with the lock of the queue held."""
+    """The losses that an owner knows of. Call it with the lock of the queue held."""
 
     def __init__(self, directory: Directory, losses: Iterable[Loss], *, dirty: bool) -> None:
         self._directory = directory
         self._losses = {_key(loss.damage): loss for loss in losses}
         self._raised: set[_Key] = set()
         self._dirty = dirty
-        # Whether `next_pending` has something: a taking verb looks at it at every call.
+        # Whether `next_pending` has something: taking verbs check this at every call.
         self.waiting = False
         self._look_for_pending()
 
     @classmethod
     def load(cls, directory: Directory) -> Losses:
-        """Reads what is on record; a file that does not verify is a loss itself."""
+        """Reads the record; a file that does not verify is a loss itself."""
         try:
             return cls(directory, _read(directory), dirty=False)
         except Damaged as error:
@@ -63,11 +63,11 @@ class Losses:
 
     @property
     def unaccepted(self) -> int:
-        """How many losses nobody has marked as seen."""
+        """Returns how many losses nobody has marked as seen."""
         return sum(not loss.accepted for loss in self._losses.values())
 
     def accepted(self, damage: Damage) -> bool:
-        """Says whether somebody has seen this damage already."""
+        """Returns whether somebody has already seen this damage."""
         loss = self._losses.get(_key(damage))
         return loss is not None and loss.accepted
 
@@ -81,10 +81,10 @@ class Losses:
         return next(found, None)
 
     def note(self, damage: Damage, *, gone: bool = False) -> bool:
-        """Remembers damage; says whether to raise it now.
+        """Remembers damage; returns whether to raise it now.
 
-        True once for a damage and handle, and never for one that was accepted. With `gone`, the
-        caller saves before it takes the evidence away; `next_pending` raises it then.
+        True once per damage and handle, and never for damage that was accepted. With `gone`, the
+        caller saves before it removes the evidence; `next_pending` then returns the damage.
         """
         key = _key(damage)
         known = self._losses.get(key)
@@ -101,7 +101,7 @@ class Losses:
         return True
 
     def next_pending(self) -> Damage | None:
-        """Returns a loss whose evidence is gone and that this handle has not raised; then None."""
+        """Returns a loss whose evidence is gone and that this handle has not raised; else None."""
         for key in self._pending():
             self._raised.add(key)
             self._look_for_pending()
@@ -109,7 +109,7 @@ class Losses:
         return None
 
     def save(self) -> None:
-        """Writes down what is new; durable on return, on a full disk too."""
+        """Writes new losses; durable on return, even on a full disk."""
         if self._dirty:
             _write(self._directory, self._losses.values())
             self._dirty = False
@@ -126,15 +126,20 @@ class Losses:
 
 
 def read_losses(directory: Directory) -> list[Loss]:
-    """Returns what is on record, without owning the queue."""
+    """Returns the losses on record, without owning the queue."""
     try:
         return _read(directory)
     except Damaged as error:
         return [Loss(error.damage, gone=True)]
 
 
+def count_unaccepted(directory: Directory) -> int:
+    """Says how many losses nobody has marked as seen, without owning the queue."""
+    return sum(not loss.accepted for loss in read_losses(directory))
+
+
 def accept(directory: Directory, found: Iterable[Damage] = ()) -> int:
-    """Marks all losses as seen, those that were `found` just now too; returns how many are new.
+    """Marks all losses as seen, including those `found` just now; returns how many are new.
 
     The caller owns the directory. Durable on return.
     """
@@ -148,12 +153,12 @@ def accept(directory: Directory, found: Iterable[Damage] = ()) -> int:
 
 
 def is_same(one: Damage, other: Damage) -> bool:
-    """Says whether two reports are of the same damage."""
+    """Returns whether two reports are about the same damage."""
     return _key(one) == _key(other)
 
 
 def _key(damage: Damage) -> _Key:
-    # By the file's name alone: a queue may move to another place.
+    # By the file's name alone: a queue may be moved elsewhere.
     return os.path.basename(damage.path), damage.position, damage.reason
 
 
@@ -175,7 +180,7 @@ def _read(directory: Directory) -> list[Loss]:
 
 
 def _unreadable(path: str, size: int, reason: str) -> Damage:
-    return Damage(path, 0, size, f"{reason}: what was lost before is not known")
+    return Damage(path, 0, size, f"{reason}: earlier losses are unknown")
 
 
 def _write(directory: Directory, losses: Iterable[Loss]) -> None:
@@ -187,7 +192,7 @@ def _write(directory: Directory, losses: Iterable[Loss]) -> None:
 
 
 def _clear_the_name(directory: Directory) -> None:
-    """Moves aside what stands in the place of the file and could not be replaced by a rename."""
+    """Moves aside what has the name of the file and could not be replaced by a rename."""
     try:
         atomic.read_small(directory, NAME)
     except (OSError, NotAQueue):
@@ -195,7 +200,7 @@ def _clear_the_name(directory: Directory) -> None:
 
 
 def _add_up(rows: list[Loss]) -> Loss:
-    """Makes one loss of those that the file has no room for."""
+    """Sums up the losses that the file has no room for."""
     counts = [row.damage.count for row in rows]
     total = None if None in counts else sum(count or 0 for count in counts)
     first = rows[0].damage

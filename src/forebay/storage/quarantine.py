@@ -1,4 +1,4 @@
-"""`quarantine/`: bytes that recovery took out of a queue, kept aside and counted, never deleted."""
+"""`quarantine/`: bytes that recovery took out of a queue, kept and counted, never deleted."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def keep_file(queue: Directory, name: str, source: Directory | None = None) -> N
     directory = _open(queue)
     try:
         (source or queue).rename(name, _free_name(directory, name, None), into=directory)
-        # Enough for both: a rename comes whole or not at all.
+        # One sync covers both directories: a rename is durable as a whole or not at all.
         directory.sync()
     finally:
         directory.close()
 
 
 def replace_anything(queue: Directory, name: str, data: bytes) -> None:
-    """Replaces a file of the queue whole; a directory in its place is moved out of the queue."""
+    """Replaces a file of the queue whole; a directory of that name is moved out of the queue."""
     try:
         replace(queue, name, data)
     except IsADirectoryError:
@@ -41,7 +41,7 @@ def replace_anything(queue: Directory, name: str, data: bytes) -> None:
 
 
 def count_kept(queue: Directory) -> tuple[int, int]:
-    """Says how many files there are, and how many bytes they hold."""
+    """Returns how many files there are, and how many bytes they hold."""
     try:
         directory = queue.directory(DIRECTORY)
     except FileNotFoundError:
@@ -50,7 +50,7 @@ def count_kept(queue: Directory) -> tuple[int, int]:
         names = directory.names()
         total = 0
         for name in names:
-            # A link or a directory that stood in the place of a file, or one of mode 000.
+            # A link or a directory that had the name of a file, or a file of mode 000.
             with contextlib.suppress(OSError, NotAQueue):
                 file = directory.open(name)
                 total += file.size()
@@ -61,7 +61,7 @@ def count_kept(queue: Directory) -> tuple[int, int]:
 
 
 def _free_name(directory: Directory, name: str, data: bytes | None) -> str:
-    """Returns a name that nothing else is kept under; a repeated recovery finds its own bytes."""
+    """Returns a free name; a repeated recovery finds its own bytes."""
     names = set(directory.names())
     number = 1
     free = name

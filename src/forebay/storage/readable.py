@@ -1,32 +1,33 @@
-"""Reads files that the disk gives back only in part: what cannot be read is damage, not an error.
+"""Reads files that the disk returns only in part: what cannot be read is damage, not an error.
 
-A bad sector answers with EIO; a file may be of mode 000, or a directory, a symbolic link or a FIFO
-may stand in its place. Everybody who scans the files of a queue opens them here, so that such a
-place costs what lies in it and nothing else. `OSError` of any other sort passes through untouched:
-too many open files are no damage.
+A bad sector answers with EIO; a file may have mode 000, or its name may belong to a directory, a
+symbolic link or a FIFO. All scans of the files of a queue open them here, so that such a place
+costs only what it holds. Any other `OSError` passes through untouched: too many open files are not
+damage.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from forebay.damage import Damage
 from forebay.errors import Damaged, NotAQueue
-from forebay.storage.filesystem import Directory, File
 
-# What a disk, or a file system that checks its blocks, says of a place that it cannot give back.
+# How a disk, or a file system that checks its blocks, reports a place that it cannot return.
 _UNREADABLE = {errno.EIO, errno.EBADMSG, errno.EUCLEAN, errno.EREMOTEIO, errno.ENODATA}
-# What says that a file cannot be opened, whoever tries again.
+# Errors that show that a file cannot be opened, however often that is tried.
 _UNOPENABLE = _UNREADABLE | {errno.EACCES, errno.EPERM, errno.ELOOP, errno.EISDIR, errno.ENXIO}
 _SECTOR_BYTES = 512
+_File = TypeVar("_File")
 
 
 @dataclass(frozen=True, slots=True)
 class Hole:
-    """A part of a file that cannot be read: from `start` to before `end`."""
+    """A part of a file that cannot be read: from `start` up to but not including `end`."""
 
     start: int
     end: int
@@ -34,7 +35,7 @@ class Hole:
 
 
 class Content(Protocol):
-    """As much of a file as a walk over its frames needs."""
+    """The part of a file's interface that a walk over its frames needs."""
 
     def pread(self, size: int, position: int) -> bytes:
         """Reads up to `size` bytes; fewer only at the end."""
@@ -45,17 +46,43 @@ class Content(Protocol):
         ...
 
 
+class StoredFile(Content, Protocol):
+    """A file that is open for reading; what was removed since can still be read."""
+
+    def close(self) -> None:
+        """Closes it; a second time does nothing."""
+        ...
+
+
+class Store(Protocol):
+    """All that a reader needs of the place where the files of a queue lie.
+
+    A directory is one. `open` raises `FileNotFoundError`, `NotAQueue` for what is no regular file,
+    or `OSError`.
+    """
+
+    path: str
+
+    def names(self) -> list[str]:
+        """Lists the files, in no order."""
+        ...
+
+    def open(self, name: str, /) -> StoredFile:
+        """Opens a file for reading."""
+        ...
+
+
 class Readable:
-    """Content that is read round what cannot be read. One thread at a time may use it."""
+    """Content whose unreadable parts are skipped. One thread at a time may use it."""
 
     def __init__(self, content: Content) -> None:
         self._content = content
         self.holes: list[Hole] = []
 
     def pread(self, size: int, position: int) -> bytes:
-        """Reads up to `size` bytes, fewer only at the end; zeros stand for what cannot be read.
+        """Reads up to `size` bytes, fewer only at the end; unreadable bytes are replaced by zeros.
 
-        `hole` tells where.
+        `hole` returns where.
         """
         try:
             return self._content.pread(size, position)
@@ -70,14 +97,14 @@ class Readable:
         return self._content.size()
 
     def hole(self, start: int, end: int) -> Hole | None:
-        """Returns the first hole that was met between two positions; None if there is none."""
+        """Returns the first hole met between two positions; None if there is none."""
         if not self.holes:
             return None
         met = [hole for hole in self.holes if hole.start < end and start < hole.end]
         return min(met, key=lambda hole: hole.start, default=None)
 
     def _read_round(self, size: int, position: int) -> bytes:
-        """Halves what failed until single sectors are left."""
+        """Halves a range that failed, down to single sectors."""
         if size <= 0:
             return b""
         try:
@@ -105,24 +132,29 @@ class Readable:
 class ReadableFile(Readable):
     """A file that `open_readable` opened."""
 
-    def __init__(self, file: File, path: str) -> None:
+    def __init__(self, file: StoredFile, path: str) -> None:
         super().__init__(file)
         self._file = file
         self.path = path
 
     def close(self) -> None:
-        """Closes the file; a second time does nothing."""
+        """Closes the file; a second call does nothing."""
         self._file.close()
 
 
-def open_readable(directory: Directory, name: str) -> ReadableFile:
-    """Opens a file to scan it; raises `Damaged` if it is there and cannot be opened.
+def open_readable(store: Store, name: str) -> ReadableFile:
+    """Opens a file to scan what can be read of it; raises as `open_stored` does."""
+    return ReadableFile(open_stored(store, name), f"{store.path}/{name}")
 
-    `FileNotFoundError` passes: whether the file must be there, the caller knows.
+
+def open_stored(store: Store, name: str) -> StoredFile:
+    """Opens a file; raises `Damaged` if it exists and cannot be opened.
+
+    `FileNotFoundError` passes through: the caller knows whether the file must exist.
     """
-    path = f"{directory.path}/{name}"
+    path = f"{store.path}/{name}"
     try:
-        return ReadableFile(open_again(directory, name), path)
+        return open_again(lambda: store.open(name))
     except FileNotFoundError:
         raise
     except (OSError, NotAQueue) as error:
@@ -130,7 +162,7 @@ def open_readable(directory: Directory, name: str) -> ReadableFile:
 
 
 def unopenable(path: str, error: OSError | NotAQueue) -> Damage:
-    """Returns the damage of a file that is there and cannot be opened; others are raised again."""
+    """Returns the damage for a file that exists and cannot be opened; re-raises other errors."""
     if isinstance(error, NotAQueue):
         reason = str(error).removeprefix(f"{path} ").removesuffix("; refused")
         return Damage(path, 0, 0, reason)
@@ -139,24 +171,24 @@ def unopenable(path: str, error: OSError | NotAQueue) -> Damage:
     return Damage(path, 0, 0, why_unreadable(error))
 
 
-def open_again(directory: Directory, name: str, *, write: bool = False) -> File:
-    """Opens a file; what the disk refuses once is tried again before anybody believes it."""
+def open_again(open_file: Callable[[], _File]) -> _File:
+    """Opens a file; if the disk refuses, tries once more before the failure is believed."""
     try:
-        return directory.open(name, write=write)
+        return open_file()
     except OSError as error:
         if error.errno not in _UNREADABLE:
             raise
-        return directory.open(name, write=write)
+        return open_file()
 
 
-def read_whole(directory: Directory, name: str, size_max: int = 1 << 30) -> bytes | None:
+def read_whole(store: Store, name: str, size_max: int = 1 << 30) -> bytes | None:
     """Returns the content of a small file; None if there is none.
 
-    Raises `Damaged` if it cannot be read whole: of a side file a part is of no use. So is one of
-    more than `size_max` bytes.
+    Raises `Damaged` if it cannot be read whole, because a part of a side file is of no use, or if
+    it has more than `size_max` bytes.
     """
     try:
-        file = open_readable(directory, name)
+        file = open_readable(store, name)
     except FileNotFoundError:
         return None
     try:
@@ -173,10 +205,10 @@ def read_whole(directory: Directory, name: str, size_max: int = 1 << 30) -> byte
         file.close()
 
 
-def is_readable(directory: Directory, name: str) -> bool:
-    """Says whether every byte of a file can be read; `FileNotFoundError` if there is none."""
+def is_readable(store: Store, name: str) -> bool:
+    """Returns whether every byte of a file can be read; `FileNotFoundError` if there is none."""
     try:
-        file = open_readable(directory, name)
+        file = open_readable(store, name)
     except Damaged:
         return False
     try:
@@ -187,5 +219,5 @@ def is_readable(directory: Directory, name: str) -> bool:
 
 
 def why_unreadable(error: OSError) -> str:
-    """Returns the reason of a damage that an error of the disk tells of."""
+    """Returns an error of the disk as the reason of a damage."""
     return f"cannot be read: {os.strerror(error.errno or 0)}"

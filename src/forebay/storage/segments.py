@@ -1,9 +1,9 @@
-"""Segments: files of frames. Append, roll, seal; read and scan round damage.
+"""Segments: files of frames. Append, roll, seal; read, and scan past damage.
 
-Knows no format: what it needs of one is the protocol `FrameCodec`. A segment that is being written
-is preallocated where its format bears it, so its tail is zeros; sealed, it ends at its last frame.
-What a segment holds at or beyond the base of the next one does not count: recovery may have
-written it anew there.
+Knows no format: it uses one through the protocol `FrameCodec`. A segment that is being written is
+preallocated if its format allows it, so its tail is zeros; a sealed one ends at its last frame.
+What a segment holds at or beyond the base of the next one does not count: recovery may have written
+it again there.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from forebay.storage.readable import Content, Readable
 CHUNK_BYTES = 1 << 20
 _ALLOCATE_BYTES = 8 << 20
 # How much of a segment is held in memory to search it for the next good frame. A file of a few
-# megabytes may stand for gigabytes, if its format compresses. Frames of up to half are found
-# wherever they lie.
+# megabytes may stand for gigabytes, if its format compresses. Frames of up to half this size are
+# found wherever they are.
 _WINDOW_BYTES = 128 << 20
 # No file has room for so many.
 _INDEX_MAX = 2**62
-# The size of a frame stands in its first bytes, in every format.
+# In every format, a frame starts with its size.
 _SIZE_BYTES = 4
 
 
 class FrameCodec(Protocol):
-    """What storage needs of a format to walk over the frames of one segment."""
+    """What storage needs from a format to walk over the frames of one segment."""
 
     def scan(
         self, data: bytes, position: int, index: int, limit: int, times: list[int] | None
     ) -> tuple[list[bytes], int]:
-        """Takes whole, good frames; returns their values and where it stopped."""
+        """Reads whole, good frames; returns their values and where it stopped."""
         ...
 
     def frame_size(self, data: bytes, position: int) -> int | None:
-        """Returns what the frame at a position claims to take; None if that cannot be seen."""
+        """Returns the claimed size of the frame at a position; None if it cannot be read."""
         ...
 
     def find(self, data: bytes, position: int, index: int, limit: int) -> tuple[int, int] | None:
@@ -51,7 +51,7 @@ class FrameCodec(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Good frames that lie one after the other: values, and times where the format has them."""
+    """Consecutive good frames: values, and times if the format has them."""
 
     index: int
     position: int
@@ -63,8 +63,8 @@ class Batch:
 class SegmentWriter:
     """The one segment that is being written.
 
-    Called with the queue's lock held, except `sync`. Bytes that `append` has returned for survive
-    the process; `sync` makes them survive a power cut.
+    Call it with the queue's lock held, except `sync`. Bytes survive the process once `append` has
+    returned for them; `sync` makes them survive a power cut.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class SegmentWriter:
     ) -> None:
         """Creates the file with its header; the caller syncs the directory.
 
-        Space is allocated by `allocate_bytes` at a time, never beyond `size_max`.
+        Space is allocated `allocate_bytes` at a time, never beyond `size_max`.
         """
         self._file = directory.create(name)
         self._size_max = size_max
@@ -88,7 +88,7 @@ class SegmentWriter:
         self.end = 0
         self.broken = False
         try:
-            # Before any space is allocated: a file of zeros would tell nobody what it is.
+            # Before any space is allocated: nobody could tell what a file of zeros is.
             write_all(self._file, header, 0)
         except OSError:
             self._file.close()
@@ -98,16 +98,18 @@ class SegmentWriter:
 
     def append(self, data: Buffer) -> None:
         """Writes at the end; on an error nothing of it is left, or `broken` is set."""
-        self._reserve(len(data))
+        end = self.end + len(data)
+        if end > self._allocated and self._allocate_bytes:
+            self._reserve(end)
         try:
             write_all(self._file, data, self.end)
         except OSError:
             self._cut_back()
             raise
-        self.end += len(data)
+        self.end = end
 
     def patch(self, data: Buffer, position: int) -> None:
-        """Writes over bytes that are there already; on an error `broken` is set."""
+        """Overwrites existing bytes; on an error `broken` is set."""
         try:
             write_all(self._file, data, position)
         except OSError:
@@ -115,11 +117,11 @@ class SegmentWriter:
             raise
 
     def sync(self) -> None:
-        """Makes all that was appended durable."""
+        """Makes everything that was appended durable."""
         self._file.sync()
 
     def seal(self) -> None:
-        """Returns preallocated space back; the caller syncs."""
+        """Frees preallocated space; the caller syncs."""
         if self._allocated > self.end:
             self._file.truncate(self.end)
             self._allocated = self.end
@@ -128,17 +130,15 @@ class SegmentWriter:
         """Closes the file."""
         self._file.close()
 
-    def _reserve(self, size: int) -> None:
-        if self._allocate_bytes == 0 or self.end + size <= self._allocated:
-            return
+    def _reserve(self, end: int) -> None:
         start = max(self._allocated, self.end)
-        stop = max(min(start + self._allocate_bytes, self._size_max), self.end + size)
+        stop = max(min(start + self._allocate_bytes, self._size_max), end)
         try:
             self._file.allocate(start, stop - start)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EOPNOTSUPP):
                 raise
-            # The little that is left may still do for the record: its own write decides.
+            # The little that is left may still suffice for the record: its own write decides.
             self._cut_back()
         else:
             self._allocated = stop
@@ -158,11 +158,11 @@ class SegmentList:
         self.bases = sorted(named)
         self.names = dict(named)
         self.sizes: dict[int, int] = {}
-        # From where on records must be there; None: that is not on record.
+        # From where on records must exist; None if that is not on record.
         self.begin: int | None = None
 
     def add(self, base: int, name: str) -> None:
-        """Adds one after the last."""
+        """Adds a segment after the last."""
         self.bases.append(base)
         self.names[base] = name
 
@@ -173,12 +173,12 @@ class SegmentList:
         return snapshot
 
     def drop_last(self) -> None:
-        """Forgets the last one."""
+        """Removes the last one from the list."""
         self.sizes.pop(self.bases[-1], None)
         del self.names[self.bases.pop()]
 
     def drop_first(self, count: int) -> None:
-        """Forgets the first ones."""
+        """Removes the first ones from the list."""
         for base in self.bases[:count]:
             del self.names[base]
             self.sizes.pop(base, None)
@@ -190,7 +190,7 @@ class SegmentList:
         return self.bases[number] if number >= 0 else None
 
     def after(self, base: int) -> int | None:
-        """Returns the base of the segment after one."""
+        """Returns the base of the segment after the given one."""
         number = bisect_right(self.bases, base)
         return self.bases[number] if number < len(self.bases) else None
 
@@ -206,16 +206,16 @@ def scan_segment(
     limit: int = _INDEX_MAX,
     chunk_bytes: int = CHUNK_BYTES,
 ) -> Iterator[Batch | Damage]:
-    """Walks over a segment from a frame on, round all damage.
+    """Walks over a segment from a frame on, past all damage.
 
-    `expected` entries must be there: where they are not, it is damage, never a torn end. Entries
-    from `limit` on do not count. `chunk_bytes` is what one batch is taken from. What the disk
-    cannot give back is damage as well.
+    `expected` entries must exist: a shortfall is damage, never a torn end. Entries from `limit` on
+    do not count. `chunk_bytes` is how much a batch is read from. What the disk cannot return is
+    damage as well.
     """
     file = content if isinstance(content, Readable) else Readable(content)
     size = file.size()
     limit = min(limit, _INDEX_MAX)
-    # A file may have been cut below where it was read to.
+    # A file may have been cut below the position up to which it was read.
     position = min(position, size)
     while index < limit:
         batch = _next_batch(file, codec, size, position, index, limit, chunk_bytes)
@@ -270,9 +270,9 @@ def _judge(
     expected: int,
     limit: int,
 ) -> tuple[Damage, int, int] | None:
-    """Says what the bytes at `position` are, that are no good frame of this index.
+    """Classifies the bytes at `position`, which are not a good frame of this index.
 
-    Gives the damage and where the next good frame is; None if the segment just ends here.
+    Returns the damage and where the next good frame is; None if the segment just ends here.
     """
     rest = size - position
     used = 0
@@ -296,7 +296,7 @@ def _judge(
         damage = Damage(path, position, rest, reason, False, index, expected - index)
         return damage, size, limit
     if unreadable is not None:
-        # Nobody can say whether entries were there.
+        # It is unknown whether entries were there.
         return Damage(path, position, rest, unreadable, False, index, None), size, limit
     if used == 0:
         return None
@@ -304,13 +304,13 @@ def _judge(
 
 
 def _why(file: Readable, position: int, length: int) -> str | None:
-    """Returns why a range cannot be read, if that is what is wrong with it."""
+    """Returns why a range cannot be read, if that is the problem."""
     hole = file.hole(position, position + length)
     return None if hole is None else hole.reason
 
 
 def _claimed_size(file: Readable, codec: FrameCodec, data: bytes, position: int) -> int | None:
-    """Returns what the bad frame at a position claims to take, if that may be true."""
+    """Returns the claimed size of the bad frame at a position, if it is plausible."""
     if file.hole(position, position + _SIZE_BYTES) is not None:
         return None
     claimed = codec.frame_size(data, 0)
@@ -323,7 +323,7 @@ def _claimed_size(file: Readable, codec: FrameCodec, data: bytes, position: int)
 def _windows(rest: int) -> Iterator[tuple[int, int]]:
     """Yields the parts of the rest of a segment to search, in turn: start and length.
 
-    What is damaged is mostly short: more is read only if the next chunk has no answer.
+    Damage is usually short: more is read only if the next chunk holds no good frame.
     """
     yield 0, min(CHUNK_BYTES, rest)
     start = 0
@@ -347,21 +347,21 @@ def _next_good(
 ) -> tuple[int, int, str] | None:
     """Finds the good frame after a bad one: how far on, its index, and what is wrong here.
 
-    `first` says that the bad one is at the start of the data, `claimed` what it says it takes.
+    `first` means that the bad one is at the start of the data, `claimed` is its claimed size.
     """
     if claimed is not None and claimed <= len(data):
-        # A damaged blob leaves the size whole: the next frame is where it says.
+        # A damaged blob leaves the size intact: the next frame is where it points.
         behind, _ = codec.scan(data, claimed, index + 1, 1, None)
         if behind or (claimed == rest and index + 1 == expected):
             return claimed, index + 1, "checksum does not match"
     found = codec.find(data, 0, index, limit)
     if first and found is not None and found[0] == 0:
-        # It verifies only with zeros for what cannot be read.
+        # It verifies only with zeros in place of what cannot be read.
         found = codec.find(data, 1, index + 1, limit)
     return None if found is None else (*found, "no frame verifies here")
 
 
 def check_base(found: int, base: int, path: str) -> None:
-    """Refuses a segment whose header tells another base offset than its name."""
+    """Rejects a segment whose header has another base offset than its name."""
     if found != base:
-        raise NotAQueue(f"{path}: the header says base offset {found}, the name says {base}")
+        raise NotAQueue(f"{path}: the header has base offset {found}, the name has {base}")

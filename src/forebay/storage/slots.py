@@ -1,8 +1,8 @@
 """A small file of two checked slots, written in turn.
 
 A write goes to the slot that is not the newest, so a crash in the middle of it leaves the other
-one. A reader in another process gets a whole slot by one `pread`, never a mixture. Works on a full
-disk: the space is there from the start.
+one. A reader in another process gets a whole slot with one `pread`, never a mixture. Works on a
+full disk: the space is allocated from the start.
 
 Slot, big-endian: `magic 4 | sequence 8 | payload | crc32 of all before 4`, at 0 and at 4096.
 """
@@ -18,15 +18,15 @@ from forebay.storage.readable import Readable, open_again
 
 # Magics and payload sizes of earlier versions of a file.
 Older = Sequence[tuple[bytes, int]]
-# Says whether a payload can be true: its numbers are in their range and agree.
+# Returns whether a payload is plausible: its numbers are in range and agree.
 Sound = Callable[[bytes], bool]
 
-# Slots lie in different pages, so that no torn write can hit both.
+# The slots are in different pages, so that no torn write can hit both.
 _STRIDE = 4096
 _HEAD = struct.Struct(">4sQ")
 _CRC = struct.Struct(">I")
 assert _HEAD.size + _CRC.size == 16
-# Far above what anybody writes: a sequence must be able to rise.
+# Far above any real sequence: a sequence must be able to rise.
 _SEQUENCE_MAX = 2**63
 
 
@@ -41,7 +41,7 @@ class SlotFile:
         older: Older = (),
         sound: Sound | None = None,
     ) -> None:
-        """`older` are magics and payload sizes that are read too; the payload's size tells them.
+        """`older` are magics and payload sizes that are read too; the size identifies them.
 
         A slot whose payload is not `sound` counts as one that does not verify.
         """
@@ -49,7 +49,7 @@ class SlotFile:
         self._magic = magic
         self._sound = sound
         self._layouts = [(magic, payload_bytes), *older]
-        # Whether both slots verified at the last look: else the newest one may be lost.
+        # Whether both slots verified at the last read: otherwise the newest one may be lost.
         self.whole = False
         try:
             self.sequence, self.payload = self._newest()
@@ -71,7 +71,7 @@ class SlotFile:
     ) -> SlotFile | None:
         """Opens a slot file; None if there is none."""
         try:
-            file = open_again(directory, name, write=write)
+            file = open_again(lambda: directory.open(name, write=write))
         except FileNotFoundError:
             return None
         return cls(file, magic, payload_bytes, older, sound)
@@ -89,7 +89,7 @@ class SlotFile:
 
     @classmethod
     def make(cls, directory: Directory, name: str, magic: bytes, payload_bytes: int) -> SlotFile:
-        """Creates one without a payload, or opens one that is there; `begin` writes the first."""
+        """Creates one without a payload, or opens an existing one; `begin` writes the first."""
         try:
             file = directory.create(name)
         except FileExistsError:
@@ -97,26 +97,26 @@ class SlotFile:
         return cls(file, magic, payload_bytes)
 
     def begin(self, directory: Directory, payload: bytes) -> None:
-        """Writes a payload into both slots; durable on return, with the name."""
+        """Writes a payload to both slots; durable on return, with the name."""
         self.write(payload)
         self.write(payload)
         self.sync()
         directory.sync()
 
     def read(self) -> bytes | None:
-        """Returns the newest payload as it is in the file now; None if no slot verifies."""
+        """Returns the newest payload in the file now; None if no slot verifies."""
         self.sequence, self.payload = self._newest()
         return self.payload
 
     def write(self, payload: bytes) -> None:
-        """Writes a payload; it survives the process, and a power cut after `sync`."""
+        """Writes a payload; it survives the process, and after `sync` a power cut."""
         sequence = self.sequence + 1
         head = _HEAD.pack(self._magic, sequence) + payload
         write_all(self._file, head + _CRC.pack(crc32(head)), sequence % 2 * _STRIDE)
         self.sequence, self.payload = sequence, payload
 
     def faults(self) -> list[str]:
-        """Says what in the file is no good slot: of a file that nobody writes to now."""
+        """Lists what is not a good slot, in a file that nobody is writing."""
         data = Readable(self._file).pread(self._file.size(), 0)
         longest = _HEAD.size + _CRC.size + max(size for _, size in self._layouts)
         found = []
@@ -124,7 +124,7 @@ class SlotFile:
             if not any(self._decode(data[start : start + _STRIDE], *it) for it in self._layouts):
                 found.append(f"the slot at byte {start} does not verify")
         if any(data[longest:_STRIDE]) or len(data) > _STRIDE + longest:
-            found.append("there are bytes outside of its slots")
+            found.append("there are bytes outside its slots")
         return found
 
     def sync(self) -> None:
@@ -140,7 +140,7 @@ class SlotFile:
         self._file.close()
 
     def _newest(self) -> tuple[int, bytes | None]:
-        # A slot in a bad sector is a bad slot: the other one may do.
+        # A slot in a bad sector is a bad slot: the other one may suffice.
         data = Readable(self._file).pread(2 * _STRIDE, 0)
         slots = [
             self._decode(data[start : start + _STRIDE], *layout)

@@ -2,8 +2,8 @@
 
 A put there is a memory copy that survives `kill -9`. The buffer holds one chunk at a time: frames
 that are, byte for byte, the next entries of the segment being written. It is drained by one
-`pwrite`, and its space is used again only after that returned. Source of truth for records that
-were acknowledged under a weak sync policy and are not in the segments yet.
+`pwrite`, and its space is reused only after that returned. Source of truth for records that were
+acknowledged under a weak sync policy and are not in the segments yet.
 
 Chunk header, big-endian, 96 bytes, checked; the frames follow it:
 
@@ -17,8 +17,8 @@ Chunk header, big-endian, 96 bytes, checked; the frames follow it:
 | | 6 | |
 | note | 8 | how many frames there are, and its complement, little-endian; zeros: not noted |
 
-Frames of an older chunk that lie behind the newest frame carry other indexes or another salt and
-do not verify. An owner blanks the header, and syncs that, before it serves.
+Frames of an older chunk that lie after the newest frame have other indexes or another salt and do
+not verify. An owner blanks the header, and syncs that, before it serves.
 """
 
 from __future__ import annotations
@@ -43,26 +43,26 @@ assert _HEADER.size + _CRC.size + NOTE_BYTES <= HEADER_BYTES
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A chunk as it was found: a segment's header, the index of the first frame, the bytes."""
+    """A chunk that was found: a segment's header, the index of the first frame, the bytes."""
 
     header: bytes
     index: int
     frames: bytes
-    # What stands before the frames: how many there are, and its complement.
+    # What precedes the frames: how many there are, and its complement.
     note: bytes = bytes(NOTE_BYTES)
 
     @property
     def count(self) -> int | None:
-        """How many frames were acknowledged; None if it is not noted.
+        """Returns how many frames were acknowledged; None if it is not noted.
 
-        After a power cut the note may be there without the frames.
+        After a power cut the note may exist without the frames.
         """
         count, complement = _COUNT.unpack(self.note)
         return int(count) if count + complement == 0xFFFFFFFF else None
 
 
 class Staging:
-    """The open buffer. Called with the queue's lock held."""
+    """The open buffer. Call it with the queue's lock held."""
 
     def __init__(self, directory: Directory, size: int) -> None:
         """Opens or creates it, warms its pages, and blanks it durably."""
@@ -73,16 +73,16 @@ class Staging:
             made = False
             self._file = directory.open(NAME, write=True)
         try:
-            # Allocated, not sparse: a store into a hole of a full disk would kill the process.
+            # Allocated, not sparse: on a full disk a store to a hole would kill the process.
             self._file.allocate(0, size)
             self.buffer: Mapping = self._file.map(size)
             self.buffer[:] = bytes(size)
+            # Its name is not synced: what is only in the buffer need not survive a power cut.
             self._file.sync()
-            directory.sync()
         except BaseException:
             self._file.close()
             if made:
-                # On a full disk it holds what was left of it.
+                # On a full disk it would occupy the little space that is left.
                 directory.unlink(NAME)
             raise
         self.size = size
@@ -94,7 +94,7 @@ class Staging:
         self.buffer[:HEADER_BYTES] = head.ljust(HEADER_BYTES, b"\0")
 
     def chunk(self, end: int) -> memoryview:
-        """Returns a view of the frames up to `end`; to be released before `close`."""
+        """Returns a view of the frames up to `end`; release it before `close`."""
         return memoryview(self.buffer)[HEADER_BYTES:end]
 
     def close(self) -> None:
@@ -106,8 +106,9 @@ class Staging:
 def read_staged(directory: Directory) -> Staged | None:
     """Reads the chunk that is in the buffer now; None if there is none.
 
-    Frames that a living owner is just writing do not verify and end the chunk: they are not
-    acknowledged yet. Zeros stand for what cannot be read. Raises `Damaged` if it cannot be opened.
+    Frames that a living owner is writing right now do not verify and end the chunk: they are not
+    acknowledged yet. Unreadable bytes are replaced by zeros. Raises `Damaged` if it cannot be
+    opened.
     """
     try:
         file = open_readable(directory, NAME)
@@ -118,7 +119,7 @@ def read_staged(directory: Directory) -> Staged | None:
         for _ in range(_LOOKS_MAX):
             data = file.pread(file.size(), 0)
             if file.pread(_HEADER.size, 0) == data[: _HEADER.size]:
-                # The frames are those of the header: no other chunk was begun meanwhile.
+                # The frames belong to the header: no other chunk was started meanwhile.
                 break
     finally:
         file.close()
@@ -134,7 +135,7 @@ def read_staged(directory: Directory) -> Staged | None:
 
 
 def blank_staged(directory: Directory) -> None:
-    """Makes what is in the buffer void, durably."""
+    """Invalidates the content of the buffer, durably."""
     try:
         file = directory.open(NAME, write=True)
     except FileNotFoundError:

@@ -5,20 +5,20 @@ so an old one is still true, only low. Two checked slots (`slots.py`); payload, 
 
 | field | bytes | meaning |
 | --- | --- | --- |
-| queue id | 16 | random, given at creation |
+| queue id | 16 | random, set at creation |
 | boot id | 16 | of the machine's start in which it was written |
-| written | 8 | offset behind the last record that is in the files |
-| durable | 8 | offset behind the last record that survives a power cut |
+| written | 8 | offset after the last record that is in the files |
+| durable | 8 | offset after the last record that survives a power cut |
 | segment | 8 | base offset of the segment that the durable end is in |
 | position | 8 | where in it |
 | time | 8 | ms of the last record, so that times never fall |
 | flags | 4 | 1: closed cleanly, written = durable; 2: records after `written` wait in `staging` |
-| incarnation | 4 | counts the times that offsets may have been lost and given out again |
+| incarnation | 4 | counts the times that offsets may have been lost and assigned again |
 | starts | 8 × 8 | the offsets at which the last 8 incarnations began, newest first |
-| begin | 8 | offset of the oldest record that must be there; all ones: not on record |
+| begin | 8 | offset of the oldest record that must exist; all ones: not on record |
 | salt | 8 | of the segment above, which ties the mark to it; zeros: not on record |
 
-Before `begin` and `salt` were added the magic was `FBTL`, now it is `FBT2`; both are read. `begin`
+Before `begin` and `salt` were added the magic was `FBTL`; now it is `FBT2`. Both are read. `begin`
 is durable before anything below it is removed: a first file that is missing above it is damage.
 """
 
@@ -50,7 +50,7 @@ _TIME_MS_MAX = 2**47
 
 
 class Tail(NamedTuple):
-    """What one slot of `tail` says."""
+    """The content of one slot of `tail`."""
 
     queue_id: bytes
     boot_id: bytes
@@ -99,16 +99,18 @@ class Tail(NamedTuple):
 
     @property
     def is_sound(self) -> bool:
-        """Whether all of it can be true: numbers in their range, in their order."""
+        """Returns whether all of it is plausible: numbers in range and in order."""
         return (
             (self.begin or 0) <= self.durable <= self.written <= _NUMBER_MAX
             and self.segment <= _NUMBER_MAX
             and self.position <= _NUMBER_MAX
             and self.time_ms < _TIME_MS_MAX
+            # A close makes everything durable first: no record can be past the durable end.
+            and (self.written == self.durable or not self.clean)
         )
 
     def lost_since(self, incarnation: int, offset: int) -> bool:
-        """Says whether a reader that stood at `offset` in an older incarnation missed records."""
+        """Returns whether a reader at `offset` in an older incarnation missed records."""
         passed = self.incarnation - incarnation
         if passed >= len(self.starts):
             return True
@@ -123,7 +125,7 @@ class TailFile:
 
     @classmethod
     def open(cls, directory: Directory, *, write: bool, name: str = NAME) -> TailFile | None:
-        """Opens it; None if there is none. Raises `Damaged` if it is there and cannot be opened."""
+        """Opens it; None if there is none. Raises `Damaged` if it exists and cannot be opened."""
         try:
             slots = SlotFile.open(
                 directory,
@@ -140,7 +142,7 @@ class TailFile:
 
     @classmethod
     def open_or_set_aside(cls, directory: Directory, name: str = NAME) -> TailFile | None:
-        """Opens it for its owner; what cannot be opened goes to `quarantine/`, and it is None."""
+        """Opens it for its owner; None if it cannot be opened and was moved to `quarantine/`."""
         try:
             return cls.open(directory, write=True, name=name)
         except Damaged:
@@ -165,11 +167,11 @@ class TailFile:
 
     @property
     def whole(self) -> bool:
-        """Whether both marks verified at the last `read`: else the newest one may be lost."""
+        """Returns whether both slots verified at the last `read`; else the newest may be lost."""
         return self._slots.whole
 
     def faults(self) -> list[str]:
-        """Says what in the file is no good mark: of a queue that nobody writes to now."""
+        """Lists what is not a good slot, in a queue that nobody is writing."""
         return self._slots.faults()
 
     def sync(self) -> None:

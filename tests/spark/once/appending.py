@@ -6,7 +6,8 @@ import threading
 from pathlib import Path
 
 import forebay
-from tests.queues.helpers import SEGMENT_BYTES, numbered
+from tests.queues.helpers import SEGMENT_BYTES
+from tests.support.values import numbered
 
 _COUNT = 20
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from tests.support.planting import Broken
+
 # Queue, offset and value, in the order in which they arrived.
 Row = tuple[str, int, bytes]
 _EXAMPLES = 5
-
-
-class Broken(AssertionError):
-    """A record is missing, there twice, out of order, or not what was written."""
 
 
 def check_once(rows: Sequence[Row], written: Mapping[str, Sequence[bytes]]) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from forebay.spark.session import session
 from tests.conftest import SPARK_CONF
-from tests.spark.once.processes import end_with_parent
 from tests.spark.once.queries import Query
+from tests.support.killing import end_with_parent
 
 STARTED = "right after the start"
 

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from forebay.spark.stream import QueueStreamReader
-from tests.spark.once.checking import Broken, Row
+from tests.spark.once.checking import Row
 from tests.spark.readers import rows_of, stream_reader
+from tests.support.planting import Broken
 
 BATCHES_MAX = 50
 

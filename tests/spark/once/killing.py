@@ -15,12 +15,13 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from forebay.queues.log.queue import Log
-from tests.queues.helpers import publish, wait_until, write_part
+from tests.queues.helpers import publish, write_part
 from tests.spark.once.failing import BETWEEN, HOOKS, READS
 from tests.spark.once.points import Points
-from tests.spark.once.processes import Process
 from tests.spark.once.queries import Query
 from tests.spark.once.writers import ACKNOWLEDGED, OPENING, ROLES
+from tests.support.killing import Program
+from tests.support.waiting import wait_until
 
 # Who was killed, and what it was doing.
 Kills = Counter[tuple[str, str]]
@@ -96,7 +97,9 @@ class Writers:
             late += self._stopping.is_set()
             points = self._points(role)
             output = self._directory / f"output of the {role}"
-            process = Process("writers", role, self.path(role), points.directory, output=output)
+            process = Program(
+                "tests.spark.once.writers", role, self.path(role), points.directory, output=output
+            )
             try:
                 _wait_for(points, process.pid, windows[turn % len(windows)])
                 time.sleep(draw.uniform(0, 0.01))
@@ -144,7 +147,7 @@ def kill_drivers(query: Query, path: str, directory: Path, kills: Kills, count: 
     for _ in range(count):
         known = set(query.points.phases())
         output = directory / "output of the drivers"
-        driver = Process("driver", path, directory, output=output)
+        driver = Program("tests.spark.once.driver", path, directory, output=output)
         try:
             assert wait_until(partial(_has_begun, query, known), _SECONDS_MAX)
             time.sleep(draw.uniform(0, 6))

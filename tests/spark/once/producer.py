@@ -11,7 +11,7 @@ import sys
 import time
 
 from forebay.queues.log.queue import Log
-from tests.crash.test_kills import value_at
+from tests.support.values import value_at
 
 SEGMENT_BYTES = 1_000_000
 WRITTEN = "all is written"

@@ -14,9 +14,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.spark.cursors import wait_for_cursors
-from tests.spark.once.checking import Broken, Row
+from tests.spark.once.checking import Row
 from tests.spark.once.failing import FORMAT, FailingSource
 from tests.spark.once.points import Points
+from tests.support.planting import Broken
 
 OPTIONS: dict[str, Any] = {"startingOffsets": "earliest", "consumerId": "spark"}
 # The rows are in the sink, but Spark has not taken note of it: the batch will come again.

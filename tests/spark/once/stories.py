@@ -15,10 +15,12 @@ import pytest
 
 import forebay
 from forebay.errors import DataLoss, Locked, Overtaken
-from tests.queues.helpers import PER_SEGMENT, SEGMENT_BYTES, numbered
-from tests.spark.once.checking import Broken, check_once
+from tests.queues.helpers import PER_SEGMENT, SEGMENT_BYTES
+from tests.spark.once.checking import check_once
 from tests.spark.once.engine import BATCHES_MAX, Engine
 from tests.spark.once.machine import Machine
+from tests.support.planting import Broken
+from tests.support.values import numbered
 
 LIMIT = 10
 # Less than a segment: when one is full, the mark is synced with it.

@@ -8,12 +8,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.counting import Count
-from tests.queues.helpers import wait_until
 from tests.spark.once.appending import Appending
 from tests.spark.once.checking import check_once
 from tests.spark.once.driver import STARTED
-from tests.spark.once.processes import Process
 from tests.spark.once.queries import LANDED, Query
+from tests.support.killing import Program
+from tests.support.waiting import wait_until
 
 WINDOWS = (STARTED, "in the middle of read", LANDED)
 DRIVER_SECONDS = 400
@@ -22,7 +22,7 @@ DRIVER_SECONDS = 400
 def kill_in(window: str, query: Query, path: Path, output: Path) -> None:
     """Starts a driver, lets it run until it is in the window, and kills it there."""
     query.points.wait(window)
-    driver = Process("driver", path, output.parent, output=output)
+    driver = Program("tests.spark.once.driver", path, output.parent, output=output)
     try:
         wait_until(lambda: query.points.reached or not driver.running, DRIVER_SECONDS)
         assert query.points.reached, output.read_text()[-4_000:]

@@ -7,14 +7,11 @@ finds it (`stories.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from forebay.queues.log import consumer as positions
+from forebay.queues.log import places
 from forebay.spark import stream
 from forebay.spark.kinds import log
 from forebay.spark.planning import Range
@@ -23,10 +20,7 @@ from forebay.storage.slots import SlotFile
 from forebay.storage.tail import Tail
 from tests.counting import Count
 from tests.spark.once import stories
-from tests.spark.once.checking import Broken
-
-Patch = pytest.MonkeyPatch
-Story = Callable[[Path], None]
+from tests.support.planting import Bug, Patch, check_caught, check_control, each
 
 
 def limit_ignored(patch: Patch) -> None:
@@ -55,7 +49,7 @@ def incarnation_ignored(patch: Patch) -> None:
 
 
 def trim_over_cursors(patch: Patch) -> None:
-    patch.setattr(positions, "read_cursors", lambda queue: iter(()))
+    patch.setattr(places, "read_cursors", lambda queue: iter(()))
 
 
 def committed_when_planned(patch: Patch) -> None:
@@ -146,7 +140,7 @@ def parts_of_a_segment_overlap(patch: Patch) -> None:
     patch.setattr(Range, "cut", cut)
 
 
-BUGS: dict[str, tuple[Callable[[Patch], None], Story]] = {
+BUGS: dict[str, Bug] = {
     "limit ignored": (limit_ignored, stories.a_query_with_a_limit),
     "no AvailableNow preparation": (not_prepared, stories.a_writer_that_never_rests),
     "read past durable": (read_past_durable, stories.a_power_cut_behind_the_stream),
@@ -177,23 +171,13 @@ BUGS: dict[str, tuple[Callable[[Patch], None], Story]] = {
 }
 
 
-@pytest.mark.parametrize("name", BUGS)
+@each(BUGS)
 def test_a_planted_bug_is_caught(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record_property: Count
+    bug: Bug, tmp_path: Path, monkeypatch: Patch, record_property: Count
 ) -> None:
-    plant, story = BUGS[name]
-    plant(monkeypatch)
-
-    with pytest.raises(Broken):
-        story(tmp_path / "q")
-
-    record_property("planted bugs caught", 1)
+    check_caught(bug, monkeypatch, record_property, tmp_path / "q")
 
 
-@pytest.mark.parametrize("name", BUGS)
-def test_without_a_bug_the_same_story_ends_well(name: str, tmp_path: Path) -> None:
-    _, story = BUGS[name]
-
-    story(tmp_path / "q")
-
-    assert not list(tmp_path.rglob("quarantine/*"))
+@each(BUGS)
+def test_without_a_bug_the_same_story_ends_well(bug: Bug, tmp_path: Path) -> None:
+    check_control(bug, tmp_path / "q")

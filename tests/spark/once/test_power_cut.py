@@ -21,10 +21,11 @@ from forebay.errors import DataLoss
 from forebay.queues.log.queue import Log
 from tests.counting import Count
 from tests.crash.forgetful import CrashState
-from tests.queues.helpers import SEGMENT_BYTES, numbered
+from tests.queues.helpers import SEGMENT_BYTES
 from tests.spark.once.checking import check_once
 from tests.spark.once.engine import Engine
 from tests.spark.once.machine import Machine
+from tests.support.values import numbered
 
 FULL = os.environ.get("FOREBAY_FULL") == "1"
 # How many choices of what survives, at each operation of the disk.
@@ -104,7 +105,7 @@ def give_offsets_out_again(path: Path) -> list[bytes]:
 
 
 def values_in(path: Path) -> list[bytes]:
-    with forebay.read(path) as reader:
+    with forebay.read(path, kind="log") as reader:
         return list(reader.values())
 
 

@@ -14,7 +14,6 @@ from pyspark.sql import SparkSession
 
 import forebay
 from tests.counting import Count
-from tests.crash.test_kills import value_at
 from tests.spark.once.checking import check_once
 from tests.spark.once.killing import (
     DRIVER,
@@ -27,6 +26,7 @@ from tests.spark.once.killing import (
 )
 from tests.spark.once.queries import Query
 from tests.spark.once.writers import OPENING, ROLES
+from tests.support.values import value_at
 
 KILLS = 30
 DRIVER_KILLS = 6
@@ -46,7 +46,7 @@ def test_kills_of_everybody_at_random_moments_neither_lose_nor_double_a_record(
 
     assert query.run(spark) is None
 
-    with forebay.read(writers.path("producer")) as reader:
+    with forebay.read(writers.path("producer"), kind="log") as reader:
         end = reader.end
     assert end >= writers.acknowledged
     written = {

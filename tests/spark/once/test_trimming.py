@@ -12,11 +12,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import forebay
 from tests.counting import Count
-from tests.crash.test_kills import value_at
-from tests.queues.helpers import segment_files, wait_until
+from tests.queues.helpers import segment_files
 from tests.spark.cursors import wait_for_cursors
-from tests.spark.once.processes import Process
 from tests.spark.once.producer import WRITTEN
+from tests.support.killing import Program
+from tests.support.values import value_at
+from tests.support.waiting import wait_until
 
 SEGMENTS = 80
 UNLINKED_MIN = 50
@@ -45,8 +46,10 @@ def start(spark: SparkSession, path: Path, directory: Path, **trigger: bool) -> 
 
 
 @pytest.fixture
-def producer(tmp_path: Path) -> Iterator[Process]:
-    process = Process("producer", tmp_path / "q", SEGMENTS, output=tmp_path / "output")
+def producer(tmp_path: Path) -> Iterator[Program]:
+    process = Program(
+        "tests.spark.once.producer", tmp_path / "q", SEGMENTS, output=tmp_path / "output"
+    )
     assert wait_until((tmp_path / "q" / "tail").exists)
     yield process
     if process.running:
@@ -54,7 +57,7 @@ def producer(tmp_path: Path) -> Iterator[Process]:
 
 
 def test_segments_go_while_the_stream_reads_and_every_record_arrives_once(
-    spark: SparkSession, tmp_path: Path, producer: Process, record_property: Count
+    spark: SparkSession, tmp_path: Path, producer: Program, record_property: Count
 ) -> None:
     query = start(spark, tmp_path / "q", tmp_path)
     try:
@@ -65,7 +68,7 @@ def test_segments_go_while_the_stream_reads_and_every_record_arrives_once(
         query.stop()
     start(spark, tmp_path / "q", tmp_path, availableNow=True).awaitTermination(240)
 
-    with forebay.read(tmp_path / "q") as reader:
+    with forebay.read(tmp_path / "q", kind="log") as reader:
         end = reader.end
     landed = spark.read.parquet(str(tmp_path / "landed")).orderBy("offset").toArrow().to_pydict()
     assert enough

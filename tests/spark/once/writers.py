@@ -14,9 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from forebay.queues.log.queue import Log
-from tests.crash.test_kills import value_at
 from tests.spark.once.points import Points
-from tests.spark.once.processes import end_with_parent
+from tests.support.killing import end_with_parent
+from tests.support.values import value_at
 
 OPENING = "opening"
 ACKNOWLEDGED = "acknowledged"
@@ -70,7 +70,7 @@ def main() -> None:
     end_with_parent()
     draw = random.Random()
     points.tell(OPENING)
-    with Log(path, sync="interval", sync_interval_ms=20, segment_bytes=20_000) as log:
+    with Log(path, sync="interval", sync_interval_seconds=0.02, segment_bytes=20_000) as log:
         while True:
             phase, work = draw.choice(list(ROLES[role].items()))
             points.tell(phase)

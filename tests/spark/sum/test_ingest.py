@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import random
 import shutil
-import signal
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,12 +20,12 @@ import forebay
 from forebay.pipelines import ingest, read_settings, reconcile
 from forebay.pipelines.ingest.output import Output
 from tests.counting import Count
-from tests.pipelines.killed_driver import MOMENTS
-from tests.pipelines.test_kills import start
-from tests.queues.helpers import flip, segment_files
+from tests.pipelines.killed_driver import MOMENTS, kill_driver
+from tests.queues.helpers import segment_files
 from tests.spark.sum.records import COLUMNS, SCHEMA, Record, Rejected, make_record
 from tests.spark.sum.tables import READERS, Rows, read_table
 from tests.support.campaigns import seeds
+from tests.support.values import flip
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,8 +63,9 @@ class Story:
         with forebay.Log(self.queue(name), segment_bytes=2_000, background=False) as log:
             first = log.end
             log.append_many([record.text for record in made])
-        with forebay.read(self.queue(name)) as reader:
-            queue_id: str = reader.tail.queue_id.hex()
+        with forebay.read(self.queue(name), kind="log") as reader:
+            assert reader.tail is not None
+            queue_id = reader.tail.queue_id.hex()
         self.records |= {(queue_id, first + n): record for n, record in enumerate(made)}
         return queue_id
 
@@ -80,7 +80,7 @@ class Story:
         """Flips a byte in the middle of the first segment."""
         file = segment_files(self.queue(name))[0]
         flip(file, file.stat().st_size // 2)
-        with forebay.read(self.queue(name), salvage=True) as reader:
+        with forebay.read(self.queue(name), salvage=True, kind="log") as reader:
             left = {record.offset for record in reader}
             self.lost |= {(queue_id, offset) for offset in set(range(reader.end)) - left}
 
@@ -105,9 +105,7 @@ def tell(path: Path, seed: int, spark: SparkSession, moment: str | None = None) 
     story.write("empty", 20)
     story.trim("late", story.write("late", 40))
     if moment is not None:
-        batch = str(len(Output.at(path / "out").current().batches()))
-        killed = start("-m", "tests.pipelines.killed_driver", str(story.settings), moment, batch)
-        assert killed.returncode == -signal.SIGKILL, killed.stderr
+        kill_driver(story.settings, moment, len(Output.at(path / "out").current().batches()))
     story.ingest(spark)
     return story
 

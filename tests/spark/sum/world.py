@@ -79,7 +79,8 @@ class World:
         self.lives.append(life)
         self.there[name] = life
         self.open(life).close()
-        with forebay.read(life.path) as reader:
+        with forebay.read(life.path, kind="log") as reader:
+            assert reader.tail is not None
             life.id = reader.tail.queue_id.hex()
         again = any(other.path == life.path for other in self.lives[:-1])
         self.done["made again" if again else "made"] += 1

@@ -1,25 +1,25 @@
 """The logical bytes of a Beats segment: decrypted, and decompressed where a stream holds them.
 
 A codec scans these as if they were the file. Their positions are those of `state.dat`: the header
-counts, the initialization vector does not, compression does not show. Reads nothing by itself: it
+counts, the initialization vector does not, and compression does not show. Reads nothing itself: it
 asks the `RawBytes` that it is given, and holds one block and one chunk of them.
 
-A block of a stream that cannot be decoded stands as bytes 0xff, as many as it takes in the file. No
-frame begins so; a scan goes round them as round any other damage. What lies behind is whole, but
-its logical positions are then not those that the writer counted.
+A block of a stream that cannot be decoded is replaced by 0xff bytes, as many as it takes in the
+file. No frame starts with them; a scan skips them like any other damage. What follows is intact,
+but its logical positions are then not those that the writer counted.
 
 LZ4 as the Beats segments use it: a block per event, or a stream of blocks per segment.
 
-Owns the caps: no event and no block grows beyond them, whatever the bytes claim. A block of the
-seed's version 3 does not tell its original size, so the buffer grows until it fits. The blocks of a
-stream do not depend on one another, so each can be read without those before it.
-Page: docs/formats/beats.md.
+Owns the limits: no event and no block grows beyond them, whatever the bytes claim. A block of the
+seed's version 3 does not contain its original size, so the buffer grows until it fits. The blocks
+of a stream do not depend on one another, so each can be read without those before it. Page:
+docs/formats/beats.md.
 
 AES-128-CTR, as the encrypted Beats segments use it. Page: docs/formats/beats.md.
 
-Owns the key and the keystream of one segment. Promises that a key shows in no repr, message or
-copy of itself as text. Refuses a key that is not 16 bytes. CTR hides and does not authenticate:
-whoever may write to the file can flip chosen bits of an event and mend the CRC that lies beside it.
+Owns the key and the keystream of one segment. Promises that a key appears in no repr, message or
+textual copy. Rejects a key that is not 16 bytes. CTR hides and does not authenticate: whoever may
+write to the file can flip chosen bits of an event and adjust the CRC beside it.
 """
 
 from __future__ import annotations
@@ -47,25 +47,25 @@ Stored = TypeVar("Stored", bytes, memoryview)
 EVENT_BYTES_MAX = 64 << 20
 BLOCK_BYTES_MAX = 4 << 20
 MAGIC = b"\x04\x22\x4d\x18"
-# What Beats writes: independent blocks of at most 4 MiB, a checksum of the content at the end.
+# What Beats writes: independent blocks of at most 4 MiB, and a checksum of the content at the end.
 #   magic 4 | flags 0x64 | block size 0x70 | check of the two 0xb9
 DESCRIPTOR = MAGIC + b"\x64\x70\xb9"
 DESCRIPTOR_BYTES_MAX = 19
-# No LZ4 sequence gives more than 255 bytes for a byte that it takes.
+# No LZ4 sequence expands a byte to more than 255.
 _RATIO_MAX = 255
-# How often the buffer is tried larger: most events shrink less than ten times.
+# The buffer sizes to try, as ratios: most events shrink less than tenfold.
 _RATIOS = (10, 60, _RATIO_MAX)
 _UNCOMPRESSED = 1 << 31
 _BLOCK_HEAD = struct.Struct("<I")
 
 
 def compress_block(data: bytes) -> bytes:
-    """Compresses an event to a raw block, with the fast compressor and without its size."""
+    """Compresses an event to a raw block, with the fast compressor and without the size."""
     return bytes(lz4.block.compress(data, mode="fast", store_size=False))
 
 
 def decompress_block(data: bytes | memoryview, size_max: int = EVENT_BYTES_MAX) -> bytes | None:
-    """Decompresses a raw block; None if it is none, or gives more than `size_max` bytes."""
+    """Decompresses a raw block; None if it is not one, or yields more than `size_max` bytes."""
     tried = 0
     for ratio in _RATIOS:
         size = min(ratio * len(data) + 64, size_max)
@@ -75,18 +75,18 @@ def decompress_block(data: bytes | memoryview, size_max: int = EVENT_BYTES_MAX) 
         try:
             return bytes(lz4.block.decompress(data, uncompressed_size=size))
         except lz4.block.LZ4BlockError:
-            # The library does not say whether the block is bad or the buffer too small.
+            # The library does not report whether the block is bad or the buffer too small.
             continue
     return None
 
 
 def compressed_size_max(size: int) -> int:
-    """Returns what a block of `size` bytes takes at most."""
+    """Returns the most that a block of `size` bytes can take."""
     return size + size // 255 + 16
 
 
 class StreamCompressor:
-    """Makes the stream of one segment; every batch ends a block, as every sync of Beats does."""
+    """Builds the stream of one segment; every batch ends a block, as every sync of Beats does."""
 
     def __init__(self) -> None:
         self._compressor = lz4.frame.LZ4FrameCompressor(
@@ -98,7 +98,7 @@ class StreamCompressor:
         self._begun = False
 
     def compress(self, data: bytes) -> bytes:
-        """Returns the blocks of a batch, before the first one the descriptor."""
+        """Returns the blocks of a batch, preceded by the descriptor if it is the first."""
         return self._start() + bytes(self._compressor.compress(data))
 
     def finish(self) -> bytes:
@@ -114,7 +114,7 @@ class StreamCompressor:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Where a block of a stream lies: its head, and the stored bytes after it."""
+    """Where a block of a stream is: its head, and the stored bytes after it."""
 
     position: int
     size: int
@@ -122,14 +122,14 @@ class Block:
 
     @property
     def end(self) -> int:
-        """Where the next one begins."""
+        """Returns where the next one starts."""
         return self.position + _BLOCK_HEAD.size + self.size
 
 
 def descriptor_size(data: bytes, path: str) -> int | None:
-    """Returns how long the descriptor at the start of a stream is; None if it is damaged.
+    """Returns the length of the descriptor at the start of a stream; None if it is damaged.
 
-    Refuses streams with features that Beats never writes.
+    Rejects streams with features that Beats never writes.
     """
     try:
         facts = lz4.frame.get_frame_info(data[:DESCRIPTOR_BYTES_MAX])
@@ -158,15 +158,14 @@ def decode_block(stored: Stored, block: Block) -> Stored | bytes | None:
 _CHUNK_BYTES = 256 << 10
 _HEAD_BYTES = 4
 _SEARCH_BYTES = 2 * BLOCK_BYTES_MAX
-# How many bytes a search decodes at most: bytes that were made to decode everywhere must not hold
-# it up.
+# The most bytes that a search decodes: bytes crafted to decode everywhere must not stall it.
 _SEARCHED_MIN = 256 << 20
 _SEARCHED_RATIO = 4
 _FILLER = b"\xff"
 
 
 class RawBytes(Protocol):
-    """As much of a file as reading needs."""
+    """The part of a file's interface that reading needs."""
 
     def pread(self, size: int, position: int) -> bytes:
         """Returns up to `size` bytes from a position; fewer only at the end."""
@@ -178,24 +177,24 @@ class RawBytes(Protocol):
 
 
 class LogicalBytes(RawBytes, Protocol):
-    """The same, of the logical bytes.
+    """The same for the logical bytes.
 
-    `gave_up` says that a search for the next block was ended before it had seen everything.
+    `gave_up` is set if a search for the next block stopped before it had seen everything.
     """
 
     gave_up: bool
 
     def file_position(self, position: int) -> int:
-        """Returns where in the file a logical position lies: for messages."""
+        """Returns where in the file a logical position is, for messages."""
         ...
 
     def look_again(self) -> None:
-        """Takes note that the file may have grown."""
+        """Notes that the file may have grown."""
         ...
 
 
 def open_bytes(raw: RawBytes, header: Header, key: Key | None, path: str) -> LogicalBytes:
-    """Returns the logical bytes of a segment; raises WrongKey where a key is needed and missing."""
+    """Returns the logical bytes of a segment; raises WrongKey if a needed key is missing."""
     layout = header.layout
     source: LogicalBytes = PlainBytes(raw)
     if layout.encrypted:
@@ -208,7 +207,7 @@ def open_bytes(raw: RawBytes, header: Header, key: Key | None, path: str) -> Log
 
 
 class PlainBytes:
-    """The bytes as they lie in the file."""
+    """The bytes exactly as in the file."""
 
     gave_up = False
 
@@ -221,11 +220,11 @@ class PlainBytes:
         return position
 
     def look_again(self) -> None:
-        """Does nothing: it asks the file each time."""
+        """Does nothing: every read goes to the file."""
 
 
 class DecryptedBytes:
-    """The bytes of an encrypted segment, in clear and without the vector."""
+    """The bytes of an encrypted segment, decrypted and without the vector."""
 
     gave_up = False
 
@@ -235,7 +234,7 @@ class DecryptedBytes:
         self._header_bytes = header_bytes
 
     def pread(self, size: int, position: int) -> bytes:
-        """Decrypts a part; the header was never encrypted."""
+        """Decrypts a part; the header is never encrypted."""
         if position < self._header_bytes:
             head = self._raw.pread(min(size, self._header_bytes - position), position)
             rest = size - len(head)
@@ -248,17 +247,17 @@ class DecryptedBytes:
         return self._raw.size() - IV_BYTES
 
     def file_position(self, position: int) -> int:
-        """Returns where the byte lies in the file."""
+        """Returns where the byte is in the file."""
         return position if position < self._header_bytes else position + IV_BYTES
 
     def look_again(self) -> None:
-        """Does nothing: it asks the file each time."""
+        """Does nothing: every read goes to the file."""
 
 
 class StreamBytes:
     """The content of an LZ4 stream, block by block, from any position on.
 
-    The blocks are found front to back, once; then a block is decoded when it is asked for.
+    The blocks are located front to back, once; after that a block is decoded when it is needed.
     """
 
     def __init__(self, source: LogicalBytes, start: int, path: str) -> None:
@@ -269,7 +268,7 @@ class StreamBytes:
         self._header = source.pread(start, 0)
         self._chunk = b""
         self._chunk_position = 0
-        # Of each block: where its content begins, where its head lies, whether it is good.
+        # For each block: where its content starts, where its head is, and whether it is good.
         self._starts = array("q")
         self._positions = array("q")
         self._good = bytearray()
@@ -301,18 +300,18 @@ class StreamBytes:
         return b"".join(parts)
 
     def size(self) -> int:
-        """Returns the size of the content; decodes every block once to know it."""
+        """Returns the size of the content, for which it decodes every block once."""
         while self._next is not None:
             self._extend(self._next)
         return self._end
 
     def file_position(self, position: int) -> int:
-        """Returns where the block that holds a position begins in the file."""
+        """Returns where the block that holds a position starts in the file."""
         number = bisect_right(self._starts, position) - 1
         return self._source.file_position(self._positions[number] if number >= 0 else position)
 
     def look_again(self) -> None:
-        """Goes on after the last block, if the blocks ended with the file."""
+        """Continues after the last block, if the blocks ended with the file."""
         self._source_size = self._source.size()
         self._chunk, self._chunk_position = b"", 0
         if self._resume is not None:
@@ -321,7 +320,7 @@ class StreamBytes:
             self._skip_descriptor(self._next)
 
     def _extend(self, position: int) -> None:
-        """Takes in the block whose head lies at a position, or the damage there."""
+        """Adds the block whose head is at a position, or the damage there."""
         head = self._read(_HEAD_BYTES, position)
         self._resume = position if position == self._source_size else None
         if len(head) < _HEAD_BYTES:
@@ -357,7 +356,7 @@ class StreamBytes:
         return False
 
     def _after(self, block: Block) -> int | None:
-        """Returns where the blocks go on after a bad one; None if none does."""
+        """Returns where the blocks continue after a bad one; None if none does."""
         if block.size <= BLOCK_BYTES_MAX and block.end < self._source_size:
             head = self._read(_HEAD_BYTES, block.end)
             following = decode_block_head(head.ljust(_HEAD_BYTES, b"\0"), block.end)
@@ -377,13 +376,13 @@ class StreamBytes:
                 break
             if len(data) < _SEARCH_BYTES:
                 break
-            # A block that is cut by the end of this part is whole in the next one.
+            # A block that is cut off by the end of this part is whole in the next one.
             position += _SEARCH_BYTES - BLOCK_BYTES_MAX - _HEAD_BYTES
         return None
 
     def _find_block_with_frame(self, data: bytes) -> int:
         position = kernel.find_block(data, 0, BLOCK_BYTES_MAX)
-        # Candidates claim megabytes: a view spares a copy of each.
+        # Candidates claim megabytes: a view avoids copying each.
         view = memoryview(data)
         while position >= 0 and self._search_left > 0:
             block = decode_block_head(view[position : position + _HEAD_BYTES], position)
@@ -402,7 +401,7 @@ class StreamBytes:
         return decode_block(self._read(block.size, block.position + _HEAD_BYTES), block)
 
     def _add(self, position: int, size: int, *, good: bool) -> None:
-        # A stream that ends within its descriptor has less than nothing behind it.
+        # A stream that ends inside its descriptor has less than nothing after it.
         if size <= 0:
             return
         self._starts.append(self._end)
@@ -414,11 +413,11 @@ class StreamBytes:
         self._add(position, end - position, good=False)
 
     def _part(self, number: int, first: int, stop: int) -> bytes:
-        """Returns a part of the content of a block that was found, or as much filler."""
+        """Returns a part of the content of a located block, or as many filler bytes."""
         last = number + 1 == len(self._starts)
         size = (self._end if last else self._starts[number + 1]) - self._starts[number]
         content = self._content(number) if self._good[number] else None
-        # A file that changed under the reader must not shift what lies behind.
+        # A file that changes while it is read must not shift what follows.
         if content is None or len(content) != size:
             return _FILLER * (min(stop, size) - first)
         return content[first:stop]
@@ -442,10 +441,10 @@ class StreamBytes:
 
 
 def _holds_frame(content: bytes | memoryview, block: Block) -> bool:
-    """Says whether a frame verifies in what may be the content of a block.
+    """Returns whether a frame verifies in what may be the content of a block.
 
-    Any bytes pass for a block that is not compressed, so there only the first frame counts: a
-    search through megabytes at every byte would not end.
+    Any bytes pass for an uncompressed block, so only its first frame counts: a search through
+    megabytes at every byte would not end.
     """
     if block.compressed:
         return kernel.find(content, 0) >= 0

@@ -1,8 +1,8 @@
 """AES-128-CTR, as the encrypted Beats segments use it. Page: docs/formats/beats.md.
 
-Owns the key and the keystream of one segment. Promises that a key shows in no repr, message or
-copy of itself as text. Refuses a key that is not 16 bytes. CTR hides and does not authenticate:
-whoever may write to the file can flip chosen bits of an event and mend the CRC that lies beside it.
+Owns the key and the keystream of one segment. Promises that a key appears in no repr, message or
+textual copy. Rejects a key that is not 16 bytes. CTR hides and does not authenticate: whoever may
+write to the file can flip chosen bits of an event and adjust the CRC beside it.
 """
 
 from __future__ import annotations
@@ -42,28 +42,28 @@ class Key:
         return hash(self._data)
 
     def __reduce__(self) -> tuple[object, ...]:
-        # A key that travels with a task would lie in the plans and logs of a cluster.
-        raise TypeError("a key cannot be copied to another process: give it the key's file")
+        # A key sent along with a task would end up in the plans and logs of a cluster.
+        raise TypeError("a key cannot be copied to another process: pass the key file instead")
 
     def keystream(self, iv: bytes) -> Keystream:
         """Returns the keystream of the segment with an initialization vector."""
-        # Imported here: most queues are not encrypted, and it takes long.
+        # Imported here: most queues are not encrypted, and the import is slow.
         from cryptography.hazmat.primitives.ciphers.algorithms import AES
 
         return Keystream(AES(self._data), iv)
 
 
 def decode_key(content: bytes) -> Key:
-    """Takes a key from the content of a key file.
+    """Extracts a key from the content of a key file.
 
-    That is 16 raw bytes or 32 hex digits, either with a line feed after it or without.
+    The file holds 16 raw bytes or 32 hex digits, with or without a line feed at the end.
     """
     data = content[:-1] if len(content) in (17, 33) and content.endswith(b"\n") else content
     if _HEX_KEY.fullmatch(data):
         data = bytes.fromhex(data.decode("ascii"))
     if len(data) != KEY_BYTES:
         raise InvalidOption(
-            f"the key file has {len(content)} bytes; it holds 16 raw bytes or 32 hex digits"
+            f"the key file has {len(content)} bytes; must be 16 raw bytes or 32 hex digits"
         )
     return Key(data)
 
@@ -83,9 +83,9 @@ class Keystream:
         return "Keystream(hidden)"
 
     def apply(self, data: bytes, position: int) -> bytes:
-        """Encrypts or decrypts the bytes that lie at a position after the vector.
+        """Encrypts or decrypts the bytes at a position after the vector.
 
-        Never encrypt two different contents for one position: both could be read from their
+        Never encrypt two different contents for one position: both could be recovered from their
         difference. A writer whose write failed starts a new segment with a new vector.
         """
         from cryptography.hazmat.primitives.ciphers import Cipher, modes

@@ -1,11 +1,11 @@
-"""Beats events: what a frame's payload holds, as Python values. Page: docs/formats/beats.md.
+"""Beats events: the payload of a frame as Python values. Page: docs/formats/beats.md.
 
-Reads CBOR (version 1 on) and JSON (version 0), which their first byte tells apart. Writes CBOR,
-exactly within what the original reader takes. Refuses to write what it would not read back, before
-a byte is made, and refuses to read tags, nesting and numbers beyond the caps.
+Reads CBOR (version 1 on) and JSON (version 0), which differ in their first byte. Writes CBOR,
+exactly within what the original reader accepts. Before it encodes a byte it rejects values that it
+would not read back. When reading it rejects tags, and nesting and numbers beyond the limits.
 
 Text that is not UTF-8 is a `str` with the bad bytes as lone surrogates ("surrogateescape"), so that
-it is written back as it was.
+it is written back unchanged.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ INT64_MIN, INT64_MAX, UINT64_MAX = -(2**63), 2**63 - 1, 2**64 - 1
 FLAGS_MAX = 255
 _KEYS = frozenset(["timestamp", "flags", "meta", "fields"])
 _FLAGS_READ_MAX = 2**32 - 1
-# The longest that a 64-bit number is: -9223372036854775808, 18446744073709551615.
+# The longest 64-bit numbers: -9223372036854775808, 18446744073709551615.
 _DIGITS_MAX = 20
 _ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _SURROGATES = re.compile("[\ud800-\udfff]")
@@ -41,7 +41,7 @@ _REASONS = {
     kernel.KEY_NOT_TEXT: "a key of a map is not text",
     kernel.TRAILING: "bytes follow the event",
     kernel.MALFORMED: "it is not CBOR",
-    kernel.SIMPLE_VALUE: "it holds a simple value that has no meaning",
+    kernel.SIMPLE_VALUE: "it holds an undefined simple value",
     kernel.NOT_A_MAP: "it is not a map",
 }
 
@@ -57,12 +57,12 @@ class Event:
 
 
 def encode_event(event: Event) -> bytes:
-    """Returns the CBOR of an event; raises InvalidEvent for what Beats would not read back."""
+    """Returns the CBOR of an event; raises InvalidEvent if Beats would not read it back."""
     _check_integer("timestamp_ns", event.timestamp_ns, INT64_MIN, INT64_MAX)
     _check_integer("flags", event.flags, 0, FLAGS_MAX)
     for name, value in (("meta", event.meta), ("fields", event.fields)):
         if not isinstance(value, dict):
-            raise InvalidEvent(f"{name} is {_kind(value)}; Beats takes a map, if an empty one")
+            raise InvalidEvent(f"{name} is {_kind(value)}; Beats needs a map, even if empty")
     document = {
         "timestamp": int(event.timestamp_ns),
         "flags": int(event.flags),
@@ -76,7 +76,7 @@ def encode_event(event: Event) -> bytes:
 
 
 class _Raw:
-    """A value that is CBOR already, because the library would write it as Beats does not."""
+    """A value that is already CBOR, because the library would not write it as Beats does."""
 
     __slots__ = ("data",)
 
@@ -90,7 +90,7 @@ def _write_raw(encoder: cbor2.CBOREncoder, value: object) -> None:
 
 
 def _prepare(value: Value, where: str, depth: int) -> Value:
-    """Returns a value as the library shall write it; refuses what Beats does not read."""
+    """Returns a value in the form that the library must write; rejects what Beats does not read."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -99,7 +99,7 @@ def _prepare(value: Value, where: str, depth: int) -> Value:
         _check_integer(where, value, INT64_MIN, UINT64_MAX)
         return int(value)
     if isinstance(value, float):
-        # Half floats make Beats panic, and the library writes these three as half floats.
+        # Half floats make Beats panic, and the library would write these three as half floats.
         return float(value) if math.isfinite(value) else _Raw(struct.pack(">Bd", 0xFB, value))
     if isinstance(value, dict):
         return _prepare_map(value, where, depth)
@@ -135,14 +135,14 @@ def _prepare_text(value: str, where: str) -> Value:
     try:
         data = value.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
-        raise InvalidEvent(f"{where}: a lone surrogate is no text") from None
+        raise InvalidEvent(f"{where}: a lone surrogate is not text") from None
     # The head of a byte string, with the major type of text.
     head = cbor2.dumps(data)[: -len(data)]
     return _Raw(bytes([head[0] | 0x20]) + head[1:] + data)
 
 
 def _time_text(value: datetime, where: str) -> str:
-    """Returns a time as Beats writes it: UTC, with milliseconds, cut and not rounded."""
+    """Returns a time as Beats writes it: UTC, with milliseconds, truncated and not rounded."""
     if value.tzinfo is None:
         raise InvalidEvent(f"{where} is a time without a time zone")
     utc = value.astimezone(UTC)
@@ -166,7 +166,7 @@ def _kind(value: Value) -> str:
 
 
 def decode_event(data: bytes) -> Event:
-    """Reads an event; raises UndecodableEvent if the bytes hold none."""
+    """Reads an event; raises UndecodableEvent if the bytes do not hold one."""
     document = _decode_json(data) if data[:1] == b"{" else _decode_cbor(data)
     unknown = document.keys() - _KEYS
     if unknown:
@@ -183,7 +183,7 @@ def decode_event(data: bytes) -> Event:
 
 def _check_read_integer(name: str, value: Value, least: int, most: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise UndecodableEvent(f"{name} of the event is not an integer of its range")
+        raise UndecodableEvent(f"{name} of the event is not an integer in its range")
 
 
 def _decode_cbor(data: bytes) -> dict[str, Value]:
@@ -233,7 +233,7 @@ def _decode_json(data: bytes) -> dict[str, Value]:
 
 
 def _nesting(text: str) -> int:
-    """Returns how deep the brackets of a JSON text go, those in strings left out."""
+    """Returns how deep the brackets of a JSON text are nested, ignoring those in strings."""
     depth = deepest = 0
     for sign in re.sub(r'"(?:[^"\\]|\\.)*"?', "", text):
         if sign in "[{":
@@ -262,7 +262,7 @@ def _refuse_constant(text: str) -> NoReturn:
 
 
 def _mended(value: Value) -> Value:
-    """Returns a value with U+FFFD for every half of a pair: alone it is no character."""
+    """Returns a value with U+FFFD for every lone surrogate: alone it is not a character."""
     if isinstance(value, str):
         return _SURROGATES.sub("\ufffd", value)
     if isinstance(value, dict):

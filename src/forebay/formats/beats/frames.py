@@ -1,10 +1,9 @@
-"""The frames of a Beats segment: what storage needs of a codec. Page: docs/formats/beats.md.
+"""The frames of a Beats segment: what storage needs from a codec. Page: docs/formats/beats.md.
 
-Works on the *logical* bytes of a segment, decrypted and decompressed as a stream
-(`beats_bytes.py`): its positions are those that `state.dat` counts. Promises that a payload is
-given out only if the CRC that covers it fits. No I/O, no clock; the loops are in
-`forebay.kernels.beats`, the rows of the versions in `beats_versions.py`, events in
-`beats_events.py`.
+Works on the *logical* bytes of a segment, decrypted and decompressed as a stream (`bytes.py`):
+positions are those of `state.dat`. Promises that a payload is returned only if the CRC that covers
+it matches. No I/O, no clock; the loops are in `forebay.kernels.beats`, the rows of the versions in
+`versions.py`, events in `events.py`.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ FRAME_BYTES = kernel.FRAME_BYTES
 class Frames:
     """The frames of one segment, for one header.
 
-    A frame does not tell its index: `index`, `limit` and `times` are there because storage hands
+    A frame does not contain its index: `index`, `limit` and `times` are here because storage passes
     them to every codec.
     """
 
@@ -36,19 +35,20 @@ class Frames:
         self.header = header
         self.layout = header.layout
         self._in_blocks = header.layout.compression == "block"
-        # Of the last `find`: whether it gave up, and whether the index that it gave is exact.
+        # About the last `find`: whether it gave up, and whether the index that it returned is
+        # exact.
         self.gave_up = False
         self.exact = True
 
     def scan(
         self, data: bytes, position: int, index: int, limit: int, times: list[int] | None
     ) -> tuple[list[bytes], int]:
-        """Takes whole, good frames from `position` on; returns the events and where it stopped."""
+        """Reads whole, good frames from `position` on; returns the events and where it stopped."""
         values, stop = kernel.scan(data, position, limit)
         return self._decompress(values, position, stop) if self._in_blocks else (values, stop)
 
     def frame_size(self, data: bytes, position: int) -> int | None:
-        """Returns what the frame at `position` claims to take; None if that cannot be seen."""
+        """Returns the claimed size of the frame at `position`; None if it cannot be read."""
         if len(data) - position < 4:
             return None
         size = int.from_bytes(data[position : position + 4], "little")
@@ -57,8 +57,8 @@ class Frames:
     def find(self, data: bytes, position: int, index: int, limit: int) -> tuple[int, int] | None:
         """Searches for the next good frame from `position` on; returns its position and index.
 
-        The index is exact if the sizes of the bad frames lead there. Otherwise nothing tells how
-        many were lost, and it is one more than `index`: at least one was.
+        The index is exact if the sizes of the bad frames lead there. Otherwise it is unknown how
+        many were lost, and the index is one more than `index`: at least one was.
         """
         self.gave_up = False
         if limit <= index:
@@ -74,7 +74,7 @@ class Frames:
         return found, min(index + (passed if passed >= 0 else 1), limit)
 
     def _decompress(self, values: list[bytes], position: int, stop: int) -> tuple[list[bytes], int]:
-        """Returns the events of a version that compresses each; stops at the first bad block."""
+        """Returns the events if each is compressed; stops at the first bad block."""
         events: list[bytes] = []
         for value in values:
             event = decompress_block(value)
@@ -86,15 +86,15 @@ class Frames:
 
 
 class SegmentEncoder:
-    """Makes the bytes of one new segment, front to back.
+    """Encodes one new segment, front to back.
 
-    What it gave out counts as written: after a failed write it must not be used again, because a
-    stream's checksum has run on and a keystream must never cover two contents. The queue starts a
-    new segment then. One thread at a time may use it.
+    What it returned counts as written: after a failed write it must not be used again, because a
+    stream's checksum has moved on and a keystream must never cover two contents. The queue then
+    starts a new segment. One thread at a time may use it.
     """
 
     def __init__(self, header: Header, key: Key | None = None) -> None:
-        """`key` is needed where the version is encrypted."""
+        """`key` is required if the version is encrypted."""
         self.header = header
         self.count = 0
         self.position = header.layout.header_bytes
@@ -108,9 +108,9 @@ class SegmentEncoder:
             self._keystream = key.keystream(header.iv)
 
     def fit(self, values: list[bytes], first: int, room: int) -> tuple[int, int]:
-        """Says how many of the events from `first` on fit into `room` bytes, and what they take.
+        """Returns how many of the events from `first` on fit in `room` bytes, and what they take.
 
-        Where events are compressed, that is the most they can take.
+        If events are compressed, that is the most they can take.
         """
         if not self._in_blocks:
             return fit(values, first, room, FRAME_BYTES)
@@ -123,7 +123,7 @@ class SegmentEncoder:
         return len(values) - first, total
 
     def encode(self, values: list[bytes], first: int, count: int) -> bytes:
-        """Returns the bytes that go after those before; refuses an event that is too large."""
+        """Returns the next bytes of the segment; rejects an event that is too large."""
         chosen = values[first : first + count]
         _, largest, smallest = measure(chosen)
         if chosen and (smallest == 0 or largest > EVENT_BYTES_MAX):
@@ -143,7 +143,7 @@ class SegmentEncoder:
         return self._encrypt(data)
 
     def finish(self) -> bytes:
-        """Returns what ends the segment, if its version has an end."""
+        """Returns the end of the segment, if its version has one."""
         return self._encrypt(self._stream.finish()) if self._stream is not None else b""
 
     def _encrypt(self, data: bytes) -> bytes:

@@ -1,10 +1,9 @@
-"""Tells which row of the versions a Beats segment is, by evidence that verifies.
+"""Determines the version (row) of a Beats segment, by evidence that verifies.
 
-The words at the start of a segment are covered by no check, and two layouts carry the number 2. So
-a row counts only if a frame verifies where that row says that frames lie, which random bytes pass
-once in 2⁶⁴ tries. Where no frame verifies there is no event to be had, and the words decide.
-Refuses an unknown version, Protobuf events and a wrong key, each with an error of its own.
-Page: docs/formats/beats.md.
+No check covers the words at the start of a segment, and two layouts have the number 2. So a row
+counts only if a frame verifies where that row places frames; random bytes pass once in 2⁶⁴ tries.
+If no frame verifies, there is no event to read, and the words decide. Rejects an unknown version,
+Protobuf events and a wrong key, each with its own error. Page: docs/formats/beats.md.
 """
 
 from __future__ import annotations
@@ -38,51 +37,52 @@ from forebay.formats.beats.versions import (
 )
 from forebay.kernels.beats import check_cbor
 
-# The reason of a damage that a file of zeros is.
+# The reason of the damage if a file is all zeros.
 ZEROS = "nothing but zeros"
 _FIRST_BYTES = 4096
-# How much of a segment is searched for a frame, in turn: the first event may be damaged, and have
-# tens of megabytes.
+# How much of a segment is searched for a frame, in turn: the first event may be damaged, and tens
+# of megabytes long.
 _SEARCH_BYTES = (1 << 20, 16 << 20, 2 * EVENT_BYTES_MAX)
-# How Beats and Forebay begin every CBOR event, and where it shows below each compression. With a
-# wrong key it does not, so it tells a damaged segment from one that was opened with a wrong key.
+# The start of every CBOR event of Beats and Forebay, and where it shows under each compression.
+# With a wrong key it does not show, so it separates a damaged segment from one opened with a wrong
+# key.
 _EVENT_START = b"\xa4\x69timestamp"
 _SIGN_BYTES = 48
-# A raw LZ4 block of literals tells their number first, in a byte for each 255.
+# A raw LZ4 block of literals starts with their number, in one byte per 255.
 _LENGTH_BYTES_MAX = EVENT_BYTES_MAX // 255 + 1
 
 
 def recognise(
     raw: RawBytes, path: str, *, key: Key | None = None, dialect: Dialect | None = None
 ) -> Header:
-    """Returns the header of a segment. `dialect` says which version 2 it is, where that is known.
+    """Returns the header of a segment. `dialect` is which version 2 it is, if known.
 
-    Raises Damaged (torn) where the file ends within its header, Damaged where it is zeros or
-    nothing, UnsupportedVersion, or WrongKey.
+    Raises Damaged (torn) if the file ends within its header, Damaged if it is zeros or empty,
+    UnsupportedVersion, or WrongKey.
     """
     data = raw.pread(HEADER_BYTES_MAX, 0)
     if len(data) < 4:
         reason = "the file ends within its header" if data else "the file is empty"
         raise Damaged(Damage(path, 0, len(data), reason, torn=True))
     claimed = _headers(claimed_layouts(data, dialect), data)
-    # Only looked at if no row that the words can mean is the one.
+    # Tried only if none of the rows that the words allow is the right one.
     others = (
         header
         for row in LAYOUTS.values()
         if dialect in (None, row.dialect)
         for header in _headers([row], data)
     )
-    # Without room for a frame there is nothing that a mended vector could be tried on.
+    # Without room for a frame there is nothing to test a repaired vector on.
     framed = raw.size() > HEADER_BYTES_MAX + FRAME_BYTES
-    # The strongest evidence first. A frame of the seed's version 3 verifies as one of its version
-    # 2 as well, but what it holds is no event then.
+    # The strongest evidence first. A frame of the seed's version 3 also verifies as one of its
+    # version 2, but its content is then not an event.
     tries: tuple[tuple[_Evidence, Iterable[Header]], ...] = (
         (_Evidence(path, key, _first_event, _looks_like_event), claimed),
         (_Evidence(path, key, _first_event, _looks_like_event), others),
         (_Evidence(path, key, _first_event, bool), claimed),
         (_Evidence(path, key, _find_event, bool), claimed),
         (_Evidence(path, key, _first_event, bool), _mended_vectors(claimed if framed else [])),
-        # Where the whole start is gone, frames further on still tell that they are frames.
+        # If the whole start is gone, frames further on can still be recognised as frames.
         (_Evidence(path, None, _find_event, _looks_like_event), _header_in_clear(data, dialect)),
     )
     for evidence, headers in tries:
@@ -102,7 +102,7 @@ class _Evidence:
     accept: Callable[[bytes], bool]
 
     def first(self, raw: RawBytes, headers: Iterable[Header]) -> Header | None:
-        """Returns the first header that the evidence is for."""
+        """Returns the first header that has the evidence."""
         for header in headers:
             if header.layout.encrypted and self.key is None:
                 continue
@@ -124,9 +124,9 @@ def _headers(rows: Iterable[Layout], data: bytes) -> list[Header]:
 
 
 def _header_in_clear(data: bytes, dialect: Dialect | None) -> list[Header]:
-    """Returns the header to read frames under whose own header is gone.
+    """Returns the header for reading frames whose own header is gone.
 
-    The rows in clear differ in where the first frame lies, and that one is gone too.
+    The unencrypted rows differ in the position of the first frame, and that one is gone too.
     """
     header = decode_header_as(LAYOUTS["v2"], data)
     return (
@@ -139,7 +139,7 @@ def _header_in_clear(data: bytes, dialect: Dialect | None) -> list[Header]:
 def _mended_vectors(headers: list[Header]) -> Iterator[Header]:
     """Yields encrypted headers with one bit of the vector flipped.
 
-    Without it a single bad bit in those 16 bytes would cost every event of the segment.
+    Otherwise a single bad bit in those 16 bytes would cost every event of the segment.
     """
     for header in headers:
         vector = int.from_bytes(header.iv, "big")
@@ -157,7 +157,7 @@ def _first_event(content: LogicalBytes, header: Header) -> bytes | None:
     start = header.layout.header_bytes
     data = content.pread(_FIRST_BYTES, start)
     size = frames.frame_size(data, 0)
-    # A wrong row gives sizes of gigabytes: the trailing size alone is looked at first.
+    # A wrong row yields sizes of gigabytes: check only the trailing size first.
     if size is None or content.pread(4, start + size - 4) != data[:4]:
         return None
     values, _ = frames.scan(content.pread(size, start), 0, 0, 1, None)
@@ -179,7 +179,7 @@ def _find_event(content: LogicalBytes, header: Header) -> bytes | None:
 
 
 def _refuse_protobuf(header: Header, event: bytes, path: str) -> None:
-    """Refuses Protobuf events; the bit alone may be damage, if the event is not Protobuf."""
+    """Rejects Protobuf events; the bit alone may be damage, if the event is not Protobuf."""
     if header.layout.dialect == "released" and not _looks_like_event(event):
         raise _protobuf(path, header.options)
 
@@ -194,7 +194,7 @@ def _protobuf(path: str, options: int) -> UnsupportedVersion:
 def _without_evidence(
     raw: RawBytes, path: str, key: Key | None, claimed: list[Header], data: bytes
 ) -> Header:
-    """Decides by the words alone: there is no event to be had, or not with this key."""
+    """Decides by the words alone: no event can be read, or none with this key."""
     version, options = (*words_of(data, 3), 0, 0)[0:3:2]
     if raw.size() > LAYOUTS["v0"].header_bytes and not any(data):
         # What a file system leaves of a file that it lost; a version 0 segment has frames here.
@@ -209,7 +209,7 @@ def _without_evidence(
             return header
     first = claimed[0]
     if first.layout.encrypted:
-        # So few bytes tell nothing about the key.
+        # So few bytes prove nothing about the key.
         if key is None or raw.size() - first.layout.body_position >= _SIGN_BYTES // 2:
             raise _wrong_key(path, first, key)
     elif first.layout.dialect == "released" and OPTION_PROTOBUF <= options <= OPTIONS_KNOWN:
@@ -218,19 +218,19 @@ def _without_evidence(
 
 
 def _has_sign(raw: RawBytes, header: Header, key: Key, path: str) -> bool:
-    """Says whether a key makes sense of the first bytes, although no frame verifies."""
+    """Returns whether a key makes sense of the first bytes, although no frame verifies."""
     if header.layout.compression == "stream":
         return _has_stream(raw, header, key, path)
     start = _start_of_body(raw, header, key, path)
     if header.layout.compression == "block" and start[5:21] == b"\xff" * 16:
-        # Past the size of the frame there are only bytes of a length: a long run of literals.
+        # After the size of the frame there are only bytes of a length: a long run of literals.
         start = _start_of_body(raw, header, key, path, _LENGTH_BYTES_MAX + _SIGN_BYTES)
         start = start[5:].lstrip(b"\xff")[: 2 * len(_EVENT_START)]
     return _EVENT_START in start
 
 
 def _has_stream(raw: RawBytes, header: Header, key: Key | None, path: str) -> bool:
-    """Says whether an LZ4 stream begins here: with its magic, or with what follows a magic."""
+    """Returns whether an LZ4 stream starts here: with its magic, or with what follows a magic."""
     start = _start_of_body(raw, header, key, path)
     return start.startswith(MAGIC) or start[len(MAGIC) :].startswith(DESCRIPTOR[len(MAGIC) :])
 
@@ -238,7 +238,7 @@ def _has_stream(raw: RawBytes, header: Header, key: Key | None, path: str) -> bo
 def _start_of_body(
     raw: RawBytes, header: Header, key: Key | None, path: str, size: int = _SIGN_BYTES
 ) -> bytes:
-    """Returns the first bytes past header and vector, decrypted and not decompressed."""
+    """Returns the first bytes after header and vector, decrypted but not decompressed."""
     layout = replace(header.layout, compression="none")
     content = open_bytes(raw, replace(header, layout=layout), key, path)
     return content.pread(size, layout.header_bytes)
@@ -247,7 +247,7 @@ def _start_of_body(
 def _wrong_key(path: str, header: Header, key: Key | None) -> WrongKey:
     name = header.layout.name
     if key is None:
-        return WrongKey(f"{path}: the segment is encrypted ({name}); give the key that it needs")
+        return WrongKey(f"{path}: the segment is encrypted ({name}); give the key for it")
     return WrongKey(
         f"{path}: no frame verifies with this key ({name}); it is not the key of this segment"
     )

@@ -1,7 +1,7 @@
 """`state.dat` of a Beats queue: the first frame that is not acknowledged. Page: formats/beats.md.
 
 Source of truth for what has been read. Little-endian, no magic, no check. Version 0 counts bytes
-behind the segment's header and has no frame number; version 1 counts from the start of the segment.
+after the segment's header and has no frame number; version 1 counts from the start of the segment.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from forebay.damage import Damage
 from forebay.errors import Damaged, InvalidOption
 
-# Version 0:  version 4 | segment id 8 | bytes behind the header 8
+# Version 0:  version 4 | segment id 8 | bytes after the header 8
 _STATE_0 = struct.Struct("<IQQ")
 # Version 1:  version 4 | segment id 8 | logical position, header counted 8 | frame index 8
 _STATE_1 = struct.Struct("<IQQQ")
@@ -22,9 +22,9 @@ _UINT64_MAX = 2**64 - 1
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A place in a queue. `byte_index` is as stored; `position` is what it means.
+    """A place in a queue. `byte_index` is the stored number; `position` returns its meaning.
 
-    `frame_index` is how many frames of the segment lie before it; None in version 0.
+    `frame_index` is how many frames of the segment precede it; None in version 0.
     """
 
     segment_id: int
@@ -38,18 +38,18 @@ class State:
             ("frame_index", self.frame_index or 0),
         ):
             if not 0 <= value <= _UINT64_MAX:
-                raise InvalidOption(f"{name} is {value}; it must be 0 to 2**64 - 1")
+                raise InvalidOption(f"{name} is {value}; must be 0 to 2**64 - 1")
 
     @property
     def version(self) -> int:
-        """The version that it is stored in."""
+        """Returns the version that it is stored in."""
         return 0 if self.frame_index is None else 1
 
     def position(self, header_bytes: int) -> int:
         """Returns the logical position of the first frame that is not acknowledged.
 
-        Byte index 0 is the first frame of the segment. Beats takes frame index 0 for that too,
-        whatever the bytes say.
+        Byte index 0 is the first frame of the segment. To Beats, frame index 0 means the same,
+        whatever the bytes are.
         """
         if self.frame_index is None:
             return header_bytes + self.byte_index
@@ -66,7 +66,7 @@ def decode_state(data: bytes, path: str) -> State | None:
     """Reads `state.dat`; None if it is empty, as Beats leaves it before the first acknowledgement.
 
     Bytes after the state are ignored, as Beats ignores them. Raises Damaged if it is cut off, or
-    of a version that nobody writes: a flipped bit. Beats starts at the oldest segment then.
+    has a version that no program writes: a flipped bit. Beats then starts at the oldest segment.
     """
     if not data:
         return None

@@ -1,18 +1,18 @@
 """Events as JSON text, for people, pipes and tables. Page: docs/formats/beats.md.
 
-JSON has no bytes, no NaN and only UTF-8, so these stand as maps with one key:
+JSON has no bytes and no NaN, and is always UTF-8, so these values become maps with one key:
 
     {"$bytes_b64": "…"}    bytes
     {"$float": "nan"}      nan, inf, -inf
     {"$str_b64": "…"}      text that is not UTF-8
 
-A key of a map that is not UTF-8 becomes the text `$str_b64:` and its base64. The text of an event
-reads back as the same event, but for the bits of a NaN. Refuses what an event cannot hold.
+A key of a map that is not UTF-8 becomes the text `$str_b64:` followed by its base64. The text of an
+event reads back as the same event, except for the bits of a NaN. Rejects what an event cannot hold.
 
-Events as columns, laid out as Arrow wants them: numbers, and text with the ends of each.
+Events as columns in Arrow's layout: numbers, and text with the end of each value.
 
-Makes no object for a field of an event, where that is possible. An event that cannot be decoded
-takes no row; it is listed with its reason, so that nothing is lost silently.
+Where possible it creates no object per field of an event. An event that cannot be decoded gets no
+row; it is listed with its reason, so that nothing is lost silently.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ _TEXT = "$str_b64"
 _TEXT_KEY = f"{_TEXT}:"
 _FLOATS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 _KEYS = ("timestamp_ns", "flags", "meta", "fields")
-# What `forebay cat` adds: its lines can be put into a queue as they are.
+# Keys that `forebay cat` adds: its lines can be put into a queue unchanged.
 _IGNORED_KEYS = ("kind", "segment", "timestamp_ns_str")
 _NANOSECONDS = re.compile(r"-?[0-9]{1,19}")
 
 
 def event_document(event: Event) -> dict[str, Any]:
-    """Returns an event as values that `json` takes."""
+    """Returns an event as values that `json` accepts."""
     return {
         "timestamp_ns": event.timestamp_ns,
         "flags": event.flags,
@@ -60,12 +60,12 @@ def event_text(event: Event) -> str:
 
 
 def json_text(value: object) -> str:
-    """Returns the one text of a plain value: no spaces, and only what must be escaped is."""
+    """Returns the canonical text of a plain value: no spaces, and no needless escapes."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
 class TextDecoder:
-    """Returns the parts of events as text, where possible without an object for every field.
+    """Returns the parts of events as text, where possible without an object per field.
 
     One thread at a time may use it.
     """
@@ -83,14 +83,14 @@ class TextDecoder:
 
 
 def decode_parts(data: bytes) -> tuple[int, int, bytes, bytes]:
-    """Returns the same as `TextDecoder.decode`, by way of the event."""
+    """Returns the same as `TextDecoder.decode`, by decoding the whole event."""
     event = decode_event(data)
     meta, fields = json_text(_plain(event.meta)), json_text(_plain(event.fields))
     return event.timestamp_ns, event.flags, meta.encode(), fields.encode()
 
 
 def parse_event(text: str | bytes, timestamp_ns: int | None = None) -> Event:
-    """Reads an event from a line of JSON; `timestamp_ns` is for one that has no time."""
+    """Parses an event from a line of JSON; `timestamp_ns` is used if it has no time."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -101,10 +101,10 @@ def parse_event(text: str | bytes, timestamp_ns: int | None = None) -> Event:
 
 
 def make_event(document: Mapping[str, Any], timestamp_ns: int | None = None) -> Event:
-    """Makes an event of a map with some of `timestamp_ns`, `flags`, `meta` and `fields`."""
+    """Makes an event from a map with any of `timestamp_ns`, `flags`, `meta` and `fields`."""
     unknown = [key for key in document if key not in _KEYS + _IGNORED_KEYS]
     if unknown:
-        raise InvalidEvent(f"an event has no {unknown[0]!r}; it has {', '.join(_KEYS)}")
+        raise InvalidEvent(f"an event has no key {unknown[0]!r}; it has {', '.join(_KEYS)}")
     time = _exact_time(document, timestamp_ns)
     if time is None:
         raise InvalidEvent("the event has no timestamp_ns")
@@ -113,7 +113,7 @@ def make_event(document: Mapping[str, Any], timestamp_ns: int | None = None) -> 
 
 
 def _exact_time(document: Mapping[str, Any], timestamp_ns: int | None) -> Any:
-    """Returns the time; its text counts where a program with floats only rounded the number."""
+    """Returns the time; the text counts, in case a program with floats rounded the number."""
     time, text = document.get("timestamp_ns", timestamp_ns), document.get("timestamp_ns_str")
     if isinstance(text, str) and _NANOSECONDS.fullmatch(text) and time in (int(text), float(text)):
         return int(text)
@@ -121,7 +121,7 @@ def _exact_time(document: Mapping[str, Any], timestamp_ns: int | None) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Returns a value as `json` takes it."""
+    """Returns a value in a form that `json` accepts."""
     if isinstance(value, dict):
         return {_plain_key(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -177,7 +177,7 @@ def _tagged(key: str, item: Any) -> Any:
         raise InvalidEvent(f"{key} is of type {type(item).__name__}, not text")
     if key == _FLOAT:
         if item not in _FLOATS:
-            raise InvalidEvent(f"{_FLOAT} is {item[:40]!r}; it is nan, inf or -inf")
+            raise InvalidEvent(f"{_FLOAT} is {item[:40]!r}; must be nan, inf or -inf")
         return _FLOATS[item]
     data = _unbase64(key, item)
     return data if key == _BYTES else data.decode("utf-8", "surrogateescape")
@@ -194,13 +194,13 @@ def _unbase64(key: str, text: str) -> bytes:
         raise InvalidEvent(f"{key} is not base64") from None
 
 
-# Arrow's ends have 32 bits, and so has what a batch may hold.
+# Arrow's ends have 32 bits, which limits the size of a batch.
 TEXT_BYTES_MAX = 1 << 30
 
 
 @dataclass(slots=True)
 class Text:
-    """A column of text in UTF-8: one after the other in `data`, cut at `ends`, a first 0."""
+    """A column of text in UTF-8: the values joined in `data`, cut at `ends`, which start with 0."""
 
     data: bytes
     ends: array[int]
@@ -208,10 +208,10 @@ class Text:
 
 @dataclass(slots=True)
 class EventColumns:
-    """Some events, column by column. `numbers` says which payload a row is of.
+    """Some events, column by column. `numbers` holds the payload number of each row.
 
-    `bad` are the payloads that are no event: number and reason. `taken` is how many payloads were
-    looked at; fewer than were given if the text would have grown too large.
+    `bad` are the payloads that are not events: number and reason. `taken` is how many payloads were
+    decoded; fewer than given if the text would have grown too large.
     """
 
     taken: int

@@ -1,7 +1,7 @@
 """The versions of the Beats segment format, as rows of a table, and their headers.
 
-Owns what is in clear at the start of a segment. All integers are little-endian. Two layouts carry
-the version number 2: which of them a file is, `beats_recognition.py` finds out from its frames.
+Owns the unencrypted start of a segment. All integers are little-endian. Two layouts have the
+version number 2; `recognition.py` determines from its frames which of them a file has.
 Page: docs/formats/beats.md.
 """
 
@@ -38,10 +38,10 @@ SEGMENT_ID_MAX = 2**64 - 1
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What the versions differ in: a row of the table of versions.
+    """How the versions differ: a row of the table of versions.
 
-    `words` is how many 32-bit words the header has: version, then count, then options. `dialect`
-    is None where the number of the version leaves no doubt.
+    `words` is how many 32-bit words the header has: version, then count, then options. `dialect` is
+    None if the version number is unambiguous.
     """
 
     name: str
@@ -55,22 +55,23 @@ class Layout:
 
     @property
     def counted(self) -> bool:
-        """Whether the header has room for the number of frames."""
+        """Returns whether the header has a field for the number of frames."""
         return self.words > 1
 
     @property
     def header_bytes(self) -> int:
-        """Where the first frame lies, in the positions that `state.dat` counts."""
+        """Returns where the first frame is, as a position of `state.dat`."""
         return self.words * _WORD.size
 
     @property
     def body_position(self) -> int:
-        """Where the first byte after header and vector lies in the file."""
+        """Returns where in the file the first byte after header and vector is."""
         return self.header_bytes + (IV_BYTES if self.encrypted else 0)
 
 
 _ROWS = (
-    # Only read: Beats 7.10 to 7.13 wrote JSON, which has no word for what an event may hold here.
+    # Read only: Beats 7.10 to 7.13 wrote JSON, which cannot express all that an event may hold
+    # here.
     Layout("v0", 0, 1),
     Layout("v1", 1, 2, writable=True),
     Layout("v2", 2, 3, "released", 0, writable=True),
@@ -82,7 +83,7 @@ _ROWS = (
     Layout("v3-seed-stream", 3, 1, "seed", encrypted=True, compression="stream", writable=True),
 )
 LAYOUTS = {row.name: row for row in _ROWS}
-# What is lost by the faults of every Beat that reads them: to be said where they are chosen.
+# Every Beat loses events of these because of its own bugs; warn when one is chosen.
 LOSSY_IN_BEATS = ("v2-lz4", "v2-aes-lz4")
 HEADER_BYTES_MAX = max(row.body_position for row in _ROWS)
 assert HEADER_BYTES_MAX == 28
@@ -90,10 +91,10 @@ assert HEADER_BYTES_MAX == 28
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What the start of a segment says.
+    """The start of a segment.
 
-    `count` is 0 while the segment is being written and after a crash: it means "not known", never
-    "none". `repaired` says that the words in the file name another layout than its frames have.
+    `count` is 0 while the segment is being written and after a crash: it means "unknown", never
+    "none". `repaired` is set if the words in the file name another layout than its frames have.
     """
 
     layout: Layout
@@ -117,19 +118,19 @@ class Header:
 
 
 def new_header(name: str, iv: bytes = b"") -> Header:
-    """Makes the header of a new segment; `iv` is 16 fresh random bytes where it is encrypted."""
+    """Makes the header of a new segment; `iv` is 16 fresh random bytes if it is encrypted."""
     layout = LAYOUTS.get(name)
     if layout is None or not layout.writable:
         known = ", ".join(row.name for row in _ROWS if row.writable)
-        raise InvalidOption(f"version {name!r} cannot be written; these can: {known}")
+        raise InvalidOption(f"version {name!r} cannot be written; writable versions: {known}")
     return Header(layout, options=layout.options, iv=iv)
 
 
 def lossy_warning(name: str) -> str:
-    """Returns what somebody should know who chooses a version that Beats itself loses."""
+    """Returns a warning for a version whose events Beats itself loses."""
     return (
-        f"{name}: a released Beat reads only a part of the events of compressed segments when it "
-        "starts again, and none after a crash, by faults of its own; for a queue that goes back "
+        f"{name}: because of its own bugs, a released Beat reads only some of the events in "
+        "compressed segments after a restart, and none after a crash; for a queue that goes back "
         f"to a Beat choose {'v2' if name == 'v2-lz4' else 'v2-aes'}"
     )
 
@@ -140,7 +141,7 @@ def encode_count(count: int) -> bytes:
 
 
 def decode_header_as(layout: Layout, data: bytes) -> Header | None:
-    """Reads the start of a file as one row of the table; None if the file is too short for it."""
+    """Reads the start of a file as one row of the table; None if the file is too short."""
     if len(data) < layout.body_position:
         return None
     version, count, options = (*words_of(data, layout.words), 0, 0)[:3]
@@ -154,13 +155,13 @@ def decode_header_as(layout: Layout, data: bytes) -> Header | None:
 
 
 def words_of(data: bytes, count: int) -> tuple[int, ...]:
-    """Reads the first words of a file, as many as are there."""
+    """Reads the first words of a file, as many as there are."""
     count = min(count, len(data) // _WORD.size)
     return struct.unpack_from(f"<{count}I", data)
 
 
 def claimed_layouts(data: bytes, dialect: Dialect | None) -> list[Layout]:
-    """Lists the rows that the words at the start of a file can mean, the likeliest first."""
+    """Lists the rows that the words at the start of a file allow, the likeliest first."""
     words = words_of(data, 3)
     options = words[2] if len(words) > 2 else 0
     return [
@@ -173,7 +174,7 @@ def claimed_layouts(data: bytes, dialect: Dialect | None) -> list[Layout]:
 
 
 def _may_be_released(row: Layout, options: int, dialect: Dialect | None) -> bool:
-    """Says whether an options word fits a row: a vector that is small is one in 2²⁹."""
+    """Returns whether an options word fits a row: a vector looks this small once in 2²⁹."""
     plausible = options <= OPTIONS_KNOWN or dialect == "released"
     return plausible and row.options == options & _OPTIONS_OF_LAYOUT
 
@@ -184,7 +185,7 @@ def segment_name(segment_id: int) -> str:
 
 
 def parse_segment_name(name: str) -> int | None:
-    """Returns the id that a file name tells; None if it is no segment's name."""
+    """Returns the id in a file name; None if it is not the name of a segment."""
     match = _NAME.fullmatch(name)
     if match is None or len(match[1]) > 20 or int(match[1]) > SEGMENT_ID_MAX:
         return None

@@ -1,6 +1,6 @@
 """The parts of a version 2 run as bytes: header, blocks, index, id index, footer.
 
-Owns their layouts and checks; `runs.py` joins them to runs, the columns inside a block are
+Owns their layouts and checks; `runs.py` joins them into runs, and the columns inside a block are
 in `kernels/deadline.py`. Lengths are checked before anything is allocated. No I/O.
 Page: docs/formats/deadline.md.
 """
@@ -28,11 +28,11 @@ END_MAGICS = {2: b"FBDE", 3: b"FBDF"}
 COMPRESSIONS = ("none", "lz4")
 BLOCK_ENTRIES_MAX = 2**16
 BODY_BYTES_MAX = 2**31 - 1
-# A block may be filled up to this, and the columns of as many entries as it may have still fit.
+# A block may be filled up to this size; the columns of the most entries that it may have still fit.
 BLOCK_BYTES_MAX = 2**30
 _COLUMNS_BYTES_MAX = HEAD_BYTES + 64 * BLOCK_ENTRIES_MAX
 assert max(BLOCK_BYTES_MAX, VALUE_BYTES_MAX) + REASON_BYTES_MAX + _COLUMNS_BYTES_MAX < 2**31
-# No LZ4 sequence gives more than 255 bytes for a byte that it takes.
+# No LZ4 sequence expands a byte to more than 255.
 _RATIO_MAX = 255
 
 # | field       | bytes | meaning                                      |
@@ -56,6 +56,9 @@ assert _IDENTITY.size == 28
 _HEAD = struct.Struct("<4sIIIII")
 # | deadline 6 | id 8 | position 8 | count 4: the block's first key, where it is, its entries |
 _INDEX = struct.Struct("<6sQQI")
+# The same, the deadline as its lower 32 bits and its upper 16.
+_INDEX_WORDS = struct.Struct("<IHQQI")
+assert _INDEX.size == _INDEX_WORDS.size
 # | id base 8 | id width 1 | block width 1, then the bits of the ids, then those of the blocks |
 _ID_INDEX = struct.Struct("<QBB")
 # | pending, tombstones, buried 24 | first key 14 | last key 14 | smallest and largest id 16
@@ -88,14 +91,14 @@ class Identity:
 
     @classmethod
     def decode(cls, data: bytes) -> Identity:
-        """Reads what `encode` made."""
+        """Reads the result of `encode`."""
         number, queue_id, kind = _IDENTITY.unpack(data)
         return cls(number, queue_id, kind.decode("latin-1"))
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What the start of a run says; `identity` is None in version 2."""
+    """The start of a run; `identity` is None in version 2."""
 
     salt: bytes
     compression: str = "none"
@@ -103,7 +106,7 @@ class Header:
 
     @property
     def size(self) -> int:
-        """How many bytes it takes: the first block begins there."""
+        """Returns its size: the first block starts there."""
         return HEADER_BYTES[2 if self.identity is None else 3]
 
     def encode(self) -> bytes:
@@ -117,7 +120,7 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What stands before the bytes of a block."""
+    """What precedes the bytes of a block."""
 
     number: int
     count: int
@@ -130,7 +133,7 @@ class Head:
 class Place:
     """A row of the index: a block's first key, where it is, and how many entries it has.
 
-    The number of the block is the row's.
+    The row number is the number of the block.
     """
 
     number: int
@@ -140,7 +143,7 @@ class Place:
 
 
 class Places:
-    """The rows of an index. They are kept as numbers: a large run has very many."""
+    """The rows of an index, kept as numbers because a large run has very many."""
 
     def __init__(self) -> None:
         self.numbers = array("Q")
@@ -168,11 +171,11 @@ class Places:
         return map(self.__getitem__, range(len(self)))
 
     def row_of(self, key: Key) -> int:
-        """Returns the first row whose key is not below the one given."""
+        """Returns the first row whose key is not below the given one."""
         return bisect_left(range(len(self)), (key.deadline_ms, key.id), key=self._key)
 
     def is_sorted(self) -> bool:
-        """Says whether no key is below the one before."""
+        """Returns whether no key is below the one before."""
         keys = zip(self.deadlines, self.ids, strict=True)
         return all(low <= high for low, high in pairwise(keys))
 
@@ -182,7 +185,7 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """What the end of a run says. `id_index_position` 0 means that there is none."""
+    """The end of a run. `id_index_position` 0 means that there is no id index."""
 
     pending_count: int = 0
     tombstone_count: int = 0
@@ -201,27 +204,27 @@ class Footer:
 
     @property
     def version(self) -> int:
-        """The version of the run."""
+        """Returns the version of the run."""
         return 2 if self.identity is None else 3
 
     @property
     def size(self) -> int:
-        """How many bytes it takes."""
+        """Returns its size in bytes."""
         return FOOTER_BYTES[self.version]
 
     @property
     def header_size(self) -> int:
-        """How many bytes the header of the run takes."""
+        """Returns the size of the run's header in bytes."""
         return HEADER_BYTES[self.version]
 
     @property
     def count(self) -> int:
-        """How many entries there are."""
+        """Returns how many entries there are."""
         return self.pending_count + self.tombstone_count + self.buried_count
 
     @property
     def index_end(self) -> int:
-        """Where the index ends: the id index or the footer begins there."""
+        """Returns where the index ends: the id index or the footer starts there."""
         return self.index_position + self.block_count * INDEX_BYTES
 
     def encode(self) -> bytes:
@@ -243,7 +246,7 @@ class Footer:
 def decode_header(data: bytes, path: str) -> Header:
     """Reads the start of a run."""
     if data[:4] != MAGIC[: len(data)]:
-        raise NotAQueue(f"{path}: not a run: begins with {data[:4]!r}, not with {MAGIC!r}")
+        raise NotAQueue(f"{path}: not a run: starts with {data[:4]!r}, not with {MAGIC!r}")
     version = int.from_bytes(data[4:6], "little")
     size = HEADER_BYTES.get(version, HEADER_BYTES[2])
     if len(data) < size:
@@ -261,7 +264,7 @@ def decode_header(data: bytes, path: str) -> Header:
 
 
 def decode_footer(data: bytes, size: int, path: str) -> Footer:
-    """Reads the last bytes of a run of `size` bytes: `FOOTER_BYTES_MAX`, or what there is."""
+    """Reads the last bytes of a run of `size` bytes: `FOOTER_BYTES_MAX`, or all there are."""
     versions = {magic: version for version, magic in END_MAGICS.items()}
     version = versions.get(data[-8:-4])
     if version is None or len(data) < FOOTER_BYTES[version]:
@@ -282,15 +285,16 @@ def decode_footer(data: bytes, size: int, path: str) -> Footer:
     if version == 3:
         rest[-1] = Identity.decode(rest[-1])
     footer = Footer(counts[0], counts[1], counts[2], *keys, *rest)
-    # The index ends where the footer begins, or the id index, which then goes on to there.
+    # The index ends where the footer starts, or where the id index starts, which extends to the
+    # footer.
     if footer.index_end != (footer.id_index_position or position) or footer.index_end > position:
-        reason = f"an index that ends at {footer.index_end}, and the footer is at {position}"
+        reason = f"the index ends at {footer.index_end}, but the footer is at {position}"
         raise Damaged(Damage(path, position, footer.size, reason))
     return footer
 
 
 def encode_block(body: bytes, number: int, count: int, header: Header) -> bytes:
-    """Returns a block with its head; compressed if the run is and it gets smaller."""
+    """Returns a block with its head; compressed if the run is and that makes it smaller."""
     stored = body
     if header.compression == "lz4":
         compressed = bytes(lz4.block.compress(body, mode="fast", store_size=False))
@@ -301,7 +305,7 @@ def encode_block(body: bytes, number: int, count: int, header: Header) -> bytes:
 
 
 def decode_head(data: bytes, room: int) -> Head | str:
-    """Reads the head of a block with `room` bytes for it; or says why it is none."""
+    """Reads the head of a block with `room` bytes for it, or returns why it is not valid."""
     if len(data) < BLOCK_HEAD_BYTES:
         return "the head of a block is cut off"
     mark, *fields = _HEAD.unpack_from(data)
@@ -309,7 +313,7 @@ def decode_head(data: bytes, room: int) -> Head | str:
     if mark != MARK:
         return f"no block begins with {mark!r}"
     if head.size > room - BLOCK_HEAD_BYTES:
-        return f"a block of {head.size} bytes, and {room - BLOCK_HEAD_BYTES} are left"
+        return f"a block of {head.size} bytes, but {room - BLOCK_HEAD_BYTES} are left"
     if not 0 < head.count <= BLOCK_ENTRIES_MAX:
         return f"a block of {head.count} entries"
     if not head.size <= head.body_size <= min(BODY_BYTES_MAX, head.size * _RATIO_MAX + 64):
@@ -318,7 +322,7 @@ def decode_head(data: bytes, room: int) -> Head | str:
 
 
 def decode_block(data: bytes, head: Head, salt: bytes) -> Block | str:
-    """Verifies and opens a block, head included; or says what is wrong with it."""
+    """Verifies and opens a block, head included, or returns what is wrong with it."""
     stored = data[BLOCK_HEAD_BYTES : BLOCK_HEAD_BYTES + head.size]
     if crc32(stored, crc32(data[: BLOCK_HEAD_BYTES - 4], crc32(salt))) != head.check:
         return f"the check of block {head.number} does not match"
@@ -341,8 +345,14 @@ def encode_index(places: Places) -> bytes:
 def decode_index(data: bytes) -> Places:
     """Reads the bytes of an index."""
     places = Places()
-    for number, (deadline, id, position, count) in enumerate(_INDEX.iter_unpack(data)):
-        places.append(number, int.from_bytes(deadline, "little"), id, position, count)
+    rows = list(_INDEX_WORDS.iter_unpack(data))
+    if rows:
+        low, high, *columns = zip(*rows, strict=True)
+        places.numbers = array("Q", range(len(rows)))
+        places.deadlines = array(
+            "Q", [upper << 32 | lower for lower, upper in zip(low, high, strict=True)]
+        )
+        places.ids, places.positions, places.counts = (array("Q", each) for each in columns)
     return places
 
 
@@ -358,7 +368,7 @@ def encode_id_index(
     head = _ID_INDEX.pack(base, id_width, block_width)
     if id_width + block_width <= 64:
         packed = pack_ids(ids, counts, base, id_width, block_width)
-        # In place: it may be large.
+        # In place, because it may be large.
         packed[:0] = head
         return packed
     blocks = (block for block, count in enumerate(counts) for _ in range(count))
@@ -379,10 +389,10 @@ class IdIndex:
         self._blocks = _ID_INDEX.size + (count * self._id_width + 7) // 8
         end = self._blocks + (count * self._block_width + 7) // 8
         if len(data) != end or max(self._id_width, self._block_width) > 64:
-            raise ValueError(f"an id index of {len(data)} bytes, and its columns end at {end}")
+            raise ValueError(f"an id index of {len(data)} bytes, but its columns end at {end}")
 
     def blocks(self, id: int) -> list[int]:
-        """Returns the numbers of the blocks that hold an id, rising, each once."""
+        """Returns the numbers of the blocks that hold an id, ascending, each once."""
         start, base, width = _ID_INDEX.size, self._base, self._id_width
         found: list[int] = []
         at = search_packed(self._data, start, self._count, base, width, id)

@@ -1,9 +1,9 @@
-"""The words of the deadline queue, and version 1 of its runs; the page is docs/formats/deadline.md.
+"""The terms of the deadline queue, and version 1 of its runs; see docs/formats/deadline.md.
 
 Owns keys, items and tombstones, the names of all files, and the byte layout of the seed's runs.
-Promises that version 1 is read in both orders that there are (ids signed, as the original program
-sorted them, and unsigned) and written in the unsigned one. Has no checksum to lean on: refuses what
-cannot be, and says where. No I/O.
+Reads version 1 in both existing orders (ids signed, as the original program sorted them, and
+unsigned) and writes the unsigned one. The format has no checksum to rely on: impossible values are
+rejected, with their position. No I/O.
 """
 
 from __future__ import annotations
@@ -19,13 +19,17 @@ from forebay.errors import Damaged, RecordTooLarge
 
 TIME_MS_MAX = 2**48 - 1
 ID_MAX = 2**64 - 1
+# No queue reaches this, however often it is opened: a higher next id is wrong, and there must be
+# ids left above it to assign.
+NEXT_ID_MAX = ID_MAX - 2**40
 DEQUEUE_COUNT_MAX = 2**32 - 1
 VALUE_BYTES_MAX = 2**30
 REASON_BYTES_MAX = 2**16 - 1
-# In the deadline of a buried item's key: it is never due, and its tombstone tells what it takes.
+# In the deadline of a buried item's key: it is never due, and its tombstone states which it
+# removes.
 BURIED_BIT = 1 << 47
 
-# Every integer is little-endian; the two words of 128 bits come upper first.
+# Every integer is little-endian; of the two words of 128 bits the upper comes first.
 # | field | bytes | meaning                                         |
 # | upper | 8     | 14 zero bits, deadline_ms (48), id >> 62 (2)    |
 # | lower | 8     | id << 2 (64), type (2): 0 pending, 3 tombstone  |
@@ -43,7 +47,7 @@ _MASK = 2**64 - 1
 _PENDING = 0
 _TOMBSTONE = 3
 
-# Leading zeros up to ten digits, and none beyond.
+# Zero-padded to ten digits, and no leading zeros beyond.
 _HEX_NAME = re.compile(r"([0-9a-f]{10}|[1-9a-f][0-9a-f]{10,15})(\.wal|\.[ptcd]\.run)")
 _DECIMAL_NAME = re.compile(
     r"([0-9]{10}|[1-9][0-9]{10,18})(\.log|\.closed-log|\.log_ro|\.[ptc]-idx|\.idx)"
@@ -58,7 +62,7 @@ class FileKind(StrEnum):
     TOMBSTONE_RUN = ".t.run"
     COMBINED_RUN = ".c.run"
     DEQUEUED_RUN = ".d.run"
-    # Those of the original program, and those that the seed's text calls otherwise.
+    # Those of the original program, and those with another name in the seed's text.
     LOG = ".log"
     CLOSED_LOG = ".closed-log"
     CLOSED_LOG_OF_SEED = ".log_ro"
@@ -78,20 +82,20 @@ _HEX_KINDS = frozenset(
 
 @dataclass(frozen=True, slots=True, order=True)
 class Key:
-    """What a queue is sorted by; both parts compare unsigned."""
+    """The sort key of a queue; both parts compare unsigned."""
 
     deadline_ms: int
     id: int
 
 
 NO_KEY = Key(0, 0)
-# The same as plain numbers, where there are many.
+# The same as plain numbers, for large amounts.
 KeyTuple = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """What happened to an item so far; a time of 0 means never."""
+    """The history of an item; a time of 0 means never."""
 
     enqueue_ms: int = 0
     requeue_ms: int = 0
@@ -100,7 +104,7 @@ class Stats:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A pending item. A buried one is kept and not given out; `reason` says why, in UTF-8."""
+    """A pending item. A buried one is kept but not delivered; `reason` says why, in UTF-8."""
 
     key: Key
     value: bytes
@@ -111,7 +115,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Tombstone:
-    """Takes away exactly one item: that of its deadline and id."""
+    """Removes exactly one item: the one with its deadline and id."""
 
     key: Key
 
@@ -121,7 +125,7 @@ Entry = Item | Tombstone
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """What the last 40 bytes of a version 1 run say."""
+    """The last 40 bytes of a version 1 run."""
 
     pending_count: int = 0
     tombstone_count: int = 0
@@ -131,7 +135,7 @@ class Footer:
 
     @property
     def count(self) -> int:
-        """How many entries there are."""
+        """Returns how many entries there are."""
         return self.pending_count + self.tombstone_count
 
     def encode(self) -> bytes:
@@ -140,17 +144,17 @@ class Footer:
         return _FOOTER.pack(self.pending_count, self.tombstone_count, *key, self.max_id)
 
 
-# The original program writes the least signed number for the largest id of no entries.
+# Without entries, the original program writes the smallest signed number as the largest id.
 _EMPTY = (Footer(), Footer(max_id=2**63))
 
 
 def file_name(number: int, kind: FileKind) -> str:
-    """Returns the name of a file; numbers of the original program's files are decimal."""
+    """Returns the name of a file; the original program's file numbers are decimal."""
     return f"{number:010x}{kind}" if kind in _HEX_KINDS else f"{number:010d}{kind}"
 
 
 def parse_file_name(name: str) -> tuple[int, FileKind] | None:
-    """Returns number and kind of a file; None if the name is none of a deadline queue."""
+    """Returns number and kind of a file; None if it is not the name of a deadline queue's file."""
     match, base = _HEX_NAME.fullmatch(name), 16
     if match is None:
         match, base = _DECIMAL_NAME.fullmatch(name), 10
@@ -158,7 +162,7 @@ def parse_file_name(name: str) -> tuple[int, FileKind] | None:
 
 
 def check_entry(entry: Entry) -> None:
-    """Raises if an entry cannot be written, whatever the format."""
+    """Raises if an entry cannot be written in any format."""
     if not (0 <= entry.key.deadline_ms <= TIME_MS_MAX and 0 <= entry.key.id <= ID_MAX):
         raise ValueError(f"{entry.key}: a deadline has 48 bits and an id 64")
     if isinstance(entry, Tombstone):
@@ -175,7 +179,7 @@ def check_entry(entry: Entry) -> None:
 
 
 class RunEncoder:
-    """Makes the bytes of a version 1 run, front to back. One thread at a time may use it."""
+    """Encodes a version 1 run, front to back. One thread at a time may use it."""
 
     def __init__(self) -> None:
         self._pending_count = 0
@@ -184,12 +188,12 @@ class RunEncoder:
         self._max_id = 0
 
     def encode(self, entries: Iterable[Entry]) -> bytes:
-        """Returns the bytes that go after those before; the keys must not fall."""
+        """Returns the next bytes of the run; keys must not decrease."""
         parts = []
         for entry in entries:
             check_entry(entry)
             if self._last is not None and entry.key < self._last.key:
-                raise ValueError(f"{entry.key} after {self._last.key}: a run is sorted")
+                raise ValueError(f"{entry.key} after {self._last.key}: a run must be sorted")
             parts.append(encode_entry(entry))
             if isinstance(entry, Tombstone):
                 self._tombstone_count += 1
@@ -218,7 +222,7 @@ def encode_entry(entry: Entry) -> bytes:
     if isinstance(entry, Tombstone):
         return key
     if entry.buried or entry.reason:
-        raise ValueError(f"{entry.key}: version 1 has no place for buried items and reasons")
+        raise ValueError(f"{entry.key}: version 1 cannot hold buried items or reasons")
     stats = entry.stats
     upper = stats.enqueue_ms << 16 | stats.requeue_ms >> 32
     lower = stats.requeue_ms << 32 & _MASK | stats.dequeue_count
@@ -241,14 +245,14 @@ def decode_entry(data: bytes | memoryview, position: int) -> tuple[Entry, int] |
         return "the stats are cut off"
     upper, lower, size = _STATS.unpack_from(data, position)
     if size > room - _STATS.size:
-        return f"the value is cut off: {size} bytes, and {room - _STATS.size} are left"
+        return f"the value is cut off: {size} bytes, but {room - _STATS.size} are left"
     stats = Stats(upper >> 16, (upper & 0xFFFF) << 32 | lower >> 32, lower & 0xFFFFFFFF)
     position += _STATS.size
     return Item(key, bytes(data[position : position + size]), stats), position + size
 
 
 def decode_footer(data: bytes | memoryview, path: str) -> Footer:
-    """Reads the footer at the end of a run; whether it fits the entries is for `scan_run`."""
+    """Reads the footer at the end of a run; `scan_run` checks whether it fits the entries."""
     position = len(data) - FOOTER_BYTES
     if position < 0:
         raise Damaged(Damage(path, 0, len(data), "too short for a footer", torn=True))
@@ -263,10 +267,10 @@ def decode_footer(data: bytes | memoryview, path: str) -> Footer:
 
 
 def scan_run(data: bytes | memoryview, path: str) -> Iterator[Entry | Damage]:
-    """Yields the entries of a version 1 run; what does not fit ends it, as a Damage.
+    """Yields the entries of a version 1 run; the first mismatch ends it, as a Damage.
 
-    Nothing in the format tells where the next entry begins after a bad one. The footer tells how
-    many are missing, if it can be read. A file that ends without one is torn.
+    Nothing in the format shows where the next entry starts after a bad one. The footer, if
+    readable, shows how many are missing. A file that ends without one is torn.
     """
     tally = _Tally()
     end = len(data) - FOOTER_BYTES
@@ -276,7 +280,7 @@ def scan_run(data: bytes | memoryview, path: str) -> Iterator[Entry | Damage]:
         footer = decode_footer(data, path)
     except Damaged as error:
         wrong = error.damage
-    # A footer that can be read is no part of a value, whatever the value's size says.
+    # A readable footer is not part of a value, whatever the value's size says.
     entries = memoryview(data)[:end] if footer is not None else memoryview(data)
     position = 0
     while position != end:
@@ -299,7 +303,7 @@ def scan_run(data: bytes | memoryview, path: str) -> Iterator[Entry | Damage]:
 def _next_entry(
     data: memoryview, position: int, tally: _Tally, footer: Footer | None
 ) -> tuple[Entry, int] | str:
-    """Reads an entry that may stand after those of the tally, or says what is wrong."""
+    """Reads an entry that may follow those counted so far, or returns what is wrong."""
     decoded = decode_entry(data, position)
     if isinstance(decoded, str):
         return decoded
@@ -307,19 +311,19 @@ def _next_entry(
     if not tally.accepts(entry.key):
         return "the key is below the one before"
     if footer is None or tally.count >= footer.count:
-        # A file that lost its bytes to a power cut is all zeros, which would be items without end.
+        # A file that lost its bytes in a power cut is all zeros, which would be items without end.
         if not any(data[position:end]):
             return "zeros where an entry should be"
     elif tally.count + 1 == footer.count and end != len(data):
-        # The last entry ends where the footer begins, unless it is the count that is wrong.
+        # The last entry ends where the footer starts, unless the count is what is wrong.
         following = decode_entry(data, end)
         if isinstance(following, str) or following[0].key < entry.key:
-            return "the last entry does not end where the footer begins"
+            return "the last entry does not end where the footer starts"
     return entry, end
 
 
 class _Tally:
-    """What a footer must say of the entries that were read."""
+    """The values that the footer must have for the entries read so far."""
 
     def __init__(self) -> None:
         self.pending_count = 0
@@ -332,11 +336,11 @@ class _Tally:
 
     @property
     def count(self) -> int:
-        """How many entries there were."""
+        """Returns how many entries were read."""
         return self.pending_count + self.tombstone_count
 
     def accepts(self, key: Key) -> bool:
-        """Says whether a key may follow, in one of the two orders; settles which."""
+        """Returns whether a key may follow, in one of the two orders; determines which."""
         if self._last is None:
             return True
         last = self._last.key
@@ -356,20 +360,20 @@ class _Tally:
         self._max_signed_id = max(self._max_signed_id, _signed(entry.key.id))
 
     def differs(self, footer: Footer) -> str | None:
-        """Says what the footer tells otherwise; None if nothing."""
+        """Returns how the footer differs; None if it does not."""
         found = (footer.pending_count, footer.tombstone_count)
         if found != (self.pending_count, self.tombstone_count):
             counts = f"{self.pending_count} pending and {self.tombstone_count} tombstones"
-            return f"the footer counts {found[0]} and {found[1]}, and there are {counts}"
+            return f"the footer counts {found[0]} and {found[1]}, but there are {counts}"
         if self._last is None:
-            return None if footer in _EMPTY else "a footer with a key, and no entries"
+            return None if footer in _EMPTY else "a footer with a key, but no entries"
         if (footer.last_key, footer.last_is_tombstone) != (
             self._last.key,
             isinstance(self._last, Tombstone),
         ):
-            return f"the footer's last key is {footer.last_key}, and it is {self._last.key}"
+            return f"the footer's last key is {footer.last_key}, but it is {self._last.key}"
         if footer.max_id not in (self._max_id, self._max_signed_id & _MASK):
-            return f"the footer's largest id is {footer.max_id}, and it is {self._max_id}"
+            return f"the footer's largest id is {footer.max_id}, but it is {self._max_id}"
         return None
 
 
@@ -381,9 +385,9 @@ def _missing(
     tally: _Tally,
     footer: Footer | None,
 ) -> Damage:
-    """Returns the damage from a position to the end, with what the footer knows of it."""
+    """Returns the damage from a position to the end, with what the footer says about it."""
     if footer is None:
-        # The file ends without a footer, and nobody knows how many entries there were.
+        # The file ends without a footer, so the number of entries is unknown.
         return Damage(path, position, len(data) - position, reason, torn="cut off" in reason)
     length = len(data) - FOOTER_BYTES - position
     count = footer.count - tally.count

@@ -1,6 +1,6 @@
 """The manifest of a deadline queue: which files count. Page: docs/formats/deadline.md.
 
-Source of truth for the sets of runs, the ids that may have been given out and the oldest log that
+Source of truth for the sets of runs, the ids that may have been assigned and the oldest log that
 counts. Small, replaced whole, with one check over all of it. No I/O.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from forebay.damage import Damage
 from forebay.errors import Damaged, UnsupportedVersion
-from forebay.formats.deadline.items import NO_KEY, FileKind, Key
+from forebay.formats.deadline.items import NEXT_ID_MAX, NO_KEY, FileKind, Key
 from forebay.kernels.buffers import crc32
 
 NAME = "deadline-manifest"
@@ -22,10 +22,10 @@ MAGIC = b"FBDM"
 # | version      | 2     | 1 or 2                                             |
 # | reserved     | 2     | 0                                                  |
 # | queue id     | 16    | random                                             |
-# | next id      | 8     | no id from here on was ever given out              |
-# | floor        | 8     | the highest deadline that was given out            |
+# | next id      | 8     | no id from here on was ever assigned               |
+# | floor        | 8     | the highest deadline that was delivered            |
 # | oldest log   | 8     | logs with lower numbers are in the runs            |
-# | sets         | 4     | rows that follow, the oldest first                 |
+# | sets         | 4     | rows that follow, oldest first                     |
 # | generation   | 8     | how often it was replaced; from version 2 on       |
 # | logs         | 4     | rows after those of the sets; from version 2 on    |
 _HEAD = struct.Struct("<4sHH16sQQQI")
@@ -40,7 +40,7 @@ _CRC = struct.Struct("<I")
 assert (_HEAD.size, _MORE.size, _ROW.size, _COUNTS.size, _LOG.size) == (52, 12, 25, 32, 48)
 _UNKNOWN = 2**64 - 1
 _NUMBER_MAX = 2**63
-# The files of a set, and the bit that says that there is one.
+# The files of a set, and the bit for each.
 FILE_BITS = {
     FileKind.PENDING_RUN: 1,
     FileKind.TOMBSTONE_RUN: 2,
@@ -60,10 +60,10 @@ class SetCounts:
 
 @dataclass(frozen=True, slots=True)
 class SetRow:
-    """A set of runs: what one log was frozen into, or what a merge left.
+    """A set of runs: what one log was frozen into, or the result of a merge.
 
     All items below `low_water` are gone, and their tombstones are durable. `counts` is None if
-    that is not known: version 1 does not tell.
+    unknown, as in version 1.
     """
 
     number: int
@@ -74,11 +74,11 @@ class SetRow:
 
 @dataclass(frozen=True, slots=True)
 class LogRow:
-    """A log that must be there.
+    """A log that must exist.
 
-    `end` is where it ends, 0 for one that was still written to. The ids from `first_id` up to
-    `end_id` were given out in it, and it begins with `copied` items of others. The salt lets its
-    batches be read without its header.
+    `end` is where it ends, or 0 if it was still being written. The ids from `first_id` up to
+    `end_id` were assigned in it, and it starts with `copied` items of other logs. With the salt its
+    batches can be read without its header.
     """
 
     number: int
@@ -91,7 +91,7 @@ class LogRow:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """Which files of a directory count. The sets are in the order of their age."""
+    """Which files of a directory count. The sets are in order of age."""
 
     queue_id: bytes
     next_id: int = 1
@@ -128,7 +128,7 @@ def decode_manifest(data: bytes, path: str) -> Manifest:
     """Reads a manifest; raises Damaged."""
     reason = None
     if len(data) < _HEAD.size + _CRC.size or data[:4] != MAGIC:
-        reason = "no manifest of a deadline queue"
+        reason = "not a manifest of a deadline queue"
     elif (found := crc32(data[:-4])) != (stored := _CRC.unpack(data[-4:])[0]):
         reason = f"checksum {stored:#010x} expected, {found:#010x} found"
     if reason is not None:
@@ -151,12 +151,12 @@ def decode_manifest(data: bytes, path: str) -> Manifest:
     next_id, floor_ms, oldest_wal = numbers
     manifest = Manifest(queue_id, next_id, floor_ms, oldest_wal, sets, generation, logs)
     if not _is_sound(manifest):
-        raise Damaged(Damage(path, 0, len(data), "a number in it is out of its range"))
+        raise Damaged(Damage(path, 0, len(data), "a number in it is out of range"))
     return manifest
 
 
 def _is_sound(manifest: Manifest) -> bool:
-    """Says whether a manifest can be true: all numbers but ids and keys are in their range."""
+    """Returns whether all numbers are in range, except keys and ids of logs."""
     numbers = [manifest.floor_ms, manifest.oldest_wal, manifest.generation]
     for row in manifest.sets:
         numbers.append(row.number)
@@ -165,7 +165,7 @@ def _is_sound(manifest: Manifest) -> bool:
             numbers += [counts.pending, counts.buried, counts.tombstones, counts.dequeued]
     for log in manifest.logs:
         numbers += [log.number, log.end, log.copied]
-    return max(numbers) <= _NUMBER_MAX
+    return max(numbers) <= _NUMBER_MAX and manifest.next_id <= NEXT_ID_MAX
 
 
 def _decode_row(data: bytes) -> SetRow:

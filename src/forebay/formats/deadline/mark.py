@@ -1,14 +1,16 @@
 """`deadline-mark`: up to where the logs of a deadline queue were durable, and written.
 
 Source of truth for what is durable: a mark is written only after the bytes below its durable end
-were synced, so an old one is still true, only low. Two checked slots (`storage/slots.py`), so it
-needs no space on a full disk. No I/O. Page: docs/formats/deadline.md.
+were synced, so an old one is still true, only low. It has two checked slots (`storage/slots.py`),
+so it needs no space on a full disk. No I/O. Page: docs/formats/deadline.md.
 """
 
 from __future__ import annotations
 
 import struct
 from typing import NamedTuple
+
+from forebay.formats.deadline.items import NEXT_ID_MAX
 
 NAME = "deadline-mark"
 MAGIC = b"FBDK"
@@ -27,14 +29,14 @@ assert _PAYLOAD.size == 132
 PAYLOAD_BYTES = _PAYLOAD.size
 CLEAN, STAGED = 1, 2
 _NUMBER_MAX = 2**63
-# Makes a payload of the fields above: a mark is written at every sync.
+# Packs the fields above into a payload: a mark is written at every sync.
 pack = _PAYLOAD.pack
 
 
 class End(NamedTuple):
-    """An end of the logs: in which one, where in it, the next id, and how many items there are.
+    """An end of the logs: which log, where in it, the next id, and how many items there are.
 
-    Items are pending, given out or buried.
+    Items are pending, leased or buried.
     """
 
     log: int = 0
@@ -45,7 +47,7 @@ class End(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """What a mark says."""
+    """The content of a mark."""
 
     queue_id: bytes
     boot_id: bytes
@@ -78,7 +80,8 @@ class Mark(NamedTuple):
 
 
 def is_sound(payload: bytes) -> bool:
-    """Says whether a mark can be true: its numbers, but for ids, are in their range."""
+    """Returns whether a mark is plausible: its numbers are in range."""
     mark = Mark.decode(payload)
     ends = [(end.log, end.position, end.batches, end.live) for end in (mark.durable, mark.written)]
-    return max(mark.generation, *ends[0], *ends[1]) <= _NUMBER_MAX
+    next_id = max(mark.durable.next_id, mark.written.next_id)
+    return max(mark.generation, *ends[0], *ends[1]) <= _NUMBER_MAX and next_id <= NEXT_ID_MAX

@@ -1,6 +1,6 @@
 """The write-ahead logs of the original deadline queue, read only. Page: docs/formats/deadline.md.
 
-A log is a row of entries, each a varint with its size and a Protobuf message:
+A log is a sequence of entries, each a varint with its size and a Protobuf message:
 
     Entry      1 pending: Item | 2 tombstone: Tombstone          one of the two
     Item       1 id: uint64 | 2 deadline: Timestamp | 3 value: bytes | 4 stats: Stats
@@ -9,13 +9,13 @@ A log is a row of entries, each a varint with its size and a Protobuf message:
     Timestamp  1 seconds: int64 | 2 nanos: int32
 
 Accepts only what the original's library writes: fields in the order of their numbers and once,
-shortest varints, no zeros where a zero is left out. Without a checksum, this strictness is what
-tells an entry from rubbish. No I/O.
+shortest varints, no explicit zeros. Without a checksum, this strictness is what separates an entry
+from garbage. No I/O.
 
 Merging sorted entries of a deadline queue, and cancelling items with their tombstones.
 
-Promises that what comes out is sorted, and that a tombstone takes away exactly one item of its
-deadline and id, whichever of the two comes first and wherever it is.
+Promises that the result is sorted, and that a tombstone removes exactly one item with its deadline
+and id, whichever of the two comes first and wherever it is.
 Page: docs/formats/deadline.md.
 """
 
@@ -52,8 +52,8 @@ _NANOS_MAX = 999_999_999
 def scan_log(data: bytes, path: str) -> Iterator[Entry | Damage]:
     """Yields the entries of a log in the order of writing, and what is damaged.
 
-    Bad bytes with good entries after them are damage. Bad bytes with none after them are what a
-    crash leaves: torn.
+    Bad bytes followed by good entries are damage. Bad bytes followed by none are what a crash
+    leaves: torn.
     """
     position = 0
     while position < len(data):
@@ -70,18 +70,18 @@ def scan_log(data: bytes, path: str) -> Iterator[Entry | Damage]:
 
 @dataclass(frozen=True, slots=True)
 class _Wrong:
-    """Why there is no entry at a position; `cut_off` if it only goes on after the end."""
+    """Why there is no entry at a position; `cut_off` if it merely continues past the end."""
 
     reason: str
     cut_off: bool = False
 
 
 class _Bad(Exception):
-    """The bytes are no message; the text says why."""
+    """The bytes are not a message; the text says why."""
 
 
 class _CutOff(Exception):
-    """The message goes on after the end of the data."""
+    """The message continues past the end of the data."""
 
 
 def _decode(data: bytes, position: int) -> tuple[Entry, int] | _Wrong:
@@ -96,9 +96,9 @@ def _decode(data: bytes, position: int) -> tuple[Entry, int] | _Wrong:
 
 
 def _find(data: bytes, position: int) -> int | None:
-    """Searches for the next entry after a bad one; one that another may follow, or the end.
+    """Searches for the next entry after a bad one: one followed by another or by the end.
 
-    Where the bad one says that it ends comes first: its value may hold what looks like an entry.
+    Where the bad one claims to end is tried first: its value may contain what looks like an entry.
     """
     for found in _candidates(data, position):
         decoded = _decode(data, found)
@@ -116,14 +116,14 @@ def _candidates(data: bytes, position: int) -> Iterator[int]:
         if start + size < len(data):
             yield start + size
     except (_Bad, _CutOff):
-        pass  # The size is what is bad.
+        pass  # The size itself is bad.
     yield from range(position + 1, len(data))
 
 
 def _entry(data: bytes, position: int, end: int) -> Entry:
     fields = _fields(data, position, end, _ENTRY)
     if len(fields) != 1:
-        raise _Bad(f"an entry has one field, and this one {len(fields)}")
+        raise _Bad(f"an entry has one field, but this one has {len(fields)}")
     if 2 in fields:
         return Tombstone(_key(data, _fields(data, *fields[2], _TOMBSTONE)))
     item = _fields(data, *fields[1], _ITEM)
@@ -162,7 +162,7 @@ def _number(fields: dict[int, tuple[int, int]], field: int, most: int) -> int:
 def _fields(
     data: bytes, position: int, end: int, wires: dict[int, int]
 ) -> dict[int, tuple[int, int]]:
-    """Returns the fields of a message: a number and 0, or where the bytes begin and end."""
+    """Returns the fields of a message: a number and 0, or where the bytes start and end."""
     fields: dict[int, tuple[int, int]] = {}
     last = 0
     while position < end:
@@ -174,11 +174,11 @@ def _fields(
         number, position = _varint(data, position, end)
         if wire == _VARINT:
             if number == 0:
-                raise _Bad(f"field {field} is a zero that is written out")
+                raise _Bad(f"field {field} is an explicit zero")
             fields[field] = number, 0
             continue
         if number > end - position:
-            raise _Bad(f"field {field} of {number} bytes, and {end - position} are left")
+            raise _Bad(f"field {field} of {number} bytes, but {end - position} are left")
         fields[field] = position, position + number
         position += number
     if end > len(data):
@@ -187,11 +187,11 @@ def _fields(
 
 
 def _varint(data: bytes, position: int, end: int) -> tuple[int, int]:
-    """Reads a number of 64 bits at most; returns it and where it ends."""
+    """Reads a number of at most 64 bits; returns it and where it ends."""
     number = 0
     for shift in range(0, 70, 7):
         if position >= end:
-            raise _Bad("a number goes on behind its message")
+            raise _Bad("a number continues past its message")
         if position >= len(data):
             raise _CutOff
         byte = data[position]
@@ -199,7 +199,7 @@ def _varint(data: bytes, position: int, end: int) -> tuple[int, int]:
         number |= (byte & 0x7F) << shift
         if byte < 0x80:
             if (byte == 0 and shift) or number > ID_MAX:
-                raise _Bad("a number in a form that is not written")
+                raise _Bad("a number in a form that is never written")
             return number, position
     raise _Bad("a number of more than ten bytes")
 
@@ -212,9 +212,10 @@ _DEADLINE_MS = attrgetter("key.deadline_ms")
 def merge(runs: Iterable[Iterable[Entry]], *, full: bool) -> Iterator[Entry]:
     """Yields what is left of the entries of runs, oldest run first, each sorted by key.
 
-    `full` says that every run takes part that can hold the item of a tombstone: then a tombstone
+    `full` means that every run is included that can hold the item of a tombstone: then a tombstone
     that meets no item is dropped. Otherwise it is kept, because an older run may hold that item.
-    The same item in two files, as a crash between freezing a log and removing it leaves, is one.
+    The same item in two files, as a crash between freezing a log and removing it leaves it, counts
+    once.
     """
     merged = heapq.merge(*map(_checked, runs), key=_KEY)
     for _, same in groupby(merged, _KEY):
@@ -225,23 +226,23 @@ def merge(runs: Iterable[Iterable[Entry]], *, full: bool) -> Iterator[Entry]:
                 tombstones.append(entry)
             elif entry not in items:
                 items.append(entry)
-        # Of copies of one key the newest stays.
+        # Of several copies of a key the newest stays.
         yield from items[len(tombstones) :]
         if not full:
             yield from tombstones[len(items) :]
 
 
 def in_unsigned_order(entries: Iterable[Entry]) -> Iterator[Entry]:
-    """Yields the entries of a run whose ids were sorted as signed numbers in the order of keys.
+    """Yields the entries of a run in the order of keys, if its ids were sorted as signed numbers.
 
-    Only entries of one deadline can be out of order, so no more than those are held at once.
+    Only entries with the same deadline can be out of order, so only those are held at once.
     """
     for _, same in groupby(entries, _DEADLINE_MS):
         yield from sorted(same, key=_KEY)
 
 
 def _checked(entries: Iterable[Entry]) -> Iterator[Entry]:
-    """Passes entries on; an unsorted run would be merged into a wrong one without a sound."""
+    """Passes entries on, but raises at an unsorted one, which would silently corrupt the merge."""
     last = (-1, -1)
     for entry in entries:
         key = entry.key.deadline_ms, entry.key.id

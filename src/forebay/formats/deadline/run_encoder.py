@@ -1,6 +1,6 @@
-"""Makes runs of version 2: sorted entries in checked blocks. Page: docs/formats/deadline.md.
+"""Encodes runs of version 2: sorted entries in checked blocks. Page: docs/formats/deadline.md.
 
-Gives bytes to append, of entries, of rows in memory, or of blocks that somebody else has filled.
+Returns bytes to append, from entries, from rows in memory, or from blocks that the caller filled.
 `runs.py` reads them. No I/O.
 """
 
@@ -29,29 +29,29 @@ from forebay.kernels.buffers import crc32
 from forebay.kernels.deadline import ROW_NUMBERS, BlockBuilder, BlockStream, can_stream
 
 BLOCK_BYTES = 32 * 1024
-# So many bytes of blocks are made at a time without the interpreter's lock.
+# How many bytes of blocks are made at a time without the GIL.
 _STREAM_BYTES = 4 << 20
 _STREAM_ROWS_MIN = 1_000
 
 
 class Rows(Protocol):
-    """Entries that somebody holds as numbered rows, and puts into blocks."""
+    """Entries that are held as numbered rows, and put into blocks."""
 
     def fill(self, rows: memoryview, at: int, builder: BlockBuilder) -> int:
-        """Puts rows into a block, from one on; returns the first that did not fit."""
+        """Puts rows into a block, from `at` on; returns the first that did not fit."""
 
     def fill_stream(self, rows: memoryview, at: int, output: BlockStream) -> int:
-        """Makes whole blocks of rows, from one on; returns the first that is in none."""
+        """Makes whole blocks of rows, from `at` on; returns the first that is in none."""
 
 
 class RunEncoder:
-    """Makes the bytes of a run, front to back. One thread at a time may use it.
+    """Encodes a run, front to back. One thread at a time may use it.
 
-    `block_bytes` is about what a block takes before compression: smaller ones cost more beside the
-    entries, larger ones more at each lookup. A value that is larger has a block of its own.
-    `id_index` adds about four bytes an entry, and makes `find_id` read one block. With `identity`
-    it is of version 3, and tells which run of which queue it is. Who has entries
-    that are no objects puts them into `builder` and calls `end_block` when the next does not fit.
+    `block_bytes` is the approximate size of a block before compression: smaller blocks have more
+    overhead, larger ones cost more at each lookup. A larger value gets its own block. `id_index`
+    adds about four bytes per entry, and lets `find_id` read a single block. With `identity` the run
+    has version 3, and contains which run of which queue it is. A caller whose entries are not
+    objects puts them into `builder`, and calls `end_block` when the next one does not fit.
     """
 
     def __init__(
@@ -64,16 +64,16 @@ class RunEncoder:
         identity: Identity | None = None,
     ) -> None:
         if len(salt) != 8:
-            raise ValueError(f"salt {salt!r}: it has 8 bytes")
+            raise ValueError(f"salt {salt!r}: must have 8 bytes")
         if compression not in COMPRESSIONS:
-            raise InvalidOption(f"compression {compression!r}: one of {COMPRESSIONS}")
+            raise InvalidOption(f"compression {compression!r}: must be one of {COMPRESSIONS}")
         if not 1 <= block_bytes <= BLOCK_BYTES_MAX:
-            raise InvalidOption(f"block_bytes {block_bytes}: 1 to {BLOCK_BYTES_MAX}")
+            raise InvalidOption(f"block_bytes {block_bytes}: must be 1 to {BLOCK_BYTES_MAX}")
         self._header = Header(salt, compression, identity)
         self._block_bytes = block_bytes
         self.builder = BlockBuilder(block_bytes)
         self._done: list[bytes | memoryview] = [self._header.encode()]
-        # What many blocks are made in at once; used again when they were taken.
+        # The buffer in which many blocks are made at once; reused after they were taken.
         self._stream: BlockStream | None = None
         self._position = self._header.size
         self._taken = 0
@@ -84,21 +84,21 @@ class RunEncoder:
         self._id_bounds: tuple[int, int] | None = None
 
     def encode(self, entries: Iterable[Entry]) -> bytes:
-        """Returns the bytes that go after those before; the keys must not fall."""
+        """Returns the next bytes of the run; keys must not decrease."""
         for entry in entries:
             check_entry(entry)
             if self._last is not None and entry.key < self._last:
-                raise ValueError(f"{entry.key} after {self._last}: a run is sorted")
+                raise ValueError(f"{entry.key} after {self._last}: a run must be sorted")
             self._add(entry)
             self._last = entry.key
         return self.take()
 
     def finish(self) -> bytes:
-        """Returns what ends the run: the last block, the index, the footer."""
+        """Returns the end of the run: the last block, the index, the footer."""
         return b"".join(self.finish_parts())
 
     def finish_parts(self) -> list[bytes | memoryview]:
-        """Returns the same in few parts."""
+        """Returns the same in a few parts."""
         if self._stream is not None:
             self._take_stream(self._stream)
         self._end_builder()
@@ -133,11 +133,11 @@ class RunEncoder:
         return self.take_parts()
 
     def encode_rows(self, memory: Rows, rows: memoryview, at: int) -> int:
-        """Takes in rows of what is in memory, by key, from one on; returns the first left out.
+        """Encodes rows in memory, in key order, starting with `at`; returns the first not encoded.
 
-        What is left over goes into `builder`, or does not fit into it: then `end_block` is due.
+        The remaining ones go into `builder`; if one does not fit, call `end_block`.
         """
-        # The header waits to be taken, too.
+        # The header is waiting to be taken, too.
         is_taken = self.waiting <= self._header.size and not self.builder.count
         stream = self.stream if is_taken and len(rows) - at >= _STREAM_ROWS_MIN else None
         if stream is not None:
@@ -147,9 +147,9 @@ class RunEncoder:
 
     @property
     def stream(self) -> BlockStream | None:
-        """What makes many blocks at once of what is in `builder`; None: they go one by one.
+        """Makes many blocks at once from `builder`; None if they are made one by one.
 
-        When it is full, `end_block` is due, and `take_parts` after it.
+        When it is full, call `end_block`, and then `take_parts`.
         """
         if self._header.compression != "none" or not can_stream():
             return None
@@ -166,7 +166,7 @@ class RunEncoder:
 
     @property
     def is_streaming(self) -> bool:
-        """Whether many blocks are made at once: what `take_parts` gives is due to be taken."""
+        """Returns whether many blocks are made at once: `take_parts` must then be called."""
         return self._stream is not None
 
     def _take_stream(self, stream: BlockStream) -> None:
@@ -185,25 +185,25 @@ class RunEncoder:
 
     @property
     def waiting(self) -> int:
-        """How many bytes `take` would give."""
+        """Returns how many bytes `take` would return."""
         return self._position - self._taken
 
     @property
     def counts(self) -> tuple[int, int, int]:
-        """How many pending items, tombstones and buried items are in blocks that have ended."""
+        """Returns how many pending items, tombstones and buried items are in finished blocks."""
         pending, tombstones, buried = self._counts
         return pending, tombstones, buried
 
     @property
     def is_empty(self) -> bool:
-        """Whether it has no entry yet."""
+        """Returns whether it has no entry yet."""
         is_streaming = self._stream is not None and self._stream.blocks
         return not self._places and not self.builder.count and not is_streaming
 
     def end_block(self) -> None:
-        """Ends the blocks that are in the stream, or else the one in `builder`, if there are any.
+        """Ends the blocks in the stream, or else the one in `builder`, if there are any.
 
-        `take` gives their bytes.
+        `take` returns their bytes.
         """
         if self._stream is not None and self._stream.blocks:
             self._take_stream(self._stream)
@@ -227,7 +227,7 @@ class RunEncoder:
             self._stream.start(len(self._places))
 
     def _note(self, key: Key, kinds: tuple[int, int, int], ids: tuple[int, int]) -> None:
-        """Takes note of a block: its first key, its entries by kind, its lowest and highest id."""
+        """Records a block: its first key, its entries by kind, its lowest and highest id."""
         number = len(self._places)
         self._places.append(number, key.deadline_ms, key.id, self._position, sum(kinds))
         low, high = self._id_bounds or ids
@@ -236,11 +236,11 @@ class RunEncoder:
             self._counts[kind] += count
 
     def take(self) -> bytes:
-        """Returns the bytes of the blocks that have ended since it was called last."""
+        """Returns the bytes of the blocks that were finished since the last call."""
         return b"".join(self.take_parts())
 
     def take_parts(self) -> list[bytes | memoryview]:
-        """Returns the same in few parts, which are good until more rows are taken in."""
+        """Returns the same in a few parts, which are valid until more rows are encoded."""
         parts: list[bytes | memoryview] = []
         for is_view, group in groupby(self._done, lambda part: isinstance(part, memoryview)):
             found = list(group)

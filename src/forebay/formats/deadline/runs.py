@@ -1,7 +1,7 @@
 """Reads runs of version 2: sorted entries in checked blocks. Page: docs/formats/deadline.md.
 
-Asks for bytes by position; `run_encoder.py` makes them, and the parts are in `blocks.py`. Promises
-that an entry is returned only if the check of its block fits, and that a bad block costs its own
+Reads bytes by position; `run_encoder.py` writes them, and the parts are in `blocks.py`. Promises
+that an entry is returned only if the check of its block matches, and that a bad block costs its own
 entries and no others. A run whose header, footer or index is lost is opened by walking its blocks:
 every block that verifies is in it, and what is missing between them is damage. No I/O.
 """
@@ -40,7 +40,7 @@ from forebay.kernels.buffers import crc32
 from forebay.kernels.deadline import Block
 
 Read = Callable[[int, int], bytes]
-# Says why some bytes, by position and size, could not be read; None if they could.
+# Returns why the bytes at a position and of a size could not be read; None if they could.
 Trouble = Callable[[int, int], str | None]
 
 
@@ -71,7 +71,7 @@ class Run:
         self._ends.append(footer.index_position)
         self._offsets = array("Q", accumulate(places.counts, initial=0))
         self._id_index: IdIndex | None = None
-        # Lookups by key come in the order of deadlines, so the next one is mostly in this block.
+        # Lookups by key come in the order of deadlines, so the next one is usually in this block.
         self._kept: tuple[int, kernel.Block] | None = None
 
     @staticmethod
@@ -83,7 +83,7 @@ class Run:
         header = decode_header(read(0, min(size, HEADER_BYTES_MAX)), path)
         footer = read_footer(read, size, path)
         if header.identity != footer.identity:
-            raise Damaged(Damage(path, 0, size, "header and footer are of two runs"))
+            raise Damaged(Damage(path, 0, size, "header and footer belong to different runs"))
         places = read_index(read, footer, path)
         return Run(read, size, path, footer, places, [], trouble)
 
@@ -100,13 +100,13 @@ class Run:
                 yield decode_row(block.row(index))
 
     def row_of(self, key: Key) -> int:
-        """Returns the number of the first block that may hold keys from this one on."""
+        """Returns the number of the first block that may hold this key or a later one."""
         return max(self.places.row_of(key) - 1, 0)
 
     def count_below(self, key: Key) -> int:
         """Returns how many entries have a key below this one, from one block.
 
-        Of a bad block that the key lies in, none are counted.
+        If the block with the key is bad, none of its entries are counted.
         """
         row = self.places.row_of(key) - 1
         if row < 0:
@@ -116,7 +116,7 @@ class Run:
         return self._offsets[row] + within
 
     def find(self, key: Key) -> Entry | None:
-        """Returns an entry of a key, from one block; None if there is none. Raises Damaged."""
+        """Returns the entry with a key, from one block; None if there is none. Raises Damaged."""
         row = self.places.row_of(key)
         if row == len(self.places) or self.places[row].key != key:
             row -= 1
@@ -129,7 +129,10 @@ class Run:
         return decode_row(block.row(at))
 
     def find_id(self, id: int) -> list[Entry]:
-        """Returns all entries of an id, by key; raises Damaged. Without an id index, reads all."""
+        """Returns all entries with an id, by key; reads everything if there is no id index.
+
+        Raises Damaged.
+        """
         if not self.footer.min_id <= id <= self.footer.max_id:
             return []
         found = []
@@ -154,7 +157,7 @@ class Run:
                 except ValueError as error:
                     reason = str(error)
             if self._id_index is None:
-                # It only saves time: what it says is in the blocks.
+                # The id index only saves time: the blocks contain the same.
                 self.damage.append(Damage(self.path, position, len(data), reason, count=0))
                 self.footer = replace(self.footer, id_index_position=0)
                 return range(len(self.places))
@@ -176,14 +179,14 @@ class Run:
         return block
 
     def read(self, first: int, stop: int) -> bytes:
-        """Returns the bytes of some blocks, one after the other."""
+        """Returns the bytes of some consecutive blocks."""
         start = self.places.positions[first]
         return self._read(start, self._ends[stop - 1] - start)
 
     def table(self, first: int, stop: int) -> array[int]:
-        """Returns where some blocks begin in what `read` gives, their numbers and entries; the end.
+        """Returns where blocks start in the result of `read`, their numbers and entries; the end.
 
-        Three numbers each, as a merge takes them.
+        Three numbers for each, in the form that a merge takes.
         """
         places, rows = self.places, array("Q")
         start = places.positions[first]
@@ -193,7 +196,7 @@ class Run:
         return rows
 
     def rows_within(self, first: int, size: int) -> int:
-        """Returns the end of the blocks from one on that take so many bytes; at least one."""
+        """Returns the end of the blocks from `first` on that fit in `size` bytes; at least one."""
         return max(bisect_right(self._ends, self.places.positions[first] + size), first + 1)
 
     def block_size(self, row: int) -> int:
@@ -201,7 +204,7 @@ class Run:
         return self._ends[row] - self.places.positions[row]
 
     def decode(self, row: int, data: bytes) -> kernel.Block | Damage:
-        """Returns a block of its bytes, or what is wrong with it."""
+        """Decodes a block from its bytes, or returns what is wrong with it."""
         place, size = self.places[row], self.block_size(row)
         head = decode_head(data, size)
         block: kernel.Block | str
@@ -239,7 +242,7 @@ def read_index(read: Read, footer: Footer, path: str) -> Places:
 
 
 def decode_row(row: kernel.Row) -> Entry:
-    """Makes an entry of what the kernel gives."""
+    """Makes an entry from a row of the kernel."""
     deadline_ms, id, attributes, enqueue_ms, requeue_ms, count, reason, value = row
     key = Key(deadline_ms, id)
     if attributes & kernel.IS_TOMBSTONE:
@@ -249,7 +252,7 @@ def decode_row(row: kernel.Row) -> Entry:
 
 
 def _misfit(footer: Footer, places: Places) -> str | None:
-    """Says what of an index cannot be; None if nothing."""
+    """Returns what is impossible in an index; None if nothing."""
     positions = places.positions
     if len(positions) and positions[0] != footer.header_size:
         return f"the first block at {positions[0]}"
@@ -275,10 +278,10 @@ def rebuild_run(
     expected: int | None = None,
     trouble: Trouble | None = None,
 ) -> Run:
-    """Opens a run of `size` bytes by its blocks; its `damage` says what is lost.
+    """Opens a run of `size` bytes by its blocks; its `damage` lists what is lost.
 
-    Header and footer both hold the salt that the checks need. Raises Damaged, or NotAQueue, where
-    neither can be read. `expected` is how many entries it should have, if somebody knows.
+    Header and footer both hold the salt that the checks need. Raises Damaged, or NotAQueue, if
+    neither can be read. `expected` is how many entries it should have, if known.
     """
     damage: list[Damage] = []
     footer: Footer | None = None
@@ -286,7 +289,7 @@ def rebuild_run(
         footer = read_footer(read, size, path)
         read_index(read, footer, path)
     except Damaged as error:
-        # It only says where the blocks are: what they have lost, the walk over them tells.
+        # The index only says where the blocks are: walking them finds what they have lost.
         damage.append(replace(error.damage, count=0))
     try:
         header = decode_header(read(0, min(size, HEADER_BYTES_MAX)), path)
@@ -299,7 +302,7 @@ def rebuild_run(
     walk = _Walk(read, footer.index_position if footer is not None else size, path, header)
     walk.run(footer_is_known=footer is not None)
     if footer is None:
-        # The id index is not searched for: what it says is in the blocks.
+        # The id index is not searched for: the blocks contain the same.
         footer = walk.footer()
     else:
         footer = replace(footer, id_index_position=0)
@@ -324,7 +327,7 @@ class _Found:
 
 
 class _Walk:
-    """Goes over the blocks of a run, from its header to `end`."""
+    """Walks the blocks of a run, from its header to `end`."""
 
     def __init__(self, read: Read, end: int, path: str, header: Header) -> None:
         self.places = Places()
@@ -339,7 +342,7 @@ class _Walk:
         self._last = NO_KEY
 
     def run(self, footer_is_known: bool) -> None:
-        """Takes every good block, and notes what lies between them."""
+        """Adds every good block, and records what lies between them."""
         while self._position < self._end:
             found = self._load(self._position)
             if isinstance(found, str) or not self._fits(found):
@@ -354,7 +357,7 @@ class _Walk:
             self._take(found)
 
     def footer(self) -> Footer:
-        """Returns the footer of what was found."""
+        """Returns a footer for the blocks that were found."""
         pending_count, tombstone_count, buried_count = self._counts
         min_id, max_id = self._id_bounds or (0, 0)
         return Footer(
@@ -372,10 +375,10 @@ class _Walk:
         )
 
     def count_missing(self, expected: int) -> None:
-        """Tells how many entries are missing, where there is one gap that they were in."""
+        """Notes how many entries are missing, if they can only be in one gap."""
         missing = max(expected - sum(self.places.counts), 0)
         if not missing:
-            # What lies there is no block: the end of a run that was cut before its index.
+            # What lies there is not a block: the end of a run that was cut before its index.
             self.damage = [replace(each, count=0) for each in self.damage]
         elif len(self.damage) == 1:
             self.damage[0] = replace(self.damage[0], count=missing)
@@ -399,7 +402,7 @@ class _Walk:
         self._position = found.position + BLOCK_HEAD_BYTES + found.head.size
 
     def _note_the_end(self, reason: str, footer_is_known: bool) -> None:
-        """Says what lies after the last good block, unless it is the index of all of them."""
+        """Records what follows the last good block, unless it is the index of all of them."""
         index = encode_index(self.places)
         if not footer_is_known and self._read(self._position, len(index)) == index:
             return
@@ -425,7 +428,7 @@ class _Walk:
         return None
 
     def _marks(self, position: int) -> Iterator[int]:
-        """Yields where marks of blocks are, from a position on."""
+        """Yields the positions of block marks, from a position on."""
         while position < self._end:
             chunk = self._read(position, min(_CHUNK_BYTES + len(MARK) - 1, self._end - position))
             at = chunk.find(MARK)

@@ -1,9 +1,9 @@
 """The write-ahead log of a deadline queue. Page: docs/formats/deadline.md.
 
-Owns the header and the records; the loops over batches are in `kernels/deadline.py`. Promises
-that a record is given out only if the check of its batch fits, which holds for one place in one
-file only. A tail of zeros ends a log; a bad end is torn, bad bytes before a good batch are damage.
-No I/O.
+Owns the header and the records; the loops over batches are in `kernels/deadline.py`. Promises that
+a record is returned only if the check of its batch matches, which holds for one place in one file
+only. A tail of zeros ends a log; a bad end is torn, bad bytes before a good batch are damage. No
+I/O.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from forebay.kernels.buffers import crc32
 MAGIC = b"FBDW"
 BURIED = 2
 BATCH_BYTES_MAX = 2**32 - 1
-# The records of so many batches are held at once when a log is read.
+# How many batches of records are held at once when a log is read.
 _BATCHES_AT_ONCE = 64
 
 # | field    | bytes | meaning                                  |
@@ -44,15 +44,15 @@ _BATCHES_AT_ONCE = 64
 # | check    | 4     | CRC-32 of all before                     |
 _HEADERS = {1: struct.Struct("<4sHHQ8sI"), 2: struct.Struct("<4sHHQ8s16sI")}
 assert {version: layout.size for version, layout in _HEADERS.items()} == {1: 28, 2: 44}
-# What every version has in common: magic, version, reserved, number.
+# Common to every version: magic, version, reserved, number.
 _KNOWN_BYTES = 16
 # kind 1 | deadline 6 | id 8 | enqueue 6 | requeue 6 | dequeue_count 4 | attributes 1 | reason 2
-# | value 4; the times have 48 bits, which struct has no letter for.
+# | value 4; the times have 48 bits, for which struct has no letter.
 _ITEM = struct.Struct("<B6sQ6s6sIBHI")
 _TOMBSTONE = struct.Struct("<B6sQ")
 _DEQUEUED = struct.Struct("<B6sQI6s")
-# A program that does not know these kinds passes them over. Version 0.1 wrote the first two, which
-# are only read now.
+# A program that does not know these kinds skips them. Version 0.1 wrote the first two, which are
+# only read now.
 # kind 1 | length 4 | position 8
 _DURABLE_KIND = kernel.PASSED_OVER
 # kind 1 | length 4 | number 8 | position 8
@@ -74,7 +74,7 @@ assert (_ITEM.size, _TOMBSTONE.size, _DEQUEUED.size) == (
 
 @dataclass(frozen=True, slots=True)
 class Dequeued:
-    """Says that an item was given out, how often by now, and when."""
+    """States that an item was delivered, how often so far, and when."""
 
     key: Key
     dequeue_count: int
@@ -83,7 +83,7 @@ class Dequeued:
 
 @dataclass(frozen=True, slots=True)
 class Durable:
-    """Says that the bytes of the log before a position were durable when it was written.
+    """States that the bytes of the log before a position were durable when this was written.
 
     A bad batch before it is damage; one after the last of these may never have been whole.
     """
@@ -93,9 +93,9 @@ class Durable:
 
 @dataclass(frozen=True, slots=True)
 class After:
-    """Says, first in a log, which one it goes on from, and at which position that had ended.
+    """States, first in a log, which log it continues, and at which position that one had ended.
 
-    It is there if that one was not durable yet: where a power cut took its end, this log is gone
+    It is present if that log was not durable yet: if a power cut took its end, this log is gone
     with it.
     """
 
@@ -105,11 +105,11 @@ class After:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Says, first in a log, what it goes on from, so that what is missing can be counted.
+    """States, first in a log, what it continues, so that missing items can be counted.
 
-    `before` is the number of the log before, 0 if there is none, and `end` where that had ended;
-    `durable` says whether it was durable by then. Ids from `first_id` on are given out in this log,
-    and it begins with `copied` items that an open brought along from others.
+    `before` is the number of the previous log, 0 if there is none, and `end` is where it had ended;
+    `durable` is whether it was durable by then. Ids from `first_id` on are assigned in this log,
+    and it starts with `copied` items that an open brought along from others.
     """
 
     before: int = 0
@@ -121,7 +121,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """Says that the items of its batch were brought along from another log."""
+    """States that the items of its batch were brought along from another log."""
 
 
 Record = Item | Tombstone | Dequeued
@@ -130,7 +130,7 @@ Note = Durable | After | Origin | Copied
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What the start of a log says; `queue_id` is None in version 1."""
+    """The start of a log; `queue_id` is None in version 1."""
 
     number: int
     salt: bytes
@@ -138,12 +138,12 @@ class Header:
 
     @property
     def size(self) -> int:
-        """How many bytes it takes: the first batch begins there."""
+        """Returns its size: the first batch starts there."""
         return _HEADERS[1 if self.queue_id is None else 2].size
 
     @property
     def seed(self) -> int:
-        """Where the checks of its batches start from."""
+        """Returns the value that the checks of its batches start from."""
         return crc32(self.salt)
 
     def encode(self) -> bytes:
@@ -161,7 +161,7 @@ HEADER_BYTES_MAX = _HEADERS[2].size
 def decode_header(data: bytes, path: str) -> Header:
     """Reads the start of a log."""
     if data[:4] != MAGIC[: len(data)]:
-        raise NotAQueue(f"{path}: not a log: begins with {data[:4]!r}, not with {MAGIC!r}")
+        raise NotAQueue(f"{path}: not a log: starts with {data[:4]!r}, not with {MAGIC!r}")
     version = int.from_bytes(data[4:6], "little")
     sizes = [_HEADERS[version].size] if version in _HEADERS else [28, 44]
     if len(data) < sizes[0]:
@@ -182,10 +182,9 @@ def decode_header(data: bytes, path: str) -> Header:
 
 
 def repair_header(data: bytes, number: int) -> Header | None:
-    """Finds the one bit that was flipped in a header, if that is what happened.
+    """Finds the one flipped bit in a header, if that is what happened.
 
-    Without it a single bad bit would cost every record of the log. The file's name tells the
-    number.
+    Otherwise a single bad bit would cost every record of the log. The number is in the file's name.
     """
     for version, layout in _HEADERS.items():
         fields = (MAGIC, version, 0, number, b"", *([b""] * (version - 1)), 0)
@@ -193,7 +192,7 @@ def repair_header(data: bytes, number: int) -> Header | None:
         if len(data) < layout.size:
             continue
         guess = known + data[len(known) : layout.size]
-        # Bit -1 stands for none: what was flipped is among the fields that are known.
+        # Bit -1 stands for none: the flipped bit is in the fields that are known.
         for bit in range(-1, (layout.size - len(known)) * 8):
             fixed = bytearray(guess)
             if bit >= 0:
@@ -211,7 +210,7 @@ class Batches:
         self.seed = header.seed
 
     def fresh_size(self, values: Sequence[bytes]) -> int:
-        """Returns what a batch of these values takes as new items."""
+        """Returns the size of a batch of these values as new items."""
         return kernel.BATCH_BYTES + len(values) * kernel.FRESH_BYTES + sum(map(len, values))
 
     def encode_fresh(
@@ -223,9 +222,9 @@ class Batches:
         enqueue_ms: int,
         number: int,
     ) -> int:
-        """Writes a batch of new items to the start of `buffer`; returns what it takes.
+        """Writes a batch of new items to the start of `buffer`; returns its size.
 
-        Each has its deadline; the first has the id, the others those that follow.
+        Each has its own deadline; the first gets the id, the others the ids that follow.
         """
         size = self.fresh_size(values)
         count = len(values)
@@ -252,7 +251,7 @@ class Batches:
     def encode_dequeued(
         self, deadlines: list[int], ids: list[int], counts: list[int], time_ms: int, number: int
     ) -> bytes:
-        """Returns the bytes of a batch that says how often items have been given out by now."""
+        """Returns the bytes of a batch that records how often items have been delivered so far."""
         _check_times([*deadlines, time_ms])
         _check_ids(ids)
         if counts and not 0 <= min(counts) <= max(counts) <= DEQUEUE_COUNT_MAX:
@@ -262,7 +261,7 @@ class Batches:
         return bytes(buffer)
 
     def encode(self, records: Sequence[Record], number: int) -> bytes:
-        """Returns the bytes of a batch of any records."""
+        """Returns the bytes of a batch of arbitrary records."""
         body = b"".join(map(encode_record, records))
         _check_batch(len(body), len(records))
         return self._encode_body(body, number)
@@ -309,7 +308,7 @@ def encode_record(record: Record) -> bytes:
 def scan_wal(data: bytes, path: str, header: Header | None = None) -> Iterator[Record | Damage]:
     """Yields the records of a log in the order of writing, and what is damaged.
 
-    `header` as for `scan_all`.
+    `header` is as in `scan_all`.
     """
     for item in scan_all(data, path, header):
         if not isinstance(item, Note):
@@ -321,7 +320,7 @@ def scan_all(
 ) -> Iterator[Record | Note | Damage]:
     """Yields the records of a log in the order of writing, what was durable, what is damaged.
 
-    `header` as for `scan_rows`.
+    `header` is as in `scan_rows`.
     """
     for part, _ in scan_rows(data, path, header):
         if isinstance(part, list):
@@ -333,11 +332,11 @@ def scan_all(
 def scan_rows(
     data: bytes, path: str, header: Header | None = None, at_once: int = _BATCHES_AT_ONCE
 ) -> Iterator[tuple[list[kernel.Record] | Note | Damage, int]]:
-    """Yields the records of a log, some at a time, as the kernel gives them; as `scan_all` does.
+    """Yields what `scan_all` yields, several records at a time, in the form of the kernel.
 
-    Each with a position that is behind it, and before what does not verify. `header` is the
-    repaired one of a file whose own does not verify; otherwise it is read, and Damaged is raised
-    where it cannot be. `at_once` is how many batches may come together.
+    Each comes with a position that is after it, and before what does not verify. `header` is the
+    repaired one of a file whose own does not verify; otherwise the header is read, and Damaged is
+    raised if that fails. `at_once` is how many batches may come together.
     """
     header = header or decode_header(data, path)
     seed = header.seed
@@ -346,11 +345,11 @@ def scan_rows(
     while position < end:
         rows: list[kernel.Record] = []
         stop, number = kernel.scan_batches(data, position, number, seed, at_once, rows)
-        for row in rows:
-            note = decode_note(row)
+        notes = [row for row in rows if row[0] >= kernel.PASSED_OVER]
+        for note in map(decode_note, notes):
             if note is not None:
                 yield note, stop
-        known = [row for row in rows if row[0] < kernel.PASSED_OVER]
+        known = [row for row in rows if row[0] < kernel.PASSED_OVER] if notes else rows
         if known:
             yield known, stop
         if stop == position:
@@ -361,7 +360,7 @@ def scan_rows(
 
 
 def decode_note(row: kernel.Record) -> Note | None:
-    """Makes a note of what the kernel gives; None if it is a record, or of a later program."""
+    """Makes a note from a row of the kernel; None if it is a record, or of a later program."""
     kind, content = row[0], row[8]
     if kind == _DURABLE_KIND and len(content) == 8:
         return Durable(int.from_bytes(content, "little"))
@@ -376,7 +375,7 @@ def decode_note(row: kernel.Record) -> Note | None:
 
 
 def whole_bytes(data: bytes, number: int, header: Header, *, holes: bool = False) -> int:
-    """Returns where the batches end that verify, from a number on.
+    """Returns where the batches that verify end, starting with a number.
 
     With `holes` it is where the last of them ends, whatever lies between.
     """
@@ -392,14 +391,14 @@ def whole_bytes(data: bytes, number: int, header: Header, *, holes: bool = False
 
 
 def _judge(data: bytes, position: int, number: int, seed: int, path: str) -> tuple[Damage, int]:
-    """Says what is wrong with the batch at a position, and which one is due after the damage."""
+    """Returns what is wrong with the batch at a position, and which one is due after the damage."""
     size = int.from_bytes(data[position : position + 4], "little")
     if kernel.batch_verifies(data, position, number, seed):
         reason = f"batch {number} holds a record that this program does not know"
         return Damage(path, position, kernel.BATCH_BYTES + size, reason), number + 1
     room = len(data) - position - kernel.BATCH_BYTES
     if size > room:
-        reason = f"batch {number} is cut off: {size} bytes, and {max(room, 0)} are left"
+        reason = f"batch {number} is cut off: {size} bytes, but {max(room, 0)} are left"
     else:
         reason = f"the check of batch {number} does not match"
     found, due = kernel.find_batch(data, position + 1, number, seed, 1)
@@ -409,7 +408,7 @@ def _judge(data: bytes, position: int, number: int, seed: int, path: str) -> tup
 
 
 def decode_record(row: kernel.Record) -> Record:
-    """Makes a record of what the kernel gives."""
+    """Makes a record from a row of the kernel."""
     kind, deadline_ms, id, time_ms, requeue_ms, count, attributes, reason, value = row
     key = Key(deadline_ms, id)
     if kind == kernel.TOMBSTONE:
@@ -426,7 +425,7 @@ def _six(number: int) -> bytes:
 
 def _check_batch(size: int, count: int) -> None:
     if count == 0:
-        raise ValueError("a batch has at least one record: a size of 0 ends the log")
+        raise ValueError("a batch needs at least one record: a size of 0 ends the log")
     if size > BATCH_BYTES_MAX:
         raise RecordTooLarge(f"a batch of {size} bytes; at most {BATCH_BYTES_MAX}")
 

@@ -1,1 +1,1 @@
-"""The ingest: from queues to tables, each record once, and the proof of it."""
+"""The ingest: from queues to tables, each record once, with proof."""

@@ -1,11 +1,11 @@
-"""Builds batches anew by the present definition, and puts them in the old ones' place at once.
+"""Rebuilds batches with the present definition, and replaces the old ones all at once.
 
 A batch is the unit: a range of offsets or times is widened to the batches that touch it, and each
-is built again over the same offsets. With `deduplicate` it is widened to the last batch too,
-because what one batch keeps decides what the later ones drop. While it runs, readers see the old
+is rebuilt over the same offsets. With `deduplicate` the range is also extended to the last batch,
+because what one batch keeps decides what later ones drop. While it runs, readers see the old
 tables; one rename shows them all the new ones.
 
-A batch is read from its queues again. If they do not hold all its records any more it is built from
+A batch is read from its queues again. If they no longer hold all its records, it is rebuilt from
 `landed`, and keeps its `landed` and `damage`.
 """
 
@@ -42,13 +42,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-# What a backfill may change. The others say which records there are, or how all tables are stored.
+# What a backfill may change. The rest determines which records there are, or how all tables are
+# stored.
 REBUILDABLE = ("decode", "schema", "sql", "deduplicate")
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A range of offsets, or of times in ms: from `start` up to, not including, `end`."""
+    """A range of offsets, or of times in ms: from `start` up to but not including `end`."""
 
     start: int | None
     end: int | None
@@ -56,7 +57,7 @@ class Span:
 
     @classmethod
     def parse(cls, text: str) -> Span:
-        """Reads "A..B"; either may be missing. Raises `InvalidOption`."""
+        """Parses "A..B", where either may be missing. Raises `InvalidOption`."""
         first, dots, last = (part.strip() for part in str(text).partition(".."))
         by_time = not all(one.isascii() and one.isdecimal() for one in (first, last) if one)
         convert = _time_ms if by_time else int
@@ -68,11 +69,11 @@ class Span:
         except ValueError:
             raise InvalidOption(
                 f"backfill = {text!r}: must be A..B, two offsets or two times such as "
-                "2026-11-01T09:00:00Z; one that is missing is the beginning or the end"
+                "2026-11-01T09:00:00Z; if one is missing, it means the beginning or the end"
             ) from None
 
     def touches(self, share: Share) -> bool:
-        """Says whether a queue's part of a batch lies in the range; without times it does."""
+        """Returns whether a queue's part of a batch touches the range; without times it does."""
         if not self.by_time:
             first, last = share.offsets.start, share.offsets.end - 1
         elif share.first_ms is None or share.last_ms is None:
@@ -89,7 +90,7 @@ def rebuild(
     span: Span,
     key_file: str | None = None,
 ) -> Iterator[Manifest]:
-    """Rebuilds the batches of a range and shows them; yields the manifest of each."""
+    """Rebuilds the batches of a range and publishes them; yields the manifest of each."""
     document = output.current().document()
     directories = output.current().batches()
     manifests = {batch: read_manifest(directory) for batch, directory in directories.items()}
@@ -101,7 +102,7 @@ def rebuild(
         shares = manifests[batch].queues
         if not _land_again(spark, builder, staged, shares, key_file):
             _keep_landed(directories[batch], staged)
-        # Those before it that were rebuilt count as they are now.
+        # Earlier batches that were rebuilt count in their new form.
         before = [directories[earlier] for earlier in directories if earlier < batch]
         earlier = functools.partial(keys_between, before)
         offsets = {queue: share.offsets for queue, share in shares.items()}
@@ -118,7 +119,7 @@ def rebuild(
 
 
 def document_of(builder: Builder, starts: dict[str, int]) -> dict[str, Any]:
-    """Returns what is stored with tables."""
+    """Returns the document that is stored with the tables."""
     return {
         "definition": builder.definition.document(),
         "columns": builder.columns,
@@ -140,11 +141,11 @@ def choose(manifests: dict[int, Manifest], definition: Definition, span: Span) -
 
 
 def check_change(builder: Builder, document: dict[str, Any], *, everything: bool) -> None:
-    """Refuses a change that the batches that stay as they are would contradict."""
+    """Rejects a change that would contradict the batches that are not rebuilt."""
     changed = builder.definition.differences(Definition.from_document(document["definition"]))
     for name in changed:
         if name not in REBUILDABLE:
-            raise InvalidOption(f"backfill: {name} cannot be changed; give another out")
+            raise InvalidOption(f"backfill: {name} cannot be changed; use another out")
     if everything:
         return
     if builder.columns != document["columns"]:
@@ -164,7 +165,7 @@ def _land_again(
     shares: dict[str, Share],
     key_file: str | None,
 ) -> bool:
-    """Lands a batch from its queues; says False if they do not hold all its records any more."""
+    """Lands a batch from its queues; returns False if they no longer hold all its records."""
     from pyspark.errors import PySparkException
 
     if not _are_held(shares):
@@ -182,7 +183,7 @@ def _land_again(
     except PySparkException:
         if _are_held(shares):
             raise
-        # Trimmed while it was read.
+        # It was trimmed while being read.
         shutil.rmtree(staged)
         os.makedirs(staged)
         return False
@@ -190,7 +191,7 @@ def _land_again(
 
 
 def _keep_landed(source: str, target: str) -> None:
-    """Takes over what landed the first time; the files never change, so a second name will do."""
+    """Keeps the tables that landed first; the files never change, so hard links suffice."""
     for table in (LANDED, DAMAGE):
         if os.path.isdir(os.path.join(source, table)):
             shutil.copytree(
@@ -203,13 +204,14 @@ def _are_held(shares: dict[str, Share]) -> bool:
 
 
 def _is_held(queue: str, share: Share) -> bool:
-    """Says whether a queue still has the records that a batch landed."""
+    """Returns whether a queue still has the records that a batch landed."""
     offsets = share.offsets
     if offsets.snapshot is not None:
-        # Its files are there as long as the queue stands still: what landed is the safer source.
+        # Its files exist only as long as the queue does not change: the landed table is the safer
+        # source.
         return False
     if offsets.begin is not None and _first(share) - offsets.start != share.counts.trimmed:
-        # Some of what was trimmed had landed before it went.
+        # Some of the records that are trimmed now had landed before.
         return False
     try:
         kind, reader = open_streamed(queue, SourceOptions((queue,)))
@@ -222,7 +224,7 @@ def _is_held(queue: str, share: Share) -> bool:
 
 
 def _first(share: Share) -> int:
-    """Returns the first offset of a range that was not trimmed when it landed."""
+    """Returns the first offset of a range that was not yet trimmed when it landed."""
     offsets = share.offsets
     start = offsets.parts[0][0] if offsets.parts else offsets.start
     if offsets.begin is None:

@@ -1,7 +1,7 @@
-"""Makes the tables of one batch, in a directory of its own, in one pass over the queues.
+"""Builds the tables of one batch, in a directory of its own, in one pass over the queues.
 
-`landed` and `damage` are written from the source together. Everything else is made from `landed` as
-it was just written, so that a batch can be made again from `landed` alone, by the same code. Nobody
+`landed` and `damage` are written together from the source. Everything else is made from the
+`landed` just written, so that a batch can be rebuilt from `landed` alone, by the same code. Nobody
 reads the directory until it is published.
 """
 
@@ -48,12 +48,12 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-# Rows of `dropped` that have yet to join the others.
+# Rows of `dropped` that are not merged with the others yet.
 FOUND = "found"
 # Spark's default, INT96, has no statistics, and most readers take it for nanoseconds in 64 bits,
 # which end in 2262.
 _TIMES = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
-# Two files open in a task, one a side, instead of a sort that brings each side together.
+# Two open files per task, one per side, instead of a sort that groups each side.
 _WRITERS = {"spark.sql.maxConcurrentOutputFileWriters": "2"}
 
 
@@ -66,7 +66,7 @@ class StagedFiles:
         self._format = format
 
     def has(self, *names: str) -> bool:
-        """Says whether a table, or a part of it, is there."""
+        """Returns whether a table, or a part of it, exists."""
         return os.path.isdir(self._path(*names))
 
     def write(self, table: str, rows: DataFrame, format: str | None = None) -> None:
@@ -75,7 +75,7 @@ class StagedFiles:
             rows.write.format(format or self._format).save(self._path(table))
 
     def write_parted(self, table: str, rows: DataFrame, column: str) -> None:
-        """Writes a table in parts by the two values of a column, in one pass."""
+        """Writes a table in two parts, by the two values of a column, in one pass."""
         with self._settings(_TIMES | _WRITERS):
             rows.write.format(self._format).partitionBy(column).save(self._path(table))
 
@@ -84,11 +84,11 @@ class StagedFiles:
         return self._spark.read.schema(schema).format(self._format).load(self._path(table))
 
     def rename(self, source: str, target: str) -> None:
-        """Returns a table another name."""
+        """Renames a table."""
         os.rename(self._path(source), self._path(target))
 
     def add_to(self, table: str, other: str) -> None:
-        """Moves the files of another table, with the same columns, to a table."""
+        """Moves the files of another table with the same columns into a table."""
         if not self.has(table):
             self.rename(other, table)
             return
@@ -100,20 +100,20 @@ class StagedFiles:
         shutil.rmtree(self._path(table), ignore_errors=True)
 
     def count(self, counted: Counted, tables: Mapping[str, StructType | str]) -> None:
-        """Counts the rows of tables by queue, those of `dropped` by the reason too."""
+        """Counts the rows of tables by queue, and those of `dropped` also by reason."""
         from pyspark.sql import functions as F
 
         first, *rest = (self._to_count(table, schema) for table, schema in tables.items())
         for rows in rest:
             first = first.unionAll(rows)
-        # Which records there are, in one number: those that are there twice cancel each other out.
+        # One number that identifies the set of records; records that are there twice cancel out.
         records = F.bit_xor(F.xxhash64("queue", "offset"))
         sums = first.groupBy("queue", "name").agg(F.count("*"), F.min("us"), F.max("us"), records)
         for row in sums.collect():
             counted.add(*row)
 
     def lost(self) -> dict[str, list[Lost]]:
-        """Returns what damage took of each queue; an unfinished end takes nothing."""
+        """Returns what each queue lost to damage; an unfinished end costs nothing."""
         found: dict[str, list[Lost]] = {}
         if self.has(DAMAGE):
             rows = self.read(DAMAGE, DAMAGE_DDL).where("NOT torn")
@@ -136,7 +136,7 @@ class StagedFiles:
         rows = self.read(table, schema)
         name = F.col("why") if table in (DROPPED, FOUND) else F.lit(table)
         us = F.lit(None).cast("bigint")
-        # The SQL may leave the time out of `decoded`, or make something else of it.
+        # The SQL may leave the time out of `decoded`, or turn it into something else.
         if dict(rows.dtypes).get("timestamp") == "timestamp":
             us = F.unix_micros("timestamp")
         if table == DECODED:
@@ -145,7 +145,7 @@ class StagedFiles:
 
     @contextlib.contextmanager
     def _settings(self, wanted: Mapping[str, str]) -> Iterator[None]:
-        """Changes settings of the session for a while."""
+        """Changes settings of the session temporarily."""
         before = {name: str(self._spark.conf.get(name)) for name in wanted}
         for name, value in wanted.items():
             self._spark.conf.set(name, value)
@@ -160,7 +160,7 @@ class StagedFiles:
 
 
 class Counted:
-    """How many rows of each queue are in each table, which, and their first and last time in µs."""
+    """How many rows of each queue each table has, which ones, and their time range in µs."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[str, str], _Rows] = {}
@@ -168,11 +168,11 @@ class Counted:
     def add(
         self, queue: str, table: str, rows: int, first: int | None, last: int | None, records: int
     ) -> None:
-        """Takes what was counted; `records` is a number that stands for which they are."""
+        """Adds a count; `records` is a number that identifies the set of records."""
         self._found[queue, table] = _Rows(rows, first, last, records)
 
     def subtract(self, table: str, other: str) -> None:
-        """Takes what was counted of one table off another."""
+        """Subtracts the counts of one table from another."""
         for (queue, name), rows in list(self._found.items()):
             if name == other:
                 before = self._found[queue, table]
@@ -188,9 +188,9 @@ class Counted:
         return sum(rows.count for rows in self._of(table))
 
     def are_the_same(self, table: str, *others: str) -> bool:
-        """Says whether a table has the records that some others have together, each once.
+        """Returns whether a table has exactly the records of some others together, each once.
 
-        As many rows are not enough: some may be missing and others there twice.
+        Equal counts are not enough: some records may be missing and others there twice.
         """
         there = [rows.records for other in others for rows in self._of(other)]
         wanted = [rows.records for rows in self._of(table)]
@@ -199,14 +199,14 @@ class Counted:
         ) == reduce(operator.xor, wanted, 0)
 
     def times_ms(self, queue: str, table: str) -> tuple[int | None, int | None]:
-        """Returns the first and the last time of one queue, if its records have times."""
+        """Returns the first and last time of one queue, if its records have times."""
         found = self._found.get((queue, table))
         if found is None or found.first_us is None or found.last_us is None:
             return None, None
         return found.first_us // 1000, found.last_us // 1000
 
     def times_us(self, table: str) -> tuple[int, int]:
-        """Returns the first and the last time of all queues; no time counts as 0."""
+        """Returns the first and last time of all queues; a missing time counts as 0."""
         found = self._of(table)
         return min(rows.first_us or 0 for rows in found), max(rows.last_us or 0 for rows in found)
 
@@ -224,30 +224,30 @@ class _Rows:
     records: int
 
 
-# What the source is asked for.
+# The columns requested from the source.
 SOURCE_COLUMNS = "queue,kind,offset,timestamp,value,segment,position,queue_id,damage"
 _SIDES = "sides"
 _KEPT = "kept"
-# The columns of `damage`, with those that travelled in a struct.
+# The columns of `damage`, including those that were packed in a struct.
 _DAMAGE_COLUMNS = (
     *("queue", "kind", "segment", "position"),
     *("d.length", "d.reason", "d.torn", "offset", "d.count"),
 )
 _DAMAGE_FIELDS_DDL = "length BIGINT, reason STRING, torn BOOLEAN, count BIGINT"
 
-# Gives the directories of the keys that earlier batches kept between two times in µs.
+# Returns the directories of the keys that earlier batches kept between two times in µs.
 EarlierKeys = Callable[[int, int], Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Builder:
-    """Makes tables by a definition; `columns` are those that its SQL gives, as Spark's JSON."""
+    """Builds tables by a definition; `columns` are those of its SQL, as Spark's JSON."""
 
     definition: Definition
     columns: str
 
     def columns_only(self, spark: SparkSession, staged: str) -> None:
-        """Writes every table without a row, so that readers find its columns."""
+        """Writes every table without rows, so that readers find its columns."""
         from pyspark.sql import functions as F
 
         files = StagedFiles(spark, staged, self.definition.format)
@@ -257,11 +257,11 @@ class Builder:
             files.write(table, spark.range(0).select(*nothing))
 
     def land(self, raw: DataFrame, staged: str) -> None:
-        """Writes `landed` and `damage` of what the source gives; reads it once."""
+        """Writes `landed` and `damage` from the source, which is read once."""
         from pyspark.sql import functions as F
 
         files = StagedFiles(raw.sparkSession, staged, self.definition.format)
-        # Both sides of one write have the same columns: damage travels as JSON in `value`.
+        # Both sides of one write have the same columns, so damage is carried as JSON in `value`.
         value = F.when(F.col("damage").isNull(), F.col("value")).otherwise(
             F.encode(F.to_json(F.col("damage")), "UTF-8")
         )
@@ -308,7 +308,7 @@ class Builder:
 
     @property
     def landed(self) -> str:
-        """The columns of `landed`, as DDL."""
+        """Returns the columns of `landed` as DDL."""
         return self._ddls[LANDED]
 
     @property
@@ -320,7 +320,7 @@ class Builder:
         return columns_of(self.columns)
 
     def _write_missing(self, files: StagedFiles, landed: DataFrame, counted: Counted) -> None:
-        """Writes the records that did not get to `decoded` to `rejected` and `dropped`."""
+        """Writes the records that did not reach `decoded` to `rejected` and `dropped`."""
         from pyspark.sql import functions as F
 
         files.write(REJECTED, decoding.rejected(landed, self.definition))
@@ -338,18 +338,18 @@ class Builder:
             kept = counted.total(LANDED) - counted.total(REJECTED) - counted.total(FILTERED)
             if counted.total(DECODED) != kept:
                 raise InvalidOption(
-                    f"sql: gives {counted.total(DECODED)} rows for {kept} records; it may drop "
-                    "records, but must not make several rows of one, nor change queue or offset"
+                    f"sql: returns {counted.total(DECODED)} rows for {kept} records; it may drop "
+                    "records, but must not turn one into several rows or change queue or offset"
                 )
 
     def _deduplicate(
         self, files: StagedFiles, same: Deduplicate, counted: Counted, earlier_keys: EarlierKeys
     ) -> tuple[int, int]:
-        """Moves duplicates from `decoded` to `dropped`, and writes the keys of those that stay."""
+        """Moves duplicates from `decoded` to `dropped`, and writes the keys of the rest."""
         decoded = files.read(DECODED, self._decoded)
         first, last = counted.times_us(DECODED)
         within_us = same.within_ms * 1000
-        # Every snapshot holds all items: what an earlier one has is no duplicate.
+        # Every snapshot holds all items: an item of an earlier one is not a duplicate.
         earlier = (
             [] if self.definition.snapshots else earlier_keys(first - within_us, last + within_us)
         )
@@ -371,7 +371,7 @@ class Builder:
     def _shares(
         self, files: StagedFiles, offsets: Mapping[str, Offsets], counted: Counted
     ) -> dict[str, Share]:
-        """Says what became of the records of each queue, and explains what is missing."""
+        """Returns what became of the records of each queue, and accounts for missing ones."""
         lost = files.lost()
         shares: dict[str, Share] = {}
         for queue, covered in offsets.items():
@@ -379,7 +379,7 @@ class Builder:
             landed = counted.rows(queue, LANDED)
             damaged, trimmed, missing = account(whole, landed, 0, lost.get(queue, ()))
             if missing > 0 and covered.snapshot is None:
-                # A batch that is built again says where the queue began the first time.
+                # A rebuilt batch states where the queue began the first time.
                 begin = _begin_of(queue, covered) if covered.begin is None else covered.begin
                 whole = replace(covered, begin=begin)
                 below = files.count_below(queue, begin)
@@ -398,7 +398,7 @@ class Builder:
 
 
 def _begin_of(queue: str, covered: Offsets) -> int:
-    """Returns where a queue begins now; after the range if it is gone, or another one."""
+    """Returns where a queue begins now; past the range if it is gone or was replaced."""
     try:
         kind, reader = open_streamed(queue, SourceOptions((queue,)))
         with reader:

@@ -1,9 +1,8 @@
-"""CBOR to JSON text: from there on both are decoded by the same rules.
+"""CBOR to JSON text, so that both are decoded by the same rules.
 
 Byte strings become base64, times ISO 8601, decimals and UUIDs text, NaN and the infinities their
-names. What has no place in JSON, what
-is larger or nested deeper than the caps, and values that refer to one another, which can grow
-without bound, are refused with a reason.
+names. Rejected with a reason are values that JSON cannot represent, values above the limits of size
+and depth, and values that refer to one another, which could grow without bound.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ from uuid import UUID
 
 BYTES_MAX = 16 << 20
 NESTING_MAX = 64
-# Tags by which a value refers to another: shared values, shared strings and their marks.
+# Tags with which a value refers to another: shared values, shared strings and their marks.
 _REFERENCES = (25, 28, 29, 256)
 
 
 def decode(value: bytes) -> tuple[str | None, str | None]:
-    """Returns one value as JSON text, or the reason why that cannot be."""
-    # Imported here: where only JSON is decoded, nobody needs it.
+    """Returns a value as JSON text, or the reason why that is impossible."""
+    # Imported here, because decoding JSON does not need it.
     import cbor2
 
     if len(value) > BYTES_MAX:
@@ -41,17 +40,17 @@ def decode(value: bytes) -> tuple[str | None, str | None]:
         )
         found = decoder.decode()
         if stream.tell() != len(value):
-            return None, f"not CBOR: {len(value) - stream.tell()} bytes behind the value"
+            return None, f"not CBOR: {len(value) - stream.tell()} bytes after the value"
         return _to_text(found), None
     except (cbor2.CBORError, ValueError, TypeError, OverflowError, RecursionError) as error:
-        return None, f"not CBOR that can be decoded: {error.__cause__ or error}"
+        return None, f"not CBOR: {error.__cause__ or error}"
 
 
 def _to_text(value: object) -> str:
     try:
         return _dump(value)
     except ValueError:
-        # JSON has no such numbers, but Spark takes their names for a DOUBLE.
+        # JSON has no such numbers, but Spark accepts their names for a DOUBLE.
         return _dump(_finite(value))
 
 
@@ -62,7 +61,7 @@ def _dump(value: object) -> str:
 
 
 def _finite(value: object) -> object:
-    """Puts names in the place of numbers that are none."""
+    """Replaces NaN and infinities with their names."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, list):
@@ -73,7 +72,7 @@ def _finite(value: object) -> object:
 
 
 def _plain(value: object) -> object:
-    """Returns what JSON has for a value that it does not know."""
+    """Returns the JSON form of a value that JSON does not know."""
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     if isinstance(value, date):
@@ -84,11 +83,11 @@ def _plain(value: object) -> object:
         return dict(value)
     if repr(value) == "undefined":
         return None
-    raise TypeError(f"a value of type {type(value).__name__} has no place in JSON")
+    raise TypeError(f"a value of type {type(value).__name__} has no JSON form")
 
 
 def _refuse_reference(*_: object) -> NoReturn:
-    raise ValueError("values that refer to one another are refused")
+    raise ValueError("values that refer to one another are not supported")
 
 
 _NO_REFERENCES = dict.fromkeys(_REFERENCES, _refuse_reference)

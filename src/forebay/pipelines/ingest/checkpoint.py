@@ -1,14 +1,15 @@
-"""Spark's checkpoint: what it says of a batch, and how it outlives a power cut.
+"""Spark's checkpoint: what it records about a batch, and how it survives a power cut.
 
 Spark writes an entry `offsets/N` before it runs batch N and `commits/N` after it, and syncs
-neither. The pipeline syncs what is there before it publishes a batch, so a published batch always
-has its durable `offsets/N`. An entry that a power cut left unfinished is therefore of a batch that
-is not published, or the commit of one that is. The first is removed: Spark plans that batch again.
-The second is written again: asked for that batch again, the source might have trimmed it by now.
+neither. The pipeline syncs these entries before it publishes a batch, so a published batch always
+has a durable `offsets/N`. An entry that a power cut left unfinished therefore belongs to a batch
+that is not published, or is the commit of one that is. The first is removed: Spark plans that batch
+again. The second is written again: if Spark requested that batch again, the source might have
+trimmed it by now.
 
 Spark calls a `MicroBatches` for every micro-batch: it builds the batch aside, then publishes it by
-one rename. It has no state but what defines it. Under Spark Connect the server runs a copy of it,
-in a process of its own.
+one rename. It has no state except its definition. Under Spark Connect the server runs a copy of it,
+in a separate process.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 _OFFSETS = "offsets"
 _COMMITS = "commits"
 _METADATA = "metadata"
-# Behind the version: the settings and the offsets of the source, or the watermark.
+# After the version: the settings and the offsets of the source, or the watermark.
 _OFFSETS_LINES = 2
 _COMMITS_LINES = 1
 _FIRST_COMMIT = b'v1\n{"nextBatchWatermarkMs":0}'
@@ -51,9 +52,9 @@ _FIRST_COMMIT = b'v1\n{"nextBatchWatermarkMs":0}'
 def batch_offsets(checkpoint: str, batch: int, starts: dict[str, int]) -> dict[str, Offsets]:
     """Returns the range of each queue in a batch that Spark has planned; empty ones are left out.
 
-    `starts` tells where queues begin that were there when the stream began. Others begin at 0, so
-    that what was trimmed before the stream came counts as trimmed; so does another queue at the
-    path of one that is gone.
+    `starts` holds the start of queues that existed when the stream began. Others start at 0, so
+    that records trimmed before the stream started count as trimmed. The same holds for another
+    queue at the path of one that is gone.
     """
     after = _places(checkpoint, batch)
     before = _places(checkpoint, batch - 1) if batch > 0 else {}
@@ -76,27 +77,27 @@ def batch_offsets(checkpoint: str, batch: int, starts: dict[str, int]) -> dict[s
 
 
 def committed_batches(checkpoint: str) -> list[int]:
-    """Lists the batches that Spark knows to be done, the newest hundred at least."""
+    """Lists the batches that Spark knows to be done, at least the newest hundred."""
     return _entries(os.path.join(checkpoint, _COMMITS))
 
 
 def make_durable(checkpoint: str) -> None:
-    """Makes durable what Spark has written so far."""
+    """Makes everything durable that Spark has written so far."""
     sync_tree(checkpoint)
     sync(os.path.dirname(checkpoint))
 
 
 def repair(checkpoint: str, published: Callable[[int], bool]) -> None:
-    """Makes a checkpoint whole that a crash left as it was; `published` tells of batches.
+    """Repairs a checkpoint after a crash; `published` returns whether a batch is published.
 
-    Raises if it is gone while there are published batches: a stream that begins anew would number
+    Raises if the checkpoint is gone while there are published batches: a new stream would number
     its batches from 0 again.
     """
     if not _is_json(os.path.join(checkpoint, _METADATA)):
         if published(0):
             raise InvalidOption(
                 f"{checkpoint} is missing or damaged, but the tables hold batches that were made "
-                "with it: restore it from a backup, or begin anew with another out"
+                "with it: restore it from a backup, or start over with another out"
             )
         shutil.rmtree(checkpoint, ignore_errors=True)
         return
@@ -108,12 +109,13 @@ def repair(checkpoint: str, published: Callable[[int], bool]) -> None:
 
 
 def _whole_entries(directory: str, lines: int) -> list[int]:
-    """Lists the entries; those at the end that are unfinished are removed."""
+    """Lists the entries; removes unfinished ones at the end."""
     os.makedirs(directory, exist_ok=True)
     entries = _entries(directory)
     while entries:
         name = str(entries[-1])
-        # The checksum beside it may be older or newer than the entry: without it none is checked.
+        # The checksum file may be older or newer than the entry; without the file nothing is
+        # checked.
         _forget_checksum(directory, name)
         if _is_whole(os.path.join(directory, name), lines):
             break
@@ -128,7 +130,7 @@ def _entries(directory: str) -> list[int]:
 
 
 def _commit(directory: str, batch: int, committed: list[int]) -> None:
-    """Writes the entry that says that a batch is done, like the one before it."""
+    """Writes the entry that marks a batch as done, like the one before it."""
     text = _FIRST_COMMIT
     if committed:
         with open(os.path.join(directory, str(committed[-1])), "rb") as file:
@@ -144,7 +146,7 @@ def _forget_checksum(directory: str, name: str) -> None:
 
 def _places(checkpoint: str, batch: int) -> dict[str, Any]:
     with open(os.path.join(checkpoint, _OFFSETS, str(batch)), encoding="utf-8") as file:
-        # A line with the version, one of settings, then one for each source.
+        # One line with the version, one with settings, then one per source.
         places: dict[str, Any] = json.loads(file.read().splitlines()[2])["queues"]
     return places
 
@@ -177,14 +179,14 @@ class MicroBatches:
 
     output: Output
     builder: Builder
-    # Where queues began that were there when the stream was defined, unless at their beginning.
+    # Where queues that existed at the definition started, unless at their beginning.
     starts: dict[str, int]
 
     def __call__(self, raw: DataFrame, batch: int) -> None:
-        """Builds and publishes a batch; durable on return. One that is published is skipped."""
+        """Builds and publishes a batch; durable on return. A published batch is skipped."""
         if self.output.has(batch):
             return
-        # What this batch covers must be known as long as the batch is.
+        # What this batch covers must be known as long as the batch exists.
         make_durable(self.output.checkpoint)
         offsets = batch_offsets(self.output.checkpoint, batch, self.starts)
         staged = self.output.stage(batch)
@@ -196,7 +198,7 @@ class MicroBatches:
 
 
 def keys_between(directories: Iterable[str], first_us: int, last_us: int) -> list[str]:
-    """Returns where batches have their keys, of those that kept some between two times."""
+    """Returns the key directories of the batches that kept keys between two times."""
     found = []
     for directory in directories:
         kept = _keys_us(directory)
@@ -207,5 +209,5 @@ def keys_between(directories: Iterable[str], first_us: int, last_us: int) -> lis
 
 @functools.lru_cache(maxsize=1_000_000)
 def _keys_us(directory: str) -> tuple[int, int] | None:
-    """Reads a manifest once: a published batch never changes, another one has another name."""
+    """Reads a manifest once: a published batch never changes, and another one has another name."""
     return read_manifest(directory).keys_us

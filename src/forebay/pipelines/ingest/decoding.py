@@ -1,10 +1,10 @@
-"""From raw values to columns, and from those that cannot be decoded to reasons.
+"""Turns raw values into columns, and those that cannot be decoded into reasons.
 
-Spark does it, not Python: JSON by `from_json`, CBOR by way of JSON (see `cbor.py`). The rules are
-Spark's for JSON: a number is not a string's worth of digits, a whole number has no fraction and
-must fit, a STRING column takes any value as its JSON text. Names tell upper case from lower. A
-field that is missing or null is null. Fields that are not declared go to `_rescued`, as JSON. Where
-Spark would alter a value, which is seldom, Python looks at the record first (see `exact_json.py`).
+Spark does the work, not Python: JSON with `from_json`, CBOR by way of JSON (see `cbor.py`). The
+rules are Spark's for JSON: a string of digits is not a number, a whole number has no fraction and
+must fit, a STRING column takes any value as its JSON text. Names are case-sensitive. A field that
+is missing or null is null. Undeclared fields go to `_rescued`, as JSON. In the rare cases in which
+Spark would alter a value, Python processes the record first (see `exact_json.py`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 VIEW = "records"
 RESCUED = "_rescued"
-# In the view `records` before the decoded columns.
+# Columns of the view `records` in front of the decoded ones.
 _PLACE = ("queue", "offset", "timestamp")
 _FOUND_CHARACTERS = 40
 _OPTIONS = {
@@ -33,15 +33,15 @@ _OPTIONS = {
     "allowSingleQuotes": "false",
     "allowNonNumericNumbers": "false",
 }
-# CBOR has NaN and infinities; as JSON they are texts.
+# CBOR has NaN and infinities; in JSON they are texts.
 _CBOR_OPTIONS = {**_OPTIONS, "allowNonNumericNumbers": "true"}
 
 
 @contextlib.contextmanager
 def decoded(landed: DataFrame, definition: Definition) -> Iterator[DataFrame]:
-    """Yields the rows of `decoded`: what can be decoded, by way of the user's SQL.
+    """Yields the rows of `decoded`: records that can be decoded, filtered by the user's SQL.
 
-    The view that the SQL reads is there as long as the context: Spark Connect may look for it late.
+    The view for the SQL exists as long as the context: Spark Connect may look it up late.
     """
     spark = landed.sparkSession
     _records(landed, definition).createOrReplaceTempView(VIEW)
@@ -52,7 +52,7 @@ def decoded(landed: DataFrame, definition: Definition) -> Iterator[DataFrame]:
 
 
 def rejected(landed: DataFrame, definition: Definition) -> DataFrame:
-    """Returns the rows of `rejected`: what cannot be decoded, with the reason."""
+    """Returns the rows of `rejected`: records that cannot be decoded, with the reason."""
     from pyspark.sql import functions as F
 
     if definition.decode == "raw":
@@ -72,7 +72,7 @@ def check_columns(spark: SparkSession, definition: Definition) -> StructType:
     if definition.decode in WITH_SCHEMA:
         _check_declared(definition)
     if any(table.isTemporary for table in spark.catalog.listTables(pattern=VIEW)):
-        raise InvalidOption(f"a temporary view {VIEW} exists: drop it, the SQL has its own")
+        raise InvalidOption(f"a temporary view {VIEW} exists: drop it, the SQL needs the name")
     try:
         with decoded(_no_records(spark, definition), definition) as rows:
             found = rows.schema
@@ -81,7 +81,7 @@ def check_columns(spark: SparkSession, definition: Definition) -> StructType:
     for name, kind in (("queue", "string"), ("offset", "bigint")):
         if name not in found.names or found[name].dataType.simpleString() != kind:
             raise InvalidOption(
-                f"sql: its result must have {name} as it is in {VIEW}, so that each row can be "
+                f"sql: its result must include {name} as it is in {VIEW}, so that each row can be "
                 "accounted for"
             )
     names = [name.lower() for name in found.names]
@@ -89,14 +89,14 @@ def check_columns(spark: SparkSession, definition: Definition) -> StructType:
         twice = next(name for name in names if names.count(name) > 1)
         raise InvalidOption(f"sql: its result has the column {twice} more than once")
     if "batch" in names:
-        raise InvalidOption("sql: the tables have a column batch already; give yours another name")
+        raise InvalidOption("sql: the tables already have a column batch; rename yours")
     if definition.deduplicate is not None:
         _check_keys(definition, found)
     return found
 
 
 def declared_columns(definition: Definition) -> StructType:
-    """Reads the DDL of the schema."""
+    """Parses the DDL of the schema."""
     from pyspark.errors import PySparkException
 
     assert definition.schema is not None
@@ -111,7 +111,7 @@ def _no_records(spark: SparkSession, definition: Definition) -> DataFrame:
 
 
 def _place(definition: Definition) -> tuple[str, ...]:
-    """Returns what `records` has of a record beside the decoded columns."""
+    """Returns the columns of `records` beside the decoded ones."""
     return (*_PLACE, *ITEM_COLUMNS) if definition.snapshots else _PLACE
 
 
@@ -119,14 +119,14 @@ def _check_declared(definition: Definition) -> None:
     for field in declared_columns(definition):
         if field.name.lower() in (*_place(definition), RESCUED):
             raise InvalidOption(
-                f"schema: the name {field.name} is taken. Leave it out: the field then is in "
-                f"{RESCUED}, and the SQL can take it from there, by "
+                f"schema: the name {field.name} is reserved. Leave it out: the field is then in "
+                f"{RESCUED}, and the SQL can get it from there with "
                 f"get_json_object({RESCUED}, '$.{field.name}')"
             )
         if not field.nullable:
             raise InvalidOption(
-                f"schema: {field.name} NOT NULL cannot be promised of what others write; put "
-                f"WHERE {field.name} IS NOT NULL into the SQL"
+                f"schema: {field.name} NOT NULL cannot be guaranteed for data from other programs; "
+                f"put WHERE {field.name} IS NOT NULL into the SQL"
             )
 
 
@@ -135,12 +135,12 @@ def _check_keys(definition: Definition, found: StructType) -> None:
     for name in definition.deduplicate.key:
         if name not in found.names:
             raise InvalidOption(
-                f"deduplicate.key: {name!r} is not a column of decoded; there are: "
+                f"deduplicate.key: {name!r} is not a column of decoded, which has: "
                 f"{', '.join(found.names)}"
             )
     if "timestamp" not in found.names or found["timestamp"].dataType.typeName() != "timestamp":
         raise InvalidOption(
-            "deduplicate: measures `within` by the column timestamp, which the SQL leaves out"
+            "deduplicate: `within` uses the column timestamp, which the SQL leaves out"
         )
 
 
@@ -160,19 +160,19 @@ def _records(landed: DataFrame, definition: Definition) -> DataFrame:
 
 
 def _parsed(landed: DataFrame, definition: Definition, columns: StructType) -> DataFrame:
-    """Adds `_text`, `_exact` and `_parsed`: the columns in `r`, `_bad` if it does not fit them."""
+    """Adds `_text`, `_exact` and `_parsed`: the columns in `r`, or `_bad` if they do not fit."""
     from pyspark.sql import functions as F
 
     with_text = _with_text(landed, definition, columns)
-    # A filter on a plain column would be pushed below it, and every record parsed twice. Nothing
-    # is pushed below an explode.
+    # A filter on a plain column would be pushed below it, and every record would be parsed twice.
+    # Nothing is pushed below an explode.
     return with_text.select(
         *with_text.columns, F.explode(F.array(_from_json(columns, definition))).alias("_parsed")
     )
 
 
 def _with_text(landed: DataFrame, definition: Definition, columns: StructType) -> DataFrame:
-    """Adds `_text`, the JSON as it came, and `_exact`, what Python made of it if it had to."""
+    """Adds `_text`, the original JSON, and `_exact`, the result of Python where it was needed."""
     from pyspark.sql import functions as F
     from pyspark.sql.pandas.functions import arrow_udf
 
@@ -180,8 +180,8 @@ def _with_text(landed: DataFrame, definition: Definition, columns: StructType) -
 
     convert = cbor.decode if definition.decode == "cbor" else None
     look = exact_json.looking(exact_json.Exact(exact_json.shape_of(columns), convert))
-    # The stubs leave out that the kind of function follows from its annotations. Said to be random,
-    # or a filter would have it called twice for each record.
+    # The stubs do not know that the kind of function follows from its annotations. It is declared
+    # non-deterministic, or a filter would have it called twice per record.
     made = arrow_udf(look, exact_json.EXACT_DDL).asNondeterministic()  # type: ignore[call-overload]
     if convert is not None:
         with_text = landed.withColumn("_exact", made("value"))
@@ -195,14 +195,14 @@ def _with_text(landed: DataFrame, definition: Definition, columns: StructType) -
     wanted |= F.col("_unknown") & text.rlike(exact_json.RENDERED_NUMBER)
     if plain is not None:
         wanted |= text.rlike(plain)
-    # What need not be looked at goes to Python as null, which costs little.
+    # Records that need no processing go to Python as null, which costs little.
     return with_text.withColumn("_exact", made(F.when(wanted & F.is_valid_utf8(text), text)))
 
 
 def _from_json(columns: StructType, definition: Definition, text: Column | None = None) -> Column:
-    """Parses the JSON as the one field of an object.
+    """Parses the JSON as the only field of an object.
 
-    By itself `from_json` takes the first value of a text and forgets what follows it.
+    On its own, `from_json` takes the first value of a text and ignores what follows it.
     """
     from pyspark.sql import functions as F
     from pyspark.sql.types import StringType, StructField, StructType
@@ -223,11 +223,11 @@ def _is_good() -> Column:
 
 
 def _unknown_fields(columns: StructType) -> Column:
-    """Returns the fields of `_text` that are not declared, as a JSON object; null if none.
+    """Returns the undeclared fields of `_text` as a JSON object; null if there are none.
 
-    The names are looked at first, which costs little: only records that have such fields are parsed
-    into a variant. One that a variant cannot hold, because it has a name twice, is given whole. One
-    whose numbers a variant would render otherwise, Python has looked at.
+    The names are checked first, which costs little: only records with such fields are parsed into a
+    variant. A record that a variant cannot hold, because a name occurs twice, is returned whole. A
+    record whose numbers a variant would render differently was processed by Python.
     """
     from pyspark.sql import functions as F
 
@@ -247,7 +247,7 @@ def _has_unknown_fields(columns: StructType) -> Column:
 
 
 def _reason(definition: Definition, columns: StructType) -> Column:
-    """Says why a record was rejected; only such are worth being parsed again field by field."""
+    """Returns why a record was rejected; only rejected records are parsed again field by field."""
     from pyspark.sql import functions as F
     from pyspark.sql.types import StringType, StructField, StructType
 
@@ -276,5 +276,5 @@ def _reason(definition: Definition, columns: StructType) -> Column:
         .when(F.length(fields) > 0, fields)
         .otherwise(F.lit("does not fit the schema"))
     )
-    # What is no CBOR has no text.
+    # A value that is not CBOR has no text.
     return F.when(text.isNull(), F.col("_exact.reason")).otherwise(reason)

@@ -1,13 +1,13 @@
 """Which records repeat an earlier one: the same key, at most `within` apart.
 
-A record is a duplicate if one with the same key, whose timestamp is at most `within` away, was kept
-before it: in an earlier batch, or in the same one with a lower (queue, offset). A record with a
-null in its key is nobody's duplicate; one without a timestamp counts as of 1970.
+A record is a duplicate if an earlier one with the same key was kept whose timestamp is at most
+`within` away: in an earlier batch, or in the same one with a lower (queue, offset). A record with a
+null in its key is never a duplicate; one without a timestamp counts as of 1970.
 
-What was kept is not a state of Spark's: each batch has a file of its keys, published with it by the
-same rename, and a batch looks at those of earlier batches that lie within reach. So a replay finds
-the same keys and drops the same records. Spark sorts the keys on the disk if it must; in memory is
-one key with its times.
+The kept keys are not part of Spark's state: each batch has a file of its keys, published with it by
+the same rename, and a batch reads those of earlier batches within reach. So a replay finds the same
+keys and drops the same records. Spark sorts the keys, on disk if it must; only one key with its
+times is in memory at a time.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ def keys_of(decoded: DataFrame, same: Deduplicate) -> DataFrame:
     present = decoded.dropna(subset=list(same.key))
     exact = [_exact(F.col(f"`{name}`"), decoded.schema[name].dataType, name) for name in same.key]
     text = F.to_json(F.struct(*exact), {"ignoreNullFields": "false"})
-    # 128 bits of SHA-256: two keys that differ will not meet, and a key has a fixed size.
+    # 128 bits of SHA-256: different keys will not collide, and a key has a fixed size.
     key = F.unhex(F.substring(F.sha2(text, 256), 1, _KEY_HEX_DIGITS))
     time_us = F.coalesce(F.unix_micros("timestamp"), F.lit(0))
     return present.select(key.alias("key"), time_us.alias("time_us"), "queue", "offset")
 
 
 def _exact(column: Column, kind: DataType, name: str) -> Column:
-    """Returns a column in a form that JSON has to the last digit, in any time zone.
+    """Returns a column in a form that JSON keeps to the last digit, in any time zone.
 
-    A time in JSON has milliseconds, and the zone of the session. Other types stay as they are, and
-    so do the keys that were kept of them.
+    JSON times have milliseconds and the zone of the session. Other types stay as they are, so that
+    keys stored earlier stay valid.
     """
     from pyspark.sql import functions as F
     from pyspark.sql import types as T
@@ -119,6 +119,6 @@ def find_duplicates(batches: Iterator[Any], within_us: int) -> Iterator[Any]:
 
 
 def _is_near(times: list[int], time: int, within_us: int) -> bool:
-    """Says whether one of the sorted times is close."""
+    """Returns whether one of the sorted times is within reach."""
     place = bisect_left(times, time - within_us)
     return place < len(times) and times[place] <= time + within_us

@@ -1,8 +1,8 @@
 """What the tables of an output are made of: the part of an ingest that may not change unnoticed.
 
-A definition is stored with the tables and compared at every start. Its texts are compared as they
-are, but for the white space of the schema. Lengths of time are given as people write them: `500ms`,
-`30s`, `5 minutes`, `1d`.
+A definition is stored with the tables and compared at every start. Its texts are compared exactly,
+except for white space in the schema. Durations are written as people write them: `500ms`, `30s`, `5
+minutes`, `1d`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal, TypeAlias, TypedDict
 
 from forebay.errors import InvalidOption
 from forebay.spark.paths import absolute
@@ -30,12 +30,12 @@ _DURATION = re.compile(r"(\d{1,12})\s*([a-z]+)")
 
 
 def duration_ms(name: str, text: object) -> int:
-    """Reads the value of the option `name`; raises `InvalidOption`."""
+    """Parses the value of the option `name`; raises `InvalidOption`."""
     match = _DURATION.fullmatch(text.strip().lower()) if isinstance(text, str) else None
     ms = int(match[1]) * _UNITS_MS.get(match[2], 0) if match else 0
     if ms == 0:
         raise InvalidOption(
-            f"{name} = {text!r}: must be a length of time above 0 such as '500ms', '30s', "
+            f"{name} = {text!r}: must be a duration above 0, such as '500ms', '30s', "
             "'5 minutes', '2h' or '1d'"
         )
     return ms
@@ -44,16 +44,24 @@ def duration_ms(name: str, text: object) -> int:
 DECODINGS = ("json", "cbor", "text", "raw")
 WITH_SCHEMA = ("json", "cbor")
 SELECT_ALL = "SELECT * FROM records"
-# A format is the name of a Spark source, or of the class of one.
+# A format is the name of a Spark source, or of its class.
 _FORMAT = re.compile(r"[A-Za-z][\w.]*")
 
 Source = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 Starting = str | int | datetime
+Decoding: TypeAlias = Literal["json", "cbor", "text", "raw"]
+
+
+class Deduplication(TypedDict):
+    """What `deduplicate` takes: columns of `decoded`, and how far apart, such as "1h"."""
+
+    key: str | Sequence[str]
+    within: str
 
 
 @dataclass(frozen=True, slots=True)
 class Deduplicate:
-    """Which records are the same: those with equal `key` columns, at most `within` apart."""
+    """Which records are duplicates: those with equal `key` columns, at most `within` apart."""
 
     key: tuple[str, ...]
     within: str
@@ -61,7 +69,7 @@ class Deduplicate:
 
     @classmethod
     def make(cls, given: object) -> Deduplicate:
-        """Checks what a user gave."""
+        """Checks the value that a user gave."""
         if not isinstance(given, Mapping) or set(given) != {"key", "within"}:
             raise InvalidOption(
                 f"deduplicate = {given!r}: must have exactly key and within, such as "
@@ -87,7 +95,7 @@ class Definition:
     deduplicate: Deduplicate | None
     format: str
     starting: str
-    # Whether the queues are deadline queues, of which each run lands a snapshot.
+    # Whether the queues are deadline queues: each run lands a snapshot of them.
     snapshots: bool = False
 
     @classmethod
@@ -103,7 +111,7 @@ class Definition:
         starting: object = "earliest",
         snapshots: object = False,
     ) -> Definition:
-        """Checks what a user gave; what only Spark can tell, it tells later."""
+        """Checks the values that a user gave, except what only Spark can check later."""
         if not isinstance(decode, str) or decode not in DECODINGS:
             raise InvalidOption(f"decode = {decode!r}: must be one of {', '.join(DECODINGS)}")
         return cls(
@@ -118,30 +126,30 @@ class Definition:
         )
 
     def document(self) -> dict[str, Any]:
-        """Returns it in the form that is stored."""
+        """Returns the definition in its stored form."""
         plain: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
         plain["source"] = list(self.source)
         if self.deduplicate is not None:
             same = self.deduplicate
             plain["deduplicate"] = {"key": list(same.key), "within": same.within}
         if not self.snapshots:
-            # As it was before there were any.
+            # The form from before snapshots existed.
             del plain["snapshots"]
         return plain
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Definition:
-        """Reads what `document` gave."""
+        """Reads the result of `document`."""
         return cls.make(**document)
 
     @property
     def digest(self) -> str:
-        """Tells definitions apart, in few letters."""
+        """Returns a short text that differs between definitions."""
         text = json.dumps(self.document(), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def differences(self, other: Definition) -> list[str]:
-        """Names what is not the same in another definition."""
+        """Lists the fields that differ in another definition."""
         names = (field.name for field in fields(self))
         return [name for name in names if getattr(self, name) != getattr(other, name)]
 
@@ -166,7 +174,7 @@ def _schema(decode: str, schema: object) -> str | None:
         )
     if schema is not None:
         column = "text STRING" if decode == "text" else "value BINARY"
-        raise InvalidOption(f"schema = {schema!r}: decode = {decode!r} has the one column {column}")
+        raise InvalidOption(f"schema = {schema!r}: decode = {decode!r} has just {column}")
     return None
 
 

@@ -1,8 +1,8 @@
-"""What Spark's `from_json` would alter in a JSON record, put into a form that it keeps, or refused.
+"""Puts what Spark's `from_json` would alter in a JSON record into a form that it keeps.
 
-`from_json` renders a number again for a STRING column, and loses digits. It takes a number that is
-too large for a DOUBLE as infinite, 200 for a TINYINT as -56, rounds for a DECIMAL and takes text
-for one, takes a number for a TIMESTAMP, and a time without a date for one of today. A lone
+`from_json` formats a number again for a STRING column, and loses digits. It reads a number too
+large for a DOUBLE as infinity, and 200 for a TINYINT as -56. It rounds for a DECIMAL and accepts
+text for one. It accepts a number for a TIMESTAMP, and a time without a date as one of today. A lone
 surrogate becomes a question mark.
 
 `suspects` returns a regular expression that finds every record to which one of these may happen,
@@ -29,14 +29,15 @@ EXACT_TYPE = pyarrow.struct(
     [(name, pyarrow.string()) for name in ("text", "json", "reason", "rescued")]
 )
 EXACT_DDL = "text STRING, json STRING, reason STRING, rescued STRING"
-# Numbers that Spark would render otherwise in `_rescued`: a fraction, an exponent, many digits, -0.
+# Numbers that Spark would format differently in `_rescued`: a fraction, an exponent, many digits,
+# -0.
 RENDERED_NUMBER = r"[:\[,\s]-?(?:[0-9]+[.eE]|[0-9]{19}|(?<=-)0)"
-# What the escape of a character by its number begins with.
+# How the escape of a character by its number starts.
 ESCAPE_MARK = "\\u"
 ESCAPE = r"\\u"
 _SURROGATE = r"\\u[dD][89a-fA-F]"
 _FOUND_CHARACTERS = 40
-# Half a step above the largest FLOAT: from there on it is rounded to infinity.
+# Half a step above the largest FLOAT: from here on numbers round to infinity.
 _FLOAT_END = float.fromhex("0x1.ffffffp+127")
 _DATE = re.compile(r"\s*(?!0000)[0-9]{4}(?![0-9])")
 _SPACE = re.compile(r"[ \t\n\r]*")
@@ -44,7 +45,7 @@ _SPACE = re.compile(r"[ \t\n\r]*")
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a value must be: a type of Spark by its name, and what is in it."""
+    """What a value must be: the name of a Spark type, and the shapes inside it."""
 
     kind: str
     text: str
@@ -73,10 +74,10 @@ def shape_of(kind: DataType) -> Shape:
 
 
 def suspects(columns: StructType) -> tuple[str, str | None]:
-    """Returns two regular expressions, for Java, of records that `Exact` must look at.
+    """Returns two regular expressions, for Java, that find records which `Exact` must process.
 
-    The first need only be tried on records that have an escape by number in them. The second is
-    None if there is no column that needs it.
+    The first needs to be tried only on records that contain an escape by number. The second is None
+    if no column needs it.
     """
     patterns: list[str] = []
     names: set[str] = set()
@@ -89,13 +90,13 @@ def suspects(columns: StructType) -> tuple[str, str | None]:
         names.add(name)
         value = _SUSPECT[leaf.kind](leaf)
         if depth:
-            # Which of its values is meant, no expression tells.
+            # No expression can determine which of its values is meant.
             value = rf"[\[{{](?s:.*?){_HUGE}" if leaf.kind in ("float", "double") else r"[\[{]"
         patterns.append(rf'{re.escape(name)}"\s*+:\s*+{value}')
     if any(set(name) & set('"\\/') or not name.isprintable() for name in names):
-        # It may be written in several ways.
+        # The name may be written in several ways.
         return ESCAPE, "[{]"
-    # All begin with the same character: the others cost next to nothing.
+    # All start with the same character: records without a match cost next to nothing.
     plain = f'"(?:{"|".join(patterns)})' if patterns else None
     if not all(map(str.isascii, names)):
         return ESCAPE, plain
@@ -104,7 +105,7 @@ def suspects(columns: StructType) -> tuple[str, str | None]:
 
 
 def _named(shape: Shape) -> Iterator[tuple[str, Shape]]:
-    """Returns all fields with their names, those within others too."""
+    """Returns all fields with their names, including nested ones."""
     for name, inner in shape.fields.items():
         yield name, inner
         yield from _named(inner)
@@ -131,9 +132,9 @@ def _decimal(shape: Shape) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Exact:
-    """Looks at records one by one; `convert` makes JSON of values that are something else.
+    """Processes records one by one; `convert` turns values of other formats into JSON.
 
-    Where it does, decimals come as text, and text is taken for a DECIMAL.
+    If it does, decimals arrive as text, and text is accepted for a DECIMAL.
     """
 
     shape: Shape
@@ -142,7 +143,8 @@ class Exact:
     def __call__(self, values: pyarrow.Array) -> pyarrow.Array:
         """Returns `text`, `json`, `reason` and `rescued` for each value of an Arrow array.
 
-        `text` is the JSON as it came; null where it is known. `json` is the form that Spark keeps.
+        `text` is the original JSON, or null if the caller has it. `json` is the form that Spark
+        keeps.
         """
         rows = [self._row(value) for value in values.to_pylist()]
         columns = zip(*rows, strict=True) if rows else ((), (), (), ())
@@ -160,10 +162,10 @@ class Exact:
         return text, *self.look(text)
 
     def look(self, text: str) -> tuple[str | None, str | None, str | None]:
-        """Returns the JSON for Spark, the reason of a rejection, and what was not declared."""
+        """Returns the JSON for Spark, the reason of a rejection, and the undeclared members."""
         start = _skip(text, 0)
         if text[start : start + 1] != "{":
-            # Spark says what it is.
+            # Spark reports what it is.
             return text, None, None
         try:
             _, end = _scan(text, start)
@@ -176,7 +178,7 @@ class Exact:
         members = list(_members(text, start))
         reasons: list[str] = []
         if re.search(_SURROGATE, text) is not None and _has_lone_surrogate(members):
-            reasons.append("a surrogate stands alone")
+            reasons.append("a lone surrogate")
         made = []
         for member in members:
             shape = self.shape.fields.get(member.name)
@@ -191,13 +193,13 @@ class Exact:
                     )
             made.append(f"{member.key}:{raw}")
         if reasons:
-            # A lone surrogate is no text: it stays an escape.
+            # A lone surrogate is not text: it stays an escape.
             reason = "; ".join(reasons).encode("utf-8", "backslashreplace").decode()
             return None, reason, None
         return f"{{{','.join(made)}}}", None, self._rescued(text, members)
 
     def _rescued(self, text: str, members: list[_Member]) -> str | None:
-        """Returns the members that are not declared, as an object; all if a name is there twice."""
+        """Returns the undeclared members as an object; all of them if a name occurs twice."""
         unknown = [member for member in members if member.name not in self.shape.fields]
         if not unknown:
             return None
@@ -239,7 +241,7 @@ class Exact:
 
 
 def looking(exact: Exact) -> Callable[[pyarrow.Array], pyarrow.Array]:
-    """Returns a function for Spark, which tells its kind by the annotations."""
+    """Returns a function for Spark, which determines its kind by the annotations."""
 
     def look(values: pyarrow.Array) -> pyarrow.Array:
         return exact(values)
@@ -248,7 +250,7 @@ def looking(exact: Exact) -> Callable[[pyarrow.Array], pyarrow.Array]:
 
 
 def _fits_double(raw: str, shape: Shape, converted: bool) -> bool:
-    # Text, and what is no number, Spark judges itself.
+    # Spark itself judges text and anything else that is not a number.
     if raw[:1] not in "-0123456789":
         return True
     value = abs(float(raw))
@@ -290,7 +292,7 @@ def _fits_time(raw: str, shape: Shape, converted: bool) -> bool:
     return raw[:1] == '"' and _DATE.match(json.loads(raw)) is not None
 
 
-# Whether a value fits; what Spark refuses by itself may pass.
+# Whether a value fits; values that Spark itself rejects may pass.
 _CHECKS: dict[str, Callable[[str, Shape, bool], bool]] = {
     "string": lambda *_: True,
     "float": _fits_double,
@@ -308,7 +310,7 @@ class _MisfitError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class _Member:
-    """A member of an object: name and value, and their texts."""
+    """A member of an object: name and value, and their source texts."""
 
     name: str
     value: Any
@@ -329,7 +331,7 @@ _scan: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder(
 
 
 def _members(text: str, start: int) -> Iterator[_Member]:
-    """Returns the members of the object at a place of a text that was scanned before."""
+    """Returns the members of the object at a position of a text that was scanned before."""
     at = _skip(text, start + 1)
     while text[at] != "}":
         name, key_end = _scan(text, at)
@@ -342,7 +344,7 @@ def _members(text: str, start: int) -> Iterator[_Member]:
 
 
 def _items(text: str, start: int) -> Iterator[tuple[int, int]]:
-    """Returns where the items of the array at a place are."""
+    """Returns the bounds of the items of the array at a position."""
     at = _skip(text, start + 1)
     while text[at] != "]":
         _, end = _scan(text, at)
@@ -368,7 +370,7 @@ def _has_lone_surrogate(members: list[_Member]) -> bool:
 
 
 def _repeats_a_name(text: str) -> bool:
-    """Says whether an object in a text has a name twice."""
+    """Returns whether an object in a text has the same name twice."""
     repeated = False
 
     def note(pairs: list[tuple[str, Any]]) -> None:

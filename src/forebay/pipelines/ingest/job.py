@@ -1,38 +1,7 @@
-"""Queues to tables, exactly once: the stream, its start, and what it tells while it runs.
-
-The parameters of `ingest` that say what the tables are made of, so that a change of them against an
-old `out` is refused:
-`source`: a queue directory, a glob, or several; all executors must see them.
-`decode`: how values become columns: "json" (default), "cbor" (in Python, several times slower
-than JSON), "text" (one column `text`, UTF-8), "raw" (one column `value`).
-`schema`: the columns as DDL, for "json" and "cbor". Other fields go to `_rescued`, which costs
-a second, quick look at every record.
-`sql`: a query over the view `records`: queue, offset, timestamp and the decoded columns. It may
-drop records, which costs a second decoding and a join in each batch that does, and must pass on
-queue and offset. Default: all.
-`deduplicate`: `{"key": column or columns of decoded, "within": "1h"}`. Costs a sort of the keys
-of the batch and of the batches that lie within reach, and 24 bytes on the disk for each key.
-`format`: of the tables, any file format of this Spark. Only "parquet" (default) is promised.
-`starting`: where new tables begin: "earliest" (default), "latest", an offset, or a time. A
-queue that comes later is read from its earliest record.
-
-Those that say how a run goes, and may change from run to run:
-`consumer_id`: keeps a cursor of that name in each queue, so that trimming follows the tables and
-never overtakes them. Default: none, and whoever trims does not wait. Only logs have any.
-`key_file`: the key of encrypted Beats queues, in a file that every executor can read.
-`trigger`: None (default) takes what is there and returns; "10s" goes on for ever with a batch
-every 10 s, or later if there is nothing. A batch costs about a second, whatever is in it.
-`max_offsets_per_trigger`, `max_bytes_per_trigger`: the most that goes into a batch; default
-all. Batches of some 100 MB cost the least a record.
-`fail_on_data_loss`: True (default) stops if records that were not read are gone; False goes on
-and counts them as trimmed.
-`backfill`: "A..B" rebuilds the batches that hold offsets, or times, from A up to B, and returns.
-The definition may then differ from the old one, and takes its place. See docs/pipelines.md.
-`spark`: default `forebay.spark.session()`. `on_progress`: called after each batch.
-`stop`: an event that ends a run with a `trigger`.
+"""Queues to tables, exactly once: the stream, its start, and its progress reports.
 
 A TOML file may hold the same parameters, each by its name. Relative paths in `source` and `out` are
-taken from the directory of the file, so that it means the same wherever the program is started.
+relative to the directory of the file, so that it means the same wherever the program is started.
 """
 
 from __future__ import annotations
@@ -53,7 +22,14 @@ from forebay.pipelines.ingest import checkpoint, decoding, snapshots
 from forebay.pipelines.ingest.backfill import REBUILDABLE, Span, document_of, rebuild
 from forebay.pipelines.ingest.building import SOURCE_COLUMNS, Builder
 from forebay.pipelines.ingest.checkpoint import MicroBatches
-from forebay.pipelines.ingest.definition import Definition, Source, Starting, duration_ms
+from forebay.pipelines.ingest.definition import (
+    Decoding,
+    Deduplication,
+    Definition,
+    Source,
+    Starting,
+    duration_ms,
+)
 from forebay.pipelines.ingest.output import (
     COLUMNS_ONLY,
     Counts,
@@ -76,7 +52,7 @@ _POLL_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A batch that was published: its number, what became of its records, and since the start."""
+    """A published batch: its number, what became of its records, and the totals of the run."""
 
     batch: int
     counts: Counts
@@ -86,7 +62,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class IngestResult:
-    """What a run did: the batches that it published, and what became of each queue's records."""
+    """The result of a run: the batches it published, and what became of each queue's records."""
 
     out: str
     batches: tuple[int, ...]
@@ -95,7 +71,7 @@ class IngestResult:
 
     @property
     def counts(self) -> Counts:
-        """What became of the records of all queues."""
+        """Returns what became of the records of all queues."""
         return total(self.queues.values())
 
 
@@ -103,10 +79,10 @@ def ingest(
     *,
     source: Source,
     out: str | os.PathLike[str],
-    decode: str = "json",
+    decode: Decoding = "json",
     schema: str | None = None,
     sql: str | None = None,
-    deduplicate: object = None,
+    deduplicate: Deduplication | None = None,
     format: str = "parquet",
     starting: Starting = "earliest",
     consumer_id: str | None = None,
@@ -120,13 +96,46 @@ def ingest(
     on_progress: Callable[[Progress], None] | None = None,
     stop: threading.Event | None = None,
 ) -> IngestResult:
-    """Brings the records of queues into tables, each exactly once, whatever is killed meanwhile.
+    """Loads the records of queues into tables, each exactly once, whatever is killed meanwhile.
 
-    What is published when it returns, or is killed, is durable. The same call goes on after it.
+    What is published when it returns or is killed is durable. The same call continues from there.
 
-    The parameters, with their defaults and what they cost, are told at the top of this module.
+    These define the tables; changing one for an existing `out` is an error:
 
-    Raises `InvalidOption`, `Locked` if another process writes to `out`, and what Spark raises.
+    - `source`: a queue directory, a glob, or several; all executors must see them.
+    - `decode`: how values become columns: "json", "cbor" (in Python, several times slower than
+      JSON), "text" (one column `text`, UTF-8), "raw" (one column `value`).
+    - `schema`: the columns as DDL, for "json" and "cbor". Other fields go to `_rescued`, which
+      costs a second, quick look at every record.
+    - `sql`: a query over the view `records`: queue, offset, timestamp and the decoded columns. It
+      may drop records, which costs a second decoding and a join in each batch where it does. It
+      must keep queue and offset. None: all rows and columns.
+    - `deduplicate`: `{"key": column or columns of decoded, "within": "1h"}`. Costs a sort of the
+      keys of the batch and of the batches within reach, and 24 bytes on disk for each key.
+    - `format`: of the tables, any file format of this Spark. Only "parquet" is supported.
+    - `starting`: where new tables begin: "earliest", "latest", an offset, or a time. A queue that
+      appears later is read from its earliest record.
+
+    These control a run and may change from run to run:
+
+    - `out`: the directory of the tables, created if it is missing.
+    - `consumer_id`: keeps a cursor of that name in each queue, so that trimming follows the tables
+      and never overtakes them. None: trimming does not wait. Only logs have cursors.
+    - `key_file`: the key of encrypted Beats queues, in a file that every executor can read.
+    - `trigger`: None processes what is there and returns; "10s" runs until stopped, with a batch
+      every 10 s, or later if there is nothing. A batch costs about a second, however small it is.
+    - `max_offsets_per_trigger`, `max_bytes_per_trigger`: the most that goes into a batch; None:
+      everything. Batches of about 100 MB cost the least per record.
+    - `fail_on_data_loss`: True stops if unread records are gone; False continues and counts them
+      as trimmed.
+    - `backfill`: "A..B" rebuilds the batches that hold offsets, or times, from A up to B, and
+      returns. The definition may then differ from the old one, and replaces it. See
+      docs/pipelines.md.
+    - `spark`: the session; None: `forebay.spark.session()`.
+    - `on_progress`: called after each batch.
+    - `stop`: an event that ends a run with a `trigger`.
+
+    Raises `InvalidOption`, `Locked` if another process writes to `out`, and Spark's errors.
     """
     job = plan(
         source=source,
@@ -162,11 +171,11 @@ def plan(
     max_bytes_per_trigger: int | str | None = None,
     fail_on_data_loss: bool = True,
     backfill: str | None = None,
-    **definition: Any,
+    **definition: object,
 ) -> Job:
-    """Checks the parameters of `ingest` as far as that needs no Spark, and the output with them."""
+    """Checks the parameters of `ingest` and the output, as far as that works without Spark."""
     if backfill is not None and trigger is not None:
-        raise InvalidOption("backfill and trigger: only one of them can be given")
+        raise InvalidOption("backfill and trigger exclude each other; give only one")
     made = Definition.make(**definition)
     if snapshots.are_wanted(made.source):
         limits = {
@@ -195,7 +204,7 @@ def plan(
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """An ingest that can begin."""
+    """An ingest that is ready to run."""
 
     definition: Definition
     output: Output
@@ -204,7 +213,7 @@ class Job:
     span: Span | None
 
     def check(self) -> None:
-        """Raises if the tables that are there were made by another definition."""
+        """Raises if the existing tables were made with another definition."""
         if self.span is not None:
             # Raises if there is nothing to rebuild.
             self.output.current()
@@ -220,11 +229,11 @@ class Job:
         on_progress: Callable[[Progress], None] | None = None,
         stop: threading.Event | None = None,
     ) -> IngestResult:
-        """Runs until it is done, or until it is stopped."""
-        told = _Teller(self.output, on_progress)
+        """Runs until it is done or stopped."""
+        told = _Reporter(self.output, on_progress)
         key_file = self.options.get("keyFile")
         with self.output.locked():
-            # Another process may have made it, or changed it, meanwhile.
+            # Another process may have created or changed it in the meantime.
             self.check()
             columns = decoding.check_columns(spark, self.definition).json()
             builder = Builder(self.definition, columns)
@@ -243,7 +252,7 @@ class Job:
         return told.result()
 
     def _stream(
-        self, spark: SparkSession, builder: Builder, told: _Teller, stop: threading.Event
+        self, spark: SparkSession, builder: Builder, told: _Reporter, stop: threading.Event
     ) -> None:
         told.pass_over_what_is_there()
         query = self._start(spark, builder)
@@ -251,7 +260,7 @@ class Job:
             while query.isActive and not stop.wait(_POLL_SECONDS):
                 told.tell()
             if not query.isActive:
-                # Raises what ended it, if something did.
+                # Raises the error that ended the query, if any.
                 query.awaitTermination()
         finally:
             query.stop()
@@ -275,8 +284,8 @@ class Job:
         return writer.start()
 
 
-class _Teller:
-    """Looks for batches that were published meanwhile, and tells of each once."""
+class _Reporter:
+    """Finds batches that were published in the meantime, and reports each once."""
 
     def __init__(self, output: Output, on_progress: Callable[[Progress], None] | None) -> None:
         self._output = output
@@ -288,17 +297,17 @@ class _Teller:
         self._total = Counts()
 
     def pass_over_what_is_there(self) -> None:
-        """Tells only of what comes from now on."""
+        """Reports only batches published from now on."""
         self._next = max(self._output.current().batches(), default=-1) + 1
 
     def tell(self) -> None:
-        """Tells of the batches that came since the last time."""
+        """Reports the batches published since the last call."""
         while self._output.has(self._next):
             self.add(read_manifest(self._output.current().batch(self._next)))
             self._next += 1
 
     def add(self, manifest: Manifest) -> None:
-        """Tells of one batch."""
+        """Reports one batch."""
         self._batches.append(manifest.batch)
         for queue, share in manifest.queues.items():
             self._queues[queue] = self._queues.get(queue, Counts()) + share.counts
@@ -309,14 +318,14 @@ class _Teller:
             self._on_progress(progress)
 
     def result(self) -> IngestResult:
-        """Returns all that was told."""
+        """Returns the sum of all reports."""
         seconds = time.monotonic() - self._started
         queues = dict(sorted(self._queues.items()))
         return IngestResult(self._output.path, tuple(self._batches), queues, seconds)
 
 
 def _prepare(spark: SparkSession, output: Output, builder: Builder, key_file: str | None) -> None:
-    """Makes the output, or cleans up the one that is there."""
+    """Creates the output, or cleans up an existing one."""
     if output.exists:
         output.clean()
     else:
@@ -328,14 +337,14 @@ def _prepare(spark: SparkSession, output: Output, builder: Builder, key_file: st
 def _refusal(output: Output, changed: list[str]) -> str:
     names = " and ".join(changed)
     verb = "differs" if len(changed) == 1 else "differ"
-    text = f"{names} {verb} from what {output.path} was made with: give another out"
+    text = f"{names} {verb} from the definition of {output.path}: use another out"
     if set(changed) <= set(REBUILDABLE):
-        text += ", or rebuild the tables that are there by backfill '..'"
+        text += ", or rebuild the existing tables with backfill '..'"
     return text
 
 
 def _starts(definition: Definition, key_file: str | None) -> dict[str, int]:
-    """Returns the offsets at which queues begin that are there now; none if at their beginning.
+    """Returns the start offsets of queues that exist now; none for those read from the beginning.
 
     They are kept with the tables: "latest" must mean the same when the first batch is replayed.
     """
@@ -367,7 +376,7 @@ def _source_options(
     max_bytes_per_trigger: int | str | None,
     fail_on_data_loss: bool,
 ) -> dict[str, str]:
-    """Returns the options of the source; it checks them itself."""
+    """Returns the options of the source, which checks them itself."""
     if not isinstance(fail_on_data_loss, bool):
         raise InvalidOption(f"fail_on_data_loss = {fail_on_data_loss!r}: must be true or false")
     given = {
@@ -384,17 +393,17 @@ def _source_options(
     return options
 
 
-# What only a program can give.
+# Parameters that only a program can give.
 _NOT_IN_A_FILE = ("spark", "on_progress", "stop")
 
 
 def known_settings() -> list[str]:
-    """Names what a file may set."""
+    """Lists the settings that a file may contain."""
     return [name for name in inspect.signature(ingest).parameters if name not in _NOT_IN_A_FILE]
 
 
 def read_settings(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Returns the arguments for `ingest` that a file holds; raises `InvalidOption`."""
+    """Returns the arguments for `ingest` from a file; raises `InvalidOption`."""
     try:
         with open(path, "rb") as file:
             settings = tomllib.load(file)
@@ -404,7 +413,7 @@ def read_settings(path: str | os.PathLike[str]) -> dict[str, Any]:
     for name in settings:
         if name not in known:
             raise InvalidOption(
-                f"{os.fspath(path)}: {name!r} is unknown; there are: {', '.join(known)}"
+                f"{os.fspath(path)}: {name!r} is unknown; known settings: {', '.join(known)}"
             )
     for name in ("source", "out"):
         if name not in settings:
@@ -414,7 +423,7 @@ def read_settings(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def _beside(directory: str, value: Any) -> Any:
-    """Makes relative paths begin at a directory; leaves what is no path to those who check it."""
+    """Resolves relative paths against a directory; leaves other values to the checks."""
     if isinstance(value, list):
         return [_beside(directory, one) for one in value]
     if isinstance(value, str) and value and "://" not in value and not value.startswith("file:"):

@@ -11,18 +11,18 @@
     OUT/_checkpoint/                   Spark's
 
 The links of a batch are made, and durable, before its directory is renamed from `_staging` to
-`_batches`: they lead nowhere until then, and readers pass over such links. So all tables of a batch
-appear at one moment, and a crash at any moment leaves it whole or absent. Batches are numbered as
-Spark numbers them; batch -1 holds no rows, only the columns, so that every table can be read.
+`_batches`: until then they lead nowhere, and readers skip such links. So all tables of a batch
+appear at one moment, and a crash at any moment leaves it whole or absent. Batches have Spark's
+numbers; batch -1 has no rows, only the columns, so that every table can be read.
 
-An `Output` has no state but the path: a copy in another process does the same. Only the process
-that holds the lock, or works for it, may change what is there.
+An `Output` has no state except the path: a copy in another process does the same. Only the process
+that holds the lock, or works for it, may change the output.
 
-`manifest.json` says what a batch holds: per queue the range of offsets, and what became of each
-record. It lies in the directory of the batch and is published with its tables. It is the source of
-truth for the ranges; the counts can be taken from the tables again, and `reconcile` does.
+`manifest.json` describes a batch: the range of offsets per queue, and what became of each record.
+It is in the directory of the batch and is published with its tables. It is the source of truth for
+the ranges; the counts can be taken from the tables again, and `reconcile` does so.
 
-Spark syncs nothing by itself: what it wrote is made durable here.
+Spark itself syncs nothing: its files are made durable here.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 def sync_tree(path: str) -> None:
-    """Makes a directory durable with all that is in it; what vanishes meanwhile is passed over."""
+    """Makes a directory and everything in it durable; files that vanish meanwhile are skipped."""
     for directory, _, names in os.walk(path, topdown=False):
         for name in names:
             file = os.path.join(directory, name)
@@ -75,9 +75,9 @@ def write_file(path: str, data: bytes) -> None:
 
 
 def replace_link(target: str, path: str, aside: str) -> None:
-    """Makes a symbolic link, over one that is there, in one step; durable once its directory is.
+    """Makes a symbolic link, replacing an existing one, in one step; durable once its directory is.
 
-    It is made in the directory `aside` first, where nobody minds one that a crash left.
+    It is made in the directory `aside` first, where a leftover of a crash does no harm.
     """
     temporary = os.path.join(aside, uuid.uuid4().hex)
     os.symlink(target, temporary)
@@ -89,7 +89,7 @@ _MANIFEST_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Records that damage took: `count` of them from `offset` on; None where that is unknown."""
+    """Records lost to damage: `count` of them starting at `offset`; None where that is unknown."""
 
     offset: int | None
     count: int | None
@@ -97,14 +97,14 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """The offsets of one queue that a batch covers: from `start` up to, not including, `end`.
+    """The offsets of one queue that a batch covers: from `start` up to but not including `end`.
 
-    `begin` is where the queue began when the batch was written, noted only if offsets of the range
-    were not there any more: what is missing below it was trimmed. `spans` are the parts of the
-    range that have records, where there are gaps between them.
+    `begin` is where the queue began when the batch was written. It is noted only if offsets of the
+    range were already gone: those missing below it were trimmed. `spans` are the parts of the range
+    that have records, if there are gaps between them.
 
-    Of a snapshot, `snapshot` is its id, and the range is as long as there are items in it: it says
-    how many there are, not which.
+    For a snapshot, `snapshot` is its id, and the range has the length of its item count: it states
+    how many items there are, not which.
     """
 
     id: str
@@ -117,12 +117,12 @@ class Offsets:
 
     @property
     def parts(self) -> tuple[tuple[int, int], ...]:
-        """The parts of the range that have records."""
+        """Returns the parts of the range that have records."""
         return ((self.start, self.end),) if self.spans is None else self.spans
 
     @property
     def count(self) -> int:
-        """How many offsets there are in it."""
+        """Returns how many offsets the range has."""
         return sum(end - start for start, end in self.parts)
 
 
@@ -152,7 +152,7 @@ class Share:
 
     offsets: Offsets
     counts: Counts
-    # The times of its first and last record, where they have times.
+    # The times of the first and last record, if records have times.
     first_ms: int | None = None
     last_ms: int | None = None
 
@@ -164,12 +164,12 @@ class Manifest:
     batch: int
     definition: str
     queues: dict[str, Share] = field(default_factory=dict)
-    # The first and the last time among the keys, in µs; None if none are kept.
+    # The first and the last time among the keys, in µs; None if no keys are kept.
     keys_us: tuple[int, int] | None = None
 
     @property
     def counts(self) -> Counts:
-        """What became of the records of all queues."""
+        """Returns what became of the records of all queues."""
         return total(share.counts for share in self.queues.values())
 
     def encode(self) -> bytes:
@@ -178,7 +178,7 @@ class Manifest:
 
     @classmethod
     def decode(cls, data: bytes) -> Manifest:
-        """Reads what `encode` gave."""
+        """Reads the result of `encode`."""
         document = json.loads(data)
         queues = {path: _share(plain) for path, plain in document["queues"].items()}
         keys_us = tuple(document["keys_us"]) if document["keys_us"] else None
@@ -186,19 +186,19 @@ class Manifest:
 
 
 def total(parts: Iterable[Counts]) -> Counts:
-    """Adds counts up."""
+    """Adds up counts."""
     return sum(parts, Counts())
 
 
 def account(
     offsets: Offsets, landed: int, landed_below_begin: int, damage: Iterable[Lost]
 ) -> tuple[int, int, int]:
-    """Says how many records of a range are damaged, how many trimmed, and how many unexplained.
+    """Returns how many records of a range are damaged, trimmed, and unexplained.
 
-    Less than none are unexplained if more has landed than the range holds.
+    The last is negative if more records landed than the range holds.
     """
     known: list[tuple[int, int]] = []
-    # How many records may be missing without anybody knowing which.
+    # How many records may be missing while it is unknown which.
     unknown = 0
     for lost in damage:
         if lost.count is None:
@@ -220,7 +220,7 @@ def account(
 
 
 def _covered(ranges: list[tuple[int, int]], start: int, end: int) -> int:
-    """Counts the offsets from `start` to `end` that lie in some of the ranges."""
+    """Counts the offsets from `start` to `end` that are in any of the ranges."""
     count, reached = 0, start
     for first, last in sorted(ranges):
         stop = min(last, end)
@@ -257,7 +257,7 @@ LANDED_DDL = (
     "queue STRING, kind STRING, offset BIGINT, timestamp TIMESTAMP, value BINARY, "
     "segment STRING, position BIGINT, queue_id STRING"
 )
-# What a snapshot of a deadline queue has beside it.
+# The additional columns for a snapshot of a deadline queue.
 ITEM_COLUMNS = {
     "deadline": "TIMESTAMP",
     "type": "STRING",
@@ -272,7 +272,7 @@ DROPPED_DDL = "queue STRING, offset BIGINT, timestamp TIMESTAMP, why STRING"
 
 
 def ddls(*, snapshots: bool) -> dict[str, str]:
-    """Returns the columns of all tables but `decoded`, of streams or of snapshots."""
+    """Returns the columns of all tables except `decoded`, for streams or for snapshots."""
     added = "".join(f", {name} {kind}" for name, kind in ITEM_COLUMNS.items() if snapshots)
     landed = LANDED_DDL + added
     return {
@@ -297,7 +297,7 @@ def columns_of(text: str) -> StructType:
 COLUMNS_ONLY = -1
 DOCUMENT = "pipeline.json"
 MANIFEST = "manifest.json"
-# Who resolved the link before the tables were replaced may still read the old ones.
+# A reader that resolved the link before the tables were replaced may still read the old ones.
 REPLACED_KEPT_SECONDS = 3600
 _CURRENT = "current"
 _SETS = "_sets"
@@ -308,7 +308,7 @@ _VERSION = 1
 
 
 def batch_name(batch: int) -> str:
-    """Returns the number of a batch as it stands in names: sorted as text, it is sorted."""
+    """Returns the number of a batch as it appears in names: their text order is their order."""
     return f"{batch:012d}"
 
 
@@ -320,28 +320,28 @@ class Output:
 
     @classmethod
     def at(cls, path: str | os.PathLike[str]) -> Output:
-        """Returns the output at a path, there or not."""
+        """Returns the output at a path, whether it exists or not."""
         return cls(absolute(os.fspath(path)))
 
     @property
     def checkpoint(self) -> str:
-        """Where Spark keeps how far the stream is."""
+        """Returns the directory of Spark's checkpoint."""
         return self._inner("_checkpoint")
 
     @property
     def exists(self) -> bool:
-        """Says whether it was made; one whose making was cut off does not count."""
+        """Returns whether the output was created completely."""
         return os.path.exists(self._inner(_CURRENT, DOCUMENT))
 
     def current(self) -> TableSet:
-        """Returns the tables as they are now; raises `NotAQueue` if there are none."""
+        """Returns the present tables; raises `NotAQueue` if there are none."""
         if not self.exists:
             raise NotAQueue(f"{self.path} holds no tables: it has no {DOCUMENT}")
         return TableSet(os.path.realpath(self._inner(_CURRENT)), self._inner(_POOL))
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keeps every other process from changing it; raises `Locked`. Makes the directory."""
+        """Keeps all other processes from changing it; raises `Locked`. Creates the directory."""
         with contextlib.suppress(FileExistsError):
             os.makedirs(self.path)
         try:
@@ -355,12 +355,12 @@ class Output:
             directory.close()
 
     def make(self, document: Mapping[str, Any], columns_only: str) -> None:
-        """Makes an output of no batches; `columns_only` is a staged one of tables without rows."""
+        """Creates an output without batches; `columns_only` is a staged one without rows."""
         strangers = sorted(set(os.listdir(self.path)) - {_SETS, _POOL, _STAGING, "_checkpoint"})
         strangers = [name for name in strangers if name not in (*TABLES, DOCUMENT)]
         if strangers:
             raise InvalidOption(
-                f"out = {self.path!r}: holds {strangers[0]!r} and no {DOCUMENT}; give a new or an "
+                f"out = {self.path!r}: holds {strangers[0]!r} but no {DOCUMENT}; give a new or an "
                 "empty directory"
             )
         held = os.listdir(self._inner(_POOL)) if os.path.isdir(self._inner(_POOL)) else []
@@ -369,7 +369,7 @@ class Output:
                 f"out = {self.path!r}: holds batches, but the link {_CURRENT!r} to its tables is "
                 "missing; restore it, or give a new directory"
             )
-        # One that was never finished may have left a checkpoint, of a stream that had no tables.
+        # An unfinished creation may have left a checkpoint of a stream that had no tables.
         shutil.rmtree(self.checkpoint, ignore_errors=True)
         for name in (_SETS, _POOL):
             os.makedirs(self._inner(name), exist_ok=True)
@@ -380,7 +380,7 @@ class Output:
         sync(os.path.dirname(self.path))
 
     def stage(self, batch: int) -> str:
-        """Makes a new directory to write a batch to."""
+        """Creates a new directory to write a batch to."""
         path = self._inner(_STAGING, f"{batch_name(batch)}-{uuid.uuid4().hex[:8]}")
         os.makedirs(path)
         return path
@@ -391,19 +391,19 @@ class Output:
         sync_tree(staged)
         current = os.path.realpath(self._inner(_CURRENT))
         self._link(current, batch, name, _tables_in(staged))
-        # The links before the rename: after a crash a batch must not be there for one table only.
+        # Links before the rename: after a crash a batch must not exist for one table only.
         for table in (*TABLES, _INDEX):
             sync(os.path.join(current, table))
         self._move_to_pool(staged)
 
     def settle(self, staged: str) -> str:
-        """Puts a staged batch where batches are, not linked yet; returns its name there."""
+        """Moves a staged batch to the batches, not linked yet; returns its name there."""
         sync_tree(staged)
         self._move_to_pool(staged)
         return os.path.basename(staged)
 
     def replace(self, changed: Mapping[int, str], document: Mapping[str, Any]) -> None:
-        """Puts settled batches in the place of those of the same number, all by one rename."""
+        """Replaces the batches of the same numbers by settled ones, all by one rename."""
         name = uuid.uuid4().hex[:8]
         unfinished = self._inner(_STAGING, name)
         for table in (*TABLES, _INDEX):
@@ -425,11 +425,11 @@ class Output:
         return self._inner(_POOL, name)
 
     def has(self, batch: int) -> bool:
-        """Says whether a batch is published."""
+        """Returns whether a batch is published."""
         return os.path.exists(self._inner(_CURRENT, _INDEX, batch_name(batch)))
 
     def clean(self) -> None:
-        """Removes what a crash left, and tables that were replaced a while ago."""
+        """Removes leftovers of a crash, and tables that were replaced a while ago."""
         shutil.rmtree(self._inner(_STAGING), ignore_errors=True)
         current = os.path.basename(os.path.realpath(self._inner(_CURRENT)))
         age = time.time() - os.lstat(self._inner(_CURRENT)).st_mtime
@@ -446,7 +446,7 @@ class Output:
 
     def _move_to_pool(self, staged: str) -> None:
         os.rename(staged, self._inner(_POOL, os.path.basename(staged)))
-        # Enough for both: a rename comes whole or not at all.
+        # One sync covers both names: a rename is durable as a whole or not at all.
         sync(self._inner(_POOL))
 
     def _link(self, table_set: str, batch: int, directory: str, tables: list[str]) -> None:
@@ -455,7 +455,7 @@ class Output:
         index = os.path.join(table_set, _INDEX, name)
         replace_link(f"../../../{_POOL}/{directory}", index, self._inner(_STAGING))
         for table in tables:
-            # The text of the link is always the same: one that is there is the right one.
+            # The text of the link is always the same: an existing one is right.
             with contextlib.suppress(FileExistsError):
                 os.symlink(
                     f"../{_INDEX}/{name}/{table}", os.path.join(table_set, table, f"batch={name}")
@@ -467,7 +467,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class TableSet:
-    """Tables that belong together; batches may come, but none is replaced by another."""
+    """Tables that belong together; batches may be added, but none is replaced."""
 
     path: str
     pool: str
@@ -477,17 +477,17 @@ class TableSet:
         return os.path.join(self.path, name)
 
     def document(self) -> dict[str, Any]:
-        """Returns what is stored with the tables: their definition and their columns."""
+        """Returns the document stored with the tables: their definition and their columns."""
         path = os.path.join(self.path, DOCUMENT)
         with open(path, encoding="utf-8") as file:
             document: dict[str, Any] = json.load(file)
         if document.get("v") != _VERSION:
             found = document.get("v")
-            raise InvalidOption(f"{path} is of version {found!r}, this program reads {_VERSION}")
+            raise InvalidOption(f"{path} has version {found!r}, this program reads {_VERSION}")
         return document
 
     def batches(self) -> dict[int, str]:
-        """Returns the batches that are published, in their order, with their directories."""
+        """Returns the published batches in order, with their directories."""
         names = sorted(self.names().items())
         return {
             batch: os.path.join(self.pool, name) for batch, name in names if batch != COLUMNS_ONLY
@@ -498,7 +498,7 @@ class TableSet:
         return os.path.join(self.path, _INDEX, batch_name(batch))
 
     def names(self) -> dict[int, str]:
-        """Returns the published batches, the one of the columns too, by their names in the pool."""
+        """Returns the published batches, including the one for the columns, by their pool names."""
         found: dict[int, str] = {}
         with os.scandir(os.path.join(self.path, _INDEX)) as links:
             for link in links:
@@ -508,7 +508,7 @@ class TableSet:
 
 
 def read_manifest(directory: str) -> Manifest:
-    """Returns what a batch says of itself."""
+    """Returns the manifest of a batch."""
     with open(os.path.join(directory, MANIFEST), "rb") as file:
         return Manifest.decode(file.read())
 

@@ -1,13 +1,13 @@
 """Proves from the tables that every record of the queues is accounted for, once.
 
-Per queue: the offsets of its range = landed + damaged + trimmed, landed = decoded + rejected +
+For each queue: the offsets of its range = landed + damaged + trimmed, landed = decoded + rejected +
 deduplicated + filtered, each landed offset is in exactly one of the other tables, none is in a
-table twice, and the ranges of the batches follow one another without a gap. The counts are
-taken from the tables; those that the batches say of themselves must be the same. Of snapshots all
-this holds for each batch by itself.
+table twice, and the ranges of the batches follow one another without a gap. The counts are taken
+from the tables; the counts in the manifests must be the same. For snapshots all this holds for each
+batch on its own.
 
-A queue is known by its id: another one that was made at the same path later is proven by itself.
-Which one a path was in a batch, the manifest of the batch says.
+A queue is identified by its id: a queue that was created later at the same path gets its own proof.
+The manifest of a batch states which queue was at a path.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class QueueProof:
     """One queue: its range, what became of the records, and what does not add up."""
 
     queue: str
-    # What tells it from another queue at the same path; empty if nothing does.
+    # Distinguishes it from another queue at the same path; empty if nothing does.
     id: str
     start: int
     end: int
@@ -69,38 +69,38 @@ class QueueProof:
 
 @dataclass(frozen=True, slots=True)
 class Reconciliation:
-    """What the tables say of all queues."""
+    """The result for all queues."""
 
     out: str
     batches: int
     older: int
     queues: tuple[QueueProof, ...]
-    # What is wrong with the batches as a whole.
+    # Problems of the batches as a whole.
     problems: tuple[str, ...]
 
     @property
     def proven(self) -> bool:
-        """Says whether everything adds up."""
+        """Returns whether everything adds up."""
         return not self.problems and not any(proof.problems for proof in self.queues)
 
     @property
     def counts(self) -> Counts:
-        """What became of the records of all queues."""
+        """Returns what became of the records of all queues."""
         return total(proof.counts for proof in self.queues)
 
 
 def reconcile(out: str | os.PathLike[str], *, spark: SparkSession | None = None) -> Reconciliation:
-    """Counts the tables of an output against the ranges of its batches; changes nothing.
+    """Compares the tables of an output with the ranges of its batches; changes nothing.
 
-    May run while an ingest does: it looks at the batches that are published when it begins. Costs
-    one shuffle of queue and offset of every record, and reads no values.
+    May run during an ingest: it covers the batches that are published when it starts. Costs one
+    shuffle of queue and offset of every record, and reads no values.
     """
     if spark is None:
         from forebay.spark.session import session
 
         spark = session()
     output = Output.at(out)
-    # Before the tables: what is done by now, is in them.
+    # Read this before the tables: every batch done by now is in them.
     done = checkpoint.committed_batches(output.checkpoint)
     tables = output.current()
     document = tables.document()
@@ -127,7 +127,7 @@ def reconcile(out: str | os.PathLike[str], *, spark: SparkSession | None = None)
 
 
 class _Lives:
-    """The queues, each with what is known of it: a path may have had several, one after another."""
+    """The queues, each with what is known of it: a path may have had several in succession."""
 
     def __init__(self, starts: dict[str, int]) -> None:
         self._starts = starts
@@ -136,7 +136,7 @@ class _Lives:
         self._of_batch: dict[tuple[str, int], _Sums] = {}
 
     def follow(self, batch: int, queue: str, share: Share) -> None:
-        """Takes the range of the next batch of a path."""
+        """Adds the range of the next batch of a path."""
         last = self._last.get(queue)
         if last is None or not last.goes_on(share.offsets):
             start = self._starts.get(queue, 0) if last is None else 0
@@ -145,20 +145,20 @@ class _Lives:
         self._of_batch[queue, batch] = last
 
     def of_batch(self, queue: str, batch: int) -> _Sums:
-        """Returns the queue that a path was in a batch."""
+        """Returns the queue that was at a path in a batch."""
         found = self._of_batch.get((queue, batch))
         return found or self._last.get(queue) or self._add(queue, "", 0)
 
     def numbers(self) -> list[tuple[str, int, int]]:
-        """Returns path, batch and the number of the queue, of all batches."""
+        """Returns path, batch and queue number for all batches."""
         return [(queue, batch, sums.number) for (queue, batch), sums in self._of_batch.items()]
 
     def numbered(self, number: int) -> _Sums:
-        """Returns the queue of a number."""
+        """Returns the queue with a number."""
         return self._all[number]
 
     def proofs(self) -> tuple[QueueProof, ...]:
-        """Returns what was found, by path and age."""
+        """Returns the proofs, by path and age."""
         return tuple(sums.proof() for sums in sorted(self._all, key=lambda one: one.queue))
 
     def _add(self, queue: str, queue_id: str, start: int) -> _Sums:
@@ -184,7 +184,7 @@ class _Rows:
     last: int = 0
     below_begin: int = 0
     lost: list[Lost] = field(default_factory=list)
-    # The ids that rows of `landed` name; none in tables of an earlier version.
+    # The ids in the rows of `landed`; none in tables of an earlier version.
     ids: set[str] = field(default_factory=set)
 
 
@@ -203,18 +203,18 @@ class _Sums:
     problems: list[str] = field(default_factory=list)
 
     def goes_on(self, offsets: Offsets) -> bool:
-        """Says whether a range is of this queue, and not of another one at its path.
+        """Returns whether a range belongs to this queue, and not to another one at its path.
 
-        A queue that another program made gets an id when Forebay takes it over.
+        A queue created by another program gets an id when Forebay takes it over.
         """
         return offsets.id == self.id or (not self.id and offsets.start == self.end)
 
     def follow(self, batch: int, share: Share) -> None:
-        """Takes the range of the next batch."""
+        """Adds the range of the next batch."""
         offsets = share.offsets
         self.id = offsets.id
         if offsets.snapshot is not None:
-            # Each stands for itself: the queue as it was at one moment.
+            # Each snapshot stands alone: the queue as it was at one moment.
             self.end += offsets.count
             self.range += offsets.count
             return
@@ -224,14 +224,14 @@ class _Sums:
             )
         elif offsets.start < self.end:
             self.problems.append(
-                f"offsets {offsets.start}..{self.end} are in batch {batch} again: the queue gave "
-                "them out a second time"
+                f"offsets {offsets.start}..{self.end} are in batch {batch} again: the queue "
+                "assigned them a second time"
             )
         self.end = offsets.end
         self.range += offsets.count
 
     def check(self, batch: int, share: Share) -> None:
-        """Compares a batch's tables with its range and with what it says of itself."""
+        """Compares the tables of a batch with its range and its manifest."""
         rows = self.rows.pop(batch, _Rows())
         offsets, says = share.offsets, share.counts
         landed = rows.counts.get(LANDED, 0)
@@ -251,27 +251,27 @@ class _Sums:
             self.problems.append(f"batch {batch}: of {offsets.start}..{offsets.end} {what}")
         if rows.ids - {offsets.id}:
             strangers = ", ".join(sorted(rows.ids - {offsets.id}))
-            self.problems.append(f"batch {batch}: landed of another queue: {strangers}")
+            self.problems.append(f"batch {batch}: rows of another queue landed: {strangers}")
         rest = counts.decoded + counts.rejected + counts.deduplicated + counts.filtered
         if rest != landed:
-            self.problems.append(f"batch {batch}: {landed} landed, but {rest} came of them")
+            self.problems.append(f"batch {batch}: {landed} landed, but {rest} are accounted for")
         within = offsets.start <= rows.first <= rows.last < offsets.end
         if landed and not within and offsets.snapshot is None:
             self.problems.append(
-                f"batch {batch}: landed {rows.first} to {rows.last}, which is not within "
+                f"batch {batch}: landed {rows.first} to {rows.last}, which is outside "
                 f"{offsets.start}..{offsets.end}"
             )
         for name in COUNTED:
             if getattr(says, name) != getattr(counts, name):
                 self.problems.append(
-                    f"batch {batch}: says {getattr(says, name)} {name}, the tables "
+                    f"batch {batch}: its manifest has {getattr(says, name)} {name}, the tables "
                     f"{getattr(counts, name)}"
                 )
 
     def proof(self) -> QueueProof:
-        """Returns what was found."""
+        """Returns the proof."""
         for batch, rows in sorted(self.rows.items()):
-            self.problems.append(f"batch {batch} has rows, but does not know it: {rows.counts}")
+            self.problems.append(f"batch {batch} has rows its manifest omits: {rows.counts}")
         problems = self.problems[:_PROBLEMS_MAX]
         if len(self.problems) > _PROBLEMS_MAX:
             problems.append(f"and {len(self.problems) - _PROBLEMS_MAX} more")
@@ -287,7 +287,7 @@ class _Sums:
 
 
 class _Reader:
-    """Reads the tables, up to the last batch that was there at the beginning."""
+    """Reads the tables, up to the last batch that existed at the start."""
 
     def __init__(
         self,
@@ -301,7 +301,7 @@ class _Reader:
         self._tables = tables
         self._format = definition.format
         self._ddls = ddls(snapshots=definition.snapshots)
-        # A snapshot has each item once, and the next one has it again.
+        # A snapshot has each item once, and the next snapshot has it again.
         self._place = ["number", "offset", *(["batch"] if definition.snapshots else [])]
         self._columns = columns
         self._manifests = manifests
@@ -344,7 +344,7 @@ class _Reader:
             _rows_of(lives, row).lost.append(Lost(row["offset"], row["count"]))
 
     def look_for_strays(self, lives: _Lives) -> None:
-        """Looks how often each offset of a queue is in each table."""
+        """Checks how often each offset of a queue is in each table."""
         from pyspark.sql import functions as F
 
         parts = [
@@ -355,7 +355,7 @@ class _Reader:
         ]
         ddl = "queue STRING, batch BIGINT, number INT"
         known = F.broadcast(self._spark.createDataFrame(lives.numbers(), ddl))
-        # What is of no batch that knows it, `count` has found.
+        # Rows of a batch whose manifest omits them were found by `count`.
         rows = _union(parts).join(known, ["queue", "batch"])
         each = rows.groupBy(*self._place).agg(F.sum("seen").alias("seen"))
         patterns = each.groupBy("number", "seen").agg(
@@ -368,7 +368,7 @@ class _Reader:
             where = ", ".join(
                 f"{table} {number}×" for table, number in zip(_PLACES, times, strict=True) if number
             )
-            problem = f"{count} offsets, {first} the first, are in: {where}"
+            problem = f"{count} offsets, starting with {first}, are in: {where}"
             lives.numbered(number).problems.append(problem)
 
     def _read(self, table: str) -> DataFrame:
@@ -376,13 +376,13 @@ class _Reader:
         from pyspark.sql.types import LongType
 
         columns = columns_of(self._columns if table == DECODED else self._ddls[table])
-        # Without the type of `batch` Spark would guess it, from the numbers that there are.
+        # Without the type of `batch` Spark would guess one from the numbers it finds.
         reader = self._spark.read.schema(columns.add("batch", LongType())).format(self._format)
         rows = reader.load(self._tables.table(table))
         return rows.where(F.col("batch") <= self._manifests[-1].batch)
 
     def _begins(self) -> list[tuple[str, int, int]]:
-        """Returns where queues began, for the batches that found something trimmed."""
+        """Returns where queues began, for the batches that found trimmed records."""
         return [
             (queue, manifest.batch, share.offsets.begin)
             for manifest in self._manifests

@@ -1,9 +1,9 @@
 """Deadline queues to tables: each run lands one snapshot of their live items, as one batch.
 
-There is no order in which items of a deadline queue could be followed, so there is no stream. A
-batch holds, of every queue that has changed since its last snapshot, all items that are alive:
-pending, given out and buried. How many there are is known from the footers of the runs and from the
-logs before anything lands. A run that finds nothing changed lands nothing.
+A stream cannot follow the items of a deadline queue, because they have no fixed order. A batch
+holds all live items (pending, leased and buried) of every queue that has changed since its last
+snapshot. Their number is known from the footers of the runs and from the logs before anything
+lands. A run that finds no change lands nothing.
 """
 
 from __future__ import annotations
@@ -37,26 +37,26 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-# How often an owner may merge files away while they are read, before a run gives up.
+# How often an owner may merge files away while they are being read, before a run gives up.
 _TRIES_MAX = 10
 _COLUMNS = ",".join([SOURCE_COLUMNS, *ITEM_COLUMNS])
 
 
 def are_wanted(source: Sequence[str]) -> bool:
-    """Says whether the queues at paths are deadline queues; raises if only some are."""
+    """Returns whether the queues at paths are deadline queues; raises if only some are."""
     kinds = {path: kind_at(path) for path in paths.find(source)}
     landed = [path for path, kind in kinds.items() if kind.lands_snapshots]
     others = [path for path, kind in kinds.items() if not kind.lands_snapshots]
     if landed and others:
         raise InvalidOption(
             f"source: {landed[0]} is {kinds[landed[0]].label}, of which each run lands a snapshot, "
-            f"and {others[0]} is not: give them an ingest each"
+            f"and {others[0]} is not: use a separate ingest for each"
         )
     return bool(landed)
 
 
 def define(definition: Definition, limits: Mapping[str, object]) -> Definition:
-    """Makes a definition one of snapshots; refuses what only streams have."""
+    """Turns a definition into one of snapshots; rejects parameters that only streams have."""
     limits = {**limits, "starting": None if definition.starting == "earliest" else "given"}
     for name, given in limits.items():
         if given is not None:
@@ -68,7 +68,7 @@ def define(definition: Definition, limits: Mapping[str, object]) -> Definition:
 
 
 def land(spark: SparkSession, output: Output, builder: Builder) -> Iterator[Manifest]:
-    """Lands and publishes a snapshot of what has changed; returns its manifest, or nothing."""
+    """Lands and publishes a snapshot of the changed queues; returns its manifest, or nothing."""
     from pyspark.errors import PySparkException
 
     for tries in range(1, _TRIES_MAX + 1):
@@ -82,7 +82,7 @@ def land(spark: SparkSession, output: Output, builder: Builder) -> Iterator[Mani
         except PySparkException:
             if tries == _TRIES_MAX or all(one.is_held() for one in changed):
                 raise
-            # Frozen or merged while it was read: there is a newer one.
+            # Frozen or merged while it was being read: there is a newer one.
             shutil.rmtree(staged)
             continue
         offsets = {one.path: one.offsets() for one in changed}
@@ -102,11 +102,11 @@ class _Taken:
     count: int
 
     def offsets(self) -> Offsets:
-        """Returns what a batch says of it."""
+        """Returns the offsets for the manifest of a batch."""
         return Offsets(self.snapshot.queue_id, 0, 0, self.count, snapshot=self.snapshot.id)
 
     def is_held(self) -> bool:
-        """Says whether its files are still there."""
+        """Returns whether its files still exist."""
         directory = DiskFilesystem().open_directory(self.path)
         try:
             SnapshotFiles(directory, self.snapshot).close()
@@ -118,7 +118,7 @@ class _Taken:
 
 
 def _changed(output: Output, source: Sequence[str]) -> list[_Taken]:
-    """Takes snapshots of the queues that are not as they were when they landed last."""
+    """Takes snapshots of the queues that have changed since they last landed."""
     last: dict[str, str | None] = {}
     for directory in output.current().batches().values():
         for queue, share in read_manifest(directory).queues.items():

@@ -12,6 +12,7 @@ from forebay.damage import Damage
 from forebay.errors import Damaged, UndecodableEvent, WrongKey
 from forebay.formats.beats.events import decode_event, encode_event
 from forebay.formats.beats.versions import segment_name
+from forebay.queues.beats.info import BeatsInfo
 from forebay.queues.beats.names import OWN_DIRECTORIES, OWN_NAMES
 from forebay.queues.beats.place import Place
 from forebay.queues.beats.queue import BeatsQueue
@@ -19,7 +20,6 @@ from forebay.queues.beats.reader import BeatsReader, Payloads, undecodable
 from forebay.queues.beats.segments import is_harmless
 from forebay.queues.shared.reports import (
     CopyReport,
-    Facts,
     Findings,
     Progress,
     Report,
@@ -27,18 +27,10 @@ from forebay.queues.shared.reports import (
 )
 from forebay.storage.atomic import TEMPORARY
 from forebay.storage.filesystem import lock_owner
+from forebay.storage.losses import count_unaccepted
 from forebay.storage.quarantine import count_kept
 
 _BATCH_EVENTS = 1000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BeatsFacts(Facts):
-    """The state of a Beats queue; `position` is that of the first event that is not done with."""
-
-    version: str | None
-    unread: int
-    position: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +81,7 @@ def check(path: str, progress: Progress, key_file: str | None = None) -> Report:
         )
 
 
-def describe(path: str, key_file: str | None = None) -> BeatsFacts:
+def describe(path: str, key_file: str | None = None) -> BeatsInfo:
     """Tells the state of a Beats queue; reads all of it to count."""
     with BeatsReader(path, key_file=key_file, salvage=True) as reader:
         owner = lock_owner(reader.path)
@@ -97,7 +89,7 @@ def describe(path: str, key_file: str | None = None) -> BeatsFacts:
         segments = _read_segments(reader)
         damage = [item for segment in segments for item in segment.damage]
         kept_files, kept_bytes = count_kept(reader.directory)
-        return BeatsFacts(
+        return BeatsInfo(
             kind="beats",
             path=reader.path,
             state=_state(reader, owner),
@@ -106,6 +98,7 @@ def describe(path: str, key_file: str | None = None) -> BeatsFacts:
             segments=len(segments),
             bytes=sum(segment.size for segment in segments),
             damage=tuple(item for item in damage if not is_harmless(item)),
+            losses=count_unaccepted(reader.directory),
             quarantined_files=kept_files,
             quarantined_bytes=kept_bytes,
             version=segments[-1].version if segments else None,

@@ -34,8 +34,10 @@ from forebay.queues.beats.segments import (
 )
 from forebay.queues.beats.trimming import Room
 from forebay.queues.beats.writer import BeatsWriter
+from forebay.queues.shared.verbs import Steps, Work
 from forebay.storage.filesystem import Directory
 from forebay.storage.losses import Losses
+from forebay.storage.readable import Store
 from forebay.storage.segments import Batch, SegmentList
 
 
@@ -87,8 +89,8 @@ class _Found:
 class EventCursor:
     """A place in a queue, and what comes after it."""
 
-    def __init__(self, directory: Directory, access: Access, place: Place) -> None:
-        self._directory = directory
+    def __init__(self, store: Store, access: Access, place: Place) -> None:
+        self._store = store
         self._access = access
         self._segment: EventSegment | None = None
         self._scan: Iterator[Batch | Damage] = iter(())
@@ -227,7 +229,7 @@ class EventCursor:
         raw_size = end.raw_size if segment_id == end.segment else None
         name = segments.names[segment_id]
         try:
-            self._segment = EventSegment(self._directory, segment_id, name, self._access, raw_size)
+            self._segment = EventSegment(self._store, segment_id, name, self._access, raw_size)
         except (ForebayError, FileNotFoundError) as error:
             # What the owner has written itself is no unfinished end.
             newest = raw_size is None and segment_id == segments.bases[-1]
@@ -249,7 +251,7 @@ class EventCursor:
         newest: bool,
     ) -> None:
         """Loses a whole segment; what is not ours to read is told by its own error."""
-        path = f"{self._directory.path}/{segments.names[segment_id]}"
+        path = f"{self._store.path}/{segments.names[segment_id]}"
         held = self._access.held.get(segment_id)
         damage = damage_of(error, path, held, newest=newest)
         done = self.place.frame_index if self.place.segment == segment_id else 0
@@ -300,7 +302,14 @@ class Reading:
         finally:
             self._tell_notes()
 
-    def settle(self, delivery: Delivery, acknowledged: bool) -> None:
+    def take_back(self, batch: EventBatch | None) -> None:
+        """Lets the next read find events that nobody got."""
+        if batch is not None and batch.delivery is not None:
+            with self._writer.lock:
+                self._room.count_dropped(self._deliveries.give_back(batch.delivery))
+                self._writer.changes.announce()
+
+    def settling(self, delivery: Delivery, *, acknowledged: bool) -> Steps[None]:
         """Takes events as done with, or back. If it raises an error, they are still handed out.
 
         What is done with is not taken back: that raises `LeaseLost`.
@@ -309,7 +318,11 @@ class Reading:
             return
         if acknowledged and not self._is_durable(delivery):
             # A saved place must not point at events that a power cut could still take.
-            self._writer.sync()
+            yield self._writer.ticket()
+        yield Work(lambda: self._settle(delivery, acknowledged=acknowledged))
+        self.log()
+
+    def _settle(self, delivery: Delivery, *, acknowledged: bool) -> None:
         with self._writer.lock:
             self._writer.check()
             if acknowledged:
@@ -322,7 +335,6 @@ class Reading:
                 self._room.restore()
                 self._room.count_dropped(self._deliveries.give_back(delivery))
             self._writer.changes.announce()
-        self.log()
 
     def log(self) -> None:
         """Logs what happened under the lock. Called without it: a handler may use the queue."""
@@ -391,7 +403,7 @@ class Reading:
             item = self._cursor.take(segments, end, count)
             if isinstance(item, Taken):
                 delivery = Delivery(item.start, item.end, item.counts)
-                batch = EventBatch(item.events, delivery, self.settle)
+                batch = EventBatch(item.events, delivery, self)
             with self._writer.lock:
                 self._notes += self._cursor.notes
                 self.damage += self._cursor.notes
@@ -470,7 +482,7 @@ class Reading:
                     self._deliveries.acknowledge(returned)
                     return None
                 self._deliveries.split(returned, last, counts)
-                return EventBatch(events, returned, self.settle)
+                return EventBatch(events, returned, self)
         except BaseException:
             with self._writer.lock:
                 self._deliveries.give_back(returned)

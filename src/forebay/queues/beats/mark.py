@@ -30,7 +30,6 @@ read, and replaced at the next open.
 
 from __future__ import annotations
 
-import contextlib
 import struct
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -214,8 +213,11 @@ class MarkWriter:
 
     def note_live(self, end: tuple[int, int, int, int]) -> None:
         """Notes the end of what is written, after each write; costs little, promises little."""
-        with contextlib.suppress(OSError):
+        try:
             self._file.write_live(self.mark.queue_id, end)
+        except OSError:
+            # The next write notes it.
+            return
 
     def announce_place(self, content: bytes) -> None:
         """Tells what `state.dat` is about to be. If it raises, the queue can go on."""

@@ -10,9 +10,11 @@ import contextlib
 import logging
 import os
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from forebay.clock import Clock, SystemClock
+from forebay.damage import Damage
 from forebay.errors import (
     Closed,
     Empty,
@@ -33,16 +35,20 @@ from forebay.formats.beats.versions import (
     lossy_warning,
 )
 from forebay.queues.beats.access import BeatLocks, read_key
-from forebay.queues.beats.batch import EventBatch
+from forebay.queues.beats.batch import EventBatch, Taken
 from forebay.queues.beats.deliveries import Deliveries
 from forebay.queues.beats.delivery import Reading
+from forebay.queues.beats.info import BeatsInfo
+from forebay.queues.beats.options import BeatsOptions
 from forebay.queues.beats.recovery import Opened, open_event_directory
 from forebay.queues.beats.segments import Access, EventSegment
 from forebay.queues.beats.trimming import Room
 from forebay.queues.beats.writer import BeatsWriter
 from forebay.queues.shared.background import MARK_SECONDS, Background
 from forebay.queues.shared.handle import Handle
-from forebay.queues.shared.options import BeatsOptions
+from forebay.queues.shared.options import Duration, SyncPolicy, WhenFull, as_seconds
+from forebay.queues.shared.verbs import Loan, Steps, Work, lends, verb
+from forebay.queues.shared.waiting import ITEMS, countdown, when_found, when_there_is_room
 from forebay.storage.atomic import keep_reserve
 from forebay.storage.filesystem import DiskFilesystem, Filesystem
 from forebay.storage.quarantine import count_kept
@@ -96,8 +102,8 @@ class BeatsQueue(Handle):
     "released" or "seed" says which version 2 it is, where a file does not tell.
 
     `sync`: what a put waits for. "always" (default): on return a power cut loses nothing; one sync
-    of the disk, shared by all who wait. "interval": synced every `sync_interval_ms`; a power cut
-    may cost what came since. "os": synced when a segment is full and at `close`. Both survive
+    of the disk, shared by all who wait. "interval": synced every `sync_interval_seconds`; a power
+    cut may cost what came since. "os": synced when a segment is full and at `close`. Both survive
     `kill -9`, and what a power cut takes is always the newest events.
 
     `segment_bytes`: size of a segment before compression; a larger event is refused. `max_bytes`:
@@ -118,12 +124,12 @@ class BeatsQueue(Handle):
         version: str | int | None = None,
         key_file: str | os.PathLike[str] | None = None,
         dialect: Dialect | None = None,
-        sync: str = "always",
-        sync_interval_ms: int = 100,
+        sync: SyncPolicy = "always",
+        sync_interval_seconds: Duration = 0.1,
         segment_bytes: int = 100_000_000,
         max_bytes: int | None = None,
-        when_full: str = "block",
-        retry_seconds: float = 30.0,
+        when_full: WhenFull = "block",
+        retry_seconds: Duration = 30.0,
         background: bool = True,
         group_readable: bool = False,
         filesystem: Filesystem | None = None,
@@ -134,11 +140,11 @@ class BeatsQueue(Handle):
             key_file=key_file,
             dialect=dialect,
             sync=sync,
-            sync_interval_ms=sync_interval_ms,
+            sync_interval_seconds=as_seconds(sync_interval_seconds),
             segment_bytes=segment_bytes,
             max_bytes=max_bytes,
             when_full=when_full,
-            retry_seconds=retry_seconds,
+            retry_seconds=as_seconds(retry_seconds),
             background=background,
             group_readable=group_readable,
         )
@@ -163,96 +169,113 @@ class BeatsQueue(Handle):
         if self.options.layout_name in LOSSY_IN_BEATS:
             _logger.warning("%s", lossy_warning(self.options.layout_name))
 
-    def put(self, event: Event | Mapping[str, Any]) -> None:
+    @verb
+    def put(
+        self, event: Event | Mapping[str, object], *, timeout: Duration | None = None
+    ) -> Steps[None]:
         """Puts an event; a map has some of `timestamp_ns`, `flags`, `meta` and `fields`.
 
         Without a time it gets the present one. Under `sync="always"` it is durable on return; under
         the other policies it survives the process, and a power cut after the next sync. Raises
-        InvalidEvent for what Beats would not read back; then nothing is written.
+        InvalidEvent for what Beats would not read back; then nothing is written. A full queue waits
+        for room, at most `timeout` seconds (None: without end), then raises `Full`.
         """
-        self.put_many([event])
+        return self._put(self._encode([event]), timeout)
 
-    def put_many(self, events: Iterable[Event | Mapping[str, Any]]) -> None:
+    @verb
+    def put_many(
+        self, events: Iterable[Event | Mapping[str, object]], *, timeout: Duration | None = None
+    ) -> Steps[None]:
         """Puts events with one commit.
 
         All of them are checked before the first is written. If it raises later, nothing of it is
-        acknowledged; the first ones may be there.
+        acknowledged; the first ones may be there. Waits for room as `put` does.
         """
-        now_ns = self._clock.now_ms() * 1_000_000
-        self.put_encoded([encode_event(_as_event(event, now_ns)) for event in events])
+        return self._put(self._encode(events), timeout)
 
-    def put_encoded(self, payloads: list[bytes]) -> None:
+    @verb
+    def put_encoded(self, payloads: list[bytes], *, timeout: Duration | None = None) -> Steps[None]:
         """Puts events that `encode_event` has made; the same promise as `put_many`."""
-        if not LAYOUTS[self.version].writable:
-            raise UnsupportedVersion(self._why_not_writable())
-        for pieces, size in self._pieces(payloads):
-            try:
-                self._writer.put(pieces, size, self._room.make_room)
-            finally:
-                if self._room.messages:
-                    self._reading.log()
-            self._maintenance.notice()
-        if not payloads:
-            self._check()
+        return self._put(payloads, timeout)
 
-    def read(self, count: int = 1000, timeout: float | None = None) -> EventBatch:
+    @verb
+    def read(self, count: int = 1000, *, timeout: Duration | None = None) -> Steps[EventBatch]:
         """Hands out up to `count` of the next events; an empty batch if there are none now.
 
         With a timeout (seconds) it waits for the first, and raises `Empty` if none came. What is
         damaged raises `Damaged`, a frame that holds no event `UndecodableEvent`, events that were
         dropped to make room `Overtaken`; each once, and the next read goes on after them.
         """
-        if count < 1:
-            raise InvalidOption(f"count = {count}: must be at least 1")
-        if timeout is None:
-            return self._reading.deliver(count) or EventBatch([], None, None)
-        give_up_at = self._clock.monotonic() + timeout
-        batch = self._writer.changes.wait_until(
-            lambda: self._reading.deliver(count), lambda: give_up_at - self._clock.monotonic()
-        )
-        if batch is None:
-            raise Empty(f"{self.path}: no event in {timeout} s")
-        return batch
+        batch = yield from self._next(count, timeout)
+        if batch is None and timeout is not None:
+            raise self._empty(timeout)
+        return batch or EventBatch([], None, None)
 
-    def sync(self) -> None:
+    @lends
+    def take(self, *, timeout: Duration | None = None) -> Steps[Loan[Event]]:
+        """Lends the next event: `with queue.take() as event`.
+
+        At the end of the block it is acknowledged, durably. After an exception in the block it
+        comes again, as it does after a crash. Raises `Empty` if there is none, or if none came
+        within `timeout` seconds.
+        """
+        batch = yield from self._next(1, timeout)
+        if batch is None:
+            raise self._empty(timeout or 0)
+        return Taken(batch)
+
+    @verb
+    def sync(self) -> Steps[None]:
         """Makes all that was put durable."""
-        self._writer.sync()
+        ticket = self._writer.ticket()
+        yield from self._writer.settling(ticket)
+        # Under the weak policies it is only written by now.
+        yield ticket
+
+    def __len__(self) -> int:
+        """Returns how many events are not done with."""
+        with self._writer.lock:
+            self._writer.check()
+            return self._room.unread()
 
     def maintain(self) -> None:
         """Does what is due. The background thread calls it."""
         self._check_process()
         self._maintenance.run_due()
 
-    def info(self) -> dict[str, Any]:
+    def info(self) -> BeatsInfo:
         """Returns facts on the queue, for people and for scripts."""
         with self._writer.lock:
             self._writer.check()
             kept_files, kept_bytes = count_kept(self._directory)
-            place = self._deliveries.place
-            return {
-                "kind": "beats",
-                "path": self.path,
-                "maintenance": self._maintenance.state,
-                "version": self.version,
-                "segments": len(self._writer.segments.bases),
-                "bytes": self._writer.used_bytes,
-                "position": {
+            place, unread = self._deliveries.place, self._room.unread()
+            return BeatsInfo(
+                kind="beats",
+                path=self.path,
+                state="open",
+                owner=os.getpid(),
+                records=unread + place.frame_index,
+                segments=len(self._writer.segments.bases),
+                bytes=self._writer.used_bytes,
+                damage=tuple(self._reading.damage),
+                losses=self._losses.unaccepted,
+                quarantined_files=kept_files,
+                quarantined_bytes=kept_bytes,
+                maintenance=self._maintenance.state,
+                syncs=self._writer.commit.syncs,
+                version=self.version,
+                unread=unread,
+                position={
                     "segment": place.segment,
                     "position": place.position,
                     "index": place.frame_index,
                 },
-                "unread": self._unread(),
-                "outstanding": self._deliveries.outstanding,
-                "syncs": self._writer.commit.syncs,
-                "dropped_events": self._room.dropped_events,
-                "damage": len(self._reading.damage),
-                "losses": self._losses.unaccepted,
-                "quarantined_files": kept_files,
-                "quarantined_bytes": kept_bytes,
-            }
+                outstanding=self._deliveries.outstanding,
+                dropped=self._room.dropped_events,
+            )
 
     @property
-    def damage(self) -> list[Any]:
+    def damage(self) -> list[Damage]:
         """What was met so far that could not be read, or looked wrong; see `forebay.Damage`."""
         with self._writer.lock:
             return list(self._reading.damage)
@@ -359,6 +382,46 @@ class BeatsQueue(Handle):
             return "v2-aes"
         return default
 
+    def _encode(self, events: Iterable[Event | Mapping[str, object]]) -> list[bytes]:
+        now_ns = self._clock.now_ms() * 1_000_000
+        return [encode_event(_as_event(event, now_ns)) for event in events]
+
+    def _put(self, payloads: list[bytes], timeout: Duration | None) -> Steps[None]:
+        if not LAYOUTS[self.version].writable:
+            raise UnsupportedVersion(self._why_not_writable())
+        writer, room = self._writer, self._room
+        seconds_left = countdown(self._clock, timeout)
+        for pieces, size in self._pieces(payloads):
+            try:
+                ticket = yield from when_there_is_room(
+                    writer, partial(writer.put, pieces, size), room.make_room, seconds_left
+                )
+                yield from writer.acknowledging(ticket)
+            finally:
+                if room.messages:
+                    self._reading.log()
+            self._maintenance.notice()
+        if not payloads:
+            self._check()
+
+    def _next(self, count: int, timeout: Duration | None) -> Steps[EventBatch | None]:
+        """Hands out up to `count` events, or waits for the first; None if there is none."""
+        if count < 1:
+            raise InvalidOption(f"count = {count}: must be at least 1")
+        seconds_left = countdown(self._clock, 0 if timeout is None else timeout)
+        return (
+            yield from when_found(self.changes, partial(self._look, count), seconds_left, ITEMS)
+        )
+
+    def _look(self, count: int) -> Steps[EventBatch | None]:
+        batch: EventBatch | None = yield Work(
+            partial(self._reading.deliver, count), self._reading.take_back
+        )
+        return batch
+
+    def _empty(self, timeout: Duration) -> Empty:
+        return Empty(f"{self.path}: no event in {as_seconds(timeout)} s")
+
     def _why_not_writable(self) -> str:
         return (
             f"{self.path} holds segments of version {self.version}, which this program only reads; "
@@ -366,49 +429,32 @@ class BeatsQueue(Handle):
             'there, copy it with "forebay convert", or give version= to go on in another one'
         )
 
-    def _unread(self) -> int | None:
-        """Returns how many events are not done with; None if nobody has counted them all.
-
-        Lock held.
-        """
-        place = self._deliveries.place
-        total = self._writer.active_events
-        for segment_id in self._writer.segments.bases:
-            held = self._access.held.get(segment_id)
-            if held is None:
-                # The one that is being written, or was not finished.
-                continue
-            if segment_id < place.segment:
-                continue
-            if held.events is None:
-                return None
-            total += held.events
-        return max(0, total - place.frame_index)
-
-    def _pieces(self, payloads: list[bytes]) -> Iterable[tuple[list[bytes], int]]:
+    def _pieces(self, payloads: list[bytes]) -> list[tuple[list[bytes], int]]:
         """Cuts a batch so that each part finds room in a queue that is bounded, one by one."""
+        segment_bytes = self.options.segment_bytes
         layout = LAYOUTS[self.version]
-        room = self.options.segment_bytes - layout.header_bytes - FRAME_BYTES
-        sizes = [compressed_size_max(len(payload)) + FRAME_BYTES for payload in payloads]
-        for payload, size in zip(payloads, sizes, strict=True):
+        room = segment_bytes - layout.header_bytes - FRAME_BYTES
+        sizes = []
+        for payload in payloads:
+            size = compressed_size_max(len(payload)) + FRAME_BYTES
             if (size if layout.compression == "block" else len(payload) + FRAME_BYTES) > room:
                 raise RecordTooLarge(
                     f"an event of {len(payload)} bytes does not fit into a segment of "
-                    f"segment_bytes = {self.options.segment_bytes}"
+                    f"segment_bytes = {segment_bytes}"
                 )
-        limit = self.options.max_bytes
-        if limit is None or self.options.when_full == "reject":
-            if payloads:
-                yield payloads, self._bound(sum(sizes))
-            return
+            sizes.append(size)
+        if self.options.max_bytes is None or self.options.when_full == "reject":
+            return [(payloads, self._bound(sum(sizes)))] if payloads else []
+        pieces = []
         first, total = 0, 0
         for number, size in enumerate(sizes):
-            if number > first and total + size > self.options.segment_bytes // 2:
-                yield payloads[first:number], self._bound(total)
+            if number > first and total + size > segment_bytes // 2:
+                pieces.append((payloads[first:number], self._bound(total)))
                 first, total = number, 0
             total += size
         if first < len(payloads):
-            yield payloads[first:], self._bound(total)
+            pieces.append((payloads[first:], self._bound(total)))
+        return pieces
 
     def _bound(self, size: int) -> int:
         """Returns what events take in the files at most, headers of new segments included."""

@@ -26,7 +26,7 @@ from forebay.queues.beats.names import MARK_NAME, is_beats_queue
 from forebay.queues.beats.place import Place
 from forebay.queues.beats.recovery import Found, is_being_made, is_unfinished, open_newest
 from forebay.queues.beats.segments import Access, EventSegment, damage_of, is_harmless
-from forebay.queues.beats.state import find_place
+from forebay.queues.beats.state import find_place, first_of
 from forebay.queues.shared.reader import DirectoryReader
 from forebay.storage.filesystem import Filesystem
 from forebay.storage.readable import unopenable
@@ -84,6 +84,7 @@ class BeatsReader(DirectoryReader):
         self._mark_file: MarkFile | None = None
         self._gone: int | None = None
         self.side_damage: list[Damage] = []
+        self.missing: dict[int, Held] = {}
         self._readable: bool | None = None
         super().__init__(path, salvage=salvage, filesystem=filesystem)
 
@@ -91,9 +92,21 @@ class BeatsReader(DirectoryReader):
         """Looks again at what is there."""
         for _ in range(_LOOKS_MAX):
             mark = self._look()
+            now = self.read_mark()
+            self._forget_removed(now)
             # What an owner did between the single looks would pass for damage.
-            if self._is_settled() or self._with_live(self.read_mark()) == mark:
+            if self._is_settled() or self._with_live(now) == mark:
                 break
+
+    def _forget_removed(self, now: Mark | None) -> None:
+        """Lets segments go that the owner has removed since the mark was read.
+
+        It saves the place before it removes what lies below. One that is always faster than a look
+        leaves no two marks alike, and must cause no alarm.
+        """
+        if now is not None and now.places is not None:
+            begin = first_of(now.places[0])
+            self.missing = {base: held for base, held in self.missing.items() if base >= begin}
 
     def _is_settled(self) -> bool:
         """Says whether the mark and the names are of one moment, as far as that matters."""

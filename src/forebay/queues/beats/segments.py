@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from forebay.damage import Damage
-from forebay.errors import Damaged, ForebayError, NotAQueue, UnsupportedVersion, WrongKey
+from forebay.errors import Damaged, ForebayError, UnsupportedVersion, WrongKey
 from forebay.formats.beats.bytes import LogicalBytes, open_bytes
 from forebay.formats.beats.crypto import Key
 from forebay.formats.beats.frames import FRAME_BYTES, Frames
@@ -18,8 +18,7 @@ from forebay.formats.beats.recognition import ZEROS, recognise
 from forebay.formats.beats.versions import Dialect, Header, parse_segment_name, segment_name
 from forebay.queues.beats.contents import Held
 from forebay.queues.beats.place import Place
-from forebay.storage.filesystem import Directory, File
-from forebay.storage.readable import Hole, Readable, unopenable
+from forebay.storage.readable import Content, Hole, Readable, Store, open_stored
 from forebay.storage.segments import Batch, SegmentList, scan_segment
 
 _CHUNK_BYTES = 1 << 18
@@ -46,7 +45,7 @@ class BoundedFile:
     What the disk cannot give back is filler: zeros would pass for an end.
     """
 
-    def __init__(self, file: File, bound: int | None = None) -> None:
+    def __init__(self, file: Content, bound: int | None = None) -> None:
         self._file = Readable(file)
         self.bound = bound
 
@@ -80,7 +79,7 @@ class EventSegment:
     """One segment that is being read."""
 
     def __init__(
-        self, directory: Directory, segment_id: int, name: str, access: Access, raw_size: int | None
+        self, store: Store, segment_id: int, name: str, access: Access, raw_size: int | None
     ) -> None:
         """Opens it, up to `raw_size` of the file.
 
@@ -88,9 +87,9 @@ class EventSegment:
         """
         self.id = segment_id
         self.name = name
-        self.path = f"{directory.path}/{name}"
+        self.path = f"{store.path}/{name}"
         self.held = access.held.get(segment_id)
-        self.file: File = _open(directory, name, self.path)
+        self.file = open_stored(store, name)
         try:
             self.raw = BoundedFile(self.file, raw_size)
             self.header: Header = self._recognise(access)
@@ -243,10 +242,10 @@ def index_after(damage: Damage) -> int:
     return (damage.offset or 0) + (1 if damage.count is None else damage.count)
 
 
-def list_event_segments(directory: Directory) -> SegmentList:
+def list_event_segments(store: Store) -> SegmentList:
     """Lists the segments of a directory by their number; of two with the same, ours counts."""
     named: dict[int, str] = {}
-    for name in directory.names():
+    for name in store.names():
         segment_id = parse_segment_name(name)
         if segment_id is not None and (segment_id not in named or name == segment_name(segment_id)):
             named[segment_id] = name
@@ -276,17 +275,3 @@ def damage_of(
 def is_foreign(error: Exception) -> bool:
     """Says whether an error is of a segment that may be whole, and is not ours to read."""
     return isinstance(error, WrongKey | UnsupportedVersion)
-
-
-def _open(directory: Directory, name: str, path: str) -> File:
-    for last in (False, True):
-        try:
-            return directory.open(name)
-        except FileNotFoundError:
-            raise
-        except (OSError, NotAQueue) as error:
-            damage = unopenable(path, error)
-            # A whole segment is worth a second try.
-            if last or isinstance(error, NotAQueue):
-                raise Damaged(damage) from None
-    raise AssertionError("the second try returns or raises")

@@ -20,7 +20,7 @@ from forebay.queues.beats.place import Place
 from forebay.queues.beats.segments import Access, EventSegment, index_after
 from forebay.storage import quarantine
 from forebay.storage.filesystem import Directory
-from forebay.storage.readable import read_whole
+from forebay.storage.readable import Store, read_whole
 from forebay.storage.segments import SegmentList
 
 
@@ -68,7 +68,7 @@ class StateFile:
 
 
 def read_state(
-    directory: Directory, segments: SegmentList, mark: Mark | None, access: Access, *, trusted: bool
+    directory: Store, segments: SegmentList, mark: Mark | None, access: Access, *, trusted: bool
 ) -> tuple[bytes | None, State | None, Damage | None]:
     """Returns the content of `state.dat`, the place that counts, and the damage if it is none.
 
@@ -109,7 +109,7 @@ def first_of(content: bytes) -> int:
 
 
 def find_place(
-    directory: Directory, segments: SegmentList, state: State | None, access: Access
+    directory: Store, segments: SegmentList, state: State | None, access: Access
 ) -> tuple[Place | None, Damage | None]:
     """Returns the place that a state means, and what is wrong with it; None without any segment.
 
@@ -134,7 +134,7 @@ def find_place(
 
 
 def _find_in_segment(
-    directory: Directory, segments: SegmentList, state: State, access: Access
+    directory: Store, segments: SegmentList, state: State, access: Access
 ) -> tuple[Place, bool]:
     """Returns the place in a segment that is there, and whether the state names it exactly."""
     name = segments.names[state.segment_id]
@@ -161,7 +161,7 @@ def _find_in_segment(
 
 
 def _moved_on(
-    directory: Directory, segments: SegmentList, state: State, known: State | None, access: Access
+    directory: Store, segments: SegmentList, state: State, known: State | None, access: Access
 ) -> bool:
     """Says whether a state lies past the one that is known, and names the start of a frame."""
     before = (0, 0, 0) if known is None else _order(known)

@@ -10,12 +10,12 @@ import contextlib
 
 from forebay.errors import ForebayError, Full
 from forebay.queues.beats.deliveries import Deliveries
+from forebay.queues.beats.options import BeatsOptions
 from forebay.queues.beats.place import Place
 from forebay.queues.beats.recovery import measure_segment
 from forebay.queues.beats.segments import Access, EventSegment
 from forebay.queues.beats.state import StateFile
 from forebay.queues.beats.writer import BeatsWriter
-from forebay.queues.shared.options import BeatsOptions
 from forebay.storage import quarantine
 from forebay.storage.atomic import keep_reserve
 from forebay.storage.filesystem import Directory
@@ -101,28 +101,40 @@ class Room:
         self._state.save(named)
         return self._remove_below(named.segment)
 
-    def make_room(self, size: int) -> None:
-        """Waits, refuses or drops until `size` bytes may be written."""
-        limit = self._options.max_bytes
-        if limit is None:
-            return
-        while self._writer.used_bytes + size > limit:
-            if self.settle():
-                continue
-            if self._options.when_full == "reject":
-                raise Full(
-                    f"{self._directory.path} holds {self._writer.used_bytes} bytes of "
-                    f"max_bytes = {limit}; nothing was written"
-                )
-            if self._options.when_full == "drop_oldest" and len(self._writer.segments.bases) > 1:
-                self._drop_oldest()
-            elif self._options.when_full == "drop_oldest":
-                # What waits to be written holds the room: it goes to the files first.
-                self._writer.drain()
-                self._writer.changes.wait(0.001)
-            else:
-                self._writer.changes.wait(0.05)
+    def make_room(self, size: int) -> bool:
+        """Removes what is done with, or drops if the user said so; says whether anything changed.
+
+        Raises `Full` if nothing may wait for room.
+        """
+        if self.settle():
+            return True
+        if self._options.when_full == "reject":
+            raise Full(
+                f"{self._directory.path} holds {self._writer.used_bytes} bytes of "
+                f"max_bytes = {self._options.max_bytes}; {size} more were not written"
+            )
+        if self._options.when_full == "block":
+            return False
+        if len(self._writer.segments.bases) > 1:
+            return self._drop_oldest()
+        # What waits to be written holds the room: it goes to the files first.
+        return self._write_pending()
+
+    def unread(self) -> int:
+        """Returns how many events are not done with; reads segments that nobody has counted."""
+        place, active = self._deliveries.place, self._writer.active_id
+        finished = [base for base in self._writer.segments.bases if base != active]
+        count = self._writer.active_events
+        count += sum(self._count(base) for base in finished if base >= place.segment)
+        return count - (place.frame_index if place.segment == active else 0)
+
+    def _write_pending(self) -> bool:
+        try:
+            return self._writer.write_pending()
+        except OSError:
+            # Tried again later: until then there is no room.
             self._writer.check()
+            return False
 
     def _named(self, place: Place) -> Place | None:
         """Returns the place to save: in a segment that is there, past the ends of finished ones."""
@@ -172,12 +184,14 @@ class Room:
                 return
         self._directory.unlink(name)
 
-    def _drop_oldest(self) -> None:
+    def _drop_oldest(self) -> bool:
         oldest, following = self._writer.segments.bases[:2]
         if following > self._writer.readable.segment:
             # The place may only name a segment that has events in it, durably.
-            self._writer.drain()
+            self._write_pending()
             self._writer.sync_now()
+            if following > self._writer.readable.segment:
+                return False
         lost = self._deliveries.unread_in(oldest, self._count(oldest))
         self._state.save(Place(following))
         self._deliveries.drop_below(following)
@@ -185,6 +199,7 @@ class Room:
         self.count_dropped(lost)
         path = self._directory.path
         self.messages.append(f"{path} is full: the {lost} oldest events were dropped")
+        return True
 
     def _count(self, segment_id: int) -> int:
         """Returns how many events of a segment were not acknowledged, as far as it can be read."""

@@ -2,9 +2,9 @@
 
 Owns the segment being written, `mark` and `contents`. Only the newest segment can hold bytes that
 are not durable: a segment is synced before the next one is created, so that what a power cut takes
-is always the newest events. A failed or short write is cut back and tried again (`Backoff`: after
-1 s, then twice as long each time, up to 30 s), then raised, and the queue goes on. A failed cut, or
-any failed sync, ends the handle.
+is always the newest events. A failed or short write is cut back; the events stay pending, and who
+waits for them tries again when it is due (`Retries`: after 1 s, then twice as long each time, up to
+30 s). Then it is raised, and the queue goes on. A failed cut, or any failed sync, ends the handle.
 
 Any thread may call the public methods; those that say "lock held" want it held.
 """
@@ -12,8 +12,6 @@ Any thread may call the public methods; those that say "lock held" want it held.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
-from typing import cast
 
 from forebay.clock import Clock
 from forebay.errors import Full
@@ -29,10 +27,13 @@ from forebay.formats.beats.versions import (
 )
 from forebay.queues.beats.contents import Contents, Held
 from forebay.queues.beats.mark import MarkWriter
+from forebay.queues.beats.options import BeatsOptions
 from forebay.queues.beats.place import End
 from forebay.queues.beats.recovery import next_segment_id
-from forebay.queues.shared.options import BeatsOptions
-from forebay.queues.shared.owner import Owner, Sync, Ticket, fatal_when_interrupted
+from forebay.queues.shared.owner import Owner, Sync, fatal_when_interrupted
+from forebay.queues.shared.verbs import News, Steps
+from forebay.queues.shared.waiting import NoRoom
+from forebay.storage.commit import NotWritten, Ticket
 from forebay.storage.filesystem import Directory, Filesystem
 from forebay.storage.segments import SegmentList, SegmentWriter
 
@@ -40,31 +41,41 @@ _FIRST_SECONDS = 1.0
 _LONGEST_SECONDS = 30.0
 
 
-class Backoff:
-    """The tries of one write, within a bound."""
+class Retries:
+    """The tries of a write that failed, within a bound."""
 
     def __init__(self, clock: Clock, bound_seconds: float) -> None:
         self._clock = clock
         self._bound_seconds = bound_seconds
         self._give_up_at: float | None = None
+        self._next_at = 0.0
         self._delay_seconds = _FIRST_SECONDS
+        # Why the last try failed, as long as there is a next one.
+        self.error: OSError | None = None
 
-    def next_try(self) -> float | None:
-        """Returns the moment of the next try, on the monotonic clock; None to give up."""
+    @property
+    def seconds_left(self) -> float:
+        """How long it is until the next try."""
+        return 0.0 if self.error is None else max(0.0, self._next_at - self._clock.monotonic())
+
+    def plan(self, error: OSError) -> bool:
+        """Plans the next try after a failure; False if there is none."""
         now = self._clock.monotonic()
         if self._give_up_at is None:
             self._give_up_at = now + self._bound_seconds
         left = self._give_up_at - now
         if left <= 0:
-            return None
-        delay = min(self._delay_seconds, left)
+            return False
+        self._next_at = now + min(self._delay_seconds, left)
         self._delay_seconds = min(2 * self._delay_seconds, _LONGEST_SECONDS)
-        return now + delay
+        self.error = error
+        return True
 
-    def succeeded(self) -> None:
-        """Starts anew with the next failure."""
-        self._give_up_at = None
-        self._delay_seconds = _FIRST_SECONDS
+    def end(self) -> None:
+        """Starts again with the next failure."""
+        if self._give_up_at is not None:
+            self._give_up_at = self.error = None
+            self._delay_seconds = _FIRST_SECONDS
 
 
 class ActiveSegment:
@@ -107,15 +118,14 @@ class ActiveSegment:
         """Whether bytes of a failed write may be left in the file."""
         return self._writer.broken
 
-    def fits(self, payload: bytes, segment_bytes: int) -> bool:
-        """Says whether another event may go into it."""
-        room = segment_bytes - self.position
-        return not self.spent and self._encoder.fit([payload], 0, room)[0] == 1
+    def fit(self, payloads: list[bytes], segment_bytes: int) -> int:
+        """Returns how many of some events may go into it."""
+        if self.spent:
+            return 0
+        return self._encoder.fit(payloads, 0, segment_bytes - self.position)[0]
 
-    def append(self, payloads: list[bytes], segment_bytes: int) -> int:
-        """Writes as many events as fit, at least one; returns how many."""
-        room = segment_bytes - self.position
-        count, _ = self._encoder.fit(payloads, 0, room)
+    def append(self, payloads: list[bytes], count: int) -> None:
+        """Writes the first `count` events."""
         before = self._encoder.position
         try:
             self._writer.append(self._encoder.encode(payloads, 0, count))
@@ -125,7 +135,6 @@ class ActiveSegment:
             raise
         self.position += self._encoder.position - before
         self.count += count
-        return count
 
     def finish(self) -> None:
         """Writes what ends the segment; the caller syncs."""
@@ -142,9 +151,6 @@ class ActiveSegment:
     def close(self) -> None:
         """Closes the file."""
         self._writer.close()
-
-
-_WAIT_SECONDS = 0.05
 
 
 class BeatsWriter(Owner):
@@ -194,12 +200,13 @@ class BeatsWriter(Owner):
         self._active: ActiveSegment | None = None
         # How many events were put before those of the segment being written.
         self._segment_offset = mark.written
+        # Whether a sync runs without the lock: a segment that is finished meanwhile stays open.
+        self._syncing = False
         self._retired: list[ActiveSegment] = []
         self._leftovers: list[str] = []
         self._pending: list[bytes] = []
         self._pending_bytes = 0
-        self._backoff = Backoff(clock, options.retry_seconds)
-        self._busy = False
+        self._retries = Retries(clock, options.retry_seconds)
         self._closing = False
 
     @property
@@ -214,27 +221,23 @@ class BeatsWriter(Owner):
         return self.durable if self._always else self.place
 
     @property
+    def active_id(self) -> int | None:
+        """The number of the segment being written; None if there is none. Lock held."""
+        return self._active.id if self._active is not None else None
+
+    @property
     def active_events(self) -> int:
         """How many events are in the segment being written, or wait to be. Lock held."""
         active = self._active.count if self._active is not None else 0
         return active + len(self._pending)
 
-    def put(self, payloads: list[bytes], size: int, make_room: Callable[[int], None]) -> None:
-        """Puts events; under "always" they are durable on return.
-
-        `make_room(size)` waits, with the lock held, until so many more bytes may be written.
-        """
-        with self.lock:
-            self.check()
-            make_room(size)
-            self._submit(payloads, size)
-            end, epoch = self.written, self.commit.epoch
-            if not self._always:
-                self.drain()
-                # Another thread may have written them, or given them up.
-                self.commit.check(end, epoch)
-        if self._always:
-            self.commit.wait(end, epoch)
+    def put(self, payloads: list[bytes], size: int) -> Ticket:
+        """Takes events that take up to `size` bytes in the files, to be written. Lock held."""
+        limit = self._options.max_bytes
+        if limit is not None and self.used_bytes + size > limit:
+            raise NoRoom(size)
+        self._submit(payloads, size)
+        return Ticket(self.commit, self.written, self.commit.epoch)
 
     @fatal_when_interrupted
     def _submit(self, payloads: list[bytes], size: int) -> None:
@@ -242,21 +245,56 @@ class BeatsWriter(Owner):
         self._pending_bytes += size
         self.written += len(payloads)
 
-    @fatal_when_interrupted
+    def acknowledging(self, ticket: Ticket) -> Steps[None]:
+        """Waits until events are as safe as the policy says: durable, or in the files."""
+        return self.settling(ticket, durable=self._always)
+
+    def settling(self, ticket: Ticket, *, durable: bool = True) -> Steps[None]:
+        """Waits until events are durable, or only in the files, over the tries of a failed write.
+
+        Raises what keeps them from it.
+        """
+        while True:
+            try:
+                if durable:
+                    yield ticket
+                else:
+                    self._write(ticket)
+                return
+            except OSError:
+                self.commit.check(ticket.end, ticket.epoch)
+                if self._failed or self._retries.error is None:
+                    raise
+            yield News(self.changes, self._retries.seconds_left)
+
+    def _write(self, ticket: Ticket) -> None:
+        """Writes events to the files; another thread may have done so, or given them up."""
+        with self.lock:
+            self.commit.check(ticket.end, ticket.epoch)
+            if self.place.offset < ticket.end:
+                self.check()
+                self.write_pending()
+
     def drain(self) -> None:
-        """Writes what was put and is not in the files yet. Lock held; let go of while it waits."""
-        while self._busy:
-            self.changes.wait(_WAIT_SECONDS)
-            self.check_whole()
+        """Does nothing: what is acknowledged is in the files, the rest waits for its verb."""
+
+    @fatal_when_interrupted
+    def write_pending(self) -> bool:
+        """Writes what was put and is not in the files yet; says whether there was any. Lock held.
+
+        A failed write is not tried again before that is due; the same error is raised until then.
+        """
         if not self._pending:
-            return
-        self._busy = True
+            return False
+        error = self._retries.error
+        if error is not None and self._retries.seconds_left > 0 and not self._closing:
+            raise error.with_traceback(None)
         try:
             while self._pending:
                 self._write_some()
         finally:
-            self._busy = False
             self.changes.announce()
+        return True
 
     @fatal_when_interrupted
     def roll(self) -> None:
@@ -286,6 +324,7 @@ class BeatsWriter(Owner):
         self._take_durable(self.place._replace(raw_size=active.raw_size))
         self.place = self.durable = self.place._replace(raw_size=None)
         self.commit.advance(self.place.offset)
+        self._close_retired()
 
     def sync_now(self) -> None:
         """Makes what is in the files durable with the lock held."""
@@ -328,7 +367,10 @@ class BeatsWriter(Owner):
         self.marks.close()
 
     def _write_out(self) -> None:
-        self.drain()
+        # Who put what cannot be written gets the error.
+        with contextlib.suppress(OSError):
+            self.write_pending()
+        self.check_whole()
         self.roll()
         self._clear_leftovers()
 
@@ -343,40 +385,41 @@ class BeatsWriter(Owner):
         """Touches nothing: the parent goes on."""
 
     def _ticket(self) -> Ticket:
-        return Ticket(self.written, self.commit.epoch)
+        end = self.written if self._always else self.place.offset
+        return Ticket(self.commit, end, self.commit.epoch)
 
     def _write_some(self) -> None:
-        """Writes as many events as a segment takes, at least one; tries again within bounds."""
+        """Writes as many events as a segment takes, at least one; plans a next try if it fails."""
         try:
-            self._clear_leftovers()
-            active = self._segment_for(self._pending[0])
-            count = active.append(self._pending, self._options.segment_bytes)
+            if self._leftovers:
+                self._clear_leftovers()
+            active, count = self._segment_for(self._pending)
+            active.append(self._pending, count)
         except OSError as error:
             if self._active is not None and self._active.broken:
                 self.fail(error)
-            if self._failed:
-                raise
-            if not self._wait_to_retry():
+            if not self._failed and (self._closing or not self._retries.plan(error)):
                 self._abandon(error)
-                raise
-            return
-        self._backoff.succeeded()
+            raise
+        self._retries.end()
         del self._pending[:count]
         if not self._pending:
             self._pending_bytes = 0
         self.place = End(self.place.offset + count, active.id, active.position, active.raw_size)
-        mark = self.marks.mark
-        if not self._always and mark.written == mark.durable:
-            # Readers in other processes learn that more is there than is durable.
-            self.publish()
         if not self._always:
+            mark = self.marks.mark
+            if mark.written == mark.durable:
+                # Readers in other processes learn that more is there than is durable.
+                self.publish()
             self.marks.note_live((active.id, active.position, active.raw_size, active.count))
 
-    def _segment_for(self, payload: bytes) -> ActiveSegment:
-        """Returns a segment with room for an event."""
+    def _segment_for(self, payloads: list[bytes]) -> tuple[ActiveSegment, int]:
+        """Returns a segment with room for some events, at least one, and how many."""
         active = self._active
-        if active is not None and active.fits(payload, self._options.segment_bytes):
-            return active
+        if active is not None:
+            count = active.fit(payloads, self._options.segment_bytes)
+            if count:
+                return active, count
         if self._next_id > SEGMENT_ID_MAX:
             # The next number would have no name that a Beat reads.
             text = f"{self._directory.path}: the numbers of segments end at {SEGMENT_ID_MAX}"
@@ -405,7 +448,7 @@ class BeatsWriter(Owner):
             self.fail(error)
             raise
         self._publish_start(segment_id, active.position, active.raw_size)
-        return active
+        return active, active.fit(payloads, self._options.segment_bytes)
 
     def _clear_leftovers(self) -> None:
         """Removes files that could not be made, and could not be removed then."""
@@ -430,22 +473,9 @@ class BeatsWriter(Owner):
             sync=sync,
         )
 
-    def _wait_to_retry(self) -> bool:
-        """Waits until the next try is due; False if there is none."""
-        due = self._backoff.next_try()
-        if due is None or self._closing:
-            return False
-        while not self._closing:
-            left = due - self._clock.monotonic()
-            if left <= 0:
-                return True
-            self.changes.wait(min(left, _WAIT_SECONDS))
-            self.check_whole()
-        return False
-
     def _abandon(self, error: OSError | Full) -> None:
         """Gives up what is pending: all who wait for it get the error."""
-        self._backoff.succeeded()
+        self._retries.end()
         self.written -= len(self._pending)
         self._pending, self._pending_bytes = [], 0
         self.commit.abandon(error, self.written)
@@ -457,17 +487,31 @@ class BeatsWriter(Owner):
         self._publish_end(end, events, sync=self._mark_each)
         self.changes.announce()
 
-    def _begin_sync(self) -> Sync:
-        self.drain()
-        files = [] if self._active is None else [self._active]
-        return Sync(self.place.offset, files, self.place)
-
-    def _end_sync(self, sync: Sync, *, done: bool) -> None:
-        if not done:
+    def _close_retired(self) -> None:
+        """Closes the segments to which nothing more is written, unless one may be being synced."""
+        if self._syncing:
             return
         for segment in self._retired:
             segment.close()
         self._retired = []
-        place = cast(End, sync.note)
+
+    def _begin_sync(self) -> Sync:
+        if self._always:
+            try:
+                self.write_pending()
+            except OSError as error:
+                if not self._pending:
+                    raise
+                raise NotWritten(error) from None
+        files = [] if self._active is None else [self._active]
+        self._syncing = True
+        return Sync(self.place.offset, files, self.place)
+
+    def _end_sync(self, sync: Sync, *, done: bool) -> None:
+        self._syncing = False
+        if not done:
+            return
+        self._close_retired()
+        place = sync.note
         if place.offset > self.durable.offset:
             self._take_durable(place)

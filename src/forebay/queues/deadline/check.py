@@ -24,6 +24,7 @@ from forebay.formats.deadline.items import (
 from forebay.formats.deadline.manifest import NAME as MANIFEST
 from forebay.formats.deadline.wal import Record
 from forebay.queues.deadline.folder import Folder
+from forebay.queues.deadline.info import DeadlineInfo
 from forebay.queues.deadline.names import OWN_DIRECTORIES, OWN_NAMES, is_temporary, list_files
 from forebay.queues.deadline.original import export_run
 from forebay.queues.deadline.queue import DeadlineQueue
@@ -31,7 +32,6 @@ from forebay.queues.deadline.reader import DeadlineReader
 from forebay.queues.shared.reports import (
     CopyClock,
     CopyReport,
-    Facts,
     Findings,
     Progress,
     Report,
@@ -40,6 +40,7 @@ from forebay.queues.shared.reports import (
     plural,
 )
 from forebay.storage.filesystem import lock_owner
+from forebay.storage.losses import count_unaccepted
 from forebay.storage.quarantine import count_kept
 
 # Until when an item of each row of the histogram is due, in seconds from now.
@@ -68,27 +69,6 @@ class DeadlineReport(Report):
     """What a check of a deadline queue found; `buried` of the items are put aside."""
 
     buried: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeadlineFacts(Facts):
-    """The state of a deadline queue.
-
-    `working` is None while it is in use: who holds what is in the memory of the owner, and from
-    outside it is pending. `deadlines` counts the pending items by when they are due.
-    """
-
-    pending: int
-    due: int
-    working: int | None
-    buried: int
-    next_deadline_ms: int | None
-    next_id: int | None
-    runs: int
-    logs: int
-    run_bytes: int
-    log_bytes: int
-    deadlines: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,14 +118,14 @@ def check(path: str, progress: Progress) -> DeadlineReport:
         )
 
 
-def describe(path: str) -> DeadlineFacts:
+def describe(path: str) -> DeadlineInfo:
     """Tells the state of a deadline queue, and when its items are due."""
     with Folder(path) as folder:
         owner = lock_owner(folder.path)
         pending, buried, deadlines = _count_items(folder)
         kept_files, kept_bytes = count_kept(folder.directory)
         run_bytes, log_bytes = sum(run.size for run in folder.runs), sum(folder.logs.values())
-        return DeadlineFacts(
+        return DeadlineInfo(
             kind="deadline",
             path=folder.path,
             state=_state(folder, owner),
@@ -154,6 +134,7 @@ def describe(path: str) -> DeadlineFacts:
             segments=len(folder.runs) + len(folder.logs),
             bytes=folder.size,
             damage=tuple(folder.damage),
+            losses=count_unaccepted(folder.directory),
             quarantined_files=kept_files,
             quarantined_bytes=kept_bytes,
             pending=pending,
@@ -376,14 +357,14 @@ class Copying:
         deadline_ms = min(batch[0].key.deadline_ms, _LAST_MS)
         self._moved += len(batch) if batch[0].key.deadline_ms > _LAST_MS else 0
         self._clock.ms = batch[0].stats.enqueue_ms
-        self._queue.enqueue_many([item.value for item in batch], deadline=deadline_ms)
+        self._queue.enqueue_many([item.value for item in batch], deadline_ms=deadline_ms)
         self._pending += len(batch)
         self._go_on()
 
     def _bury(self, item: Item) -> None:
         """Copies an item that was put aside, with the time of that."""
         self._clock.ms = item.stats.enqueue_ms
-        self._queue.enqueue(item.value, deadline=0)
+        self._queue.enqueue(item.value, deadline_ms=0)
         self._clock.ms = item.key.deadline_ms & ~BURIED_BIT
         (copied,) = self._queue.dequeue_many(1)
         self._queue.bury(copied, item.reason.decode(errors="replace"))

@@ -33,6 +33,7 @@ from forebay.kernels.deadline import BlockBuilder, BlockStream, RunView, can_str
 from forebay.queues.deadline.journal import Journal, WalFile
 from forebay.queues.deadline.manifest import ManifestFile
 from forebay.queues.deadline.names import wal_name
+from forebay.queues.deadline.options import DeadlineOptions
 from forebay.queues.deadline.runs import (
     CURSOR_KINDS,
     BadBlocks,
@@ -43,7 +44,6 @@ from forebay.queues.deadline.runs import (
 )
 from forebay.queues.deadline.schedule import ITEM, MARK, TOMBSTONE, Memory
 from forebay.queues.deadline.state import State
-from forebay.queues.shared.options import DeadlineOptions
 from forebay.queues.shared.owner import fatal_when_interrupted
 from forebay.storage.filesystem import Buffer, Directory, File, Filesystem, write_all
 from forebay.storage.losses import Losses
@@ -348,6 +348,8 @@ class _RunWriter:
             self._synced = self._position
 
 
+# An open reads so many rows at most from the log of a queue that was closed.
+_OPEN_ROWS_MAX = 4096
 # So many segments may be in memory before an enqueue waits for the freezing.
 _SEGMENTS_MAX = 2
 
@@ -391,6 +393,8 @@ class Upkeep:
         # What the manifest may say when the runs of a log are durable.
         self._marks: dict[int, _Marks] = {}
         self._merged: tuple[list[RunSet], SetRow] | None = None
+        # Where the logs ended when memory was handed over last; -1: never.
+        self.handed_over = -1
         self.freezes = 0
         self.merges = 0
         self.damage: list[Damage] = []
@@ -447,6 +451,15 @@ class Upkeep:
                 worked = True
             return worked
 
+    def freeze_for_close(self) -> None:
+        """Freezes a long log, so that the next open need not read it.
+
+        If that fails, the log has everything: the next open reads it.
+        """
+        if self._state.current.count > _OPEN_ROWS_MAX:
+            with contextlib.suppress(OSError):
+                self.freeze()
+
     def merge(
         self, *, everything: bool = False, between: Callable[[], None] = lambda: None
     ) -> bool:
@@ -490,9 +503,10 @@ class Upkeep:
         """Begins a new log and a new segment, if the present ones hold anything."""
         with self._journal.lock:
             self._journal.drain()
-        is_new = self._journal.wal.is_empty and not self._kept
-        if is_new and not self._state.current.count:
-            return
+            is_new = self._journal.wal.is_empty and not self._kept
+            if is_new and not self._state.current.count:
+                self.handed_over = self._journal.written
+                return
         number = self._next_number
         self._next_number += 1
         wal = self._journal.prepare(number)
@@ -518,7 +532,10 @@ class Upkeep:
             before = self._journal.switch(wal)
         self._marks[before.number] = self._read_marks()
         self._state.hand_over(wal.number)
+        if self._options.background:
+            self._state.schedule.items_max = self.items_max
         self._wals[before.number] = before
+        self.handed_over = self._journal.written
 
     def _write_out(self, segment: Memory) -> None:
         """Writes the runs of a segment, has them read, and removes its log."""

@@ -1,10 +1,16 @@
 """How changes of a deadline queue get into its log, and when they are durable.
 
-Owns the queue's one lock, the open log, the staging buffer and the group commit. Any thread may
-call the public methods, except where it says that the lock is held. Under the weak policies a batch
-goes to the staging buffer first, if it fits: it is acknowledged there, and moved into the log when
-the buffer is full, before a sync, and soon in any case. A failed or short write is cut back and
-raised, and the queue goes on. A failed cut, or any failed sync, ends the handle.
+Owns the queue's one lock, the open log, the buffer that changes are encoded into and the group
+commit. Any thread may call the public methods, except where it says that the lock is held.
+
+Under the weak policies the buffer is the mapped staging buffer: a change is acknowledged there, and
+moved into the log when the buffer is full, before a sync, and soon in any case. Under "always" it
+is plain memory, which the group commit's leader writes out for all; nothing in it is acknowledged.
+A change that is too large for the staging buffer, or every one where there is none, goes to plain
+memory too, and is written out before it is acknowledged.
+
+A failed or short write is cut back and raised, and the queue goes on: what was acknowledged stays
+in the buffer, what was not is undone. A failed cut, or any failed sync, ends the handle.
 
 Ends are counted over all logs, in bytes. What a power cut takes is a suffix, over all logs too: one
 is durable before the first batch of the next is written, or the next says where it had ended. The
@@ -15,28 +21,38 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from forebay.errors import Closed
 from forebay.formats.deadline.manifest import LogRow
 from forebay.formats.deadline.mark import CLEAN, STAGED
-from forebay.formats.deadline.wal import COPIED, Batches, Header, Origin, Record
+from forebay.formats.deadline.wal import COPIED, Batches, Header, Origin
 from forebay.kernels.deadline import BATCH_BYTES, seal_batch
 from forebay.queues.deadline.manifest import ManifestFile
 from forebay.queues.deadline.mark import Ends, MarkFile
 from forebay.queues.deadline.names import wal_name
 from forebay.queues.deadline.replay import STAGED_PLACE
-from forebay.queues.deadline.schedule import LoggedSchedule
-from forebay.queues.shared.owner import Owner, Sync, Ticket, fatal_when_interrupted
+from forebay.queues.deadline.schedule import FULL, Schedule
+from forebay.queues.shared.owner import Owner, Sync, fatal_when_interrupted
 from forebay.storage import atomic
-from forebay.storage.commit import NotWritten
-from forebay.storage.filesystem import Buffer, Directory, File, Filesystem, write_all
+from forebay.storage.commit import NotWritten, Ticket
+from forebay.storage.filesystem import Buffer, Directory, File, Filesystem, Mapping, write_all
 from forebay.storage.staging import HEADER_BYTES as STAGED_BYTES
 from forebay.storage.staging import Staging
+
+if TYPE_CHECKING:
+    from forebay.queues.deadline.schedule import NotMade
+
+_Result = TypeVar("_Result")
+# What the memory for changes has at least, and what is kept of it for the next ones.
+_MEMORY_BYTES = 64 << 10
+_MEMORY_BYTES_KEPT = 4 << 20
+# So many rows come into memory that freezing is behind with, before it is waited for again.
+_ROWS_AT_ONCE = 1024
+# So many ids are reserved in the manifest at a time.
+IDS_AT_ONCE = 1 << 20
 
 
 @dataclass(slots=True)
@@ -112,10 +128,18 @@ class Journal(Owner):
         wal: WalFile,
         mark: MarkFile,
         manifest: ManifestFile,
-        lock: threading.Lock,
+        schedule: Schedule,
+        free_bytes: Callable[[], int],
+        *,
+        always: bool,
+        staging_bytes: int,
     ) -> None:
-        """All that is in `wal` is durable, and the mark says so."""
-        super().__init__(directory, 0, lock)
+        """All that is in `wal` is durable, and the mark says so.
+
+        `free_bytes` returns how many bytes new items may take; called with the lock held.
+        `staging_bytes`: 0 uses no staging buffer.
+        """
+        super().__init__(directory, 0)
         self._filesystem = filesystem
         self.wal = wal
         self._stored = 0
@@ -126,89 +150,100 @@ class Journal(Owner):
         self.kept_bytes = 0
         # Logs before this one that were not synced as a whole, the oldest first.
         self._unsynced: list[WalFile] = []
-        self._hidden: deque[tuple[int, Callable[[], None]]] = deque()
-        self._schedule: LoggedSchedule | None = None
-        self._staging: Staging | None = None
-        # Whether the schedule may write to the staging buffer.
-        self.is_staging = False
-        self._marks_writes = False
-        # Whether something was written past the buffer that the mark does not say yet.
-        self._wrote = False
-
-    def use_schedule(self, schedule: LoggedSchedule, *, marks_writes: bool) -> None:
-        """Takes what knows the next id and how many items there are.
-
-        `marks_writes`: no sync follows each change, so the mark tells of each that is written.
-        """
         self._schedule = schedule
-        self._marks_writes = marks_writes
+        self._free_bytes = free_bytes
+        self._always = always
+        schedule.hides = always
+        self._staging = self._open_staging(staging_bytes)
+        self._memory = bytearray()
+        # Where the changes in the buffer begin; whether there is one, and whether it is mapped.
+        self._start = 0
+        self._buffered = False
+        self.is_staging = False
 
-    def stage(self, size: int) -> None:
-        """Lets small batches go to a staging buffer, to which the schedule may write too.
+    def _open_staging(self, size: int) -> Staging | None:
+        """Opens the staging buffer.
 
         On a full disk there is none, and every batch is written at once: a queue that could not be
         opened could not be emptied either.
         """
+        if size == 0:
+            return None
         try:
-            self._staging = Staging(self._directory, size)
+            return Staging(self._directory, size)
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise
-
-    @property
-    def next_batch(self) -> int:
-        """The number of the next batch. Lock held."""
-        if self.is_staging and self._schedule is not None:
-            return self._schedule.number
-        return self.wal.batch_count
+            return None
 
     @property
     def position(self) -> int:
         """Where in the open log the next batch goes."""
-        return self.wal.position + self._staged_bytes
+        return self.wal.position + self._waiting_bytes
 
     @property
     def written(self) -> int:
-        """The end of all that was written."""
-        return self._stored + self._staged_bytes
+        """The end of all that was applied."""
+        return self._stored + self._waiting_bytes
 
-    @fatal_when_interrupted
-    def append(self, records: Sequence[Record]) -> int:
-        """Writes a batch; returns the end to wait for. Lock held."""
-        return self.append_bytes(self.wal.batches.encode(records, self.next_batch))
+    def apply(
+        self, change: Callable[[], _Result | NotMade], *, takes: bool = False
+    ) -> tuple[_Result, Ticket | None]:
+        """Makes a change, and room for it in the buffer. Lock held.
 
-    def append_taken(self, data: Buffer) -> int:
-        """Writes a batch that says what was taken: on a full disk the reserve makes room for it.
-
-        Lock held.
+        Returns the ticket that the caller has to wait for; None if it is acknowledged. `takes`: it
+        takes something away, so on a full disk the reserve makes room for it. A change that brings
+        new items has looked for `free_bytes` itself.
         """
-        try:
-            return self.append_bytes(data)
-        except OSError as error:
-            if error.errno != errno.ENOSPC:
-                raise
-            return atomic.with_reserve(self._directory, lambda: self.append_bytes(data))
+        self.check()
+        return self._apply(change, takes)
 
     @fatal_when_interrupted
-    def append_bytes(self, data: Buffer) -> int:
-        """Writes a batch that is encoded as `next_batch`; returns the end. Lock held."""
-        self.check()
-        schedule, staging = self._schedule, self._staging
-        if schedule is not None and staging is not None:
-            if len(data) <= staging.size - STAGED_BYTES:
-                if not self._put(schedule, staging, data):
-                    self.drain()
-                    self._put(schedule, staging, data)
-                return self.written
+    def _apply(
+        self, change: Callable[[], _Result | NotMade], takes: bool
+    ) -> tuple[_Result, Ticket | None]:
+        written = self.written
+        result = change()
+        while result is FULL:
+            self._make_room(takes=takes)
+            try:
+                result = change()
+            finally:
+                self._publish_begin()
+        if self._always:
+            return result, self._ticket()
+        if not self.is_staging:
+            self._drain(takes=takes)
+        if self.written != written:
+            self.changes.announce()
+        return result, None
+
+    def _make_room(self, *, takes: bool) -> None:
+        """Lets the change that has just found no room find it."""
+        schedule = self._schedule
+        needed, ids = schedule.needed, schedule.needed_ids
+        if ids > schedule.ids_end - schedule.next_id:
+            self.reserve_ids(ids)
+        self._drain(takes=takes)
+        self._begin(needed)
+        rows = schedule.memories[0].count + ids
+        if rows > schedule.items_max:
+            # Freezing has been waited for.
+            schedule.items_max = rows + _ROWS_AT_ONCE
+
+    def reserve_ids(self, count: int) -> None:
+        """Reserves so many ids, so that none of them is used again after a crash."""
+        schedule = self._schedule
+        if schedule.next_id + count > self._manifest.manifest.next_id:
+            self._manifest.reserve_ids(schedule.next_id + count + IDS_AT_ONCE)
+        schedule.ids_end = self._manifest.manifest.next_id
+
+    def begin_sync(self) -> Ticket:
+        """Writes out what is in the buffer; returns the ticket of all that was applied."""
+        with self.lock:
+            self.check()
             self.drain()
-        position = self.wal.position
-        try:
-            self._stored += self.wal.write_batch(data)
-        except OSError:
-            self._cut_back(position)
-            raise
-        self._wrote = self._marks_writes
-        return self.written
+            return self._ticket()
 
     def note_manifest(self) -> None:
         """Writes into the mark which manifest is newest and how many items there are. Lock held.
@@ -223,48 +258,60 @@ class Journal(Owner):
                 raise
         self._publish_mark()
 
-    def note_written(self) -> None:
-        """Writes into the mark what was written past the staging buffer. Lock held.
+    def drain(self) -> None:
+        """Writes what is in the buffer to the log. Lock held.
 
-        After the change is in memory: the mark says how many items there are.
+        If that fails, what was acknowledged stays in the buffer. What was not is undone, and all
+        who wait for it get the error.
         """
-        if self._wrote:
-            self._wrote = False
-            self._publish_mark()
+        self._drain(takes=False)
 
     @fatal_when_interrupted
-    def drain(self) -> None:
-        """Moves what is in the staging buffer into the log; if that fails, it stays. Lock held."""
-        schedule, staging = self._schedule, self._staging
-        if not self.is_staging or schedule is None or staging is None:
+    def _drain(self, *, takes: bool) -> None:
+        if not self._buffered:
             return
-        position = self.wal.position
-        size = self._staged_bytes
+        schedule, size = self._schedule, self._waiting_bytes
         if size:
             try:
-                with staging.chunk(schedule.position) as data:
-                    write_all(self.wal.file, data, position)
-            except OSError:
-                self._cut_back(position)
+                if takes or (self._always and schedule.takes):
+                    atomic.with_reserve(self._directory, self._write_buffer)
+                else:
+                    self._write_buffer()
+            except OSError as error:
+                if not self.is_staging:
+                    self._undo(error)
                 raise
         self.wal.position += size
         self.wal.batch_count = schedule.number
         self._stored += size
-        self.is_staging = False
-        schedule.close()
-        self._publish_mark()
+        self._close_buffer()
+        if not self._always:
+            self._publish_mark()
 
-    def announce(self) -> None:
-        """Wakes all who wait for news of the queue."""
-        if self.changes.wanted:
-            self.changes.answer()
+    def _write_buffer(self) -> None:
+        position = self.wal.position
+        buffer = (
+            self._memory if self._staging is None or not self.is_staging else self._staging.buffer
+        )
+        try:
+            with memoryview(buffer)[self._start : self._schedule.position] as data:
+                write_all(self.wal.file, data, position)
+        except OSError:
+            self._cut_back(position)
+            raise
 
-    def when_durable(self, end: int, action: Callable[[], None]) -> None:
-        """Does something when all below an end is durable, in order. Lock held."""
-        if self.durable >= end:
-            action()
-        else:
-            self._hidden.append((end, action))
+    def _undo(self, error: OSError) -> None:
+        """Takes back what is in the buffer, which nobody was told is done."""
+        self._schedule.undo()
+        self._close_buffer()
+        if self._always:
+            self.commit.abandon(error, self._stored)
+
+    def _close_buffer(self) -> None:
+        self._buffered = self.is_staging = False
+        self._schedule.close()
+        if len(self._memory) > _MEMORY_BYTES_KEPT:
+            self._memory = bytearray()
 
     def wait(self, end: int) -> None:
         """Returns when all below an end is durable."""
@@ -376,17 +423,18 @@ class Journal(Owner):
     def _publish(self, end: int) -> None:
         """Makes durable items visible to takers. Lock held."""
         self.durable = max(self.durable, end)
-        while self._hidden and self._hidden[0][0] <= self.durable:
-            self._hidden.popleft()[1]()
+        self._schedule.show(self.durable)
         self.changes.announce()
 
     def _ticket(self) -> Ticket:
-        return Ticket(self.written, self.commit.epoch)
+        return Ticket(self.commit, self.written, self.commit.epoch)
 
     def _begin_sync(self) -> Sync:
         try:
             self.drain()
         except OSError as error:
+            if self._always:
+                raise
             # It stays in the staging buffer: only a failed sync is final.
             raise NotWritten(error) from None
         files = [each.file for each in (*self._unsynced, self.wal)]
@@ -400,16 +448,13 @@ class Journal(Owner):
             self._publish(sync.end)
 
     def _stop(self) -> None:
-        """Lets the schedule write no more; what is in the staging buffer stays there."""
-        self.is_staging = False
-        if self._schedule is not None:
-            self._schedule.close()
+        """Lets nothing more be changed; what is in the staging buffer stays there."""
+        self._buffered = self.is_staging = False
+        self._schedule.stop()
 
     def _end_of(self, wal: WalFile) -> Ends:
-        """Returns where a log ends, without what is staged. Lock held, nothing staged."""
+        """Returns where a log ends, without what is in the buffer. Lock held, nothing in it."""
         schedule = self._schedule
-        if schedule is None:
-            return wal.number, wal.position, wal.batch_count, 0, 0
         # Never below 0: a manifest that lies makes counts that do not add up.
         live = max(0, schedule.total + schedule.buried)
         return wal.number, wal.position, wal.batch_count, schedule.next_id, live
@@ -439,33 +484,45 @@ class Journal(Owner):
             # The log itself is what tells of a disk that fails.
             return
 
-    def _put(self, schedule: LoggedSchedule, staging: Staging, data: Buffer) -> bool:
-        """Puts a batch into the staging buffer; False if it is too large for what is left."""
-        begins = not self.is_staging
-        if begins:
-            self._begin(schedule, staging)
-        end = schedule.position + len(data)
-        if end > staging.size:
-            return False
-        staging.buffer[schedule.position : end] = data
-        schedule.skip(len(data))
-        if begins:
-            self._publish_mark()
-        return True
+    def _begin(self, needed: int) -> None:
+        """Opens a buffer for the batches that come next, of which the first needs some room."""
+        wal, staging = self.wal, self._staging
+        buffer: Mapping
+        if staging is not None and needed <= staging.size - STAGED_BYTES:
+            place = STAGED_PLACE.pack(wal.position)
+            staging.begin(wal.batches.header.encode() + place, wal.batch_count)
+            buffer, self._start = staging.buffer, STAGED_BYTES
+            self.is_staging = True
+        else:
+            if needed > len(self._memory):
+                # Kept for the next batch: fresh memory costs as much as all the rest.
+                self._memory = bytearray(max(needed, _MEMORY_BYTES))
+            buffer, self._start = self._memory, 0
+        self._schedule.open(
+            buffer,
+            self._start,
+            len(buffer),
+            wal.batch_count,
+            wal.batches.seed,
+            self._stored,
+            not self.is_staging,
+        )
+        self._schedule.fresh_end = self._start + self._free_bytes()
+        self._buffered = True
 
-    def _begin(self, schedule: LoggedSchedule, staging: Staging) -> None:
-        """Begins a chunk for the batches that come next."""
-        wal = self.wal
-        place = STAGED_PLACE.pack(wal.position)
-        staging.begin(wal.batches.header.encode() + place, wal.batch_count)
-        schedule.open(staging.buffer, STAGED_BYTES, staging.size, wal.batch_count, wal.batches.seed)
-        self.is_staging = True
+    def _publish_begin(self) -> None:
+        """Says in the mark that the staging buffer is in use, before its first batch counts.
+
+        From then on a buffer that is gone is a loss. One with nothing in it is closed again.
+        """
+        if not self._waiting_bytes:
+            self._close_buffer()
+        elif self.is_staging:
+            self._publish_mark()
 
     @property
-    def _staged_bytes(self) -> int:
-        if not self.is_staging or self._schedule is None:
-            return 0
-        return self._schedule.position - STAGED_BYTES
+    def _waiting_bytes(self) -> int:
+        return self._schedule.position - self._start if self._buffered else 0
 
     def _cut_back(self, position: int) -> None:
         """Cuts a part of a batch off: it would pass for a torn end, with good ones after it."""

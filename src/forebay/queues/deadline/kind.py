@@ -16,15 +16,13 @@ from forebay.formats.deadline.items import (
     VALUE_BYTES_MAX,
     FileKind,
     Item,
-    Key,
-    Stats,
     file_name,
 )
 from forebay.formats.deadline.wal import Dequeued, Record
 from forebay.kernels.deadline import BATCH_BYTES, FRESH_BYTES
 from forebay.queues.deadline.check import next_deadline
 from forebay.queues.deadline.folder import Folder
-from forebay.queues.deadline.item import DeadlineItem
+from forebay.queues.deadline.item import DeadlineItem, as_record
 from forebay.queues.deadline.names import list_files
 from forebay.queues.deadline.original import scan_file
 from forebay.queues.deadline.queue import DeadlineQueue
@@ -66,7 +64,7 @@ def put(
     deadline: int | None = None,
 ) -> tuple[int, int]:
     """Enqueues items, due after a delay, at a deadline in ms, or now; returns first and last id."""
-    ids = queue.enqueue_many(values, delay=delay, deadline=deadline)
+    ids = queue.enqueue_many(values, delay=delay, deadline_ms=deadline)
     return ids[0], ids[-1]
 
 
@@ -160,7 +158,7 @@ def _rows_of(items: Sequence[DeadlineItem], *, tokens: bool = False) -> Rows:
 
     def line(index: int) -> bytes:
         item = items[index]
-        return _line(_as_record(item), _token(item) if tokens else None)
+        return _line(as_record(item), _token(item) if tokens else None)
 
     if tokens:
         return Rows([b"%b\t%b" % (_token(item), item.value) for item in items], line)
@@ -170,17 +168,6 @@ def _rows_of(items: Sequence[DeadlineItem], *, tokens: bool = False) -> Rows:
 def _token(item: DeadlineItem) -> bytes:
     """Returns what tells who holds an item: its id, and how often it was given out."""
     return b"%d.%d" % item.token
-
-
-def _as_record(item: DeadlineItem) -> Item:
-    """Makes of an item what the files hold, which is what is printed."""
-    return Item(
-        Key(*item.key),
-        item.value,
-        Stats(item.enqueue_ms, item.requeue_ms, item.dequeue_count),
-        item.buried,
-        item.reason.encode(),
-    )
 
 
 def _line(record: Record, token: bytes | None = None) -> bytes:

@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from forebay.queues.deadline.replay import Rows
 
 
-# An owner at work changes the files under a reader so often at most.
-_LOOKS_MAX = 100
+# An owner with tiny segments freezes hundreds of times a second: few of the looks at it succeed.
+_LOOKS_MAX = 10_000
 
 
 @dataclass(slots=True)
@@ -359,11 +359,10 @@ class _Gaps:
             ids = [gap.ids for gap in mine]
             most = None if None in ids or not mine else sum(gap.ids or 0 for gap in mine)
             copies = sum(gap.copies for gap in mine)
-            # A batch of new items holds nothing else, so no tombstone is lost with it.
+            # A batch of new items holds nothing else, so no tombstone is lost with it. With copies
+            # some may be: then an older copy comes back, and the mark decides.
             one = len(mine) == 1 and mine[0].batches == 1
-            exact = one and most is not None and not (most and copies)
-            if copies:
-                exact = exact and not self._has_tombstones(log)
+            exact = one and most is not None and not copies
             revives = not exact or most == copies == 0
             bound = None if most is None else most + copies
             text = each if not exact or bound else _may_come_again(each)
@@ -432,17 +431,6 @@ class _Gaps:
             elif at == 0:
                 gap.ids = sum(not self._is_known(id) for id in range(start, end))
         waiting.clear()
-
-    def _has_tombstones(self, log: FoundLog) -> bool:
-        """Says whether a log or a later one takes items away: perhaps those that are lost."""
-        return any(
-            row[0] == kernel.TOMBSTONE
-            for each in self._picture.logs
-            if each.number >= log.number
-            for part in each.parts
-            if isinstance(part, list)
-            for row in part
-        )
 
     def _end_id(self, log: FoundLog) -> int | None:
         """Returns the id that would have come next at the end of a log."""

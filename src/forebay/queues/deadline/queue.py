@@ -1,8 +1,9 @@
 """`DeadlineQueue`: items with a deadline, taken when they are due; larger than memory.
 
-Joins the write-ahead log, memory and runs. This file owns the life of the queue: opening, closing,
-waiting, looking, and what is done in the background. `operations.py` owns the changes, `state.py`
-what is in the queue, `compaction.py` its files.
+Joins the write-ahead log, memory and runs. This file has the verbs, and owns the life of the queue:
+opening, closing, waiting, looking, and what is done in the background. `schedule.py` owns the
+changes, `journal.py` when they are durable, `state.py` what is in the queue, `compaction.py` its
+files.
 """
 
 from __future__ import annotations
@@ -11,46 +12,552 @@ import contextlib
 import itertools
 import math
 import os
-import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import Any, TypeVar
+from functools import partial
+from numbers import Real
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from forebay.clock import BootClock, SteadyClock, SystemClock
-from forebay.errors import Closed, Empty, Full, InvalidOption
+from forebay.errors import Closed, Empty, Full, InvalidOption, LeaseLost, RecordTooLarge
 from forebay.formats.deadline.items import BURIED_BIT
+from forebay.kernels.deadline import BATCH_BYTES, FRESH_BYTES
 from forebay.queues.deadline.compaction import Upkeep
-from forebay.queues.deadline.item import (
-    DeadlineItem,
-    Duration,
-    as_item,
-    check_lease,
-    check_value,
-    retry_seconds,
-    wanted_all,
-    wanted_ms,
-)
-from forebay.queues.deadline.journal import Journal
-from forebay.queues.deadline.operations import NoRoom, Verbs
-from forebay.queues.deadline.recovery import IDS_AT_ONCE, Opened, open_deadline_directory
-from forebay.queues.deadline.schedule import LoggedSchedule
+from forebay.queues.deadline.info import DeadlineInfo
+from forebay.queues.deadline.item import DeadlineItem, as_item
+from forebay.queues.deadline.journal import IDS_AT_ONCE, Journal
+from forebay.queues.deadline.options import DeadlineOptions
+from forebay.queues.deadline.recovery import Opened, open_deadline_directory
+from forebay.queues.deadline.schedule import FULL, LENT_MAX, TOO_MANY_ATTEMPTS, as_bytes, lease_lost
 from forebay.queues.deadline.state import State
 from forebay.queues.shared.background import Background, run_urgent_work
 from forebay.queues.shared.handle import Handle
-from forebay.queues.shared.options import DeadlineOptions
+from forebay.queues.shared.options import Duration, SyncPolicy, as_seconds
+from forebay.queues.shared.verbs import Loan, News, Steps, Work, lends, run, shortcut, verb
 from forebay.storage import inbox
 from forebay.storage.atomic import keep_reserve
+from forebay.storage.commit import Ticket
 from forebay.storage.filesystem import Buffer, DiskFilesystem, Filesystem
 from forebay.storage.quarantine import count_kept
 
+if TYPE_CHECKING:
+    from forebay.queues.deadline.schedule import NotMade
 
-class Looking:
-    """What can be seen of a queue that is open. Any thread may call it."""
+_Result = TypeVar("_Result")
+# The lines of those who wait.
+_ITEMS, _ROOM = "items", "room"
+# The shortest sleep before the next look: clocks tell milliseconds.
+_NAP_SECONDS = 0.001
+# How long new items wait for the freezing to catch up, if it does at all.
+_BEHIND_SECONDS = 1.0
+# To make room, runs are merged. Those who wait for it spend a tenth of the time on that.
+_REST_FACTOR = 9
+_NO_BOUND = 1 << 62
 
-    _journal: Journal
-    _state: State
-    _schedule: LoggedSchedule
-    _clock: SteadyClock
+_COMPACT, _EXTEND = "compact", "extend"
+
+
+class DeadlineMaintenance(Background["DeadlineQueue"]):
+    """The background work of one queue."""
+
+    def __init__(
+        self,
+        queue: DeadlineQueue,
+        journal: Journal,
+        upkeep: Upkeep,
+        options: DeadlineOptions,
+        clock: SteadyClock,
+    ) -> None:
+        super().__init__(queue, options, clock)
+        self._journal = journal
+        self._upkeep = upkeep
+        # The loans whose leases are extended while the bodies of `take` run.
+        self._loans: weakref.WeakSet[_ItemLoan] = weakref.WeakSet()
+        self._start()
+        # Recovery may have left work.
+        self.notice()
+
+    def extend(self, loan: _ItemLoan) -> None:
+        """Extends a lease from now on, until the loan is dropped."""
+        self._loans.add(loan)
+        self._plan_extension()
+
+    def drop(self, loan: _ItemLoan) -> None:
+        """Extends a lease no more."""
+        self._loans.discard(loan)
+
+    def run_urgent(self) -> None:
+        """Drains and syncs, and extends leases, if that is due."""
+        super().run_urgent()
+        if self._comes_due(_EXTEND, self._clock.monotonic()):
+            for loan in list(self._loans):
+                # One that was lost all the same is told at the end of its block.
+                with contextlib.suppress(LeaseLost):
+                    loan.extend()
+            self._plan_extension()
+
+    def _plan_extension(self) -> None:
+        """Plans the next look at the leases: each is extended twice before it ends."""
+        seconds = min((loan.lease_ms / 3000 for loan in list(self._loans)), default=math.inf)
+        at = self._clock.monotonic() + seconds
+        if at < self._due.get(_EXTEND, math.inf):
+            self._plan(_EXTEND, seconds)
+
+    def _plan_needed(self) -> None:
+        super()._plan_needed()
+        if self._upkeep.wants_freeze:
+            self._plan(_COMPACT, 0)
+
+    def _needs_drain(self) -> bool:
+        return self._journal.is_staging
+
+    def _drain(self) -> None:
+        with self._journal.lock:
+            self._journal.drain()
+
+    def _needs_sync(self) -> bool:
+        return self._sync_policy == "interval" and self._journal.written > self._journal.durable
+
+    def _sync(self) -> None:
+        self._journal.sync()
+
+    def _look(self, queue: DeadlineQueue) -> None:
+        keep_reserve(queue._directory)
+        self._journal.sync_mark()
+        queue._save_losses()
+        queue._forget_revived()
+        # Before they run out, so that no enqueue has to wait for it.
+        self._journal.reserve_ids(IDS_AT_ONCE // 2)
+
+    def _activity(self) -> object:
+        return self._journal.written
+
+    def _run_others(self, queue: DeadlineQueue, now: float) -> None:
+        self._due.pop(_COMPACT, None)
+        # Another thread that merges freezes too.
+        if not self._upkeep.is_merging:
+            if self._upkeep.wants_freeze:
+                self._upkeep.freeze()
+            if self._upkeep.wants_merge:
+                self._upkeep.merge(between=self._between)
+
+    def _between(self) -> None:
+        """Keeps to the time of all queues in the middle of a merge."""
+        self.run_urgent()
+        run_urgent_work()
+
+
+class _ItemLoan:
+    """An item that is lent out for the length of a block."""
+
+    def __init__(self, queue: DeadlineQueue, value: DeadlineItem, lease_ms: int) -> None:
+        self._queue = queue
+        self.value = value
+        self.lease_ms = lease_ms
+
+    def extend(self) -> None:
+        """Restarts the lease; raises `LeaseLost`."""
+        self._queue._touch(self.value, self.lease_ms)
+
+    def finish(self) -> Steps[None]:
+        """Takes the item away for good."""
+        self._queue._maintenance.drop(self)
+        yield from self._queue._release(self.value)
+
+    def give_back(self, error: BaseException) -> Steps[None]:
+        """Puts the item back, to be due again later; the error is why."""
+        self._queue._maintenance.drop(self)
+        text = f"{TOO_MANY_ATTEMPTS}: {type(error).__name__}: {error}"
+        delay = self._queue._retry_seconds(self.value)
+        # A queue that is closed, and a lease that has ended, have made it pending already.
+        with contextlib.suppress(Closed, LeaseLost):
+            yield from self._queue._put_back(self.value, delay=delay, reason=text)
+
+
+class DeadlineQueue(Handle):
+    """A durable queue by deadline that this process owns. Any thread may call it.
+
+    Opens the directory or creates it.
+
+    `sync`: what every change waits for. "always" (default): on return a power cut loses nothing,
+    and nobody is given an item before it is durable; one sync of the disk each, shared by all who
+    wait. "interval": synced every `sync_interval_seconds`; a power cut may cost the newest changes.
+    "os": synced when memory is full and at `close`. Both survive `kill -9`.
+
+    `lease_seconds`: how long an item that is given out belongs to its taker, if the call does not
+    say; then it is pending again. `max_attempts`: an item that was given out so often and comes
+    back is buried (None: never). `retry_seconds`: after an exception in the block of `take` an item
+    is due again after so long, and after twice as long with each time that it was given out before,
+    up to `retry_seconds_max`.
+
+    `segment_items`, `segment_bytes`: what memory holds, and one log, before it is frozen into runs;
+    an open reads as much. `compression`: of runs, "none" or "lz4". `max_bytes`: the most that logs
+    and runs may take (None: no bound), dead items included until a merge drops them. `when_full`:
+    "block" waits until there is room, "reject" raises `Full`.
+
+    `background`: False starts no thread; call `maintain()` from time to time instead.
+    `group_readable`: modes 0640 and 0750 instead of 0600 and 0700. `staging_bytes`: size of the
+    mapped buffer that changes go to under "interval" and "os". `mapped`: False uses no mapped
+    memory, as is done on its own on all file systems but ext4, XFS and tmpfs, where a full disk
+    could kill the process; a change then costs a system call.
+    """
+
+    _searched: int
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        sync: SyncPolicy = "always",
+        sync_interval_seconds: Duration = 0.1,
+        lease_seconds: Duration = 60.0,
+        max_attempts: int | None = None,
+        retry_seconds: Duration = 1.0,
+        retry_seconds_max: Duration = 300.0,
+        segment_items: int = 131_072,
+        segment_bytes: int = 64 << 20,
+        compression: Literal["none", "lz4"] = "none",
+        max_bytes: int | None = None,
+        when_full: Literal["block", "reject"] = "block",
+        background: bool = True,
+        group_readable: bool = False,
+        staging_bytes: int = 1 << 20,
+        mapped: bool = True,
+        filesystem: Filesystem | None = None,
+        clock: BootClock | None = None,
+    ) -> None:
+        self.options = DeadlineOptions(
+            sync=sync,
+            sync_interval_seconds=as_seconds(sync_interval_seconds),
+            lease_seconds=as_seconds(lease_seconds),
+            max_attempts=max_attempts,
+            retry_seconds=as_seconds(retry_seconds),
+            retry_seconds_max=as_seconds(retry_seconds_max),
+            segment_items=segment_items,
+            segment_bytes=segment_bytes,
+            compression=compression,
+            max_bytes=max_bytes,
+            when_full=when_full,
+            background=background,
+            group_readable=group_readable,
+            staging_bytes=staging_bytes,
+            mapped=mapped,
+        )
+        self._filesystem = filesystem or DiskFilesystem()
+        self._clock = SteadyClock(clock or SystemClock())
+        self._directory = self._filesystem.open_directory(
+            os.fspath(path), create=True, group_readable=self.options.group_readable
+        )
+        self.path = self._directory.path
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._directory.close)
+            self._directory.lock()
+            self._build(open_deadline_directory(self._filesystem, self._directory), undo)
+            if self._guessed:
+                # A merge of some would drop tombstones whose items are in others.
+                self._upkeep.merge(everything=True)
+            inbox.warn_of_waiting(self._directory)
+            undo.pop_all()
+        self._maintenance = DeadlineMaintenance(
+            self, self._journal, self._upkeep, self.options, self._clock
+        )
+        self._own()
+
+    def _enqueue(
+        self,
+        value: Buffer,
+        *,
+        delay: Duration | None = None,
+        deadline: datetime | None = None,
+        deadline_ms: int | None = None,
+        timeout: float | None = None,
+    ) -> Steps[int]:
+        if not self._always:
+            id = self._schedule.enqueue(value, delay, deadline, deadline_ms)
+            if id is not FULL:
+                if self.changes.wanted:
+                    self.changes.answer()
+                return id
+        data = as_bytes(value)
+        change = partial(self._schedule.enqueue, data, delay, deadline, deadline_ms, True)
+        return (yield from self._put([data], change, timeout))
+
+    @shortcut(_enqueue)
+    def enqueue(
+        self,
+        value: Buffer,
+        *,
+        delay: Duration | None = None,
+        deadline: datetime | None = None,
+        deadline_ms: int | None = None,
+        timeout: float | None = None,
+    ) -> int:
+        """Takes in an item, due at a deadline, after a delay or now; returns its id.
+
+        `deadline` is a datetime with its zone, `deadline_ms` milliseconds since 1970, `delay` a
+        number of seconds or a timedelta: give one of them, or none.
+        Under `sync="always"` it is durable on return; under the other policies it survives the
+        process, and a power cut after the next sync. A deadline in the past does not put it before
+        what was given out already. A full queue waits, at most `timeout` seconds, or raises `Full`.
+        """
+        if not self._always:
+            id = self._schedule.enqueue(value, delay, deadline, deadline_ms)
+            if id is not FULL:
+                if self.changes.wanted:
+                    self.changes.answer()
+                return id
+        return run(
+            self._enqueue(
+                value, delay=delay, deadline=deadline, deadline_ms=deadline_ms, timeout=timeout
+            )
+        )
+
+    @verb
+    def enqueue_many(
+        self,
+        values: Iterable[Buffer],
+        *,
+        delay: Duration | None = None,
+        deadline: datetime | Sequence[datetime] | None = None,
+        deadline_ms: int | Sequence[int] | None = None,
+        timeout: float | None = None,
+    ) -> Steps[list[int]]:
+        """Takes in items with one commit and returns their ids; a crash leaves all or none.
+
+        A list of deadlines has one for each.
+        """
+        given = list(map(as_bytes, values))
+        # Lists of its own, as that of the values: nobody changes them meanwhile.
+        if isinstance(deadline, Iterable):
+            deadline = list(deadline)
+        if isinstance(deadline_ms, Iterable):
+            deadline_ms = list(deadline_ms)
+        if not given:
+            with self._journal.lock:
+                self._journal.check()
+            return []
+        change = partial(self._schedule.enqueue_many, given, delay, deadline, deadline_ms)
+        return (yield from self._put(given, change, timeout))
+
+    put = enqueue
+    put_many = enqueue_many
+
+    def _dequeue(
+        self, timeout: float | None = None, *, lease_seconds: Duration | None = None
+    ) -> Steps[DeadlineItem | None]:
+        items = yield from self._take_off(1, timeout, self._as_lease_ms(lease_seconds))
+        return items[0] if items else None
+
+    @shortcut(_dequeue)
+    def dequeue(
+        self, timeout: float | None = None, *, lease_seconds: Duration | None = None
+    ) -> DeadlineItem | None:
+        """Returns the first item that is due; None if there is none.
+
+        It belongs to the caller until the lease ends, then it is pending again, as after a crash.
+        With a timeout (seconds) it waits, and raises `Empty` if none became due. Damaged items
+        raise `Damaged`, once; the next call goes on after them.
+        """
+        if lease_seconds is None and timeout is None:
+            if self._always:
+                if self._schedule.is_idle():
+                    return None
+            else:
+                items = self._schedule.dequeue(1, self._lease_ms)
+                if items is not FULL:
+                    return items[0] if items else None
+        return run(self._dequeue(timeout, lease_seconds=lease_seconds))
+
+    @verb
+    def dequeue_many(
+        self, count: int, timeout: float | None = None, *, lease_seconds: Duration | None = None
+    ) -> Steps[list[DeadlineItem]]:
+        """Returns up to `count` items that are due; with a timeout it waits for the first."""
+        if count < 1:
+            raise InvalidOption(f"count = {count}: must be at least 1")
+        return (yield from self._take_off(count, timeout, self._as_lease_ms(lease_seconds)))
+
+    def _take_off(
+        self, count: int, timeout: float | None, lease_ms: int
+    ) -> Steps[list[DeadlineItem]]:
+        """Returns items that are due, and waits for the first of them if a timeout is given."""
+        give_up_at = 0.0 if timeout is None else self._clock.monotonic() + timeout
+        while True:
+            with self._journal.lock:
+                items, ticket = self._lend(count, lease_ms)
+                due_in = math.inf if items else self._seconds_to_due()
+            if items:
+                return (yield from self._hand_out(items, ticket))
+            if timeout is None:
+                return []
+            left = give_up_at - self._clock.monotonic()
+            if left <= 0:
+                raise Empty(f"{self.path}: nothing became due in {timeout} s")
+            yield News(self.changes, left, _ITEMS, max(_NAP_SECONDS, due_in))
+
+    def _release(self, item: DeadlineItem) -> Steps[None]:
+        yield from self._change(partial(self._schedule.release, [item], True), takes=True)
+
+    @shortcut(_release)
+    def release(self, item: DeadlineItem) -> None:
+        """Takes an item away for good; raises `LeaseLost` if it is not the caller's any more."""
+        if not self._always:
+            done = self._schedule.release([item])
+            if done is not FULL:
+                if self.changes.wanted:
+                    self.changes.answer()
+                return
+        run(self._release(item))
+
+    @verb
+    def release_many(self, items: Sequence[DeadlineItem]) -> Steps[None]:
+        """Takes items away with one commit; `LeaseLost`: all of them are still there."""
+        given = list(items)
+        if given:
+            yield from self._change(partial(self._schedule.release, given, True), takes=True)
+
+    def _requeue(
+        self,
+        item: DeadlineItem,
+        *,
+        delay: Duration | None = None,
+        deadline: datetime | None = None,
+        deadline_ms: int | None = None,
+        value: Buffer | None = None,
+    ) -> Steps[None]:
+        yield from self._await_memory()
+        times = (delay, deadline, deadline_ms)
+        requeue = partial(self._schedule.requeue, item, value, *times, TOO_MANY_ATTEMPTS, True)
+        yield from self._change(requeue)
+
+    @shortcut(_requeue)
+    def requeue(
+        self,
+        item: DeadlineItem,
+        *,
+        delay: Duration | None = None,
+        deadline: datetime | None = None,
+        deadline_ms: int | None = None,
+        value: Buffer | None = None,
+    ) -> None:
+        """Puts an item back under a later deadline, with another value if one is given.
+
+        The old copy goes and the new one comes in one step. One that was given out `max_attempts`
+        times is buried instead. Raises `LeaseLost`.
+        """
+        times = (delay, deadline, deadline_ms)
+        if not self._always:
+            done = self._schedule.requeue(item, value, *times, TOO_MANY_ATTEMPTS)
+            if done is not FULL:
+                if self.changes.wanted:
+                    self.changes.answer()
+                return
+        run(
+            self._requeue(
+                item, delay=delay, deadline=deadline, deadline_ms=deadline_ms, value=value
+            )
+        )
+
+    @verb
+    def reclaim(
+        self, id: int, dequeue_count: int, *, lease_seconds: Duration | None = None
+    ) -> Steps[DeadlineItem]:
+        """Returns an item to the caller that took it before and has its token, due or not.
+
+        For takers that end and come back, and leave it pending meanwhile. It is not counted. Raises
+        `LeaseLost` if it was given out again since, is buried, or is gone.
+        """
+        lease_ms = self._as_lease_ms(lease_seconds)
+        with self._journal.lock:
+            self._journal.check()
+            found = self._state.find_id(id)
+            if found is None or found[0].buried or found[1] != dequeue_count:
+                raise lease_lost(id, dequeue_count)
+            item = as_item(*found)
+            self._schedule.reclaim(item, lease_ms)
+            return item
+        yield
+
+    @verb
+    def touch(self, item: DeadlineItem, *, lease_seconds: Duration | None = None) -> Steps[None]:
+        """Restarts the lease of an item; raises `LeaseLost`."""
+        self._touch(item, self._as_lease_ms(lease_seconds))
+        return
+        yield
+
+    @verb
+    def bury(self, item: DeadlineItem, reason: str = "") -> Steps[None]:
+        """Puts an item aside: it is kept and not given out until `kick`. Raises `LeaseLost`."""
+        yield from self._change(partial(self._schedule.bury, item, reason))
+
+    @verb
+    def kick(self, id: int | None = None, *, count: int | None = None) -> Steps[int]:
+        """Makes a buried item pending again, or the `count` oldest ones; returns how many."""
+        if (id is None) == (count is None):
+            raise InvalidOption("kick: give an id or a count")
+        if count is not None and count < 0:
+            raise InvalidOption(f"count = {count}: must be at least 0")
+        ticket: Ticket | None = None
+        with self._journal.lock:
+            self._journal.check()
+            if id is not None:
+                found = self._state.find_id(id)
+                chosen = [as_item(*found)] if found is not None and found[0].buried else []
+            else:
+                chosen = list(itertools.islice(self._state.browse((BURIED_BIT, 0)), count))
+            for item in chosen:
+                _, ticket = self._journal.apply(partial(self._schedule.kick, item))
+        return (yield from self._settle(len(chosen), ticket))
+
+    @lends
+    def take(
+        self, timeout: float | None = None, *, lease_seconds: Duration | None = None
+    ) -> Steps[Loan[DeadlineItem]]:
+        """Lends out the first item that is due: released on success, requeued on an exception.
+
+        Its lease is extended while the block runs. After an exception it is due again after
+        `retry_seconds`, twice as long with each time; if it is buried then, its reason has the text
+        of the exception. Raises `Empty` if there is none, or none became due within `timeout`
+        seconds.
+        """
+        lease_ms = self._as_lease_ms(lease_seconds)
+        items = yield from self._take_off(1, 0 if timeout is None else timeout, lease_ms)
+        loan = _ItemLoan(self, items[0], lease_ms)
+        self._maintenance.extend(loan)
+        return loan
+
+    @verb
+    def delete(self, id: int) -> Steps[bool]:
+        """Takes an item away for good, even one that is given out; False if there is none."""
+        with self._journal.lock:
+            self._journal.check()
+            found = self._state.find_id(id)
+            if found is None:
+                return False
+            key = found[0].key
+            change = partial(self._schedule.remove, key.deadline_ms, key.id)
+            _, ticket = self._journal.apply(change, takes=True)
+        return (yield from self._settle(True, ticket))
+
+    @verb
+    def sync(self) -> Steps[None]:
+        """Makes all changes durable."""
+        yield self._journal.begin_sync()
+
+    @verb
+    def freeze(self) -> Steps[bool]:
+        """Turns what is in memory into runs; False if there is nothing. Happens by itself."""
+        self._check_process()
+        frozen: bool = yield Work(self._upkeep.freeze)
+        return frozen
+
+    @verb
+    def merge(self) -> Steps[bool]:
+        """Merges all runs into one; False if there is nothing to do. Happens by itself."""
+        self._check_process()
+        merged: bool = yield Work(partial(self._upkeep.merge, everything=True))
+        return merged
 
     def peek(self) -> DeadlineItem | None:
         """Returns the pending item that is due first, now or later; it stays."""
@@ -72,8 +579,7 @@ class Looking:
             raise InvalidOption(f"count = {count}: must be at least 0")
         with self._journal.lock:
             self._journal.check()
-            first = itertools.islice(self._state.browse(), count)
-            return [as_item(item, times) for item, times in first]
+            return list(itertools.islice(self._state.browse(), count))
 
     @property
     def pending(self) -> int:
@@ -104,160 +610,128 @@ class Looking:
         """Returns in how many seconds an item may be due, by its deadline or the end of a lease."""
         with self._journal.lock:
             self._journal.check()
-            now = self._clock.now_ms()
-            self._schedule.leases.expire(now)
-            end = self._schedule.leases.next_end()
-            times = [] if end is None else [end]
-            times += [self._schedule.deadline] if self._schedule.head() else []
-            return max(0, min(times) - now) / 1000 if times else math.inf
+            self._schedule.leases.expire(self._clock.now_ms())
+            return self._seconds_to_due()
 
     def __len__(self) -> int:
         """How many items there are, given out and buried ones too."""
         return self._schedule.total + self._schedule.buried
 
-
-_COMPACT = "compact"
-
-
-class DeadlineMaintenance(Background["DeadlineQueue"]):
-    """The background work of one queue."""
-
-    def __init__(
+    def _put(
         self,
-        queue: DeadlineQueue,
-        journal: Journal,
-        upkeep: Upkeep,
-        verbs: Verbs,
-        options: DeadlineOptions,
-        clock: SteadyClock,
-    ) -> None:
-        super().__init__(queue, options, clock)
-        self._journal = journal
-        self._upkeep = upkeep
-        self._verbs = verbs
-        self._schedule = queue._schedule
-        self._start()
-        # Recovery may have left work.
-        self.notice()
+        values: list[bytes],
+        change: Callable[[], _Result | NotMade],
+        timeout: float | None,
+    ) -> Steps[_Result]:
+        """Applies a change that brings new items, when there is room for them.
 
-    def _plan_needed(self) -> None:
-        super()._plan_needed()
-        if self._upkeep.wants_freeze:
-            self._plan(_COMPACT, 0)
-
-    def _needs_drain(self) -> bool:
-        return self._journal.is_staging
-
-    def _drain(self) -> None:
-        with self._journal.lock:
-            self._journal.drain()
-
-    def _needs_sync(self) -> bool:
-        return self._sync_policy == "interval" and self._journal.written > self._journal.durable
-
-    def _sync(self) -> None:
-        self._journal.sync()
-
-    def _look(self, queue: DeadlineQueue) -> None:
-        keep_reserve(queue._directory)
-        self._journal.sync_mark()
-        queue._save_losses()
-        self._verbs.forget_revived()
-        self._reserve_ids()
-
-    def _activity(self) -> object:
-        return self._journal.written
-
-    def _run_others(self, queue: DeadlineQueue, now: float) -> None:
-        self._due.pop(_COMPACT, None)
-        # Another thread that merges freezes too.
-        if not self._upkeep.is_merging:
-            if self._upkeep.wants_freeze:
-                self._upkeep.freeze()
-            if self._upkeep.wants_merge:
-                self._upkeep.merge(between=self._between)
-
-    def _between(self) -> None:
-        """Keeps to the time of all queues in the middle of a merge."""
-        self.run_urgent()
-        run_urgent_work()
-
-    def _reserve_ids(self) -> None:
-        """Reserves ids before they run out, so that no enqueue has to wait for it."""
-        with self._journal.lock:
-            self._journal.check()
-            next_id = self._schedule.next_id
-        self._verbs.reserve_from(next_id, IDS_AT_ONCE // 2)
-
-
-_WAIT_SECONDS = 0.05
-# The shortest sleep before the next look: clocks tell milliseconds.
-_NAP_SECONDS = 0.001
-# How often an enqueue looks whether memory has room again.
-_TIMES_MAX = 20
-_Result = TypeVar("_Result")
-
-
-class Waiting:
-    """Tries again until it works or the time is up. Any thread may call it."""
-
-    def __init__(
-        self,
-        path: str,
-        journal: Journal,
-        upkeep: Upkeep,
-        options: DeadlineOptions,
-        clock: SteadyClock,
-    ) -> None:
-        self._path = path
-        self._journal = journal
-        self._upkeep = upkeep
-        self._options = options
-        self._clock = clock
-        # Where the logs ended when room was looked for last.
-        self._searched = -1
-
-    def for_room(self, enqueue: Callable[[], _Result], timeout: float | None) -> _Result:
-        """Enqueues when there is room: dead items are merged away, then it waits, or raises."""
-        start = self._clock.monotonic()
-        merge_at = start
-        self.for_memory()
+        Dead items are merged away for that; then it waits, or raises.
+        """
+        size = BATCH_BYTES + len(values) * FRESH_BYTES + sum(map(len, values))
+        limit = self.options.max_bytes
+        if limit is not None and size > limit:
+            raise RecordTooLarge(f"a batch of {size} bytes does not fit into max_bytes = {limit}")
+        start = merge_at = self._clock.monotonic()
+        yield from self._await_memory()
         while True:
-            with contextlib.suppress(NoRoom):
-                return enqueue()
+            with self._journal.lock:
+                self._journal.check()
+                fits = size <= _free_bytes(limit, self._state, self._journal)
+                applied = self._journal.apply(change) if fits else None
+            if applied is not None:
+                return (yield from self._settle(*applied))
             now = self._clock.monotonic()
             if now >= merge_at:
+                found: bool = yield Work(self._make_room)
                 # At first it tries again in any case: another thread may have made room.
-                found = self._make_room() or merge_at == start
-                # Who waits for a slow reader spends a tenth of the time on merging.
-                merge_at = self._clock.monotonic() + 9 * (self._clock.monotonic() - now)
+                found = found or merge_at == start
+                merge_at = self._clock.monotonic()
+                merge_at += _REST_FACTOR * (merge_at - now)
                 if found:
                     continue
-            over = timeout is not None and now >= start + timeout
-            if over or self._options.when_full == "reject":
-                raise Full(f"{self._path} holds max_bytes = {self._options.max_bytes}")
-            self._wait(_WAIT_SECONDS)
+            left = math.inf if timeout is None else start + timeout - now
+            if left <= 0 or self.options.when_full == "reject":
+                raise Full(f"{self.path} holds max_bytes = {self.options.max_bytes}")
+            # Without a change another merge would find nothing.
+            is_changed = self._journal.written != self._searched
+            yield News(self.changes, left, _ROOM, merge_at - now if is_changed else math.inf)
 
-    def for_items(
-        self,
-        try_once: Callable[[], _Result | None],
-        due_in: Callable[[], float],
-        timeout: float | None,
-    ) -> _Result | None:
-        """Tries until there is something; with a timeout it waits, and raises `Empty`."""
-        if timeout is None:
-            return try_once()
-        give_up_at = self._clock.monotonic() + timeout
+    def _change(
+        self, change: Callable[[], _Result | NotMade], *, takes: bool = False
+    ) -> Steps[_Result]:
+        """Applies a change; `takes`: it takes something away."""
+        with self._journal.lock:
+            applied = self._journal.apply(change, takes=takes)
+        return (yield from self._settle(*applied))
 
-        def seconds_left() -> float:
-            left = give_up_at - self._clock.monotonic()
-            # An item may become due, or a lease end, without any change.
-            return left if left <= 0 else min(left, max(_NAP_SECONDS, due_in()))
-
-        result = self._journal.changes.wait_until(try_once, seconds_left)
-        if result is None:
-            raise Empty(f"{self._path}: nothing became due in {timeout} s")
+    def _settle(self, result: _Result, ticket: Ticket | None) -> Steps[_Result]:
+        """Returns the result of a change when it is as durable as the policy says."""
+        if ticket is not None:
+            yield ticket
+        self._maintenance.notice()
         return result
+
+    def _put_back(self, item: DeadlineItem, *, delay: float, reason: str) -> Steps[None]:
+        """Requeues an item; if it is buried instead, for a reason."""
+        change = partial(self._schedule.requeue, item, None, delay, None, None, reason, True)
+        yield from self._change(change)
+
+    def _lend(self, count: int, lease_ms: int) -> tuple[list[DeadlineItem], Ticket | None]:
+        """Lends out items that are due, each batch of them in turn. Lock held."""
+        items: list[DeadlineItem] = []
+        ticket: Ticket | None = None
+        asked = given = 0
+        try:
+            while len(items) < count and asked == given:
+                asked = min(count - len(items), LENT_MAX)
+                lend = partial(self._schedule.dequeue, asked, lease_ms, True)
+                more, ticket = self._journal.apply(lend, takes=True)
+                items += more
+                given = len(more)
+        except BaseException:
+            self._schedule.give_back(items)
+            raise
+        return items, ticket
+
+    def _hand_out(
+        self, items: list[DeadlineItem], ticket: Ticket | None
+    ) -> Steps[list[DeadlineItem]]:
+        """Returns items that are lent out when that is durable; else nobody gets them."""
+        try:
+            return (yield from self._settle(items, ticket))
+        except BaseException:
+            with self._journal.lock:
+                self._schedule.give_back(items)
+                self.changes.announce()
+            raise
+
+    def _touch(self, item: DeadlineItem, lease_ms: int) -> None:
+        with self._journal.lock:
+            self._journal.check()
+            self._schedule.touch(item, lease_ms)
+            # It may end sooner now than those know who wait.
+            self.changes.announce()
+
+    def _as_lease_ms(self, lease_seconds: Duration | None) -> int:
+        """Returns a lease in ms; refuses what is no time."""
+        if lease_seconds is None:
+            return self._lease_ms
+        seconds = as_seconds(lease_seconds)
+        if isinstance(seconds, bool) or not isinstance(seconds, Real) or not 0 < seconds < 10.0**9:
+            raise InvalidOption(f"lease_seconds = {lease_seconds!r}: must be a number above 0")
+        return round(seconds * 1000)
+
+    def _retry_seconds(self, item: DeadlineItem) -> float:
+        """Returns after how long an item is due again whose taker failed."""
+        times = 2.0 ** min(item.dequeue_count - 1, 60)
+        return min(self.options.retry_seconds * times, self.options.retry_seconds_max)
+
+    def _seconds_to_due(self) -> float:
+        """Returns in how many seconds something may be due. Lock held, ended leases are back."""
+        end = self._schedule.leases.next_end()
+        times = [] if end is None else [end]
+        times += [self._schedule.deadline] if self._schedule.head() else []
+        return max(0, min(times) - self._clock.now_ms()) / 1000 if times else math.inf
 
     def _make_room(self) -> bool:
         """Merges dead items away; False if nothing has changed since that was done last."""
@@ -265,342 +739,75 @@ class Waiting:
             if self._journal.written == self._searched:
                 return False
             frozen = self._upkeep.freeze()
+            # Not what is written when the merge is done: what came meanwhile was not searched.
+            end = self._upkeep.handed_over
             merged = self._upkeep.merge(everything=True)
-            self._searched = self._journal.written
+            self._searched = end
             return frozen or merged
 
-    def for_memory(self) -> None:
+    def _await_memory(self) -> Steps[None]:
         """Waits for the freezing to catch up, but not for ever: it may be that it cannot."""
-        for _ in range(_TIMES_MAX):
-            if not self._options.background or not self._upkeep.is_behind:
-                return
-            self._wait(_WAIT_SECONDS)
-
-    def _wait(self, seconds: float) -> None:
-        with self._journal.lock:
-            self._journal.check()
-            self._journal.changes.wait(seconds)
-
-
-class DeadlineQueue(Looking, Handle):
-    """A durable queue by deadline that this process owns. Any thread may call it.
-
-    Opens the directory or creates it.
-
-    `sync`: what every change waits for. "always" (default): on return a power cut loses nothing,
-    and nobody is given an item before it is durable; one sync of the disk each, shared by all who
-    wait. "interval": synced every `sync_interval_ms`; a power cut may cost the newest changes.
-    "os": synced when memory is full and at `close`. Both survive `kill -9`.
-
-    `lease_seconds`: how long an item that is given out belongs to its taker, if the call does not
-    say; then it is pending again. `max_attempts`: an item that was given out so often and comes
-    back is buried (None: never).
-
-    `segment_items`, `segment_bytes`: what memory holds, and one log, before it is frozen into runs;
-    an open reads as much. `compression`: of runs, "none" or "lz4". `max_bytes`: the most that logs
-    and runs may take (None: no bound), dead items included until a merge drops them. `when_full`:
-    "block" waits until there is room, "reject" raises `Full`.
-
-    `background`: False starts no thread; call `maintain()` from time to time instead.
-    `group_readable`: modes 0640 and 0750 instead of 0600 and 0700. `staging_bytes`: size of the
-    mapped buffer that changes go to under "interval" and "os". `mapped`: False uses no mapped
-    memory, as is done on its own on all file systems but ext4, XFS and tmpfs, where a full disk
-    could kill the process; a change then costs a system call.
-    """
-
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        sync: str = "always",
-        sync_interval_ms: int = 100,
-        lease_seconds: float = 60.0,
-        max_attempts: int | None = None,
-        segment_items: int = 131_072,
-        segment_bytes: int = 64 << 20,
-        compression: str = "none",
-        max_bytes: int | None = None,
-        when_full: str = "block",
-        background: bool = True,
-        group_readable: bool = False,
-        staging_bytes: int = 1 << 20,
-        mapped: bool = True,
-        filesystem: Filesystem | None = None,
-        clock: BootClock | None = None,
-    ) -> None:
-        self.options = DeadlineOptions(
-            sync=sync,
-            sync_interval_ms=sync_interval_ms,
-            lease_seconds=lease_seconds,
-            max_attempts=max_attempts,
-            segment_items=segment_items,
-            segment_bytes=segment_bytes,
-            compression=compression,
-            max_bytes=max_bytes,
-            when_full=when_full,
-            background=background,
-            group_readable=group_readable,
-            staging_bytes=staging_bytes,
-            mapped=mapped,
-        )
-        self._filesystem = filesystem or DiskFilesystem()
-        self._clock = SteadyClock(clock or SystemClock())
-        self._directory = self._filesystem.open_directory(
-            os.fspath(path), create=True, group_readable=self.options.group_readable
-        )
-        self.path = self._directory.path
-        with contextlib.ExitStack() as undo:
-            undo.callback(self._directory.close)
-            self._directory.lock()
-            self._build(open_deadline_directory(self._filesystem, self._directory), undo)
-            if self._guessed:
-                # A merge of some would drop tombstones whose items are in others.
-                self._upkeep.merge(everything=True)
-            inbox.warn_of_waiting(self._directory)
-            undo.pop_all()
-        self._maintenance = DeadlineMaintenance(
-            self, self._journal, self._upkeep, self._verbs, self.options, self._clock
-        )
-        self._own()
-
-    def enqueue(
-        self,
-        value: Buffer,
-        *,
-        delay: Duration | None = None,
-        deadline: datetime | int | None = None,
-        timeout: float | None = None,
-    ) -> int:
-        """Takes in an item, due at a deadline, after a delay or now; returns its id.
-
-        A deadline is a datetime with its zone, or milliseconds since 1970; a delay is a number of
-        seconds or a timedelta.
-        Under `sync="always"` it is durable on return; under the other policies it survives the
-        process, and a power cut after the next sync. A deadline in the past does not put it before
-        what was given out already. A full queue waits, at most `timeout` seconds, or raises `Full`.
-        """
-        id = self._schedule.enqueue(value, delay, deadline)
-        if id < 0:
-            return self.enqueue_many([value], delay=delay, deadline=deadline, timeout=timeout)[0]
-        self._journal.announce()
-        return id
-
-    def enqueue_many(
-        self,
-        values: Iterable[Buffer],
-        *,
-        delay: Duration | None = None,
-        deadline: datetime | int | Sequence[datetime | int] | None = None,
-        timeout: float | None = None,
-    ) -> list[int]:
-        """Takes in items with one commit and returns their ids; a crash leaves all or none.
-
-        A list of deadlines has one for each.
-        """
-        given = list(values)
-        if isinstance(deadline, Iterable):
-            # A list of its own, as that of the values: nobody changes it meanwhile.
-            deadline = list(deadline)
-        ids = self._schedule.enqueue_many(given, delay, deadline)
-        if ids is not None:
-            self._journal.announce()
-            return ids
-        batch = [value if type(value) is bytes else _as_bytes(value) for value in given]
-        if not batch:
-            self._check()
-            return []
-
-        def wanted(now_ms: int) -> list[int]:
-            return wanted_all(now_ms, len(batch), delay, deadline)
-
-        ids = self._waiting.for_room(lambda: self._verbs.enqueue(batch, wanted), timeout)
-        self._maintenance.notice()
-        return ids
-
-    def dequeue(
-        self, timeout: float | None = None, *, lease_seconds: float | None = None
-    ) -> DeadlineItem | None:
-        """Returns the first item that is due; None if there is none.
-
-        It belongs to the caller until the lease ends, then it is pending again, as after a crash.
-        With a timeout (seconds) it waits, and raises `Empty` if none became due. Damaged items
-        raise `Damaged`, once; the next call goes on after them.
-        """
-        if lease_seconds is None:
-            found = self._schedule.dequeue(1, self._lease_ms)
-            if found:
-                return found[0]
-            if found is not None and timeout is None:
-                return None
-        items = self._take(1, timeout, lease_seconds)
-        return items[0] if items else None
-
-    def dequeue_many(
-        self, count: int, timeout: float | None = None, *, lease_seconds: float | None = None
-    ) -> list[DeadlineItem]:
-        """Returns up to `count` items that are due; with a timeout it waits for the first."""
-        if count < 1:
-            raise InvalidOption(f"count = {count}: must be at least 1")
-        if lease_seconds is None:
-            found = self._schedule.dequeue(count, self._lease_ms)
-            if found or (found is not None and timeout is None):
-                return found
-        return self._take(count, timeout, lease_seconds)
-
-    def _take(
-        self, count: int, timeout: float | None, lease_seconds: float | None
-    ) -> list[DeadlineItem]:
-        """Returns items by the longer way, which waits."""
-        check_lease(lease_seconds)
-        items = self._waiting.for_items(
-            lambda: self._verbs.dequeue(count, lease_seconds) or None, self.due_in, timeout
-        )
-        self._maintenance.notice()
-        return items or []
-
-    def release(self, item: DeadlineItem) -> None:
-        """Takes an item away for good; raises `LeaseLost` if it is not the caller's any more."""
-        if not self._schedule.release([item]):
-            self.release_many([item])
-
-    def release_many(self, items: Sequence[DeadlineItem]) -> None:
-        """Takes items away with one commit; `LeaseLost`: all of them are still there."""
-        given = list(items)
-        if given and not self._schedule.release(given):
-            self._verbs.release(given)
-            self._maintenance.notice()
-
-    def requeue(
-        self,
-        item: DeadlineItem,
-        *,
-        delay: Duration | None = None,
-        deadline: datetime | int | None = None,
-        value: Buffer | None = None,
-    ) -> None:
-        """Returns an item back under a later deadline, with another value if one is given.
-
-        The old copy goes and the new one comes in one step. One that was given out `max_attempts`
-        times is buried instead. Raises `LeaseLost`.
-        """
-        if self._schedule.requeue(item, value, delay, deadline):
-            self._journal.announce()
+        if not self.options.background or not self._upkeep.is_behind:
             return
-        stored = None if value is None else _as_bytes(value)
-        self._waiting.for_memory()
-        self._verbs.requeue(item, lambda now_ms: wanted_ms(now_ms, delay, deadline), stored)
         self._maintenance.notice()
-
-    def reclaim(
-        self, id: int, dequeue_count: int, *, lease_seconds: float | None = None
-    ) -> DeadlineItem:
-        """Returns an item back to who took it before and has its token, due or not.
-
-        For takers that end and come back, and leave it pending meanwhile. It is not counted. Raises
-        `LeaseLost` if it was given out again since, is buried, or is gone.
-        """
-        check_lease(lease_seconds)
-        return self._verbs.reclaim(id, dequeue_count, lease_seconds)
-
-    def touch(self, item: DeadlineItem, *, lease_seconds: float | None = None) -> None:
-        """Restarts the lease of an item; raises `LeaseLost`."""
-        check_lease(lease_seconds)
-        self._verbs.touch(item, lease_seconds)
-
-    def bury(self, item: DeadlineItem, reason: str = "") -> None:
-        """Puts an item aside: it is kept and not given out until `kick`. Raises `LeaseLost`."""
-        self._verbs.bury(item, reason)
-        self._maintenance.notice()
-
-    def kick(self, id: int | None = None, *, count: int | None = None) -> int:
-        """Makes a buried item pending again, or the `count` oldest ones; returns how many."""
-        if (id is None) == (count is None):
-            raise InvalidOption("kick: give an id or a count")
-        if count is not None and count < 0:
-            raise InvalidOption(f"count = {count}: must be at least 0")
-        if id is not None:
-            found = self.get(id)
-            chosen = [found] if found is not None and found.buried else []
-        else:
+        give_up_at = self._clock.monotonic() + _BEHIND_SECONDS
+        while self._upkeep.is_behind:
             with self._journal.lock:
                 self._journal.check()
-                oldest = itertools.islice(self._state.browse((BURIED_BIT, 0)), count)
-                chosen = [as_item(item, times) for item, times in oldest]
-        kicked = self._verbs.kick(chosen)
-        self._maintenance.notice()
-        return kicked
+            left = give_up_at - self._clock.monotonic()
+            if left <= 0:
+                return
+            yield News(self.changes, left, _ROOM)
 
-    @contextlib.contextmanager
-    def take(
-        self, timeout: float | None = None, *, lease_seconds: float | None = None
-    ) -> Iterator[DeadlineItem]:
-        """Lends out the first item that is due: released on success, requeued on an exception.
-
-        It is due again after 1 s, twice as long with each time, 300 s at most. Raises `Empty` if
-        there is none, or none became due within `timeout` seconds.
-        """
-        item = self.dequeue(0 if timeout is None else timeout, lease_seconds=lease_seconds)
-        assert item is not None
-        try:
-            yield item
-        except BaseException:
-            self.requeue(item, delay=retry_seconds(item))
-            raise
-        self.release(item)
-
-    def delete(self, id: int) -> bool:
-        """Takes an item away for good, even one that is given out; False if there is none."""
-        found = self._verbs.delete(id)
-        self._maintenance.notice()
-        return found
-
-    def sync(self) -> None:
-        """Makes all changes durable."""
-        self._journal.sync()
-
-    def freeze(self) -> bool:
-        """Turns what is in memory into runs; False if there is nothing. Happens by itself."""
-        self._check_process()
-        return self._upkeep.freeze()
-
-    def merge(self) -> bool:
-        """Merges all runs into one; False if there is nothing to do. Happens by itself."""
-        self._check_process()
-        return self._upkeep.merge(everything=True)
+    def _forget_revived(self) -> None:
+        """Writes to the log that copies are gone whose tombstones are lost."""
+        with self._journal.lock:
+            keys = list(self._state.revived)
+            if keys:
+                self._journal.apply(partial(self._schedule.forget, keys))
+                self._journal.drain()
+                self._state.revived.clear()
 
     def maintain(self) -> None:
         """Does what is due. The background thread calls it."""
         self._check_process()
         self._maintenance.run_due()
 
-    def info(self) -> dict[str, Any]:
+    def info(self) -> DeadlineInfo:
         """Returns facts on the queue, for people and for scripts."""
         with self._journal.lock:
             self._journal.check()
             kept_files, kept_bytes = count_kept(self._directory)
-            now, state = self._clock.now_ms(), self._state
-            due = state.due(now)
-            return {
-                "kind": "deadline",
-                "path": self.path,
-                "maintenance": self._maintenance.state,
-                "pending": state.pending,
-                "due": due,
-                "working": state.working,
-                "buried": self._schedule.buried,
-                "next_id": self._schedule.next_id,
-                "bytes": self._verbs.used_bytes(),
-                "max_bytes": self.options.max_bytes,
-                "in_memory": sum(segment.count for segment in state.segments),
-                "runs": sum(len(each.files) for each in state.view.sets),
-                "freezes": self._upkeep.freezes,
-                "merges": self._upkeep.merges,
-                "damaged": len(self.damage) + len(self._upkeep.damage) + state.damaged,
-                "losses": self._losses.unaccepted,
-                "syncs": self._journal.commit.syncs,
-                "quarantined_files": kept_files,
-                "quarantined_bytes": kept_bytes,
-            }
+            state, buried = self._state, self._schedule.buried
+            due = state.due(self._clock.now_ms())
+            runs = sum(len(each.files) for each in state.view.sets)
+            logs = 1 + len(self._upkeep.frozen_wals)
+            return DeadlineInfo(
+                kind="deadline",
+                path=self.path,
+                state="open",
+                owner=os.getpid(),
+                records=state.pending + state.working + buried,
+                segments=runs + logs,
+                bytes=_used_bytes(self._state, self._journal),
+                damage=tuple(self.damage) + tuple(self._upkeep.damage),
+                losses=self._losses.unaccepted,
+                quarantined_files=kept_files,
+                quarantined_bytes=kept_bytes,
+                maintenance=self._maintenance.state,
+                syncs=self._journal.commit.syncs,
+                pending=state.pending,
+                due=due,
+                working=state.working,
+                buried=buried,
+                next_id=self._schedule.next_id,
+                runs=runs,
+                logs=logs,
+                in_memory=sum(segment.count for segment in state.segments),
+                freezes=self._upkeep.freezes,
+                merges=self._upkeep.merges,
+                damaged=len(self.damage) + len(self._upkeep.damage) + state.damaged,
+            )
 
     def _save_losses(self) -> None:
         """Puts on record what was found to be lost; durable on return."""
@@ -614,13 +821,15 @@ class DeadlineQueue(Looking, Handle):
         with self._upkeep.work:
             try:
                 whole = self._journal.error is None
+                if whole:
+                    self._upkeep.freeze_for_close()
                 self._journal.end()
                 if whole:
                     self._upkeep.save(self._schedule.next_id)
                     self._losses.save()
                     self._journal.close_mark()
             finally:
-                self._release()
+                self._release_files()
 
     def __repr__(self) -> str:
         return f"<DeadlineQueue {self.path} {'closed' if self._closed else f'of {len(self)}'}>"
@@ -639,7 +848,6 @@ class DeadlineQueue(Looking, Handle):
         for each in opened.sets:
             undo.callback(each.close)
         keep_reserve(self._directory)
-        lock = threading.Lock()
         self.damage = opened.damage
         self._losses = opened.losses
         clock = self._clock
@@ -647,7 +855,6 @@ class DeadlineQueue(Looking, Handle):
             opened.segment,
             opened.sets,
             opened.floor_ms,
-            lock=lock,
             now_ms=None if clock.is_system else clock.now_ms,
             ahead_ms=clock.ahead_ms,
             losses=opened.losses,
@@ -657,43 +864,48 @@ class DeadlineQueue(Looking, Handle):
         if opened.damage or opened.guessed:
             self._state.recount()
         self._state.tell(opened.tell)
-        schedule = self._state.schedule
+        schedule = self._schedule = self._state.schedule
+        schedule.next_id = opened.next_id
+        schedule.attempts_max = self.options.max_attempts or 0
         mark = opened.write_mark(self._directory, schedule.total + schedule.buried)
         undo.callback(mark.close)
-        journal = (opened.wal, mark, opened.manifest, lock)
-        self._journal = Journal(self._filesystem, self._directory, *journal)
-        self._journal.use_schedule(schedule, marks_writes=self.options.sync != "always")
-        if self.options.sync != "always" and self.options.mapped and self._directory.maps:
-            self._journal.stage(self.options.staging_bytes)
+        self._always = self.options.sync == "always"
+        mapped = not self._always and self.options.mapped and self._directory.maps
+        # Not of the queue: the thread holds the journal, and a queue that is forgotten must go.
+        state, limit = self._state, self.options.max_bytes
+        journal = self._journal = Journal(
+            self._filesystem,
+            self._directory,
+            opened.wal,
+            mark,
+            opened.manifest,
+            schedule,
+            lambda: _free_bytes(limit, state, journal),
+            always=self._always,
+            staging_bytes=self.options.staging_bytes if mapped else 0,
+        )
         undo.callback(self._journal.close, ())
         self.changes = self._journal.changes
-        self._schedule = self._state.schedule
-        self._schedule.next_id = opened.next_id
-        self._schedule.attempts_max = self.options.max_attempts or 0
+        schedule.use_lock(self._journal.lock)
         self._lease_ms = round(self.options.lease_seconds * 1000)
-        shared = (self._journal, opened.manifest, self._state)
         self._upkeep = Upkeep(
             self._filesystem,
             self._directory,
-            *shared,
+            self._journal,
+            opened.manifest,
+            self._state,
             self.options,
             opened.next_number,
             opened.kept,
             opened.losses,
         )
-        # A queue with a limit asks for room each time, which the schedule does not. Without one, it
-        # goes on until freezing is behind.
-        limited = self.options.max_bytes is not None
-        self._schedule.items_max = 0 if limited else self._upkeep.items_max
-        self._verbs = Verbs(self._journal, self._state, opened.manifest, self.options, self._clock)
+        if self.options.background:
+            schedule.items_max = self._upkeep.items_max
         self._guessed = opened.guessed
-        self._waiting = Waiting(self.path, self._journal, self._upkeep, self.options, self._clock)
+        # Where the logs ended when room was looked for last.
+        self._searched = -1
 
-    def _check(self) -> None:
-        with self._journal.lock:
-            self._journal.check()
-
-    def _release(self) -> None:
+    def _release_files(self) -> None:
         with contextlib.ExitStack() as stack:
             # Last, and whatever happens: others may have the queue.
             stack.callback(self._directory.close)
@@ -707,6 +919,13 @@ class DeadlineQueue(Looking, Handle):
             each.close()
 
 
-def _as_bytes(value: Buffer) -> bytes:
-    check_value(value)
-    return bytes(memoryview(value))
+def _free_bytes(limit: int | None, state: State, journal: Journal) -> int:
+    """Returns how many bytes new items may take. Lock held."""
+    return _NO_BOUND if limit is None else limit - _used_bytes(state, journal)
+
+
+def _used_bytes(state: State, journal: Journal) -> int:
+    """Returns what runs and logs take. Lock held."""
+    frozen = sum(segment.bytes for segment in state.frozen)
+    sets = sum(each.size for each in state.view.sets)
+    return sets + frozen + journal.position + journal.kept_bytes

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from forebay.damage import Damage
 from forebay.errors import Damaged
 from forebay.formats.deadline.items import BURIED_BIT
-from forebay.queues.deadline.item import DeadlineItem, as_item
+from forebay.queues.deadline.item import DeadlineItem
 from forebay.queues.deadline.picture import look
 from forebay.queues.deadline.runs import BadBlocks
 from forebay.queues.deadline.state import State
@@ -49,10 +49,9 @@ class DeadlineReader(DirectoryReader):
         if self._state.lacks_tombstones():
             # Before anything is given out that comes again under another deadline.
             self._state.recount()
-        for item, count in self._state.browse(damage=bad):
+        for items in self._state.live(damage=bad):
+            yield from items
             self._tell_bad(bad)
-            yield as_item(item, count)
-        self._tell_bad(bad)
 
     def values(self) -> Iterator[bytes]:
         """Yields the values of items."""

@@ -29,7 +29,14 @@ from itertools import groupby
 
 from forebay.damage import Damage
 from forebay.errors import Damaged, ForebayError, NotAQueue
-from forebay.formats.deadline.items import BURIED_BIT, FileKind, Item, Key, file_name
+from forebay.formats.deadline.items import (
+    BURIED_BIT,
+    NEXT_ID_MAX,
+    FileKind,
+    Item,
+    Key,
+    file_name,
+)
 from forebay.formats.deadline.manifest import NAME, LogRow, Manifest
 from forebay.formats.deadline.manifest import NAME as MANIFEST
 from forebay.formats.deadline.mark import NAME as MARK
@@ -37,7 +44,7 @@ from forebay.formats.deadline.mark import End, Mark
 from forebay.formats.deadline.wal import COPIED, Origin
 from forebay.kernels.deadline import BATCH_BYTES, FRESH
 from forebay.queues.deadline.compaction import SetWriter
-from forebay.queues.deadline.journal import WalFile, create_wal
+from forebay.queues.deadline.journal import IDS_AT_ONCE, WalFile, create_wal
 from forebay.queues.deadline.manifest import ManifestFile
 from forebay.queues.deadline.mark import MarkFile
 from forebay.queues.deadline.names import (
@@ -62,6 +69,8 @@ from forebay.storage.staging import blank_staged
 
 _NUMBER = 1
 _LAST_MS = BURIED_BIT - 1
+# Items of the original program with higher ids get new ones: there must be ids to give out.
+_ID_KEPT_MAX = NEXT_ID_MAX - 2**40
 
 
 def take_over(filesystem: Filesystem, directory: Directory) -> None:
@@ -85,13 +94,14 @@ def take_over(filesystem: Filesystem, directory: Directory) -> None:
         # A run of an attempt that a crash ended.
         directory.unlink(name)
     _note_losses(directory, found)
-    queue_id, next_id = filesystem.random_bytes(16), max(ids, default=0) + 1
+    kept = {id for id in ids if id <= _ID_KEPT_MAX}
+    queue_id, next_id = filesystem.random_bytes(16), max(kept, default=0) + 1
     items = _fitted(merged_items(directory, originals, []), next_id)
     row = SetWriter(filesystem, directory, _NUMBER, "none", queue_id).write_items(items)
     atomic.replace(directory, TAKEOVER, encode_document(originals))
     manifest = Manifest(
         queue_id,
-        next_id + len(ids) - len(set(ids)),
+        next_id + len(ids) - len(kept),
         sets=(row,) if row.kinds else (),
     )
     atomic.replace(directory, MANIFEST, manifest.encode())
@@ -99,7 +109,7 @@ def take_over(filesystem: Filesystem, directory: Directory) -> None:
 
 
 def _fitted(items: Iterable[Item], next_id: int) -> Iterator[Item]:
-    """Yields items by key, with deadlines that the queue knows and with ids that differ.
+    """Yields items by key, with deadlines and ids that the queue knows; no two ids are the same.
 
     A crash in the middle of a requeue of the original leaves two copies of an item, under two
     deadlines. Nothing tells which is the right one, so both are kept.
@@ -109,7 +119,7 @@ def _fitted(items: Iterable[Item], next_id: int) -> Iterator[Item]:
         fitted = []
         for item in group:
             id = item.key.id
-            if id in seen:
+            if id in seen or id > _ID_KEPT_MAX:
                 id, next_id = next_id, next_id + 1
             seen.add(id)
             fitted.append(replace(item, key=Key(deadline_ms, id)))
@@ -141,7 +151,6 @@ def _finish(directory: Directory) -> None:
 
 
 _logger = logging.getLogger(__name__)
-IDS_AT_ONCE = 1 << 20
 # A batch of what is brought along has so many bytes at most, or one record: what a bad bit costs.
 _BATCH_BYTES = 512
 # Logs of so many bytes together are brought along; larger ones stay where they are.

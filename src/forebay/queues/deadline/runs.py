@@ -7,7 +7,6 @@ that an item and its tombstone are met together, and gives out only what is aliv
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from forebay.damage import Damage
@@ -227,9 +226,11 @@ class _Loader:
         self._file = file
         self._row = row
         self._damage = damage
+        # Where the block is that was given last.
+        self.position = 0
         # The bytes of the next blocks, and which one is the last of them.
         self._data = b""
-        self._position = 0
+        self._at = 0
         self._stop = row
 
     def __call__(self) -> kernel.Block | None:
@@ -237,8 +238,9 @@ class _Loader:
         while self._row < len(run.places):
             data = self._read(run)
             block = run.decode(self._row, data)
+            self.position = run.places.positions[self._row]
             self._row += 1
-            self._position += len(data)
+            self._at += len(data)
             if not isinstance(block, Damage):
                 return block
             self._damage.append((self._file.kind, block))
@@ -249,8 +251,8 @@ class _Loader:
         if self._row == self._stop:
             stop = run.rows_within(self._row, _AHEAD_BYTES)
             data = run.read(self._row, stop)
-            self._data, self._position, self._stop = data, 0, stop
-        return self._data[self._position : self._position + run.block_size(self._row)]
+            self._data, self._at, self._stop = data, 0, stop
+        return self._data[self._at : self._at + run.block_size(self._row)]
 
 
 def start_cursor(file: RunFile, start: KeyTuple, damage: BadBlocks) -> Cursor:
@@ -312,24 +314,14 @@ class View:
         cursor = self._items.get(each.number)
         return LAST_KEY if cursor is None else (cursor.deadline, cursor.id)
 
-    def alive(
-        self, start: KeyTuple, damage: BadBlocks
-    ) -> Iterator[tuple[KeyTuple, kernel.Row, int]]:
-        """Yields every item from a key on without a tombstone in the runs, buried ones too.
-
-        Each with its key, and how often the runs say that it was given out. Bad blocks are left
-        out, and go to `damage`.
-        """
+    def cursors_from(self, start: KeyTuple, damage: BadBlocks) -> RunView:
+        """Returns cursors over all that counts from a key on; bad blocks go to `damage`."""
         runs = RunView()
         for each in self.sets:
             for file in each.files.values():
-                low = each.low_water if file.kind is FileKind.PENDING_RUN else (0, 0)
+                low = each.low_water if _is_of_items(file.kind) else (0, 0)
                 runs.add(start_cursor(file, max(start, low), damage))
-        while runs.meet():
-            if runs.item is not None and not runs.dead:
-                row = runs.item.block.row(runs.item.at)
-                yield (runs.deadline, runs.id), row, runs.count
-            runs.go_on()
+        return runs
 
     def _start_new(self, written: RunSet, start: KeyTuple) -> list[tuple[RunSet, FileKind, Cursor]]:
         """Makes cursors for a set that was just written; raises `Damaged` if it cannot be read."""

@@ -5,14 +5,17 @@ an item is there if it was written and no tombstone was, and it was given out as
 highest count says. Keys are rows of numbers in arrays: an item costs no object for its key.
 
 `Memory` is what one write-ahead log says. `Leases` is what is given out. `Schedule` chooses what is
-next, and `LoggedSchedule` has the calls that users make most: they write their batches to the log's
-buffer in memory, if one is open and has room, and do nothing otherwise; then the queue goes the
-longer way. `replay` brings a log into memory, and `put_records` memory into a log.
+next and owns all changes: each is a batch that it encodes into the log's buffer, and what follows
+from it in memory. `replay` brings a log into memory, and `put_records` memory into a log.
 """
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import threading
+from collections import deque
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+from numbers import Real
 
 try:
     import cython
@@ -22,6 +25,8 @@ try:
 except ImportError:
     from forebay.kernels import cython_shadow as cython
 
+from forebay.errors import InvalidOption, LeaseLost, RecordTooLarge
+from forebay.formats.deadline.items import REASON_BYTES_MAX, VALUE_BYTES_MAX
 from forebay.kernels.deadline import (
     BATCH_BYTES,
     DEQUEUED_BYTES,
@@ -36,6 +41,7 @@ if cython.compiled:
     from cython.cimports.forebay.kernels.deadline import (
         BlockBuilder,
         BlockStream,
+        Cursor,
         KeyHeap,
         RunView,
         grown,
@@ -48,6 +54,7 @@ else:
     from forebay.kernels.deadline import (
         BlockBuilder,
         BlockStream,
+        Cursor,
         KeyHeap,
         RunView,
         grown,
@@ -107,11 +114,29 @@ _FROM_NOWHERE = cython.declare(cython.Py_ssize_t, -3)
 _FROM_RETURNED = cython.declare(cython.Py_ssize_t, -2)
 _FROM_RUNS = cython.declare(cython.Py_ssize_t, -1)
 _SECONDS_MAX = cython.declare(cython.double, 1e11)
+# The years 2001 to 2286 in seconds, which are January to April 1970 in milliseconds.
 _SECONDS_FROM = cython.declare(cython.longlong, 1_000_000_000)
 _SECONDS_TO = cython.declare(cython.longlong, 10_000_000_000)
-# What `_wanted` returns for a deadline or a delay that takes the longer way, to an error as a rule.
-_ODD = cython.declare(cython.longlong, -2)
+# What `_wanted` returns where neither a delay nor a deadline is given. A delay is below it.
 _NOW = cython.declare(cython.longlong, -1)
+_VALUE_MAX = cython.declare(cython.Py_ssize_t, VALUE_BYTES_MAX)
+# What the size of a batch can say.
+_BATCH_MAX = cython.declare(cython.Py_ssize_t, 0xFFFFFFFF)
+# So many items are given out in one batch.
+LENT_MAX = 1 << 14
+_LENT_MAX = cython.declare(cython.Py_ssize_t, LENT_MAX)
+_NO_BOUND = cython.declare(cython.Py_ssize_t, 1 << 62)
+# Why an item is put aside that was given out too often.
+TOO_MANY_ATTEMPTS = "max_attempts"
+
+
+class Sentinel(Enum):
+    """What a change returns that was not made."""
+
+    FULL = "the buffer has no room for it"
+
+
+FULL = Sentinel.FULL
 
 
 @cython.final
@@ -419,20 +444,6 @@ class Memory(KeyTable):
         self.bytes += len(cython.cast(bytes, value)) + len(cython.cast(bytes, reason)) + _ITEM_COST
         self._count(self._rows[_ROW * row], 1)
 
-    def add_fresh(
-        self,
-        values: list,
-        deadlines: list,
-        id: cython.ulonglong,
-        now: cython.ulonglong,
-        shown: cython.bint,
-    ) -> None:
-        """Takes new items in, the first with the id, the others with those that follow."""
-        at: cython.Py_ssize_t
-        for at in range(len(values)):
-            self.add_new(deadlines[at], id, now, values[at], shown)
-            id += 1
-
     @cython.ccall
     def show(self, deadline: cython.ulonglong, id: cython.ulonglong) -> cython.void:
         """Lets an item be given out."""
@@ -486,6 +497,55 @@ class Memory(KeyTable):
         self._rows[_ROW * row + _COUNT] = dequeued
         if state == _MARK:
             self._rows[_ROW * row + _TIME] = time_ms
+
+    @cython.ccall
+    def unmark(
+        self, deadline: cython.ulonglong, id: cython.ulonglong, dequeued: cython.ulonglong
+    ) -> cython.void:
+        """Notes that an item was given out so many times only."""
+        row: cython.Py_ssize_t = self.find(deadline, id)
+        if row < 0:
+            return
+        self._rows[_ROW * row + _COUNT] = dequeued
+        if dequeued == 0 and self._rows[_ROW * row + _STATE] == _MARK:
+            self.remove(row)
+
+    @cython.ccall
+    def recall(self, deadline: cython.ulonglong, id: cython.ulonglong) -> object:
+        """Returns what is known of a key, for `restore`; None if nothing is."""
+        row: cython.Py_ssize_t = self.find(deadline, id)
+        if row < 0:
+            return None
+        base: cython.Py_ssize_t = _ROW * row
+        state: cython.ulonglong = self._rows[base + _STATE]
+        numbers: tuple = (self._rows[base + _TIME], self._rows[base + _REQUEUE])
+        value: object = self._values[row] if state == _ITEM else None
+        return state, *numbers, self._rows[base + _COUNT], self._reasons.get(row, b""), value
+
+    @cython.ccall
+    def restore(
+        self, deadline: cython.ulonglong, id: cython.ulonglong, known: object
+    ) -> cython.bint:
+        """Makes a key what it was when it was recalled; an item is not shown."""
+        row: cython.Py_ssize_t = self.find(deadline, id)
+        if row >= 0 and self._rows[_ROW * row + _STATE] == _ITEM:
+            self.kill(deadline, id)
+        elif row >= 0:
+            if self._rows[_ROW * row + _STATE] == _TOMBSTONE:
+                self._count(deadline, 1)
+            self.remove(row)
+        if known is None:
+            return True
+        state, time, requeue, count, reason, value = known
+        row = self.insert(deadline, id, state)
+        if state == _ITEM:
+            self._keep(row, time, requeue, count, reason, value)
+        else:
+            self._rows[_ROW * row + _TIME] = time
+            self._rows[_ROW * row + _COUNT] = count
+            if state == _TOMBSTONE:
+                self._count(deadline, -1)
+        return True
 
     @cython.cfunc
     @cython.inline
@@ -808,6 +868,39 @@ class Leases(KeyTable):
         self.returned.push(deadline, id, cython.cast(cython.ulonglong, row))
 
     @cython.ccall
+    def put_back(self, deadline: cython.ulonglong, id: cython.ulonglong) -> cython.void:
+        """Lets an item be given out that was pending when it was taken."""
+        row: cython.Py_ssize_t = self.find(deadline, id)
+        if row < 0:
+            row = self.insert(deadline, id, _RETURNED)
+        self._rows[_ROW * row + _STATE] = _RETURNED
+        self.returned.push(deadline, id, cython.cast(cython.ulonglong, row))
+
+    @cython.ccall
+    def recall(self, deadline: cython.ulonglong, id: cython.ulonglong) -> object:
+        """Returns the lease of an item, for `restore`; None if it has none."""
+        row: cython.Py_ssize_t = self.find(deadline, id)
+        if row < 0:
+            return None
+        at: cython.Py_ssize_t = _ROW * row
+        return self._rows[at + _STATE], self._rows[at + _LEASE_COUNT], self._rows[at + _LEASE_UNTIL]
+
+    @cython.ccall
+    def restore(
+        self, deadline: cython.ulonglong, id: cython.ulonglong, known: object
+    ) -> cython.bint:
+        """Makes a lease what it was when it was recalled."""
+        self.end(deadline, id)
+        if known is None:
+            return True
+        state, count, until = known
+        if state == _WORKING:
+            self.lend(deadline, id, count, until)
+        else:
+            self.put_back(deadline, id)
+        return True
+
+    @cython.ccall
     def end(self, deadline: cython.ulonglong, id: cython.ulonglong) -> cython.void:
         """Forgets an item that is gone, if it was given out at all."""
         row: cython.Py_ssize_t = self.find(deadline, id)
@@ -991,11 +1084,170 @@ def _put_record(
 
 
 @cython.cclass
+class LiveItems:
+    """The items that are alive in runs and memories, by key. Nothing may change meanwhile.
+
+    Those from a key up to another, lent out and buried ones too. A batch of them ends where a bad
+    block is met, which goes to `damage`: what is in the batch comes before it.
+    """
+
+    _view: RunView
+    _memories: list
+    _rows: list
+    _at: list
+    _damage: list
+    _end_deadline: cython.ulonglong
+    _end_id: cython.ulonglong
+    _deadline: cython.ulonglong
+    _id: cython.ulonglong
+    _count: cython.ulonglong
+    _found: cython.Py_ssize_t
+    _row: cython.Py_ssize_t
+
+    def __init__(
+        self, view: RunView, memories: list, start: tuple, end: tuple, damage: list
+    ) -> None:
+        """`view` has cursors that stand at the start or after it."""
+        self._view = view
+        self._memories = memories
+        self._damage = damage
+        self._end_deadline, self._end_id = end
+        self._rows = [memory.sorted(ITEM) for memory in memories]
+        self._at = []
+        self._found = _FROM_NOWHERE
+        self._row = 0
+        self._deadline = self._id = self._count = 0
+        memory: Memory
+        for index in range(len(memories)):
+            memory = memories[index]
+            rows: cython.ulonglong[::1] = self._rows[index]
+            at: cython.Py_ssize_t = 0
+            while at < len(rows) and memory.key(rows[at]) < start:
+                at += 1
+            self._at.append(at)
+
+    def items(self, count: cython.Py_ssize_t) -> list:
+        """Returns the next items as users get them, up to `count`; none at the end or at damage."""
+        found: list = []
+        known: cython.Py_ssize_t = len(self._damage)
+        while len(self._damage) == known and len(found) < count and self._next():
+            if len(self._damage) > known:
+                break
+            found.append(self._item())
+            self._go_on()
+        return found
+
+    @cython.cfunc
+    def _next(self) -> cython.bint:
+        """Finds the next item that is alive; False at the end."""
+        while self._lowest():
+            if self._found != _FROM_NOWHERE and not self._is_dead():
+                return True
+            self._go_on()
+        return False
+
+    @cython.cfunc
+    def _lowest(self) -> cython.bint:
+        """Finds the lowest key, and where its item is; False at the end."""
+        view: RunView = self._view
+        self._found = _FROM_NOWHERE
+        self._deadline = _LAST
+        self._id = self._count = 0
+        if view.meet():
+            self._deadline = view.deadline
+            self._id = view.id
+            self._count = view.count
+            if view.item is not None and not view.dead:
+                self._found = _FROM_RUNS
+        memory: Memory
+        index: cython.Py_ssize_t
+        for index in range(len(self._memories)):
+            rows: cython.ulonglong[::1] = self._rows[index]
+            at: cython.Py_ssize_t = self._at[index]
+            if at == len(rows):
+                continue
+            memory = self._memories[index]
+            row: cython.Py_ssize_t = cython.cast(cython.Py_ssize_t, rows[at])
+            deadline: cython.ulonglong = memory._rows[_ROW * row]
+            id: cython.ulonglong = memory._rows[_ROW * row + 1]
+            if deadline < self._deadline or (deadline == self._deadline and id <= self._id):
+                if deadline != self._deadline or id != self._id:
+                    self._count = 0
+                self._deadline = deadline
+                self._id = id
+                self._found = index
+                self._row = row
+        return self._deadline < self._end_deadline or (
+            self._deadline == self._end_deadline and self._id < self._end_id
+        )
+
+    @cython.cfunc
+    def _is_dead(self) -> cython.bint:
+        """Says whether a memory has a tombstone of the item; counts how often it was given out."""
+        memory: Memory
+        index: cython.Py_ssize_t
+        for index in range(len(self._memories)):
+            memory = self._memories[index]
+            if index == self._found or memory.may_know(self._deadline, self._id):
+                if memory.state(self._deadline, self._id) == _TOMBSTONE:
+                    return True
+                self._count = max(self._count, memory.dequeue_count(self._deadline, self._id))
+        return False
+
+    @cython.cfunc
+    def _go_on(self) -> object:
+        """Leaves the lowest key."""
+        view: RunView = self._view
+        if view.met and view.deadline == self._deadline and view.id == self._id:
+            view.go_on()
+        if self._found >= 0:
+            self._at[self._found] += 1
+
+    @cython.cfunc
+    def _item(self) -> DeadlineItem:
+        memory: Memory
+        item: DeadlineItem
+        reason: bytes
+        if self._found == _FROM_RUNS:
+            cursor: Cursor = self._view.item
+            reason = cursor.block.reason(cursor.at)
+            item = make_item(
+                self._deadline,
+                self._id,
+                cursor.block.enqueue_ms(cursor.at),
+                cursor.block.requeue_ms(cursor.at),
+                self._count,
+                cursor.block.value(cursor.at),
+            )
+        else:
+            memory = self._memories[self._found]
+            reason = memory._reasons.get(self._row, b"")
+            item = memory.item(self._row, self._count)
+        if self._deadline >= _BURIED_BIT:
+            item.deadline_ms = self._deadline & ~_BURIED_BIT
+            item.buried = True
+            item.reason = reason.decode(errors="replace")
+        return item
+
+
+@cython.cclass
 class Schedule:
-    """What is next: of memory, of the runs, of what came back. Called with the queue's lock held.
+    """What is in the queue, what is next, and all changes. Called with the queue's lock held.
+
+    The changes that users make most, `enqueue`, `dequeue`, `release` and `requeue`, take the lock
+    themselves unless `held` says that the caller has it.
 
     `memories` are the segments in memory, the newest first. `total` counts pending items and those
     given out, `buried` the others.
+
+    A change returns `FULL`, and nothing has happened, if the buffer has no room for it: then
+    `needed` says how many bytes it takes, and `needed_ids` how many ids. New items may go up to
+    `fresh_end` in the buffer; ids from `next_id` up to `ids_end` may be given; so many rows as
+    `items_max` may be in the newest memory.
+
+    Where changes are not acknowledged before they are durable (`hides`), nobody is given an item
+    before `show` says that it is. Where they are not acknowledged in the buffer, `undo` takes back
+    all that are in it; `takes` says that some of them take items out.
     """
 
     leases = cython.declare(Leases, visibility="readonly")
@@ -1007,16 +1259,49 @@ class Schedule:
     floor_ms = cython.declare(cython.longlong, visibility="public")
     deadline = cython.declare(cython.ulonglong, visibility="readonly")
     id = cython.declare(cython.ulonglong, visibility="readonly")
-    exhausted = cython.declare(DeadlineItem, visibility="readonly")
     attempts_max = cython.declare(cython.ulonglong, visibility="public")
+    hides = cython.declare(cython.bint, visibility="public")
+    next_id = cython.declare(cython.ulonglong, visibility="public")
+    ids_end = cython.declare(cython.ulonglong, visibility="public")
+    items_max = cython.declare(cython.Py_ssize_t, visibility="public")
+    fresh_end = cython.declare(cython.Py_ssize_t, visibility="public")
+    position = cython.declare(cython.Py_ssize_t, visibility="readonly")
+    number = cython.declare(cython.ulonglong, visibility="readonly")
+    needed = cython.declare(cython.Py_ssize_t, visibility="readonly")
+    needed_ids = cython.declare(cython.Py_ssize_t, visibility="readonly")
+    takes = cython.declare(cython.bint, visibility="readonly")
+    _exhausted: DeadlineItem
     _source: cython.Py_ssize_t
+    _acquire: object
+    _let_go: object
     _find: object
     _tell: object
+    _now_ms: object
+    _ahead_ms: cython.longlong
+    _log: cython.uchar[::1]
+    _end: cython.Py_ssize_t
+    _seed: cython.ulonglong
+    _stored: cython.longlong
+    _start: cython.Py_ssize_t
+    _first_id: cython.ulonglong
+    _revocable: cython.bint
+    _stopped: cython.bint
+    _hidden: object
+    _deadlines: list
+    _undo: list
 
-    def __init__(self, find: object, tell: object) -> None:
-        """`find` returns the item of a key that came back. `tell` raises what is in `damage`."""
+    def __init__(
+        self, now_ms: object, ahead_ms: cython.longlong, find: object, tell: object
+    ) -> None:
+        """`find` returns the item of a key that came back. `tell` raises what is in `damage`.
+
+        `now_ms` None means the boot clock of the machine, which wall time is ahead of.
+        """
+        self.use_lock(threading.Lock())
         self._find = find
         self._tell = tell
+        self._now_ms = now_ms
+        self._ahead_ms = ahead_ms
         self.damage = []
         self.leases = Leases()
         self.view = RunView()
@@ -1025,75 +1310,346 @@ class Schedule:
         self.floor_ms = 0
         self.deadline = self.id = 0
         self._source = _FROM_NOWHERE
-        self.exhausted = None
+        self._exhausted = None
         self.attempts_max = 0
+        self.next_id = self.ids_end = self._first_id = 0
+        self.items_max = self.fresh_end = _NO_BOUND
+        self._log = memoryview(bytearray(1))
+        self.position = self._end = 0
+        self.number = self._seed = 0
+        self._stored = self._start = 0
+        self.needed = self.needed_ids = 0
+        self.hides = self._revocable = self._stopped = self.takes = False
+        # Items that are not durable yet: the end that they wait for, the first id, the deadlines.
+        self._hidden = deque()
+        self._deadlines = []
+        # What the changes in the buffer have touched: what was known of a key, or a list of items
+        # that were lent out.
+        self._undo = []
 
-    @cython.ccall
-    def choose(
-        self, count: cython.Py_ssize_t, now: cython.longlong, lease_ms: cython.longlong
-    ) -> list:
-        """Lends out up to `count` items that are due; `mark` follows when the log says so.
+    def use_lock(self, lock: object) -> None:
+        """Takes the queue's lock; in the child of a fork another one: nobody gives back the old."""
+        self._acquire = lock.acquire
+        self._let_go = lock.release
 
-        Stops at one that was given out too often already: that is `exhausted` then.
+    def open(
+        self,
+        buffer: object,
+        start: cython.Py_ssize_t,
+        end: cython.Py_ssize_t,
+        number: cython.ulonglong,
+        seed: cython.ulonglong,
+        stored: cython.longlong,
+        revocable: cython.bint,
+    ) -> None:
+        """Lets batches from a number on be written into a buffer, from `start` to `end`.
+
+        `stored` is the end of what is in the logs. `revocable`: the buffer acknowledges nothing.
         """
-        items: list = []
+        self._log = memoryview(buffer)
+        self.position = start
+        self._end = end
+        self.number = number
+        self._seed = seed
+        self._stored = stored
+        self._start = start
+        self._first_id = self.next_id
+        self._revocable = revocable
+        self.takes = False
+        self._undo = []
+
+    def close(self) -> None:
+        """Closes the buffer and lets go of it: what was in it is in the log."""
+        self._end = 0
+        self._log = memoryview(bytearray(1))
+        self._undo = []
+
+    def stop(self) -> None:
+        """Makes every later change return `FULL`: the handle has ended."""
+        self._stopped = True
+        self.close()
+
+    def undo(self) -> None:
+        """Takes back all changes in the buffer, which could not be written; the last one first."""
+        memory: Memory = self.memories[0]
+        while self._undo:
+            entry = self._undo.pop()
+            if type(entry) is list:
+                self._take_back(entry)
+                continue
+            deadline, id, known, lease, step = entry
+            memory.restore(deadline, id, known)
+            self.leases.restore(deadline, id, lease)
+            self._count(deadline, -step)
+            pending = step < 0 and lease is None and deadline < _BURIED_BIT
+            if pending and not self._is_hidden(deadline, id):
+                # The runs and the order of the memory may be past it.
+                self.leases.put_back(deadline, id)
+        hidden: cython.Py_ssize_t = len(self._hidden)
+        while hidden > 0 and self._hidden[hidden - 1][0] > self._stored:
+            self._hidden.pop()
+            hidden -= 1
+        self.next_id = self._first_id
+
+    @cython.cfunc
+    def _take_back(self, items: list) -> object:
+        """Makes items pending that were lent out in a batch, as if nobody had got them."""
         item: DeadlineItem
-        self.exhausted = None
-        self.leases.expire(cython.cast(cython.ulonglong, now))
+        memory: Memory = self.memories[0]
+        self.give_back(items)
+        for item in items:
+            memory.unmark(item.deadline_ms, item.id, item.dequeue_count - 1)
+
+    def show(self, durable: cython.longlong) -> None:
+        """Lets items be given out whose changes end below `durable`."""
+        memory: Memory = self.memories[0]
+        while self._hidden and self._hidden[0][0] <= durable:
+            _, id, deadlines = self._hidden.popleft()
+            for deadline in deadlines:
+                memory.show(deadline, id)
+                id += 1
+
+    def enqueue(
+        self,
+        value: object,
+        delay: object,
+        deadline: object,
+        deadline_ms: object,
+        held: cython.bint = False,
+    ):
+        """Takes in an item and returns its id."""
+        wanted: cython.longlong = self._wanted(delay, deadline, deadline_ms)
+        data: bytes = cython.cast(bytes, value) if type(value) is bytes else as_bytes(value)
+        _check_size(len(data))
+        if not held:
+            self._acquire()
         try:
-            while len(items) < count and self.head():
-                if self.deadline > cython.cast(cython.ulonglong, now):
+            return self._enqueue(data, wanted)
+        finally:
+            if not held:
+                self._let_go()
+
+    @cython.cfunc
+    def _enqueue(self, data: bytes, wanted: cython.longlong) -> object:
+        size: cython.Py_ssize_t = _FRESH_SIZE + len(data)
+        if not self._has_room_for_fresh(size, 1):
+            return FULL
+        now: cython.longlong = self._now()
+        id: cython.ulonglong = self.next_id
+        self._put_fresh(self.position + _BATCH_SIZE, data, wanted, now)
+        self._seal(size)
+        if self.hides:
+            self._hide(id)
+        return id
+
+    def enqueue_many(self, values: list, delay: object, deadline: object, deadline_ms: object):
+        """Takes in items in one batch and returns their ids.
+
+        Nobody else may hold the lists. A list of deadlines has one for each.
+        """
+        count: cython.Py_ssize_t = len(values)
+        size: cython.Py_ssize_t = 0
+        at: cython.Py_ssize_t
+        for at in range(count):
+            value = values[at]
+            if type(value) is not bytes:
+                value = values[at] = as_bytes(value)
+            _check_size(len(cython.cast(bytes, value)))
+            size += _FRESH_SIZE + len(cython.cast(bytes, value))
+        wanted: cython.longlong = _NOW
+        several: list = self._wanted_all(count, delay, deadline, deadline_ms)
+        if several is None:
+            wanted = self._wanted(delay, deadline, deadline_ms)
+        if size > _BATCH_MAX:
+            raise RecordTooLarge(f"a batch of {size} bytes; at most {_BATCH_MAX}")
+        if not self._has_room_for_fresh(size, count):
+            return FULL
+        now: cython.longlong = self._now()
+        first: cython.ulonglong = self.next_id
+        place: cython.Py_ssize_t = self.position + _BATCH_SIZE
+        for at in range(count):
+            if several is not None:
+                wanted = several[at]
+            self._put_fresh(place, values[at], wanted, now)
+            place += _FRESH_SIZE + len(cython.cast(bytes, values[at]))
+        self._seal(size)
+        if self.hides:
+            self._hide(first)
+        return list(range(first, self.next_id))
+
+    def dequeue(
+        self, count: cython.Py_ssize_t, lease_ms: cython.longlong, held: cython.bint = False
+    ):
+        """Lends out items that are due, in the order of their keys: up to `count`, and `_LENT_MAX`.
+
+        One that was given out too often already is put aside instead.
+        """
+        if not held:
+            self._acquire()
+        try:
+            return self._dequeue(count, lease_ms)
+        finally:
+            if not held:
+                self._let_go()
+
+    def is_idle(self) -> bool:
+        """Says whether nothing is due; takes the lock. Not of a handle that has ended."""
+        self._acquire()
+        try:
+            now: cython.longlong = self._now()
+            self.leases.expire(cython.cast(cython.ulonglong, now))
+            return not self._stopped and not self._is_due(now)
+        finally:
+            self._let_go()
+
+    @cython.cfunc
+    def _dequeue(self, count: cython.Py_ssize_t, lease_ms: cython.longlong) -> object:
+        if self._stopped:
+            return FULL
+        now: cython.longlong = self._now()
+        self.leases.expire(cython.cast(cython.ulonglong, now))
+        items: list = []
+        if not self._is_due(now):
+            return items
+        count = min(count, _LENT_MAX)
+        size: cython.Py_ssize_t = _DEQUEUED_SIZE * count
+        if not self._has_room(size):
+            return FULL
+        try:
+            while self._choose(items, count, now, lease_ms):
+                # It came back without a word: its lease ended, or its taker died.
+                if not self._bury(
+                    self._exhausted, self._exhausted.value, TOO_MANY_ATTEMPTS, now, size
+                ):
+                    self.give_back(items)
+                    return FULL
+                if not self._is_due(now):
                     break
-                item = self.load()
-                if self.attempts_max > 0 and item.dequeue_count >= self.attempts_max:
-                    self.exhausted = item
-                    break
-                item.dequeue_count += 1
-                self.leases.lend(
-                    item.deadline_ms,
-                    item.id,
-                    item.dequeue_count,
-                    cython.cast(cython.ulonglong, now + lease_ms),
-                )
-                items.append(item)
         except BaseException:
             self.give_back(items)
             raise
+        if len(items) > 0:
+            self._write_lent(items, now)
         return items
 
-    @cython.ccall
-    def mark(self, items: list, now: cython.longlong) -> cython.bint:
-        """Takes note that items were given out, which the log says."""
+    def release(self, items: list, held: cython.bint = False):
+        """Takes items away for good that their takers hold; raises `LeaseLost`."""
+        if not held:
+            self._acquire()
+        try:
+            return self._release(items)
+        finally:
+            if not held:
+                self._let_go()
+
+    @cython.cfunc
+    def _release(self, items: list) -> object:
+        if not self._has_room(_TOMBSTONE_SIZE * len(items)):
+            return FULL
+        self._check_leases(items)
         item: DeadlineItem
-        memory: Memory = self.memories[0]
+        at: cython.Py_ssize_t = self.position + _BATCH_SIZE
         for item in items:
-            memory.mark(
-                item.deadline_ms,
-                item.id,
-                item.dequeue_count,
-                cython.cast(cython.ulonglong, now),
-            )
-            self.floor_ms = max(self.floor_ms, cython.cast(cython.longlong, item.deadline_ms))
-        return True
+            # One that was given twice is gone by now.
+            if self.leases.holds(item.deadline_ms, item.id, item.dequeue_count):
+                put_key(self._log, at, 3, item.deadline_ms, item.id)
+                at += _TOMBSTONE_SIZE
+                self._kill(item.deadline_ms, item.id)
+        self._seal(at - self.position - _BATCH_SIZE)
+        self.takes = True
+        return None
+
+    def remove(self, deadline: cython.ulonglong, id: cython.ulonglong):
+        """Takes an item away for good, whoever holds it."""
+        if not self._has_room(_TOMBSTONE_SIZE):
+            return FULL
+        put_key(self._log, self.position + _BATCH_SIZE, 3, deadline, id)
+        self._kill(deadline, id)
+        self._seal(_TOMBSTONE_SIZE)
+        self.takes = True
+        return None
+
+    def forget(self, keys: list):
+        """Writes to the log that items are gone which memory has no more."""
+        if not self._has_room(_TOMBSTONE_SIZE * len(keys)):
+            return FULL
+        at: cython.Py_ssize_t = self.position + _BATCH_SIZE
+        for deadline, id in keys:
+            put_key(self._log, at, 3, deadline, id)
+            at += _TOMBSTONE_SIZE
+        self._seal(_TOMBSTONE_SIZE * len(keys))
+        return None
+
+    def requeue(
+        self,
+        item: DeadlineItem,
+        value: object,
+        delay: object,
+        deadline: object,
+        deadline_ms: object,
+        reason: str,
+        held: cython.bint = False,
+    ):
+        """Puts an item back under a later deadline, with another value if one is given.
+
+        One that was given out too often is put aside instead, for the reason. Raises `LeaseLost`.
+        """
+        wanted: cython.longlong = self._wanted(delay, deadline, deadline_ms)
+        stored: bytes = item.value if value is None else as_bytes(value)
+        _check_size(len(stored))
+        if not held:
+            self._acquire()
+        try:
+            return self._requeue(item, stored, wanted, reason)
+        finally:
+            if not held:
+                self._let_go()
+
+    @cython.cfunc
+    def _requeue(
+        self, item: DeadlineItem, stored: bytes, wanted: cython.longlong, reason: str
+    ) -> object:
+        if self._stopped:
+            return FULL
+        now: cython.longlong = self._now()
+        self._check_leases([item])
+        if self.attempts_max > 0 and item.dequeue_count >= self.attempts_max:
+            return None if self._bury(item, stored, reason, now, 0) else FULL
+        later: cython.ulonglong = max(self._deadline(wanted, now), item.deadline_ms + 1)
+        return None if self._replace(item, later, item.dequeue_count, b"", stored, now, 0) else FULL
+
+    def bury(self, item: DeadlineItem, reason: str):
+        """Puts an item aside that its taker holds; raises `LeaseLost`."""
+        self._check_leases([item])
+        return None if self._bury(item, item.value, reason, self._now(), 0) else FULL
+
+    def kick(self, item: DeadlineItem):
+        """Makes a buried item pending again, now, with all its attempts."""
+        now: cython.longlong = self._now()
+        later: cython.ulonglong = max(self._deadline(now, now), item.deadline_ms + 1)
+        return None if self._replace(item, later, 0, b"", item.value, now, 0) else FULL
+
+    def touch(self, item: DeadlineItem, lease_ms: cython.longlong) -> None:
+        """Restarts the lease of an item; raises `LeaseLost`."""
+        self._check_leases([item])
+        until: cython.longlong = self._now() + lease_ms
+        self.leases.extend(item.deadline_ms, item.id, cython.cast(cython.ulonglong, until))
+
+    def reclaim(self, item: DeadlineItem, lease_ms: cython.longlong) -> None:
+        """Lends an item to who took it before, if it is not lent out; the log need not know."""
+        now: cython.longlong = self._now()
+        self.leases.expire(cython.cast(cython.ulonglong, now))
+        if not self.leases.holds(item.deadline_ms, item.id, item.dequeue_count):
+            until: cython.ulonglong = cython.cast(cython.ulonglong, now + lease_ms)
+            self.leases.lend(item.deadline_ms, item.id, item.dequeue_count, until)
 
     @cython.ccall
     def give_back(self, items: list) -> cython.bint:
         """Lets items be given out again that nobody got."""
         item: DeadlineItem
         for item in items:
-            self.leases.give_back(item.deadline_ms, item.id)
-        return True
-
-    @cython.ccall
-    def kill(self, deadline: cython.ulonglong, id: cython.ulonglong) -> cython.bint:
-        """Takes an item away whose tombstone is in the log."""
-        memory: Memory = self.memories[0]
-        memory.kill(deadline, id)
-        self.leases.end(deadline, id)
-        if deadline >= _BURIED_BIT:
-            self.buried -= 1
-        else:
-            self.total -= 1
+            if self.leases.holds(item.deadline_ms, item.id, item.dequeue_count):
+                self.leases.give_back(item.deadline_ms, item.id)
         return True
 
     @cython.ccall
@@ -1184,73 +1740,6 @@ class Schedule:
         memory = self.memories[self._source]
         return memory.item(cython.cast(cython.Py_ssize_t, memory.order.tag), dequeued)
 
-
-@cython.cclass
-class LoggedSchedule(Schedule):
-    """A schedule that writes to the log itself.
-
-    Any thread may call `enqueue`, `dequeue`, `release` and `requeue`; all else needs the queue's
-    lock. Ids from `next_id` up to `ids_end` may be given; so many rows as `items_max` may be in the
-    newest memory.
-    """
-
-    next_id = cython.declare(cython.ulonglong, visibility="public")
-    ids_end = cython.declare(cython.ulonglong, visibility="public")
-    items_max = cython.declare(cython.Py_ssize_t, visibility="public")
-    position = cython.declare(cython.Py_ssize_t, visibility="readonly")
-    number = cython.declare(cython.ulonglong, visibility="readonly")
-    _end: cython.Py_ssize_t
-    _seed: cython.ulonglong
-    _log: cython.uchar[::1]
-    _acquire: object
-    _let_go: object
-    _now_ms: object
-    _ahead_ms: cython.longlong
-
-    def __init__(
-        self, lock: object, now_ms: object, ahead_ms: cython.longlong, find: object, tell: object
-    ) -> None:
-        """`now_ms` None means the boot clock of the machine, which wall time is ahead of."""
-        Schedule.__init__(self, find, tell)
-        self.use_lock(lock)
-        self._now_ms = now_ms
-        self._ahead_ms = ahead_ms
-        self.next_id = self.ids_end = 0
-        self.items_max = 0
-        self._log = memoryview(bytearray(1))
-        self.position = self._end = 0
-        self.number = self._seed = 0
-
-    def use_lock(self, lock: object) -> None:
-        """Takes the queue's lock; in the child of a fork another one: nobody gives back the old."""
-        self._acquire = lock.acquire
-        self._let_go = lock.release
-
-    def open(
-        self,
-        buffer: object,
-        start: cython.Py_ssize_t,
-        end: cython.Py_ssize_t,
-        number: cython.ulonglong,
-        seed: cython.ulonglong,
-    ) -> None:
-        """Lets batches from a number on be written into a buffer, from `start` to `end`."""
-        self._log = memoryview(buffer)
-        self.position = start
-        self._end = end
-        self.number = number
-        self._seed = seed
-
-    def close(self) -> None:
-        """Closes the buffer and lets go of it."""
-        self._end = 0
-        self._log = memoryview(bytearray(1))
-
-    def skip(self, size: cython.Py_ssize_t) -> None:
-        """Takes note of a batch that somebody else has written into the buffer."""
-        self.position += size
-        self.number += 1
-
     @cython.cfunc
     @cython.inline
     def _now(self) -> cython.longlong:
@@ -1259,252 +1748,139 @@ class LoggedSchedule(Schedule):
         return self._now_ms()
 
     @cython.cfunc
-    def _wanted(self, delay: object, deadline_ms: object) -> cython.longlong:
-        """Returns a deadline in ms, or -1 and below: now, odd, or less the delay in ms."""
-        if deadline_ms is not None:
-            if delay is not None or type(deadline_ms) is not int:
-                return _ODD
-            try:
-                wanted: cython.longlong = deadline_ms
-            except OverflowError:
-                return _ODD
-            # What would be seconds of our time, and is early in 1970 as it stands, is a mistake.
-            if wanted < 0 or _SECONDS_FROM <= wanted < _SECONDS_TO:
-                return _ODD
-            return wanted if wanted < cython.cast(cython.longlong, _BURIED_BIT) else _ODD
-        if delay is None:
-            return _NOW
-        if type(delay) is not float and type(delay) is not int:
-            return _ODD
-        seconds: cython.double = delay
-        if not (0 <= seconds < _SECONDS_MAX):
-            return _ODD
-        if not cython.compiled:
-            return -3 - int(seconds * 1000 + 0.5)
-        return -3 - cython.cast(cython.longlong, seconds * 1000 + 0.5)
+    def _is_due(self, now: cython.longlong) -> cython.bint:
+        return self.head() and self.deadline <= cython.cast(cython.ulonglong, now)
 
     @cython.cfunc
-    @cython.inline
-    def _deadline(self, wanted: cython.longlong, now: cython.longlong) -> cython.longlong:
-        """Returns the deadline that `_wanted` stands for: never before what was given out."""
-        if wanted < 0:
-            wanted = now if wanted == _NOW else now - 3 - wanted
-        return max(wanted, min(now, self.floor_ms))
+    def _choose(
+        self, items: list, count: cython.Py_ssize_t, now: cython.longlong, lease_ms: cython.longlong
+    ) -> cython.bint:
+        """Lends out items that are due, up to `count` in all, of which the first was just found.
 
-    def enqueue(self, value: object, delay: object, deadline_ms: object):
-        """Takes in an item and returns its id; -1 if it takes the longer way."""
-        wanted: cython.longlong = self._wanted(delay, deadline_ms)
-        if type(value) is not bytes or wanted == _ODD:
-            return -1
-        self._acquire()
-        try:
-            return self._enqueue(value, wanted)
-        finally:
-            self._let_go()
-
-    @cython.cfunc
-    def _enqueue(self, value: bytes, wanted: cython.longlong) -> cython.longlong:
-        size: cython.Py_ssize_t = len(value)
-        start: cython.Py_ssize_t = self.position
-        memory: Memory = self.memories[0]
-        if (
-            size > self._end - start - _BATCH_SIZE - _FRESH_SIZE
-            or self.next_id >= self.ids_end
-            or memory.count >= self.items_max
-        ):
-            return -1
-        now: cython.longlong = self._now()
-        id: cython.ulonglong = self.next_id
-        self._put_fresh(memory, start + _BATCH_SIZE, value, wanted, now)
-        self._seal(_FRESH_SIZE + size)
-        return cython.cast(cython.longlong, id)
-
-    def enqueue_many(self, values: list, delay: object, deadlines: object):
-        """Takes in items in one batch and returns their ids; None if it takes the longer way.
-
-        Nobody else may hold the lists. `deadlines` is one for all if it is no list.
+        True if one of them is exhausted: `_exhausted`.
         """
-        size: cython.Py_ssize_t = 0
-        for value in values:
-            if type(value) is not bytes:
-                return None
-            size += _FRESH_SIZE + len(cython.cast(bytes, value))
-        wanted: cython.longlong = _NOW
-        if type(deadlines) is not list:
-            wanted = self._wanted(delay, deadlines)
-        elif delay is not None or len(cython.cast(list, deadlines)) != len(values):
-            return None
-        else:
-            for each in cython.cast(list, deadlines):
-                if self._wanted(None, each) < 0:
-                    return None
-        if wanted == _ODD:
-            return None
-        self._acquire()
-        try:
-            return self._enqueue_many(values, deadlines, wanted, size)
-        finally:
-            self._let_go()
+        item: DeadlineItem
+        while True:
+            item = self.load()
+            if self.attempts_max > 0 and item.dequeue_count >= self.attempts_max:
+                self._exhausted = item
+                return True
+            item.dequeue_count += 1
+            self.leases.lend(
+                item.deadline_ms,
+                item.id,
+                item.dequeue_count,
+                cython.cast(cython.ulonglong, now + lease_ms),
+            )
+            items.append(item)
+            if len(items) == count or not self._is_due(now):
+                return False
 
     @cython.cfunc
-    def _enqueue_many(
-        self, values: list, deadlines: object, wanted: cython.longlong, size: cython.Py_ssize_t
-    ) -> object:
-        count: cython.Py_ssize_t = len(values)
-        first: cython.ulonglong = self.next_id
+    def _write_lent(self, items: list, now: cython.longlong) -> object:
+        """Writes that items were given out, and takes note of it."""
+        item: DeadlineItem
         memory: Memory = self.memories[0]
-        if (
-            count == 0
-            or size > self._end - self.position - _BATCH_SIZE
-            or first + cython.cast(cython.ulonglong, count) > self.ids_end
-            or memory.count + count > self.items_max
-        ):
-            return None
-        now: cython.longlong = self._now()
-        place: cython.Py_ssize_t = self.position + _BATCH_SIZE
-        at: cython.Py_ssize_t
-        several: cython.bint = type(deadlines) is list
-        for at in range(count):
-            if several:
-                wanted = cython.cast(list, deadlines)[at]
-            self._put_fresh(memory, place, values[at], wanted, now)
-            place += _FRESH_SIZE + len(cython.cast(bytes, values[at]))
+        at: cython.Py_ssize_t = self.position + _BATCH_SIZE
+        time: cython.ulonglong = cython.cast(cython.ulonglong, now)
+        for item in items:
+            put_key(self._log, at, 4, item.deadline_ms, item.id)
+            put_number(self._log, at + 15, item.dequeue_count, 4)
+            put_number(self._log, at + 19, time, 6)
+            at += _DEQUEUED_SIZE
+            memory.mark(item.deadline_ms, item.id, item.dequeue_count, time)
+            self.floor_ms = max(self.floor_ms, cython.cast(cython.longlong, item.deadline_ms))
+        self._seal(_DEQUEUED_SIZE * len(items))
+        self.takes = True
+        if self._revocable:
+            self._undo.append(items)
+
+    @cython.cfunc
+    def _bury(
+        self,
+        item: DeadlineItem,
+        value: bytes,
+        reason: str,
+        now: cython.longlong,
+        besides: cython.Py_ssize_t,
+    ) -> cython.bint:
+        """Puts an item aside; False if there is no room for that and for `besides`."""
+        later: cython.ulonglong = max(now, item.deadline_ms + 1) | _BURIED_BIT
+        text: bytes = reason.encode(errors="replace")[:REASON_BYTES_MAX]
+        return self._replace(item, later, item.dequeue_count, text, value, now, besides)
+
+    @cython.cfunc
+    def _replace(
+        self,
+        item: DeadlineItem,
+        deadline: cython.ulonglong,
+        dequeued: cython.ulonglong,
+        reason: bytes,
+        value: bytes,
+        now: cython.longlong,
+        besides: cython.Py_ssize_t,
+    ) -> cython.bint:
+        """Writes a copy of an item and the tombstone of the old one in one batch.
+
+        After a crash both are there or neither. The key of the copy is a later one: the tombstone
+        must not meet it. False if there is no room for that and for a batch of `besides` bytes.
+        """
+        size: cython.Py_ssize_t = _TOMBSTONE_SIZE + _ITEM_SIZE + len(reason) + len(value)
+        if not self._has_room(size + (_BATCH_SIZE + besides if besides > 0 else 0)):
+            return False
+        gone: cython.ulonglong = item.deadline_ms | (_BURIED_BIT if item.buried else 0)
+        time: cython.ulonglong = cython.cast(cython.ulonglong, now)
+        at: cython.Py_ssize_t = self.position + _BATCH_SIZE
+        put_key(self._log, at, 3, gone, item.id)
+        at += _TOMBSTONE_SIZE
+        put_key(self._log, at, 2, deadline, item.id)
+        put_number(self._log, at + 15, item.enqueue_ms, 6)
+        put_number(self._log, at + 21, time, 6)
+        put_number(self._log, at + 27, dequeued, 4)
+        put_number(self._log, at + 31, _BURIED if deadline >= _BURIED_BIT else 0, 1)
+        put_number(self._log, at + 32, cython.cast(cython.ulonglong, len(reason)), 2)
+        put_number(self._log, at + 34, cython.cast(cython.ulonglong, len(value)), 4)
+        put_bytes(self._log, at + _ITEM_SIZE, reason, len(reason))
+        put_bytes(self._log, at + _ITEM_SIZE + len(reason), value, len(value))
+        self._kill(gone, item.id)
+        if self._revocable:
+            self._note(deadline, item.id, 1)
+        memory: Memory = self.memories[0]
+        memory.add(deadline, item.id, item.enqueue_ms, time, dequeued, reason, value)
+        self._count(deadline, 1)
         self._seal(size)
-        return list(range(first, self.next_id))
+        if self.hides:
+            self._deadlines.append(deadline)
+            self._hide(item.id)
+        else:
+            memory.show(deadline, item.id)
+        return True
 
     @cython.cfunc
     @cython.inline
     def _put_fresh(
         self,
-        memory: Memory,
         place: cython.Py_ssize_t,
         value: bytes,
         wanted: cython.longlong,
         now: cython.longlong,
     ) -> object:
         """Writes the record of a new item to its place in the log, and takes the item in."""
-        deadline: cython.ulonglong = cython.cast(cython.ulonglong, self._deadline(wanted, now))
+        deadline: cython.ulonglong = self._deadline(wanted, now)
         size: cython.Py_ssize_t = len(value)
         put_key(self._log, place, 1, deadline, self.next_id)
         put_number(self._log, place + 15, cython.cast(cython.ulonglong, now), 6)
         put_number(self._log, place + 21, cython.cast(cython.ulonglong, size), 4)
         put_bytes(self._log, place + _FRESH_SIZE, value, size)
-        memory.add_new(deadline, self.next_id, cython.cast(cython.ulonglong, now), value, True)
+        if self._revocable:
+            self._undo.append((deadline, self.next_id, None, None, 1))
+        memory: Memory = self.memories[0]
+        time: cython.ulonglong = cython.cast(cython.ulonglong, now)
+        memory.add_new(deadline, self.next_id, time, value, not self.hides)
+        if self.hides:
+            self._deadlines.append(deadline)
         self.next_id += 1
         self.total += 1
-
-    def dequeue(self, count: cython.Py_ssize_t, lease_ms: cython.longlong):
-        """Returns out up to `count` items that are due; None if it takes the longer way."""
-        self._acquire()
-        try:
-            if self._end - self.position < _BATCH_SIZE + _DEQUEUED_SIZE * count:
-                return None
-            return self._dequeue(count, lease_ms)
-        finally:
-            self._let_go()
-
-    @cython.cfunc
-    def _dequeue(self, count: cython.Py_ssize_t, lease_ms: cython.longlong) -> list:
-        now: cython.longlong = self._now()
-        items: list = self.choose(count, now, lease_ms)
-        if self.exhausted is not None:
-            # It is to be buried, and those before it are given out when that is done.
-            self.give_back(items)
-            return None
-        item: DeadlineItem
-        at: cython.Py_ssize_t = self.position + _BATCH_SIZE
-        for item in items:
-            put_key(self._log, at, 4, item.deadline_ms, item.id)
-            put_number(self._log, at + 15, item.dequeue_count, 4)
-            put_number(self._log, at + 19, cython.cast(cython.ulonglong, now), 6)
-            at += _DEQUEUED_SIZE
-        if len(items) > 0:
-            self.mark(items, now)
-            self._seal(_DEQUEUED_SIZE * len(items))
-        return items
-
-    def release(self, items: list) -> bool:
-        """Takes items away for good that their takers hold; False if it takes the longer way."""
-        self._acquire()
-        try:
-            return self._release_all(items)
-        finally:
-            self._let_go()
-
-    @cython.cfunc
-    def _release_all(self, items: list) -> cython.bint:
-        if self._end - self.position < _BATCH_SIZE + _TOMBSTONE_SIZE * len(items):
-            return False
-        leases: Leases = self.leases
-        leases.expire(cython.cast(cython.ulonglong, self._now()))
-        item: DeadlineItem
-        for item in items:
-            if not leases.holds(item.deadline_ms, item.id, item.dequeue_count):
-                return False
-        at: cython.Py_ssize_t = self.position + _BATCH_SIZE
-        for item in items:
-            # One that was given twice is gone by now.
-            if leases.holds(item.deadline_ms, item.id, item.dequeue_count):
-                put_key(self._log, at, 3, item.deadline_ms, item.id)
-                at += _TOMBSTONE_SIZE
-                self.kill(item.deadline_ms, item.id)
-        self._seal(at - self.position - _BATCH_SIZE)
-        return True
-
-    def requeue(
-        self, item: DeadlineItem, value: object, delay: object, deadline_ms: object
-    ) -> bool:
-        """Returns an item back under a later deadline; False if it takes the longer way."""
-        wanted: cython.longlong = self._wanted(delay, deadline_ms)
-        stored: object = item.value if value is None else value
-        if type(stored) is not bytes or wanted == _ODD:
-            return False
-        self._acquire()
-        try:
-            return self._requeue(item, stored, wanted)
-        finally:
-            self._let_go()
-
-    @cython.cfunc
-    def _requeue(self, item: DeadlineItem, value: bytes, wanted: cython.longlong) -> cython.bint:
-        size: cython.Py_ssize_t = _ITEM_SIZE + len(value) + _TOMBSTONE_SIZE
-        memory: Memory = self.memories[0]
-        leases: Leases = self.leases
-        now: cython.longlong = self._now()
-        leases.expire(cython.cast(cython.ulonglong, now))
-        if (
-            size > self._end - self.position - _BATCH_SIZE
-            or memory.count >= self.items_max
-            or (self.attempts_max > 0 and item.dequeue_count >= self.attempts_max)
-            or not leases.holds(item.deadline_ms, item.id, item.dequeue_count)
-        ):
-            return False
-        deadline: cython.ulonglong = cython.cast(cython.ulonglong, self._deadline(wanted, now))
-        deadline = max(deadline, item.deadline_ms + 1)
-        at: cython.Py_ssize_t = self.position + _BATCH_SIZE
-        put_key(self._log, at, 3, item.deadline_ms, item.id)
-        at += _TOMBSTONE_SIZE
-        put_key(self._log, at, 2, deadline, item.id)
-        put_number(self._log, at + 15, item.enqueue_ms, 6)
-        put_number(self._log, at + 21, cython.cast(cython.ulonglong, now), 6)
-        put_number(self._log, at + 27, item.dequeue_count, 4)
-        put_number(self._log, at + 31, 0, 3)
-        put_number(self._log, at + 34, cython.cast(cython.ulonglong, len(value)), 4)
-        put_bytes(self._log, at + _ITEM_SIZE, value, len(value))
-        self.kill(item.deadline_ms, item.id)
-        row: cython.Py_ssize_t = memory.add(
-            deadline,
-            item.id,
-            item.enqueue_ms,
-            cython.cast(cython.ulonglong, now),
-            item.dequeue_count,
-            b"",
-            value,
-        )
-        memory.order.push(deadline, item.id, cython.cast(cython.ulonglong, row))
-        self.total += 1
-        self._seal(size)
-        return True
 
     @cython.cfunc
     @cython.inline
@@ -1512,3 +1888,198 @@ class LoggedSchedule(Schedule):
         """Ends a batch whose records are in their place."""
         self.position = seal_batch_at(self._log, self.position, size, self.number, self._seed)
         self.number += 1
+
+    @cython.cfunc
+    def _kill(self, deadline: cython.ulonglong, id: cython.ulonglong) -> object:
+        """Takes an item away whose tombstone is in the log."""
+        if self._revocable:
+            self._note(deadline, id, -1)
+        memory: Memory = self.memories[0]
+        memory.kill(deadline, id)
+        self.leases.end(deadline, id)
+        self._count(deadline, -1)
+
+    @cython.cfunc
+    @cython.inline
+    @cython.exceptval(check=False)
+    def _count(self, deadline: cython.ulonglong, step: cython.longlong) -> cython.void:
+        if deadline >= _BURIED_BIT:
+            self.buried += step
+        else:
+            self.total += step
+
+    @cython.cfunc
+    def _note(
+        self, deadline: cython.ulonglong, id: cython.ulonglong, step: cython.longlong
+    ) -> object:
+        """Remembers what is known of a key; `step`: how many more items there are after it."""
+        memory: Memory = self.memories[0]
+        known: object = memory.recall(deadline, id)
+        self._undo.append((deadline, id, known, self.leases.recall(deadline, id), step))
+
+    @cython.cfunc
+    def _hide(self, id: cython.ulonglong) -> object:
+        """Keeps the items of the batch that was sealed last from being given out until it is
+        durable: the first has the id, the others those that follow."""
+        self._hidden.append((self._stored + self.position - self._start, id, self._deadlines))
+        self._deadlines = []
+
+    @cython.cfunc
+    def _is_hidden(self, deadline: cython.ulonglong, id: cython.ulonglong) -> cython.bint:
+        for _, first, deadlines in self._hidden:
+            if first <= id < first + len(deadlines) and deadlines[id - first] == deadline:
+                return True
+        return False
+
+    @cython.cfunc
+    @cython.inline
+    def _has_room(self, size: cython.Py_ssize_t) -> cython.bint:
+        self.needed = _BATCH_SIZE + size
+        self.needed_ids = 0
+        return self.needed <= self._end - self.position
+
+    @cython.cfunc
+    @cython.inline
+    def _has_room_for_fresh(self, size: cython.Py_ssize_t, count: cython.Py_ssize_t) -> cython.bint:
+        memory: Memory = self.memories[0]
+        has_room: cython.bint = self._has_room(size)
+        self.needed_ids = count
+        return (
+            has_room
+            and self.position + self.needed <= self.fresh_end
+            and self.next_id + cython.cast(cython.ulonglong, count) <= self.ids_end
+            and memory.count + count <= self.items_max
+        )
+
+    @cython.cfunc
+    def _check_leases(self, items: list) -> object:
+        item: DeadlineItem
+        self.leases.expire(cython.cast(cython.ulonglong, self._now()))
+        for item in items:
+            if not self.leases.holds(item.deadline_ms, item.id, item.dequeue_count):
+                raise lease_lost(item.id, item.dequeue_count)
+
+    @cython.cfunc
+    def _wanted(self, delay: object, deadline: object, deadline_ms: object) -> cython.longlong:
+        """Returns the wanted deadline, in ms; -1 is now, and below it is -3 less a delay.
+
+        Refuses a number that is a time of our days in seconds: as milliseconds it would be due at
+        once.
+        """
+        if deadline_ms is not None or deadline is not None:
+            if delay is not None or (deadline_ms is not None and deadline is not None):
+                raise InvalidOption("delay, deadline, deadline_ms: give one of them")
+            return _as_ms(deadline, deadline_ms)
+        if delay is None:
+            return _NOW
+        if type(delay) is not float and type(delay) is not int:
+            delay = _as_number(delay)
+        seconds: cython.double = -1.0
+        if -1 < delay < _SECONDS_MAX:
+            seconds = delay
+        if not seconds >= 0:
+            raise InvalidOption(
+                f"delay = {delay!r}: must be a number of seconds from 0, or a timedelta"
+            )
+        if not cython.compiled:
+            return -3 - int(seconds * 1000 + 0.5)
+        return -3 - cython.cast(cython.longlong, seconds * 1000 + 0.5)
+
+    @cython.cfunc
+    def _wanted_all(
+        self, count: cython.Py_ssize_t, delay: object, deadline: object, deadline_ms: object
+    ) -> list:
+        """Returns the deadlines of so many items; None if one is given for all of them."""
+        if type(deadline) is not list and type(deadline_ms) is not list:
+            return None
+        if delay is not None or (deadline is not None and deadline_ms is not None):
+            raise InvalidOption("delay, deadline, deadline_ms: give one of them")
+        given: list = deadline_ms if deadline is None else deadline
+        if len(given) != count:
+            name: str = "deadline_ms" if deadline is None else "deadline"
+            raise InvalidOption(f"{name}: {len(given)} of them for {count} values")
+        if deadline is None:
+            return [_as_ms(None, each) for each in given]
+        return [_as_ms(each, None) for each in given]
+
+    @cython.cfunc
+    @cython.inline
+    def _deadline(self, wanted: cython.longlong, now: cython.longlong) -> cython.ulonglong:
+        """Returns the deadline that `_wanted` stands for: never before what was given out.
+
+        Unless the clock itself went back.
+        """
+        if wanted < 0:
+            wanted = now if wanted == _NOW else now - 3 - wanted
+        return cython.cast(cython.ulonglong, max(wanted, min(now, self.floor_ms)))
+
+
+@cython.cfunc
+def _as_ms(deadline: object, deadline_ms: object) -> cython.longlong:
+    """Returns a deadline in milliseconds since 1970, of which one is given."""
+    wanted: cython.longlong
+    if deadline is not None:
+        if not isinstance(deadline, datetime):
+            raise InvalidOption(
+                f"deadline = {deadline!r}: must be a datetime with a time zone; deadline_ms takes "
+                "milliseconds since 1970"
+            )
+        if deadline.tzinfo is None:
+            raise InvalidOption(f"deadline = {deadline!r}: must have a time zone")
+        wanted = round(deadline.timestamp() * 1000)
+    else:
+        if type(deadline_ms) is not int:
+            raise InvalidOption(
+                f"deadline_ms = {deadline_ms!r}: must be a whole number of milliseconds since 1970"
+            )
+        try:
+            wanted = deadline_ms
+        except OverflowError:
+            wanted = cython.cast(cython.longlong, _BURIED_BIT) if deadline_ms > 0 else 0
+        if _SECONDS_FROM <= wanted < _SECONDS_TO:
+            raise InvalidOption(
+                f"deadline_ms = {deadline_ms}: looks like seconds; must be milliseconds since 1970"
+            )
+    if wanted >= cython.cast(cython.longlong, _BURIED_BIT):
+        name: str = "deadline_ms" if deadline is None else "deadline"
+        given: object = deadline_ms if deadline is None else deadline
+        raise InvalidOption(f"{name} = {given!r}: must be below {_BURIED_BIT} ms since 1970")
+    return max(wanted, 0)
+
+
+@cython.cfunc
+def _as_number(delay: object) -> object:
+    """Returns a delay in seconds that is no plain number; -1 if it is none at all."""
+    if isinstance(delay, timedelta):
+        return delay.total_seconds()
+    if isinstance(delay, bool) or not isinstance(delay, Real):
+        raise InvalidOption(
+            f"delay = {delay!r}: must be a number of seconds from 0, or a timedelta"
+        )
+    return float(delay)
+
+
+@cython.ccall
+def as_bytes(value: object) -> bytes:
+    """Returns the bytes of a value."""
+    if type(value) is bytes:
+        return value
+    try:
+        return bytes(memoryview(value))
+    except TypeError:
+        raise TypeError(f"an item is bytes, not {type(value).__name__}") from None
+
+
+@cython.cfunc
+@cython.inline
+def _check_size(size: cython.Py_ssize_t) -> object:
+    if size > _VALUE_MAX:
+        raise RecordTooLarge(f"a value of {size} bytes; at most {_VALUE_MAX}")
+
+
+def lease_lost(id: object, dequeue_count: object) -> LeaseLost:
+    """Returns what is raised to a caller whose item is no longer its own."""
+    return LeaseLost(
+        f"item {id} with dequeue count {dequeue_count} is no longer the caller's: "
+        "its lease has ended, or it is done with"
+    )

@@ -7,11 +7,8 @@ have ended. So an item is given out to one taker at a time.
 
 from __future__ import annotations
 
-import heapq
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from forebay.damage import Damage
@@ -19,12 +16,15 @@ from forebay.errors import Damaged
 from forebay.formats.deadline.items import BURIED_BIT, FileKind, Item, Key, KeyTuple, Tombstone
 from forebay.formats.deadline.runs import decode_row
 from forebay.queues.deadline.item import DeadlineItem, as_item
-from forebay.queues.deadline.runs import BadBlocks, RunSet, View, cost_of, start_cursor
-from forebay.queues.deadline.schedule import ITEM, TOMBSTONE, LoggedSchedule, Memory
+from forebay.queues.deadline.runs import LAST_KEY, BadBlocks, RunSet, View, cost_of, start_cursor
+from forebay.queues.deadline.schedule import ITEM, TOMBSTONE, LiveItems, Memory, Schedule
 from forebay.storage.losses import Losses
 
 if TYPE_CHECKING:
     from forebay.kernels.deadline import Row
+
+# So many items are found at once by those who look through all.
+_ITEMS_AT_ONCE = 256
 
 
 class State:
@@ -36,23 +36,19 @@ class State:
         sets: list[RunSet],
         floor_ms: int,
         *,
-        lock: threading.Lock | None = None,
         now_ms: Callable[[], int] | None = None,
         ahead_ms: int = 0,
         losses: Losses | None = None,
     ) -> None:
-        self.segments = [current]
         self.damaged = 0
         # Keys of copies that must not come back; the log does not say so yet.
         self.revived: list[KeyTuple] = []
         self._losses = losses
-        schedule = LoggedSchedule(
-            lock or threading.Lock(), now_ms, ahead_ms, self._find_back, self._tell_damage
-        )
+        schedule = Schedule(now_ms, ahead_ms, self._find_back, self._tell_damage)
         self.schedule = schedule
         self.view = View(sets, schedule.damage)
         schedule.view = self.view.runs
-        schedule.memories[:] = self.segments
+        schedule.memories.append(current)
         schedule.floor_ms = floor_ms
         pairs = [(current.pending, current.buried), *(each.counts() for each in sets)]
         schedule.total = sum(pending for pending, _ in pairs)
@@ -60,6 +56,11 @@ class State:
         if min(schedule.total, schedule.buried) < 0:
             # A block of tombstones is bad.
             self.recount()
+
+    @property
+    def segments(self) -> list[Memory]:
+        """The segments in memory, the newest first."""
+        return self.schedule.memories
 
     @property
     def current(self) -> Memory:
@@ -94,16 +95,6 @@ class State:
         """
         memory = sum(segment.due(time_ms) for segment in self.segments)
         return memory + sum(each.due_count(time_ms) for each in self.view.sets)
-
-    def add(self, item: Item) -> None:
-        """Takes in an item that is in the log; `show` of its segment lets it be given out."""
-        stats = item.stats
-        numbers = (stats.enqueue_ms, stats.requeue_ms, stats.dequeue_count)
-        self.current.add(item.key.deadline_ms, item.key.id, *numbers, item.reason, item.value)
-        if item.buried:
-            self.schedule.buried += 1
-        else:
-            self.schedule.total += 1
 
     def find(self, key: KeyTuple) -> tuple[Item, int] | None:
         """Returns an item that is alive, and how often it was given out; None if there is none.
@@ -153,25 +144,36 @@ class State:
             raise bad
         return pair
 
-    def browse(
+    def live(
         self, start: KeyTuple = (0, 0), damage: BadBlocks | None = None
-    ) -> Iterator[tuple[Item, int]]:
-        """Yields all items that are alive by key, lent out and buried ones too.
+    ) -> Iterator[list[DeadlineItem]]:
+        """Yields all items that are alive by key, lent out and buried ones too, some at a time.
 
-        Nothing may change meanwhile. Bad blocks are left out, and go to `damage`.
+        Nothing may change meanwhile. Bad blocks are left out, and go to `damage`: they come after
+        the items of the batch that was yielded last.
         """
-        runs = self.view.alive(start, [] if damage is None else damage)
-        memory = [_rows(segment, start) for segment in self.segments]
-        for key, row, count in heapq.merge(runs, *memory, key=itemgetter(0)):
-            if all(segment.state(*key) != TOMBSTONE for segment in self.segments):
-                marks = (segment.dequeue_count(*key) for segment in self.segments)
-                yield _as_entry(row), max(count, *marks)
+        bad: BadBlocks = [] if damage is None else damage
+        runs = self.view.cursors_from(start, bad)
+        live = LiveItems(runs, self.segments, start, LAST_KEY, bad)
+        if bad:
+            # Before the first item.
+            yield []
+        while True:
+            known = len(bad)
+            items = live.items(_ITEMS_AT_ONCE)
+            if not items and len(bad) == known:
+                return
+            yield items
+
+    def browse(self, start: KeyTuple = (0, 0)) -> Iterator[DeadlineItem]:
+        """Yields all items that are alive from a key on; as `live`."""
+        for items in self.live(start):
+            yield from items
 
     def hand_over(self, number: int) -> Memory:
         """Begins a new segment; returns the one before, which changes no more."""
         before = self.current
         self.segments.insert(0, Memory(number))
-        self.schedule.memories[:] = self.segments
         return before
 
     def settle(self, segment: Memory, frozen: RunSet | None) -> None:
@@ -179,7 +181,6 @@ class State:
         if frozen is not None:
             self.view.add(frozen)
         self.segments.remove(segment)
-        self.schedule.memories[:] = self.segments
 
     def replace(self, old: list[RunSet], new: RunSet) -> None:
         """Reads from now on from what a merge left of sets."""
@@ -198,14 +199,17 @@ class State:
         key of the other goes to `revived`.
         """
         newest: dict[int, tuple[int, KeyTuple]] = {}
-        for item, _ in self.browse():
-            copy = item.stats.requeue_ms, (item.key.deadline_ms, item.key.id)
-            known = newest.get(item.key.id)
+        revived: list[KeyTuple] = []
+        for item in self.browse():
+            copy = item.requeue_ms, item.key
+            known = newest.get(item.id)
             if known is not None:
                 known, copy = sorted((known, copy))
-                self.current.kill(*known[1])
-                self.revived.append(known[1])
-            newest[item.key.id] = copy
+                revived.append(known[1])
+            newest[item.id] = copy
+        for key in revived:
+            self.current.kill(*key)
+        self.revived += revived
         self.schedule.buried = sum(key[0] >= BURIED_BIT for _, key in newest.values())
         self.schedule.total = len(newest) - self.schedule.buried
 
@@ -284,14 +288,6 @@ class State:
             return
         if self._losses is None or self._losses.note(found):
             raise Damaged(found, "the next call goes on behind it")
-
-
-def _rows(segment: Memory, start: KeyTuple) -> Iterator[tuple[KeyTuple, Row, int]]:
-    """Yields the items of a segment by key."""
-    for at in segment.sorted(ITEM):
-        row = segment.row(at)
-        if row[:2] >= start:
-            yield row[:2], row, row[5]
 
 
 def _as_entry(row: Row) -> Item:

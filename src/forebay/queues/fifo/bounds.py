@@ -97,6 +97,8 @@ class Bounds:
 
     def note_all(self, data: memoryview, start: TapeEnd, last_id: int, file_bytes: int) -> None:
         """Adds those of the files that whole entries, written at `start`, reach anew."""
+        if start.position % file_bytes and start.position % file_bytes + len(data) <= file_bytes:
+            return
         for row in boundaries_in(data, start, last_id, file_bytes):
             self.note(row)
 

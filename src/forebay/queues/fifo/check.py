@@ -12,9 +12,12 @@ from itertools import groupby
 
 from forebay.clock import SystemClock
 from forebay.damage import Damage
-from forebay.formats.entry import Entry, file_name, parse_file_name
+from forebay.formats.entry import file_name, parse_file_name
+from forebay.kernels.entry import Entry
+from forebay.queues.fifo import dead
 from forebay.queues.fifo.bounds import Bounds
 from forebay.queues.fifo.head import HEAD_BYTES, read_head
+from forebay.queues.fifo.info import FifoInfo
 from forebay.queues.fifo.names import (
     COPY,
     HEAD,
@@ -31,7 +34,6 @@ from forebay.queues.fifo.tape import open_or_reason
 from forebay.queues.shared.reports import (
     CopyClock,
     CopyReport,
-    Facts,
     Findings,
     Progress,
     Report,
@@ -39,6 +41,7 @@ from forebay.queues.shared.reports import (
     plural,
 )
 from forebay.storage.filesystem import disk_bytes, lock_owner
+from forebay.storage.losses import count_unaccepted
 from forebay.storage.quarantine import count_kept
 
 # Two slots in two pages.
@@ -50,28 +53,6 @@ class FifoReport(Report):
     """What a check of a fifo found; `expired` of the entries are past their time."""
 
     expired: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FifoFacts(Facts):
-    """The state of a fifo. `taken` are lent out and not finished with.
-
-    `expired`, `dropped` and `damaged` left the queue so, since it was made.
-    """
-
-    begin: int
-    end: int
-    durable: int
-    taken: int
-    entry_bytes: int
-    file_bytes: int
-    disk_bytes: int
-    expired: int
-    dropped: int
-    damaged: int
-    next_id: int | None
-    next_time_ms: int | None
-    incarnation: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +104,7 @@ def check(path: str, progress: Progress) -> FifoReport:
         )
 
 
-def describe(path: str) -> FifoFacts:
+def describe(path: str) -> FifoInfo:
     """Tells the state of a fifo."""
     with FifoReader(path) as reader:
         owner = lock_owner(reader.path)
@@ -133,7 +114,7 @@ def describe(path: str) -> FifoFacts:
         tail = reader.tail
         batches = (item for item in reader.scan() if isinstance(item, EntryBatch))
         following = next((batch.ids[0] for batch in batches), None)
-        return FifoFacts(
+        return FifoInfo(
             kind="fifo",
             path=reader.path,
             state=_state(reader, owner),
@@ -142,12 +123,14 @@ def describe(path: str) -> FifoFacts:
             segments=len(files),
             bytes=sum(file.bytes for file in files),
             damage=() if end is None else (end,),
+            losses=count_unaccepted(reader.directory),
             quarantined_files=kept_files,
             quarantined_bytes=kept_bytes,
             begin=reader.begin,
             end=reader.end,
             durable=reader.end if tail is None else min(tail.durable, reader.end),
             taken=len(reader.lent),
+            dead=dead.count(reader.directory),
             entry_bytes=reader.tape_bytes,
             file_bytes=reader.head.file_bytes,
             disk_bytes=sum(disk_bytes(f"{reader.path}/{file.name}") for file in files),
@@ -346,6 +329,10 @@ def _check_side_files(reader: FifoReader, findings: Findings, owner: int | None)
         findings.notes.append(f"{lost} are not on the disk; the next open goes on after them")
     if reader.lent:
         findings.notes.append(f"{len(reader.lent)} of the entries are taken and not finished with")
+    aside = list(dead.read(reader.directory))
+    findings.found += [item for item in aside if isinstance(item, Damage)]
+    if aside:
+        findings.notes.append(f"{plural(len(aside), 'entry')} put aside in {dead.DIRECTORY}/")
     for name, most in ((HEAD, HEAD_BYTES), (TAIL, _TAIL_BYTES_MAX)):
         size = reader.size_of(name)
         if size > most:

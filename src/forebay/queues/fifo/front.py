@@ -1,9 +1,12 @@
-"""How entries leave a fifo: popped, lent, peeked at, dropped to make room.
+"""How entries leave a fifo: popped, lent, peeked at, dropped to make room, put aside.
 
 Called with the queue's lock held, except where it says so. The compiled `HeadCursor` takes entries
 off a window; here is what it needs a new window for: the next part of the tape, the staging buffer,
 the unused end of a file, damage. Space comes back by whole files: the head is durable, then the
 files below it go. `Peeking` looks at entries one after the other and leaves them there.
+
+What a pop has taken is remembered until it is gone for good: if its caller does not get it, it goes
+back to the front, as does an entry that was lent.
 """
 
 from __future__ import annotations
@@ -11,21 +14,23 @@ from __future__ import annotations
 import bisect
 import contextlib
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Iterator
 
 from forebay.clock import SteadyClock
 from forebay.damage import Damage
 from forebay.errors import Damaged, Full
-from forebay.formats.entry import Entry
+from forebay.kernels.entry import METADATA_BYTES, Entry
+from forebay.queues.fifo import dead
 from forebay.queues.fifo.bounds import Bounds
-from forebay.queues.fifo.head import Head, HeadFile, Lent
+from forebay.queues.fifo.head import Head, Lent, Popped
+from forebay.queues.fifo.options import ATTEMPTS_MAX, FifoOptions
 from forebay.queues.fifo.scanner import WINDOW_BYTES, FifoScanner, Place
-from forebay.queues.fifo.writer import NO_BOUND, FifoWriter, Room
-from forebay.queues.shared.options import FifoOptions
+from forebay.queues.fifo.writer import FifoWriter, Room
 from forebay.queues.shared.owner import fatal_when_interrupted
 from forebay.storage.atomic import keep_reserve
-from forebay.storage.commit import GroupCommit
+from forebay.storage.commit import GroupCommit, Ticket
 from forebay.storage.filesystem import Directory
 from forebay.storage.losses import Losses
 from forebay.storage.staging import HEADER_BYTES
@@ -114,18 +119,16 @@ class Peeking:
 
 
 _logger = logging.getLogger(__name__)
-_WAIT_SECONDS = 0.05
 _TELL_SECONDS = 1.0
 
 
-class Reading:
+class Front:
     """The front of a fifo."""
 
     def __init__(
         self,
         directory: Directory,
         writer: FifoWriter,
-        head: HeadFile,
         losses: Losses,
         bounds: Bounds,
         file_bytes: int,
@@ -136,47 +139,26 @@ class Reading:
         self._directory = directory
         self.losses = losses
         self._writer = writer
-        self._head = head
-        self.popper = head.popper
+        self._head = writer.head
+        self.cursor = writer.head.cursor
         self._bounds = bounds
         self._file_bytes = file_bytes
+        self._version = version
         self._options = options
         self._clock = clock
         self._scanner = FifoScanner(directory, file_bytes, version, bounds)
         # Lent out before a crash, or given back: the next to go, in the order of their numbers.
-        self.returned: list[Lent] = sorted(head.lent.values(), key=lambda lent: lent.number)
-        self.popper.held = bool(self.returned)
+        self.returned = sorted(self._head.lent.values(), key=_number_of)
+        self._let_go()
         self.commit = GroupCommit(
-            self._sync_head if writer.always else self._store_head, self.popper.sequence
+            self._sync_head if writer.always else self._store_head, self.cursor.sequence
         )
         self._trouble: Damaged | None = None
         self._front = self._new_look()
         self._behind = self._new_look()
-        # Whether the window of the popper is on the staging buffer, and not on the tape.
-        self._in_memory = False
         # What was dropped and not yet told, and when something was told last.
         self._untold = 0
         self._told_at: float | None = None
-        writer.before_drain = self._leave_memory
-        writer.on_failure = self._hold
-        writer.make_room = self.make_room
-
-    @property
-    def place(self) -> Place:
-        """Before the next entry that nobody has taken."""
-        _, position, number, last_id, *_ = self.popper.state()
-        return Place(position, number, last_id)
-
-    @property
-    def first_position(self) -> int:
-        """Where on the tape the oldest entry is that has not left for good."""
-        lent = (entry.position for entry in self._head.lent.values())
-        return min(self.popper.position, *lent) if self._head.lent else self.popper.position
-
-    @property
-    def oldest(self) -> int:
-        """The number of the oldest entry that has not left for good."""
-        return min([self.popper.number, *self._head.lent])
 
     @property
     def lent_out(self) -> int:
@@ -184,57 +166,91 @@ class Reading:
         return len(self._head.lent) - len(self.returned)
 
     @property
-    def count(self) -> int:
-        """How many entries there are for `max_entries`, those that are lent out included."""
-        return max(0, self._writer.number - self.popper.number) + len(self._head.lent)
-
-    @property
     def may_lend(self) -> bool:
         """Whether one more entry can be lent out; those that were given back can be always."""
         return bool(self.returned) or self._head.may_lend
 
     @fatal_when_interrupted
-    def pop(self) -> bytes | None:
-        """Takes the next entry; None if there is none. Raises Damaged once for each damage."""
+    def pop(self, count: int) -> Popped:
+        """Takes up to `count` entries; those that have expired leave as well.
+
+        Raises Damaged once for each damage; after the first entry it is left for the next call.
+        """
         self._raise_trouble()
-        while self.returned:
-            entry = self._read_returned()
-            if entry is None:
-                continue
-            self._head.finish(self.returned[0].number)
-            self._drop_returned()
-            return entry.value
-        found = self._next_entry()
-        if found is None:
-            return None
-        self.popper.save()
-        return found[0].value
+        before = self.cursor.sequence
+        popped = Popped(self._head.place)
+        values = popped.values
+        try:
+            while self.returned and len(values) < count:
+                lent = self.returned[0]
+                entry = self._read_returned()
+                if entry is not None:
+                    self._head.finish(lent.number)
+                    self._drop_returned()
+                    popped.rows.append(lent)
+                    values.append(entry.value)
+            while len(values) < count:
+                more = self.cursor.take_many(count - len(values))
+                values += more
+                if not more and not self._advance():
+                    break
+        except (OSError, Damaged) as error:
+            if not values:
+                raise
+            if isinstance(error, Damaged):
+                self._trouble = error
+        popped.end = self.cursor.number
+        if self._writer.changes.wanted and self.cursor.sequence != before:
+            # Also if all had expired: there may be room now.
+            self._writer.changes.announce()
+        if values and not self._head.mapped:
+            self._head.unsettled.add(popped)
+        return popped
+
+    def settled(self, popped: Popped) -> bool:
+        """Forgets a pop that is gone for good; says whether it was remembered. Without the lock."""
+        was_open = popped in self._head.unsettled
+        self._head.unsettled.discard(popped)
+        return was_open
 
     @fatal_when_interrupted
-    def pop_many(self, count: int, *, begun: bool) -> list[bytes]:
-        """Takes up to `count` entries; trouble after the first is left for the next call.
+    def give_back_popped(self, popped: Popped) -> None:
+        """Puts back what a pop took and nobody got; it does not wait for a disk.
 
-        `begun` says that the caller has some already.
+        After a failure the head has gone back itself; after a close it is too late.
         """
-        self._raise_trouble(unless=begun)
-        values: list[bytes] = []
-        while len(values) < count:
-            try:
-                if self.returned:
-                    value = self.pop()
-                    more = [] if value is None else [value]
-                else:
-                    more = self.popper.take_many(count - len(values))
-                if not more and not self.returned and not self._advance():
-                    break
-            except (OSError, Damaged) as error:
-                if not values and not begun:
-                    raise
-                if isinstance(error, Damaged):
-                    self._trouble = error
-                break
-            values += more
-        return values
+        self._head.unsettled.discard(popped)
+        if self._writer.error is not None or not popped.values:
+            return
+        rows = popped.rows + self._rows_between(popped.start, popped.end)
+        self._head.lent.update((row.number, row) for row in rows)
+        self.returned = sorted([*self.returned, *rows], key=_number_of)
+        # Those that nobody has passed need no row: the head goes back to them.
+        while self.returned and self._is_next_before(self.returned[-1]):
+            row = self.returned.pop()
+            del self._head.lent[row.number]
+            self.cursor.place(*row.place)
+        self._let_go()
+        self._head.save()
+        self._front = self._new_look()
+        self._writer.changes.announce()
+        # A head without them may be durable already.
+        self.ticket().notify(lambda error: None)
+
+    def _is_next_before(self, row: Lent) -> bool:
+        return row.number == self.cursor.number - 1 and not row.attempts
+
+    def _rows_between(self, start: Place, end: int) -> list[Lent]:
+        """Returns where the entries from a place up to a number are, on the tape."""
+        rows: list[Lent] = []
+        for item in self._scanner.scan(start, self._end()._replace(number=end)):
+            if isinstance(item, Damage):
+                continue
+            position = item.start.position
+            for entry in item.entries():
+                rows.append(Lent(position, entry.offset, entry.id, 0))
+                position += METADATA_BYTES + len(entry.value)
+        return rows
 
     @fatal_when_interrupted
     def lend(self) -> tuple[Entry, Lent] | None:
@@ -244,19 +260,21 @@ class Reading:
             lent = self.returned[0]
             entry = self._read_returned()
             if entry is not None:
+                lent = lent._replace(attempts=min(lent.attempts + 1, ATTEMPTS_MAX))
+                self._head.lend(lent)
                 self._drop_returned()
                 return entry, lent
         if not self._head.may_lend:
             return None
         # Nobody may pop meanwhile: that would note this entry as gone before it is lent out.
-        self.popper.held = True
+        self.cursor.held = True
         try:
             found = self._next_entry()
             if found is not None:
                 self._head.lend(found[1])
             return found
         finally:
-            self.popper.held = bool(self.returned)
+            self._let_go()
 
     @fatal_when_interrupted
     def finish(self, lent: Lent) -> None:
@@ -264,14 +282,51 @@ class Reading:
         if lent.number in self._head.lent:
             self._head.finish(lent.number)
             self._release()
+            if self._writer.changes.wanted:
+                self._writer.changes.announce()
+
+    def give_back(self, lent: Lent, *, counted: bool = True) -> None:
+        """Puts an entry that is lent out back to the front; `counted`: somebody had it."""
+        if lent.number in self._head.lent:
+            if not counted:
+                lent = self._head.lent[lent.number] = lent._replace(attempts=lent.attempts - 1)
+            self.cursor.held = True
+            bisect.insort(self.returned, lent, key=_number_of)
             self._writer.changes.announce()
 
-    def give_back(self, lent: Lent) -> None:
-        """Puts an entry that is lent out back to the front."""
-        if lent.number in self._head.lent:
-            self.popper.held = True
-            bisect.insort(self.returned, lent, key=lambda entry: entry.number)
-            self._writer.changes.announce()
+    def is_exhausted(self, lent: Lent) -> bool:
+        """Says whether an entry that comes back now has done so too often."""
+        most = self._options.max_attempts
+        return most is not None and lent.attempts >= most
+
+    def put_aside(self, lent: Lent, entry: Entry) -> None:
+        """Puts an entry that is lent out aside; if that fails it is back at the front.
+
+        Without the lock. The entry is durable in its new place before the head lets go of it.
+        """
+        try:
+            dead.keep(self._directory, entry, self._version)
+        except BaseException:
+            with self._writer.lock:
+                self.give_back(lent)
+            raise
+        with self._writer.lock:
+            # If it is closed, the next open does this again.
+            self._writer.check()
+            self.finish(lent)
+        text = "%s: entry %d put aside: it came back after attempt %d"
+        _logger.warning(text, self._directory.path, entry.id, lent.attempts)
+
+    def put_exhausted_aside(self) -> None:
+        """Puts those aside that came back too often by the end of a process; nobody pops yet."""
+        for lent in [row for row in self.returned if self.is_exhausted(row)]:
+            entry = self._read(lent)
+            # On a full disk they stay at the front: the queue must open, so that it can be drained.
+            with contextlib.suppress(OSError):
+                if entry is not None:
+                    self.returned.remove(lent)
+                    self.put_aside(lent, entry)
+        self._let_go()
 
     def peek(self, after: int | None) -> Entry | None:
         """Returns the next entry that has not expired, or the next after an id; it stays."""
@@ -295,58 +350,63 @@ class Reading:
             if entry is not None:
                 return entry
         if after is None:
-            return front.first(self.place)
-        return behind.next(self.place, after)
+            return front.first(self._head.place)
+        return behind.next(self._head.place, after)
 
     def _new_look(self) -> Peeking:
         return Peeking(self._scanner, self._writer, self._clock, self._meet)
 
-    def make_room(self, size: int, count: int, timeout: float | None) -> Room:
-        """Waits, refuses or drops until so much may be written; returns how much may be."""
-        most = Room(self._options.max_bytes or NO_BOUND, self._options.max_entries or NO_BOUND)
-        if most == Room():
-            return most
-        if size > most.size:
-            raise Full(f"{size} bytes are more than max_bytes = {most.size}; nothing was written")
-        if count > most.entries:
-            raise Full(
-                f"{count} entries are more than max_entries = {most.entries}; nothing was written"
-            )
-        deadline = None if timeout is None else self._clock.monotonic() + timeout
-        while True:
-            used = Room(self._writer.position - self.first_position, self.count)
-            left = Room(most.size - used.size, most.entries - used.entries)
-            if size <= left.size and count <= left.entries:
-                return left
-            if self._skip_expired():
-                continue
-            if self._options.when_full == "drop_oldest" and (
-                self._drop_entries(count - left.entries)
-                if count > left.entries
-                else self._drop_oldest()
-            ):
-                continue
-            wait = _WAIT_SECONDS
-            if deadline is not None:
-                wait = min(wait, deadline - self._clock.monotonic())
-            if self._options.when_full == "reject" or wait <= 0:
-                raise Full(f"{self._full_text(used, size > left.size)}; nothing was written")
-            self._writer.changes.wait(wait)
-            self._writer.check()
+    def make_room(self, size: int, count: int) -> bool:
+        """Drops what may go until so much may be written, in the memory too; False: it may not.
 
-    def _full_text(self, used: Room, by_size: bool) -> str:
-        path = self._directory.path
+        Raises `Full` if that will never be, or if nobody is to wait for it.
+        """
+        writer, options = self._writer, self._options
+        writer.drain()
+        if size > (options.max_bytes or size):
+            text = f"{size} bytes are more than max_bytes = {options.max_bytes}"
+            raise Full(f"{text}; nothing was written")
+        if count > (options.max_entries or count):
+            text = f"{count} entries are more than max_entries = {options.max_entries}"
+            raise Full(f"{text}; nothing was written")
+        left = writer.room
+        while size > left.size or count > left.entries:
+            if not self._skip_expired() and not self._drop_for(count, left):
+                if options.when_full == "reject":
+                    raise Full(self._full_text(left, by_size=size > left.size))
+                return False
+            left = writer.room
+        writer.open_memory()
+        return True
+
+    def _drop_for(self, count: int, left: Room) -> bool:
+        """Drops the oldest entries if that is allowed; says whether there is more room now."""
+        if self._options.when_full != "drop_oldest":
+            return False
+        if count > left.entries:
+            return self._drop_entries(count - left.entries)
+        return self._drop_oldest()
+
+    def _full_text(self, left: Room, *, by_size: bool) -> str:
+        options = self._options
+        used = f"{self._writer.count} entries of max_entries = {options.max_entries}"
         if by_size:
-            return f"{path} holds {used.size} bytes of max_bytes = {self._options.max_bytes}"
-        return f"{path} holds {used.entries} entries of max_entries = {self._options.max_entries}"
+            size = (options.max_bytes or 0) - left.size
+            used = f"{size} bytes of max_bytes = {options.max_bytes}"
+        return f"{self._directory.path} holds {used}; nothing was written"
 
-    def settle(self) -> None:
-        """Writes what was taken, where that is no mapped store; durable under "always".
+    def seconds_to_expiry(self) -> float:
+        """Returns in how many seconds the next entry expires; that makes room, too.
 
         Without the lock.
         """
-        if not self._writer.mapped:
-            self.commit.wait(self.popper.sequence)
+        with self._writer.lock:
+            expires_ms = self.cursor.next_expiry_ms()
+        return (expires_ms - self._clock.now_ms()) / 1000 if expires_ms else math.inf
+
+    def ticket(self) -> Ticket:
+        """Returns what to wait for until what was taken is gone for good."""
+        return Ticket(self.commit, self.cursor.sequence)
 
     def fail(self, error: BaseException) -> None:
         """Ends the handle: everything raises from now on."""
@@ -359,12 +419,15 @@ class Reading:
     def settle_head(self) -> None:
         """Makes durable what was taken, in every place that holds it. Nobody pops any more."""
         try:
-            self._head.commit(self._head.state())
+            head = self._head.state()
+            self._head.commit(head)
             self._head.settle()
         except OSError as error:
             with self._writer.lock:
                 self._fail(error)
             raise
+        # A pop that waits for it has its entry, though the queue is closed.
+        self.commit.advance(head.sequence)
 
     def save_losses(self) -> None:
         """Writes down the damage that was met. Without the lock."""
@@ -389,32 +452,30 @@ class Reading:
 
     def close(self) -> None:
         """Closes its files."""
-        with contextlib.ExitStack() as stack:
-            stack.callback(self._scanner.close)
-            self._head.close()
+        self._scanner.close()
 
     def _next_entry(self) -> tuple[Entry, Lent] | None:
         """Steps over the next entry that has not expired; `save` notes it."""
         while True:
-            number = self.popper.number
-            found = self.popper.next_entry()
+            number = self.cursor.number
+            found = self.cursor.next_entry()
             if found is not None:
                 value, entry_id, ttl, position = found
-                number = self.popper.number - 1
+                number = self.cursor.number - 1
                 return Entry(number, entry_id, ttl, value), Lent(position, number, entry_id)
-            if self.popper.number != number:
+            if self.cursor.number != number:
                 # Expired entries have left: there may be room now.
-                self.popper.save()
+                self.cursor.save()
                 self._writer.changes.announce()
             if not self._advance():
                 return None
 
     def _advance(self) -> bool:
         """Opens the next window; False if there is nothing more now."""
+        from_memory = self.cursor.in_memory
         # First: while a window is open, other threads pop without the lock.
-        self.popper.close()
-        from_memory, self._in_memory = self._in_memory, False
-        place = self.place
+        self.cursor.close()
+        place = self._head.place
         self._release()
         if from_memory and place.number < self._writer.number:
             # What is next in the buffer does not verify: on the tape it is judged.
@@ -426,14 +487,14 @@ class Reading:
         rest = self._file_bytes - place.position % self._file_bytes
         data = self._scanner.window(place, end.position, min(rest, WINDOW_BYTES))
         if data is not None:
-            self.popper.open(data, place.position, None)
+            self.cursor.open(data, place.position, None)
             return True
         self._scanner.refuse_unknown(place)
         damage, place = self._scanner.judge(place, end)
-        self.popper.place(*place)
+        self.cursor.place(*place)
         if damage is not None:
-            self.popper.damaged += damage.count or 0
-            self.popper.save()
+            self.cursor.damaged += damage.count or 0
+            self.cursor.save()
             self._meet(damage)
         return True
 
@@ -442,21 +503,14 @@ class Reading:
         if self.losses.note(damage):
             raise Damaged(damage)
 
-    def _leave_memory(self) -> None:
-        """Ends a look into the staging buffer, whose bytes are about to change."""
-        if self._in_memory:
-            self._in_memory = False
-            self.popper.close()
-
     def _look_into_memory(self, place: Place) -> bool:
         """Opens the staging buffer as a window, if it has entries that are not in the files."""
         writer = self._writer
-        if writer.always or not writer.waiting or writer.number <= place.number:
+        if writer.always or writer.number <= place.number:
             return False
         if place.position < writer.stored.position:
-            self.popper.place(writer.stored.position, place.number, place.last_id)
-        self._in_memory = True
-        self.popper.open(writer.memory, writer.stored.position - HEADER_BYTES, writer.pusher)
+            self.cursor.place(writer.stored.position, place.number, place.last_id)
+        self.cursor.open(writer.memory, writer.stored.position - HEADER_BYTES, writer.staged)
         return True
 
     def _end(self) -> Place:
@@ -467,8 +521,8 @@ class Reading:
     def _skip_expired(self) -> bool:
         """Lets the entries next in turn leave that have expired; says whether there were any."""
         while not self.returned and self._trouble is None:
-            before = self.place
-            if self.popper.skip_expired():
+            before = self._head.place
+            if self.cursor.skip_expired():
                 return True
             try:
                 if not self._advance():
@@ -476,9 +530,9 @@ class Reading:
             except Damaged as error:
                 self._trouble = error
                 return True
-            if self.popper.skip_expired():
+            if self.cursor.skip_expired():
                 return True
-            if self.place == before:
+            if self._head.place == before:
                 # What is next is alive.
                 return False
         return False
@@ -500,7 +554,7 @@ class Reading:
 
     def _drop_returned(self) -> None:
         del self.returned[0]
-        self.popper.held = bool(self.returned)
+        self._let_go()
 
     def _read_returned(self) -> Entry | None:
         """Reads the first entry that was given back; one that is gone leaves, and raises once."""
@@ -522,8 +576,8 @@ class Reading:
             end = Place(stored.position, lent.number + 1, lent.id)
             damage, _ = self._scanner.judge(lent.place, end)
             if damage is not None and leaving:
-                self.popper.damaged += 1
-                self.popper.save()
+                self.cursor.damaged += 1
+                self.cursor.save()
                 if self.losses.note(damage):
                     self._trouble = Damaged(damage)
             return None
@@ -536,9 +590,9 @@ class Reading:
         if self.returned or self._trouble is not None:
             return False
         dropped = 0
-        self.popper.held = True
+        self.cursor.held = True
         try:
-            while dropped < count and self.popper.number < self._writer.readable.number:
+            while dropped < count and self.cursor.number < self._writer.readable.number:
                 if self._next_entry() is None:
                     break
                 dropped += 1
@@ -546,27 +600,27 @@ class Reading:
             self._trouble = error
             return True
         finally:
-            self.popper.held = bool(self.returned)
+            self._let_go()
             if dropped:
-                self.popper.dropped += dropped
+                self.cursor.dropped += dropped
                 self._untold += dropped
-                self.popper.save()
+                self.cursor.save()
         return dropped > 0
 
     @fatal_when_interrupted
     def _drop_oldest(self) -> bool:
         """Drops the entries that begin in the oldest file; False if there are none to drop."""
         # What other threads pop meanwhile would count as dropped.
-        self.popper.held = True
+        self.cursor.held = True
         try:
             return self._drop_file()
         finally:
-            self.popper.held = bool(self.returned)
+            self._let_go()
 
     def _drop_file(self) -> bool:
         self._writer.drain()
         stored = self._writer.stored
-        place = self.place
+        place = self._head.place
         target = Place(stored.position, stored.number, place.last_id)
         boundary = self._bounds.after(place.position // self._file_bytes)
         while boundary is not None and boundary.number <= stored.number:
@@ -581,9 +635,9 @@ class Reading:
             # The head may not stand where a power cut leaves nothing.
             self._writer.sync_now()
         count = target.number - place.number
-        self.popper.place(*target)
-        self.popper.dropped += count
-        self.popper.save()
+        self.cursor.place(*target)
+        self.cursor.dropped += count
+        self.cursor.save()
         self._untold += count
         self._release()
         return True
@@ -591,7 +645,7 @@ class Reading:
     def _release(self) -> None:
         """Removes the files whose entries have all left; what left is durable before."""
         tape = self._writer.tape
-        below = self.first_position
+        below = self._head.first_position
         if not tape.numbers or tape.numbers[0] >= below // self._file_bytes:
             return
         if self._writer.durable.position < below:
@@ -613,7 +667,8 @@ class Reading:
 
     def _keep_head(self, keep: Callable[[Head], None]) -> int:
         with self._writer.lock:
-            self._writer.check()
+            # While it is closing, what was popped before is still noted.
+            self._writer.check_whole()
             head = self._head.state()
         try:
             keep(head)
@@ -631,8 +686,9 @@ class Reading:
             self._fail(error)
             raise
 
-    def _hold(self) -> None:
-        self.popper.held = True
+    def _let_go(self) -> None:
+        """Lets other threads pop without the lock, if nothing forbids it."""
+        self.cursor.held = bool(self.returned) or not self._head.mapped
 
     def _fail(self, error: OSError) -> None:
         """Ends the handle; what nobody was given is not gone: the head goes back."""
@@ -644,15 +700,19 @@ class Reading:
 class _Look(Iterator[Entry]):
     """One look over a queue, from its front to its end. One thread at a time may use it."""
 
-    def __init__(self, reading: Reading, peeking: Peeking) -> None:
-        self._reading = reading
+    def __init__(self, front: Front, peeking: Peeking) -> None:
+        self._front = front
         self._peeking = peeking
         self._after: int | None = None
 
     def __next__(self) -> Entry:
         # An id of 0 is never given out.
-        entry = self._reading.look_on(self._peeking, 0 if self._after is None else self._after)
+        entry = self._front.look_on(self._peeking, 0 if self._after is None else self._after)
         if entry is None:
             raise StopIteration
         self._after = entry.id
         return entry
+
+
+def _number_of(row: Lent) -> int:
+    return row.number

@@ -11,7 +11,7 @@ A slot, big-endian:
 
 | field | bytes | meaning |
 | --- | --- | --- |
-| magic | 4 | `FBH2` |
+| magic | 4 | `FBH2`, or `FBH3` if something is lent out |
 | sequence | 8 | counts the changes |
 | file bytes | 8 | the size of a file of the tape |
 | position | 8 | where on the tape the next entry is |
@@ -22,10 +22,12 @@ A slot, big-endian:
 | damaged | 8 | how many left because they could not be read |
 | count | 4 | of entries that are lent out; after a crash they come back to the front |
 | version | 8 | what the entries of this queue have in their version field |
-| lent | 24 each | position, number and id of each |
+| lent | 24 each | position 8, number 8, the upper bytes of the id 6, how often it was lent 2 |
 | crc32 | 4 | of all before |
 
-Version 0.1 wrote the magic `FBHD` and no version; its entries have `FBENTRY1`.
+The lower bits of an id are those of the number, and need not be stored. A slot `FBH2` with lent
+entries has their whole ids, and not how often they were lent: once, then. Version 0.1 wrote the
+magic `FBHD` and no version; its entries have `FBENTRY1`.
 """
 
 from __future__ import annotations
@@ -40,9 +42,15 @@ from forebay.errors import Damaged
 from forebay.formats.entry import OLD_VERSION
 from forebay.kernels.buffers import crc32
 from forebay.queues.fifo.names import HEAD
+from forebay.queues.fifo.options import FILE_BYTES_MAX, FILE_BYTES_MIN
 from forebay.queues.fifo.scanner import Place
-from forebay.queues.fifo.staged import HEAD_FIXED_BYTES, HEAD_MAGIC, LENT_BYTES, HeadCursor
-from forebay.queues.shared.options import FILE_BYTES_MAX, FILE_BYTES_MIN
+from forebay.queues.fifo.staged import (
+    HEAD_FIXED_BYTES,
+    HEAD_MAGIC,
+    LENDING_MAGIC,
+    LENT_BYTES,
+    HeadCursor,
+)
 from forebay.storage.filesystem import Directory, File, Mapping, unmap, write_all
 from forebay.storage.readable import open_readable
 
@@ -68,16 +76,32 @@ assert _SLOT_BYTES_MAX <= SLOT_STRIDE
 
 
 class Lent(NamedTuple):
-    """An entry that is lent out: where it is."""
+    """An entry that is lent out: where it is, and how often it was lent.
+
+    One that was popped and given back was never lent.
+    """
 
     position: int
     number: int
     id: int
+    attempts: int = 1
 
     @property
     def place(self) -> Place:
         """The place before it."""
         return Place(self.position, self.number, self.id - 1)
+
+    def encode(self) -> bytes:
+        """Returns its row in a slot."""
+        return _LENT.pack(self.position, self.number, self.id & ~0xFFFF | self.attempts)
+
+    @classmethod
+    def decode(cls, data: bytes, start: int, *, counted: bool) -> Lent:
+        """Reads a row; `counted` says that it tells how often the entry was lent."""
+        position, number, last = _LENT.unpack_from(data, start)
+        if not counted:
+            return cls(position, number, last)
+        return cls(position, number, last & ~0xFFFF | number & 0xFFFF, last & 0xFFFF)
 
 
 class Head(NamedTuple):
@@ -117,14 +141,16 @@ class Head(NamedTuple):
         counts = (self.position, self.number, self.last_id)
         left = (self.expired, self.dropped, self.damaged)
         fields = (self.sequence, self.file_bytes, *counts, *left, len(self.lent), self.version)
-        data = _FIXED.pack(HEAD_MAGIC, *fields) + b"".join(_LENT.pack(*row) for row in self.lent)
+        magic = LENDING_MAGIC if self.lent else HEAD_MAGIC
+        data = _FIXED.pack(magic, *fields) + b"".join([row.encode() for row in self.lent])
         return data + _CRC.pack(crc32(data))
 
     @classmethod
     def decode(cls, data: bytes) -> Head | None:
         """Reads a slot; None if it does not verify."""
-        layout = _OLD_FIXED if data[:4] == _OLD_MAGIC else _FIXED
-        if len(data) < layout.size or data[:4] not in (HEAD_MAGIC, _OLD_MAGIC):
+        magic = data[:4]
+        layout = _OLD_FIXED if magic == _OLD_MAGIC else _FIXED
+        if len(data) < layout.size or magic not in (HEAD_MAGIC, LENDING_MAGIC, _OLD_MAGIC):
             return None
         fields: tuple[Any, ...] = layout.unpack_from(data)
         version = OLD_VERSION if layout is _OLD_FIXED else fields[10]
@@ -135,7 +161,8 @@ class Head(NamedTuple):
         if _CRC.unpack_from(data, end)[0] != crc32(data[:end]):
             return None
         rows = range(layout.size, end, _LENT.size)
-        lent = tuple(Lent(*_LENT.unpack_from(data, start)) for start in rows)
+        counted = magic == LENDING_MAGIC
+        lent = tuple(Lent.decode(data, start, counted=counted) for start in rows)
         head = cls(fields[2], version)._replace(lent=lent, sequence=fields[1])
         head = head.at(*fields[3:9])
         return head if head.is_sound else None
@@ -226,10 +253,25 @@ def write_head(directory: Directory, head: Head) -> Head:
     return head._replace(sequence=sequence)
 
 
+class Popped:
+    """What one pop has taken and is not yet known to be gone for good.
+
+    `rows` had been given back before; the others were on the tape from `start` to the number `end`.
+    """
+
+    __slots__ = ("end", "rows", "start", "values")
+
+    def __init__(self, start: Place) -> None:
+        self.start = start
+        self.end = start.number
+        self.rows: list[Lent] = []
+        self.values: list[bytes] = []
+
+
 class HeadFile:
     """The head of a fifo that this process owns, and the kernel that moves it.
 
-    Called with the queue's lock held, except `commit`.
+    Called with the queue's lock held, except `commit` and `store`.
     """
 
     def __init__(
@@ -246,7 +288,7 @@ class HeadFile:
         Otherwise `store` or `commit` must follow.
         """
         self._file: File = directory.open(HEAD, write=True)
-        self._mapped = mapped
+        self.mapped = mapped
         self._memory: Mapping = bytearray(_MAPPED_BYTES)
         if mapped:
             try:
@@ -257,7 +299,7 @@ class HeadFile:
             except BaseException:
                 self._file.close()
                 raise
-        self.popper = HeadCursor(
+        self.cursor = HeadCursor(
             self._memory,
             head.file_bytes,
             head.sequence,
@@ -273,7 +315,31 @@ class HeadFile:
         # What counts if a later one cannot be kept.
         self._kept = self._synced
         self.lent: dict[int, Lent] = {}
+        # Pops that may still be given back: their entries stay on the tape.
+        self.unsettled: set[Popped] = set()
         self._place(head)
+
+    @property
+    def place(self) -> Place:
+        """Before the next entry that nobody has taken."""
+        _, position, number, last_id, *_ = self.cursor.state()
+        return Place(position, number, last_id)
+
+    @property
+    def first_position(self) -> int:
+        """Where on the tape the oldest entry is that has not left for good."""
+        position = self.cursor.position
+        if self.lent or self.unsettled:
+            # Lists: other threads change the two meanwhile.
+            kept = [row.position for row in list(self.lent.values())]
+            kept += [popped.start.position for popped in list(self.unsettled)]
+            position = min(position, *kept)
+        return position
+
+    @property
+    def oldest(self) -> int:
+        """The number of the oldest entry that has not left for good."""
+        return min([self.cursor.number, *self.lent])
 
     @property
     def may_lend(self) -> bool:
@@ -282,19 +348,35 @@ class HeadFile:
 
     def lend(self, lent: Lent) -> None:
         """Notes that the entry that was stepped over is lent out."""
-        self._set_lent({**self.lent, lent.number: lent})
-        self.popper.save()
+        self.lent[lent.number] = lent
+        self.save()
 
     def finish(self, number: int) -> None:
         """Notes that an entry that was lent out has left."""
-        self._set_lent({key: lent for key, lent in self.lent.items() if key != number})
-        self.popper.save()
+        del self.lent[number]
+        self.save()
+
+    def save(self) -> None:
+        """Notes the place and the entries that are lent out."""
+        # More than a slot holds can be there only if pops were given back, and none is mapped then.
+        rows = [row.encode() for row in self.lent.values()]
+        self.cursor.lent = b"".join(rows[:LENT_MAX])
+        self.cursor.save()
 
     def state(self) -> Head:
         """Returns the head as it is now, of one moment: other threads pop without the lock."""
-        sequence, *rest = self.popper.state()
-        head = self._synced._replace(sequence=sequence, lent=tuple(self.lent.values()))
-        return head.at(*rest)
+        sequence, position, number, last_id, *left = self.cursor.state()
+        rows = tuple(self.lent.values())
+        if len(rows) > LENT_MAX:
+            # The head goes back to those for which a slot has no room: what was popped after them
+            # comes again if this is read, and none of them is lost.
+            rows = tuple(sorted(rows, key=lambda row: row.number))
+            position, number, last_id = rows[LENT_MAX].place
+            rows = rows[:LENT_MAX]
+        expired, dropped, damaged = left
+        of_queue = (self._synced.file_bytes, self._synced.version)
+        place = (position, number, last_id)
+        return Head(*of_queue, *place, expired, dropped, damaged, rows, sequence)
 
     def commit(self, head: Head) -> None:
         """Makes a state durable, unless a later one is; any thread may call it."""
@@ -321,10 +403,10 @@ class HeadFile:
 
         A mapped one stays: each of its changes was kept at once, and its entry given to the caller.
         """
-        if self._mapped:
+        if self.mapped:
             return
         self._place(self._kept)
-        self.popper.save()
+        self.cursor.save()
         # Over the slot whose sync failed: the cache may show what is not on the disk.
         write_all(self._file, self.state().encode(), self._next_slot * SLOT_STRIDE)
 
@@ -340,18 +422,15 @@ class HeadFile:
 
     def close(self) -> None:
         """Unmaps and closes the file."""
-        with contextlib.ExitStack() as stack:
+        with self._mutex, contextlib.ExitStack() as stack:
             stack.callback(self._file.close)
             stack.callback(unmap, self._memory)
-            self.popper.release_slots()
+            self.cursor.release_slots()
 
     def _place(self, head: Head) -> None:
-        self.popper.place(*head.place)
-        self.popper.expired = head.expired
-        self.popper.dropped = head.dropped
-        self.popper.damaged = head.damaged
-        self._set_lent({lent.number: lent for lent in head.lent})
-
-    def _set_lent(self, lent: dict[int, Lent]) -> None:
-        self.lent = lent
-        self.popper.lent = b"".join(_LENT.pack(*row) for row in lent.values())
+        self.cursor.place(*head.place)
+        self.cursor.expired = head.expired
+        self.cursor.dropped = head.dropped
+        self.cursor.damaged = head.damaged
+        self.lent = {lent.number: lent for lent in head.lent}
+        self.cursor.lent = b"".join([row.encode() for row in head.lent])

@@ -10,8 +10,8 @@ from functools import partial
 from forebay.clock import SystemClock
 from forebay.damage import Damage
 from forebay.errors import Damaged, Empty
-from forebay.formats.entry import SIZE_MAX, Entry
-from forebay.kernels.entry import METADATA_BYTES
+from forebay.formats.entry import SIZE_MAX
+from forebay.kernels.entry import METADATA_BYTES, Entry
 from forebay.queues.fifo.check import end_damage, is_alive
 from forebay.queues.fifo.queue import Fifo
 from forebay.queues.fifo.reader import FifoReader

@@ -1,35 +1,53 @@
 """`Fifo`: push, pop, peek, size and capacity; entries that expire; fixed-size files.
 
-Joins the entry format to a tape. This file owns the life of the queue: opening, closing, and what
-is done in the background. `writer.py` owns what is pushed, `front.py` what is taken. The names of
+Joins the entry format to a tape. This file owns the life of the queue, its verbs, and what is done
+in the background. `writer.py` owns what is pushed, `front.py` what is taken. The names of
 `queue.Queue` are there as well, so that a fifo stands where one of these stood.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
-from abc import ABC, abstractmethod
+import threading
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from functools import partial
 
 from forebay.clock import BootClock, SteadyClock, SystemClock
-from forebay.errors import Closed, Empty, InvalidOption, RecordTooLarge
-from forebay.formats.entry import SIZE_MAX, Entry, as_bytes, check_ttl, file_name
+from forebay.damage import Damage
+from forebay.errors import Closed, Damaged, Empty, InvalidOption, RecordTooLarge
+from forebay.formats.entry import SIZE_MAX, as_bytes, check_ttl, file_name
 from forebay.kernels.buffers import measure
-from forebay.kernels.entry import METADATA_BYTES
-from forebay.queues.fifo.front import Reading
-from forebay.queues.fifo.head import HeadFile, Lent
+from forebay.kernels.entry import METADATA_BYTES, Entry, encode_sized, measure_sized
+from forebay.queues.fifo import dead
+from forebay.queues.fifo.front import Front
+from forebay.queues.fifo.head import HeadFile, Lent, Popped
+from forebay.queues.fifo.info import FifoInfo
+from forebay.queues.fifo.options import FifoOptions
 from forebay.queues.fifo.recovery import Opened, open_fifo_directory
+from forebay.queues.fifo.staged import NO_ROOM
 from forebay.queues.fifo.tape import TapeWriter
-from forebay.queues.fifo.writer import FifoWriter
+from forebay.queues.fifo.writer import Batch, FifoWriter
 from forebay.queues.shared.background import Background
 from forebay.queues.shared.handle import Handle
-from forebay.queues.shared.options import FifoOptions
+from forebay.queues.shared.options import Duration, SyncPolicy, WhenFull, as_seconds
+from forebay.queues.shared.verbs import Loan, News, Steps, Work, lends, run, shortcut, verb
+from forebay.queues.shared.waiting import (
+    ITEMS,
+    NoRoom,
+    countdown,
+    when_found,
+    when_there_is_room,
+)
 from forebay.storage import inbox
 from forebay.storage.atomic import keep_reserve
+from forebay.storage.commit import Ticket
 from forebay.storage.filesystem import Buffer, DiskFilesystem, Filesystem
 from forebay.storage.quarantine import count_kept
+
+# The line of those who wait to lend one more, where as many are lent out as can be.
+LOANS = "loans"
 
 
 class FifoMaintenance(Background["Fifo"]):
@@ -39,30 +57,34 @@ class FifoMaintenance(Background["Fifo"]):
         self,
         fifo: Fifo,
         writer: FifoWriter,
-        reading: Reading,
+        front: Front,
         options: FifoOptions,
         clock: SteadyClock,
     ) -> None:
         super().__init__(fifo, options, clock)
         self._writer = writer
-        self._reading = reading
-        self._head_synced = reading.popper.sequence
+        self._front = front
+        self._head_synced = front.cursor.sequence
         self._start()
 
+    def plan_after_taking(self) -> None:
+        """Plans what is to be done after something was taken."""
+        if not self.planned or self._sync_policy == "interval":
+            self.plan_chores()
+
     def _needs_drain(self) -> bool:
-        return bool(self._writer.waiting) and not self._writer.always
+        writer = self._writer
+        return not writer.always and (writer.staged.is_open or writer.has_staged)
 
     def _drain(self) -> None:
-        with self._writer.lock:
-            self._writer.check()
-            self._writer.drain()
+        self._writer.ticket()
 
     def _needs_sync(self) -> bool:
         writer = self._writer
         if self._sync_policy == "os":
-            return len(writer.tape.unsynced) > 1
+            return writer.tape.unsynced > 1
         popped = (
-            self._sync_policy == "interval" and self._reading.popper.sequence != self._head_synced
+            self._sync_policy == "interval" and self._front.cursor.sequence != self._head_synced
         )
         return popped or writer.number > writer.durable.number or not writer.publisher.synced
 
@@ -71,86 +93,58 @@ class FifoMaintenance(Background["Fifo"]):
             # The entries before the head: it may not say that something left that was never there.
             self._writer.sync()
             if self._sync_policy == "interval":
-                sequence = self._reading.popper.sequence
-                self._reading.sync_head()
+                sequence = self._front.cursor.sequence
+                self._front.sync_head()
                 self._head_synced = sequence
         if not self._writer.publisher.synced:
             self._writer.publisher.sync()
 
     def _look(self, queue: Fifo) -> None:
-        self._reading.tell()
-        self._reading.save_losses()
+        self._front.tell()
+        self._front.save_losses()
         keep_reserve(queue._directory)
 
     def _activity(self) -> object:
-        return self._writer.number, self._reading.popper.sequence
+        return self._writer.number, self._front.cursor.sequence
 
     def _rest(self) -> None:
         # The next pop opens it again, and is noticed.
         with self._writer.lock:
-            self._reading.popper.close()
+            self._front.cursor.close()
 
 
-class QueueNames(ABC):
-    """What a `queue.Queue` offers, in terms of a fifo's own verbs."""
+class _Taken(Loan[Entry]):
+    """An entry that is lent out."""
+
+    def __init__(self, fifo: Fifo, value: Entry, lent: Lent) -> None:
+        self._fifo = fifo
+        self._entry = value
+        self._lent = lent
 
     @property
-    @abstractmethod
-    def size(self) -> int:
-        """How many entries there are."""
+    def value(self) -> Entry:
+        """The entry."""
+        return self._entry
 
-    @abstractmethod
-    def push(
-        self, value: Buffer, *, ttl_seconds: int | None = None, timeout: float | None = None
-    ) -> int:
-        """Pushes an entry."""
+    def finish(self) -> Steps[None]:
+        """Removes it for good."""
+        return self._fifo._finish(self._lent)
 
-    @abstractmethod
-    def pop(self, timeout: float | None = None) -> bytes | None:
-        """Takes the oldest entry."""
-
-    def put(self, value: Buffer, block: bool = True, timeout: float | None = None) -> None:
-        """Pushes an entry, as a `queue.Queue` takes one."""
-        self.push(value, timeout=timeout if block else 0)
-
-    def get(self, block: bool = True, timeout: float | None = None) -> bytes:
-        """Takes the oldest entry, as a `queue.Queue` gives one; raises `Empty` if none came."""
-        seconds = float("inf") if timeout is None else timeout
-        value = self.pop(timeout=seconds if block else 0)
-        assert value is not None
-        return value
-
-    def put_nowait(self, value: Buffer) -> None:
-        """Pushes an entry, or raises `Full`."""
-        self.put(value, block=False)
-
-    def get_nowait(self) -> bytes:
-        """Takes the oldest entry, or raises `Empty`."""
-        return self.get(block=False)
-
-    def qsize(self) -> int:
-        """How many entries there are."""
-        return self.size
-
-    def empty(self) -> bool:
-        """Whether there is no entry."""
-        return self.size == 0
+    def give_back(self, error: BaseException) -> Steps[None]:
+        """Puts it back to the front, or aside if that was once too often."""
+        return self._fifo._give_back(self._lent, self._entry)
 
 
-_WAIT_SECONDS = 0.05
-_Result = TypeVar("_Result")
-
-
-class Fifo(Handle, QueueNames):
+class Fifo(Handle):
     """A durable queue of bytes, first in first out, that this process owns. Any thread may call it.
 
     Opens the directory or creates it.
 
     `sync`: what a push and a pop wait for. "always" (default): on return a power cut neither loses
     what was pushed nor brings back what was popped; one sync of the disk each, shared by all who
-    wait. "interval": synced every `sync_interval_ms`; a power cut may cost the newest entries that
-    were pushed since, and bring back what was popped since. "os": synced when a file is full and
-    at `close`. Both survive `kill -9`.
+    wait. "interval": synced every `sync_interval_seconds`; a power cut may cost the newest entries
+    that were pushed since, and bring back what was popped since. "os": synced when a file is full
+    and at `close`. Both survive `kill -9`.
 
     `file_bytes`: size of a file of the tape, taken from the disk in steps; an entry may span files.
     None: what is there, else 32 MiB, or half of `max_bytes` if that is less. `max_bytes`: the most
@@ -160,7 +154,9 @@ class Fifo(Handle, QueueNames):
     "reject" raises `Full`, "drop_oldest" drops the entries of whole files for bytes, and as many as
     it takes for entries, counted.
 
-    `ttl_seconds`: how long an entry lives if its push does not say; 0: for ever. `background`:
+    `ttl_seconds`: how long an entry lives if its push does not say; 0: for ever. `max_attempts`: an
+    entry that `take` has lent so often, and that came back each time, is put aside, durably (see
+    `dead`); the end of the process counts as well. None: it comes back for ever. `background`:
     False starts no thread; call `maintain()` from time to time instead. `group_readable`: modes
     0640 and 0750 instead of 0600 and 0700. `staging_bytes`: size of the mapped buffer that single
     pushes go to under "interval" and "os". `mapped`: False uses no mapped memory, as is done on its
@@ -172,13 +168,14 @@ class Fifo(Handle, QueueNames):
         self,
         path: str | os.PathLike[str],
         *,
-        sync: str = "always",
-        sync_interval_ms: int = 100,
+        sync: SyncPolicy = "always",
+        sync_interval_seconds: Duration = 0.1,
         file_bytes: int | None = None,
         max_bytes: int | None = None,
         max_entries: int | None = None,
-        when_full: str = "block",
+        when_full: WhenFull = "block",
         ttl_seconds: int = 0,
+        max_attempts: int | None = None,
         background: bool = True,
         group_readable: bool = False,
         staging_bytes: int = 1 << 20,
@@ -188,12 +185,13 @@ class Fifo(Handle, QueueNames):
     ) -> None:
         self.options = FifoOptions(
             sync=sync,
-            sync_interval_ms=sync_interval_ms,
+            sync_interval_seconds=as_seconds(sync_interval_seconds),
             file_bytes=file_bytes,
             max_bytes=max_bytes,
             max_entries=max_entries,
             when_full=when_full,
             ttl_seconds=ttl_seconds,
+            max_attempts=max_attempts,
             background=background,
             group_readable=group_readable,
             staging_bytes=staging_bytes,
@@ -214,12 +212,27 @@ class Fifo(Handle, QueueNames):
             inbox.warn_of_waiting(self._directory)
             undo.pop_all()
         self._maintenance = FifoMaintenance(
-            self, self._writer, self._reading, self.options, self._clock
+            self, self._writer, self._front, self.options, self._clock
         )
         self._own()
 
+    def _push(
+        self, value: Buffer, *, ttl_seconds: int | None = None, timeout: Duration | None = None
+    ) -> Steps[int]:
+        ttl = self._ttl_of(ttl_seconds)
+        entry_id = self._staged.push(value, ttl)
+        if entry_id == NO_ROOM:
+            data = value if type(value) is bytes else as_bytes(value)
+            self._check_size(len(data))
+            put = partial(self._writer.put, data, ttl)
+            return (yield from self._add(put, len(data) + METADATA_BYTES, 1, timeout))
+        if self.changes.wanted:
+            self.changes.answer()
+        return entry_id
+
+    @shortcut(_push)
     def push(
-        self, value: Buffer, *, ttl_seconds: int | None = None, timeout: float | None = None
+        self, value: Buffer, *, ttl_seconds: int | None = None, timeout: Duration | None = None
     ) -> int:
         """Pushes an entry and returns its id, which is above all before it.
 
@@ -228,95 +241,159 @@ class Fifo(Handle, QueueNames):
         seconds if that is given, or does what `when_full` says; `Full`: nothing was written.
         """
         ttl = self._ttl_seconds if ttl_seconds is None else check_ttl(ttl_seconds)
-        entry_id = self._writer.put(value, ttl)
-        if entry_id < 0:
-            entry_id = self._push_slowly(value, ttl, timeout)
-        elif self._unmapped and not self._maintenance.planned:
-            self._maintenance.notice()
+        entry_id = self._staged.push(value, ttl)
+        if entry_id == NO_ROOM:
+            return run(self._push(value, ttl_seconds=ttl, timeout=timeout))
         if self.changes.wanted:
             self.changes.answer()
         return entry_id
 
+    @verb
     def push_many(
         self,
         values: Iterable[Buffer],
         *,
         ttl_seconds: int | None = None,
-        timeout: float | None = None,
-    ) -> int | None:
+        timeout: Duration | None = None,
+    ) -> Steps[int | None]:
         """Pushes entries with one commit and returns the id of the last; None if there are none.
 
         If it raises, nothing of it is acknowledged.
         """
-        ttl = self._ttl_seconds if ttl_seconds is None else check_ttl(ttl_seconds)
+        ttl = self._ttl_of(ttl_seconds)
         batch = [value if type(value) is bytes else as_bytes(value) for value in values]
-        if not batch:
-            self._check()
-            return None
         total, largest, _ = measure(batch)
-        self._check_size(largest)
-        try:
-            entry_id = self._writer.push_many(batch, total, ttl, timeout)
-        finally:
-            self._reading.tell()
-        self._maintenance.notice()
-        return entry_id
+        return (yield from self._add_batch(Batch.of(batch, total), largest, ttl, timeout))
 
-    def pop(self, timeout: float | None = None) -> bytes | None:
+    @verb
+    def push_encoded(
+        self,
+        records: Buffer,
+        count: int,
+        *,
+        ttl_seconds: int | None = None,
+        timeout: Duration | None = None,
+    ) -> Steps[int | None]:
+        """Pushes `count` entries that lie in one buffer, as `push_many` does.
+
+        Each is its size, 4 bytes little-endian, and its bytes. The buffer must not change before
+        this returns.
+        """
+        ttl = self._ttl_of(ttl_seconds)
+        total, largest = measure_sized(records, count)
+        if total < 0:
+            raise InvalidOption(f"records: not {count} entries, each after its size, and no more")
+        size = total + count * METADATA_BYTES
+        batch = Batch(partial(encode_sized, records, count), count, size)
+        return (yield from self._add_batch(batch, largest, ttl, timeout))
+
+    def _pop(self, timeout: Duration | None = None) -> Steps[bytes | None]:
+        value = self._cursor.pop()
+        if value is None:
+            values = yield from self._take_off(1, timeout)
+            return values[0] if values else None
+        if self.changes.wanted:
+            self.changes.answer()
+        return value
+
+    @shortcut(_pop)
+    def pop(self, timeout: Duration | None = None) -> bytes | None:
         """Takes the oldest entry that has not expired; None if there is none.
 
         It is gone for good on return, as durably as the sync policy says: who must not lose it to a
-        crash uses `take`. With a timeout (seconds) it waits, and raises `Empty` if none came.
-        Entries that are damaged raise `Damaged`, once; the next call goes on after them.
+        crash uses `take`. With a timeout (seconds) it waits, and raises `Empty` if none came. If it
+        is cancelled or fails, the entry is back at the front. Entries that are damaged raise
+        `Damaged`, once; the next call goes on after them.
         """
-        value = self._reading.popper.pop()
+        value = self._cursor.pop()
         if value is None:
-            value = self._wait(self._pop_slowly, timeout)
-            # What was taken must be returned: nothing raises here.
-            self._maintenance.plan_chores()
-        if self._unmapped or self.changes.wanted:
-            self._taken_off(announced=value is None)
+            return run(self._pop(timeout))
+        if self.changes.wanted:
+            self.changes.answer()
         return value
 
-    def pop_many(self, count: int, timeout: float | None = None) -> list[bytes]:
+    @verb
+    def pop_many(self, count: int, timeout: Duration | None = None) -> Steps[list[bytes]]:
         """Takes up to `count` entries; an empty list if there are none.
 
         With a timeout (seconds) it waits for the first, and raises `Empty` if none came.
         """
         if count < 1:
             raise InvalidOption(f"count = {count}: must be at least 1")
-        values = self._reading.popper.pop_many(count)
-        if len(values) < count:
-            values = self._pop_more(values, count, timeout)
-            # What was taken must be returned: nothing raises here.
-            self._maintenance.plan_chores()
-        if self._unmapped or self.changes.wanted:
-            self._taken_off(announced=not values)
-        return values
+        return (yield from self._take_off(count, timeout))
 
-    @contextlib.contextmanager
-    def take(self, timeout: float | None = None) -> Iterator[Entry]:
+    @lends
+    def take(self, timeout: Duration | None = None) -> Steps[Loan[Entry]]:
         """Lends the oldest entry out: it is removed on success, and back at the front otherwise.
 
-        After an exception or a crash it is the next one again. Raises `Empty` if there is none, or
-        none came within `timeout` seconds. While 128 are lent out it waits until one of them is
-        back, at most `timeout` seconds if that is given; then it raises `Empty` as well.
+        After an exception or a crash it is the next one again, unless it was lent `max_attempts`
+        times: then it is put aside. Raises `Empty` if there is none, or none came within `timeout`
+        seconds. While 128 are lent out it waits until one of them is back, at most `timeout`
+        seconds if that is given; then it raises `Empty` as well.
         """
-        found = self._wait_to_lend(timeout)
-        assert found is not None
-        entry, lent = found
+        writer, front = self._writer, self._front
+        seconds_left = countdown(self._clock, timeout)
+        found: tuple[Entry, Lent] | None = None
         try:
-            self._reading.settle()
-            yield entry
+            while True:
+                with writer.lock:
+                    writer.check()
+                    found = front.lend()
+                    all_lent = found is None and self.all_lent
+                if found is not None:
+                    break
+                left = seconds_left()
+                if left <= 0 or (timeout is None and not all_lent):
+                    raise self._nothing(timeout or 0)
+                yield News(self.changes, left, LOANS if all_lent else ITEMS)
+            if not self._mapped:
+                yield front.ticket()
         except BaseException:
-            with self._writer.lock:
-                self._reading.give_back(lent)
+            if found is not None:
+                with writer.lock:
+                    front.give_back(found[1], counted=False)
             raise
-        with self._writer.lock:
-            self._writer.check()
-            self._reading.finish(lent)
-        self._reading.settle()
-        self._maintenance.plan_chores()
+        return _Taken(self, *found)
+
+    def _put(
+        self, value: Buffer, block: bool = True, timeout: Duration | None = None
+    ) -> Steps[None]:
+        yield from self._push(value, timeout=timeout if block else 0)
+
+    @shortcut(_put)
+    def put(self, value: Buffer, block: bool = True, timeout: Duration | None = None) -> None:
+        """Pushes an entry, as a `queue.Queue` takes one."""
+        self.push(value, timeout=timeout if block else 0)
+
+    put_many = push_many
+
+    def _get(self, block: bool = True, timeout: Duration | None = None) -> Steps[bytes]:
+        value = yield from self._pop(_patience(block, timeout))
+        assert value is not None
+        return value
+
+    @shortcut(_get)
+    def get(self, block: bool = True, timeout: Duration | None = None) -> bytes:
+        """Takes the oldest entry, as a `queue.Queue` gives one; raises `Empty` if none came."""
+        value = self.pop(timeout=_patience(block, timeout))
+        assert value is not None
+        return value
+
+    def put_nowait(self, value: Buffer) -> None:
+        """Pushes an entry, or raises `Full`."""
+        self.put(value, block=False)
+
+    def get_nowait(self) -> bytes:
+        """Takes the oldest entry, or raises `Empty`."""
+        return self.get(block=False)
+
+    def qsize(self) -> int:
+        """How many entries there are."""
+        return self.size
+
+    def empty(self) -> bool:
+        """Whether there is no entry."""
+        return self.size == 0
 
     def peek(self, *, after: int | None = None) -> Entry | None:
         """Returns the oldest entry that has not expired, or the oldest after an id; it stays.
@@ -326,7 +403,7 @@ class Fifo(Handle, QueueNames):
         """
         with self._writer.lock:
             self._writer.check()
-            return self._reading.peek(after)
+            return self._front.peek(after)
 
     def __iter__(self) -> Iterator[Entry]:
         """Goes over all entries that have not expired, oldest first; none is removed.
@@ -335,7 +412,7 @@ class Fifo(Handle, QueueNames):
         the iterator goes on after it.
         """
         self._check()
-        return self._reading.look()
+        return self._front.look()
 
     @property
     def size(self) -> int:
@@ -343,13 +420,13 @@ class Fifo(Handle, QueueNames):
 
         Entries that are lent out by `take` do not count.
         """
-        there = self._writer.number - self._reading.popper.number
-        return max(0, there) + len(self._reading.returned)
+        there = self._writer.number - self._cursor.number
+        return max(0, there) + len(self._front.returned)
 
     @property
     def all_lent(self) -> bool:
         """Whether there are entries, and as many are lent out by `take` as can be."""
-        return not self._reading.may_lend and self.size > 0
+        return not self._front.may_lend and self.size > 0
 
     @property
     def capacity(self) -> int | None:
@@ -370,54 +447,67 @@ class Fifo(Handle, QueueNames):
             limits.append(self.capacity_bytes // (entry_bytes + METADATA_BYTES))
         return min(limits, default=None)
 
-    def sync(self) -> None:
+    @verb
+    def sync(self) -> Steps[None]:
         """Makes all that was pushed durable, and all that was popped gone for good."""
-        self._writer.sync()
-        self._reading.sync_head()
-        self._reading.save_losses()
+        ticket = yield Work(self._writer.ticket)
+        yield ticket
+        yield Work(self._front.sync_head)
+        yield Work(self._front.save_losses)
+
+    def dead(self) -> list[Entry]:
+        """Returns the entries that were put aside, oldest first; they stay where they are.
+
+        Each is a file in `dead/`, which may be deleted. Damage raises `Damaged`.
+        """
+        self._check()
+        entries = list(dead.read(self._directory))
+        for entry in entries:
+            if isinstance(entry, Damage):
+                raise Damaged(entry)
+        return [entry for entry in entries if isinstance(entry, Entry)]
 
     def maintain(self) -> None:
         """Does what is due. The background thread calls it."""
         self._check_process()
         self._maintenance.run_due()
 
-    def info(self) -> dict[str, Any]:
+    def info(self) -> FifoInfo:
         """Returns facts on the queue, for people and for scripts."""
         with self._writer.lock:
             self._writer.check()
             kept_files, kept_bytes = count_kept(self._directory)
-            popper = self._reading.popper
-            return {
-                "kind": "fifo",
-                "path": self.path,
-                "maintenance": self._maintenance.state,
-                "size": self.size,
-                "begin": popper.number,
-                "end": self._writer.number,
-                "durable": self._writer.durable.number,
-                "taken": self._reading.lent_out,
-                "bytes": self._writer.position - self._reading.first_position,
-                "capacity": self.capacity,
-                "capacity_bytes": self.capacity_bytes,
-                "files": len(self._writer.tape.numbers),
-                "file_bytes": self.file_bytes,
-                "expired": popper.expired,
-                "dropped": popper.dropped,
-                "damaged": popper.damaged,
-                "losses": self._reading.losses.unaccepted,
-                "syncs": self._writer.commit.syncs + self._reading.commit.syncs,
-                "quarantined_files": kept_files,
-                "quarantined_bytes": kept_bytes,
-                "incarnation": self._writer.publisher.tail.incarnation,
-            }
+            files = len(self._writer.tape.numbers)
+            return FifoInfo(
+                kind="fifo",
+                path=self.path,
+                state="open",
+                owner=os.getpid(),
+                records=self.size + self._front.lent_out,
+                segments=files,
+                bytes=files * self.file_bytes,
+                losses=self._front.losses.unaccepted,
+                quarantined_files=kept_files,
+                quarantined_bytes=kept_bytes,
+                maintenance=self._maintenance.state,
+                syncs=self._writer.commit.syncs + self._front.commit.syncs,
+                begin=self._cursor.number,
+                end=self._writer.number,
+                durable=self._writer.durable.number,
+                taken=self._front.lent_out,
+                dead=dead.count(self._directory),
+                entry_bytes=self._writer.position - self._writer.head.first_position,
+                file_bytes=self.file_bytes,
+                expired=self._cursor.expired,
+                dropped=self._cursor.dropped,
+                damaged=self._cursor.damaged,
+                incarnation=self._writer.publisher.tail.incarnation,
+            )
 
     def full(self) -> bool:
         """Whether not even an empty entry has room."""
-        if self.capacity is not None and self._reading.count >= self.capacity:
-            return True
-        limit = self.options.max_bytes
-        used = self._writer.position - self._reading.first_position
-        return limit is not None and used + METADATA_BYTES > limit
+        room = self._writer.room
+        return room.entries < 1 or room.size < METADATA_BYTES
 
     def __len__(self) -> int:
         return self.size
@@ -430,13 +520,13 @@ class Fifo(Handle, QueueNames):
         with contextlib.ExitStack() as stack:
             stack.callback(self._directory.close)
             self._release(stack)
-            stack.callback(self._reading.tell, at_once=True)
+            stack.callback(self._front.tell, at_once=True)
             self._writer.close(before_clean=self._before_clean)
 
     def _before_clean(self) -> int:
-        self._reading.settle_head()
-        self._reading.save_losses()
-        return self._reading.oldest
+        self._front.settle_head()
+        self._front.save_losses()
+        return self._writer.head.oldest
 
     def _refuse(self, error: Closed) -> None:
         self._writer.fail(error)
@@ -444,7 +534,6 @@ class Fifo(Handle, QueueNames):
     def _abandon(self, error: Closed) -> None:
         self._writer.disown(error)
         self.changes = self._writer.changes
-        self._reading.popper.held = True
 
     def _build(self, opened: Opened, undo: contextlib.ExitStack) -> None:
         """Makes the parts of the queue for a directory that is in order."""
@@ -452,12 +541,19 @@ class Fifo(Handle, QueueNames):
         undo.callback(opened.bounds.close)
         self.file_bytes = opened.head.file_bytes
         keep_reserve(self._directory)
+        lock = threading.Lock()
+        self._mapped = (
+            self.options.sync != "always" and self.options.mapped and self._directory.maps
+        )
+        head = HeadFile(self._directory, opened.head, lock, self._clock, mapped=self._mapped)
+        undo.callback(head.close)
         tape = TapeWriter(self._directory, self.file_bytes, file_name, opened.files)
         self._writer = FifoWriter(
             self._filesystem,
             self._directory,
             tape,
             opened.bounds,
+            head,
             opened.tail_file,
             opened.tail,
             opened.end,
@@ -465,15 +561,12 @@ class Fifo(Handle, QueueNames):
             version=opened.head.version,
             options=self.options,
             clock=self._clock,
+            lock=lock,
         )
         undo.callback(self._writer.release_files)
-        lock, mapped = self._writer.lock, self._writer.mapped
-        self._unmapped = not mapped
-        head = HeadFile(self._directory, opened.head, lock, self._clock, mapped=mapped)
-        self._reading = Reading(
+        self._front = Front(
             self._directory,
             self._writer,
-            head,
             opened.losses,
             opened.bounds,
             self.file_bytes,
@@ -481,19 +574,14 @@ class Fifo(Handle, QueueNames):
             self.options,
             self._clock,
         )
-        undo.callback(self._reading.close)
+        undo.callback(self._front.close)
         self._bounds = opened.bounds
+        self._staged, self._cursor = self._writer.staged, head.cursor
         self.changes = self._writer.changes
+        self._front.put_exhausted_aside()
 
-    def _push_slowly(self, value: Buffer, ttl: int, timeout: float | None) -> int:
-        data = as_bytes(value)
-        self._check_size(len(data))
-        try:
-            entry_id = self._writer.push(data, ttl, timeout)
-        finally:
-            self._reading.tell()
-        self._maintenance.notice()
-        return entry_id
+    def _ttl_of(self, ttl_seconds: int | None) -> int:
+        return self._ttl_seconds if ttl_seconds is None else check_ttl(ttl_seconds)
 
     def _check_size(self, size: int) -> None:
         limit = min(SIZE_MAX, (self.options.max_bytes or 2**62) - METADATA_BYTES)
@@ -502,62 +590,96 @@ class Fifo(Handle, QueueNames):
                 f"an entry of {size} bytes is too large: at most {limit} (max_bytes)"
             )
 
-    def _pop_slowly(self) -> bytes | None:
-        with self._writer.lock:
-            self._writer.check()
-            return self._reading.pop()
+    def _add_batch(
+        self, batch: Batch, largest: int, ttl: int, timeout: Duration | None
+    ) -> Steps[int | None]:
+        if not batch.count:
+            self._check()
+            return None
+        self._check_size(largest)
+        write = partial(self._writer.write, batch, ttl)
+        return (yield from self._add(write, batch.size, batch.count, timeout))
 
-    def _pop_more(self, values: list[bytes], count: int, timeout: float | None) -> list[bytes]:
-        """Goes on where the window had no more."""
+    def _add(
+        self, put: Callable[[], int], size: int, count: int, timeout: Duration | None
+    ) -> Steps[int]:
+        """Puts entries where there is room; makes room or waits for it, and puts them again."""
+        writer, front = self._writer, self._front
 
-        def more() -> list[bytes] | None:
-            with self._writer.lock:
-                self._writer.check()
-                return self._reading.pop_many(count - len(values), begun=bool(values)) or None
+        def apply() -> tuple[int, Ticket | None]:
+            entry_id = put()
+            if entry_id == NO_ROOM:
+                raise NoRoom(size)
+            return entry_id, writer.push_ticket()
 
-        if values:
-            return values + (more() or [])
-        return self._wait(more, timeout) or []
+        def make_room(size: int) -> bool:
+            return front.make_room(size, count)
 
-    def _wait_to_lend(self, timeout: float | None) -> tuple[Entry, Lent] | None:
-        """Lends an entry out; waits while too many are, without a timeout as long as it takes."""
-        while True:
-            try:
-                return self._wait(self._lend, 0 if timeout is None else timeout)
-            except Empty:
-                if timeout is not None:
-                    raise
-                with self._writer.lock:
-                    if not self.all_lent:
-                        raise
-                    self._writer.changes.wait(_WAIT_SECONDS)
-
-    def _lend(self) -> tuple[Entry, Lent] | None:
-        with self._writer.lock:
-            self._writer.check()
-            return self._reading.lend()
-
-    def _wait(
-        self, try_once: Callable[[], _Result | None], timeout: float | None
-    ) -> _Result | None:
-        """Tries until there is something; with a timeout it waits, and raises `Empty`."""
-        if timeout is None:
-            return try_once()
-        give_up_at = self._clock.monotonic() + timeout
-        result = self.changes.wait_until(try_once, lambda: give_up_at - self._clock.monotonic())
-        if result is None:
-            raise Empty(f"{self.path}: no entry in {timeout} s")
-        return result
-
-    def _taken_off(self, *, announced: bool) -> None:
-        """Does what a pop asks for once the entry is off: durable, and told to who waits.
-
-        Expired entries that were passed over were announced already.
-        """
-        if self._unmapped:
-            self._reading.settle()
-        if not announced:
+        left = countdown(self._clock, timeout)
+        try:
+            entry_id, ticket = yield from when_there_is_room(
+                writer, apply, make_room, left, front.seconds_to_expiry
+            )
+        finally:
+            front.tell()
+        if not (writer.always and self._maintenance.planned):
+            self._maintenance.notice()
+        if self.changes.wanted and not writer.always:
             self.changes.answer()
+        if ticket is not None:
+            yield ticket
+        return entry_id
+
+    def _take_off(self, count: int, timeout: Duration | None) -> Steps[list[bytes]]:
+        """Takes entries for good; without a timeout it does not wait for them."""
+        left = countdown(self._clock, 0 if timeout is None else timeout)
+        look = partial(self._pop_once, count)
+        values = yield from when_found(self.changes, look, left, ITEMS)
+        if values is None and timeout is not None:
+            raise self._nothing(timeout)
+        return values or []
+
+    def _pop_once(self, count: int) -> Steps[list[bytes] | None]:
+        """Takes what is there, and waits until it is gone for good."""
+        writer, front = self._writer, self._front
+        popped: Popped | None = None
+        try:
+            with writer.lock:
+                writer.check()
+                popped = front.pop(count)
+            # What was taken must be returned: nothing raises here.
+            self._maintenance.plan_after_taking()
+            if not self._mapped:
+                # Even if nothing was taken: what had expired may not come again.
+                yield front.ticket()
+        except BaseException:
+            if popped is not None:
+                with writer.lock:
+                    front.give_back_popped(popped)
+            raise
+        if front.settled(popped) and self.changes.wanted:
+            self.changes.answer()
+        return popped.values or None
+
+    def _finish(self, lent: Lent) -> Steps[None]:
+        """Lets an entry that is lent out leave for good."""
+        with self._writer.lock:
+            self._writer.check()
+            self._front.finish(lent)
+        if not self._mapped:
+            yield self._front.ticket()
+        self._maintenance.plan_after_taking()
+
+    def _give_back(self, lent: Lent, entry: Entry) -> Steps[None]:
+        """Puts an entry that is lent out back to the front, or aside."""
+        if self._front.is_exhausted(lent) and self._writer.error is None:
+            yield Work(partial(self._front.put_aside, lent, entry))
+            return
+        with self._writer.lock:
+            self._front.give_back(lent)
+
+    def _nothing(self, timeout: Duration) -> Empty:
+        return Empty(f"{self.path}: no entry in {as_seconds(timeout)} s")
 
     def _check(self) -> None:
         with self._writer.lock:
@@ -566,5 +688,13 @@ class Fifo(Handle, QueueNames):
     def _release(self, stack: contextlib.ExitStack) -> None:
         """Closes all files at the end of `stack`, even if one of them fails."""
         stack.callback(self._bounds.close)
-        stack.callback(self._reading.close)
+        stack.callback(self._writer.head.close)
+        stack.callback(self._front.close)
         stack.callback(self._writer.release_files)
+
+
+def _patience(block: bool, timeout: Duration | None) -> Duration:
+    """Returns how long a `get` waits, as a `queue.Queue` has it."""
+    if not block:
+        return 0
+    return math.inf if timeout is None else timeout

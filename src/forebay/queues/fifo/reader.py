@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 from forebay.damage import Damage
 from forebay.errors import NotAQueue
-from forebay.formats.entry import Entry, file_name
-from forebay.kernels.entry import METADATA_BYTES, claimed_size
+from forebay.formats.entry import file_name
+from forebay.kernels.entry import METADATA_BYTES, Entry, claimed_size
+from forebay.queues.fifo import dead
 from forebay.queues.fifo.bounds import Bounds
 from forebay.queues.fifo.head import Head, Lent, read_head
 from forebay.queues.fifo.names import list_files
@@ -191,6 +192,10 @@ class FifoReader(DirectoryReader):
         """Yields only the payloads, which is faster."""
         for batch in self.batches():
             yield from batch.values
+
+    def dead(self) -> Iterator[Entry]:
+        """Yields the entries that came back too often and were put aside."""
+        return self._sound(dead.read(self._directory))
 
     def __iter__(self) -> Iterator[Entry]:
         return self.records()

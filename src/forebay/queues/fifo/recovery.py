@@ -62,10 +62,16 @@ from forebay.queues.fifo.names import (
     list_files,
     refuse_foreign,
 )
+from forebay.queues.fifo.options import FILE_BYTES_DEFAULT, FILE_BYTES_MIN, FifoOptions
 from forebay.queues.fifo.scanner import EntryBatch, FifoScanner, Place
 from forebay.queues.fifo.staging import STAGED, StagedEntries, lost_buffer, read_entries
-from forebay.queues.fifo.tape import MISSING, TapeReader, open_or_reason, remove_file
-from forebay.queues.shared.options import FILE_BYTES_DEFAULT, FILE_BYTES_MIN, FifoOptions
+from forebay.queues.fifo.tape import (
+    MISSING,
+    TapeReader,
+    can_write_on,
+    open_or_reason,
+    remove_file,
+)
 from forebay.storage import atomic, quarantine, staging
 from forebay.storage.filesystem import Directory, File, Filesystem, write_all
 from forebay.storage.losses import Losses
@@ -667,17 +673,10 @@ class Recovery:
             # Whatever it is, what comes goes into another file.
             return False
         try:
-            return file.size() == self._file_bytes and self._can_read_on(Readable(file))
+            whole = file.size() == self._file_bytes
+            return whole and can_write_on(file, self.tail.position, self._file_bytes)
         finally:
             file.close()
-
-    def _can_read_on(self, file: Readable) -> bool:
-        """Says whether what will be written after the mark can be read again."""
-        position = self.tail.position
-        while position < self._file_bytes and not file.holes:
-            file.pread(_CHUNK_BYTES, position)
-            position += _CHUNK_BYTES
-        return not file.holes
 
     def _begin(self) -> Place:
         """Returns where the entries above the mark begin: in a copy of them, if there is one."""
@@ -782,7 +781,8 @@ class Recovery:
             if number > self.tail.segment:
                 remove_file(self._directory, file_name(number))
         try:
-            file = open_again(self._directory, file_name(self.tail.segment), write=True)
+            name = file_name(self.tail.segment)
+            file = open_again(lambda: self._directory.open(name, write=True))
         except FileNotFoundError:
             pass
         except (OSError, NotAQueue) as error:

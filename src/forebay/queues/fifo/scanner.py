@@ -14,8 +14,8 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from forebay.damage import Damage
 from forebay.errors import UnsupportedVersion
-from forebay.formats.entry import Entry, describe_version, file_name, is_known, version_at
-from forebay.kernels.entry import METADATA_BYTES, claimed_size, find, scan
+from forebay.formats.entry import describe_version, file_name, is_known, version_at
+from forebay.kernels.entry import METADATA_BYTES, Entry, claimed_size, find, make_entries, scan
 from forebay.queues.fifo.bounds import Bounds
 from forebay.queues.fifo.names import list_files
 from forebay.queues.fifo.tape import TapeReader, open_or_reason
@@ -44,8 +44,7 @@ class EntryBatch:
 
     def entries(self) -> list[Entry]:
         """Returns them as objects."""
-        rows = zip(self.ids, self.ttls, self.values, strict=True)
-        return [Entry(number, *row) for number, row in enumerate(rows, self.start.number)]
+        return make_entries(self.start.number, self.values, self.ids, self.ttls)
 
 
 class Batch(Protocol):

@@ -39,7 +39,10 @@ else:
     from forebay.kernels.buffers import boot_ms, put32, take_bytes
     from forebay.kernels.entry import entry_size, get_id, get_ttl, next_ms, put_entry
 
+# What a push returns that finds no room.
+NO_ROOM = -1
 HEAD_MAGIC = b"FBH2"
+LENDING_MAGIC = b"FBH3"
 # magic 4 | sequence 8 | file bytes, position, number, id, expired, dropped, damaged, 8 each
 # | count of what is lent out 4 | version of the entries 8 | 24 for each that is lent out | crc 4
 _HEAD = struct.Struct(">4s8QI8s")
@@ -50,17 +53,23 @@ _LENT = cython.declare(cython.Py_ssize_t, LENT_BYTES)
 _STRIDE = cython.declare(cython.Py_ssize_t, 4096)
 # What `entry_size` returns for an entry that goes on after the end.
 _CUT_OFF = cython.declare(cython.Py_ssize_t, -1)
+_NO_ROOM = cython.declare(cython.longlong, NO_ROOM)
 _META = cython.declare(cython.Py_ssize_t, METADATA_BYTES)
 _NUMBER_MASK = cython.declare(cython.ulonglong, 0xFFFF)
 
 
 @cython.cclass
 class StagedEntries:
-    """Writes entries to memory. Any thread may call `push`; all else needs the queue's lock."""
+    """Writes entries to memory. Any thread may call `push`; all else needs the queue's lock.
 
+    `number` is that of the next entry, `position` where in the memory it goes, `start` where the
+    first one is, and `last_ms` the time of the last one.
+    """
+
+    start = cython.declare(cython.Py_ssize_t, visibility="readonly")
     position = cython.declare(cython.Py_ssize_t, visibility="readonly")
     number = cython.declare(cython.ulonglong, visibility="readonly")
-    last_ms = cython.declare(cython.longlong, visibility="public")
+    last_ms = cython.declare(cython.longlong, visibility="readonly")
     _end: cython.Py_ssize_t
     _stop: cython.ulonglong
     _mark: cython.Py_ssize_t
@@ -71,25 +80,29 @@ class StagedEntries:
     _acquire: object
     _release: object
     _now_ms: object
+    _acknowledges: cython.bint
     _atomic: cython.bint
+    _stopped: cython.bint
 
     def __init__(
         self,
-        buffer: object,
         lock: object,
         now_ms: object,
         ahead_ms: cython.longlong,
         version: bytes,
+        acknowledges: cython.bint,
     ) -> None:
-        """Keeps a view of `buffer`; `version` is the 8 bytes that entries of this queue have.
+        """`version` is the 8 bytes that entries of this queue have.
 
         `now_ms` None means the boot clock of the machine, which wall time is `ahead_ms` ahead of.
+        `acknowledges`: what is in the memory survives the process, and a push need not wait.
         """
-        self._view = memoryview(buffer)
+        self._view = memoryview(bytearray(1))
         self._acquire = lock.acquire
         self._release = lock.release
         self._now_ms = now_ms
         self._ahead_ms = ahead_ms
+        self._acknowledges = acknowledges
         self._atomic = now_ms is None and cython.compiled and direct_address() != 0
         if len(version) != 8:
             raise ValueError("a version is 8 bytes")
@@ -98,38 +111,66 @@ class StagedEntries:
         self._stop = 0
         self._mark = -1
         self._first = 0
+        self._stopped = False
+        self.start = 0
         self.position = 0
         self.number = 0
         self.last_ms = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is room for entries."""
+        return self._end > 0
+
+    def use(self, buffer: object) -> None:
+        """Writes to this memory from now on, and keeps a view of it."""
+        self._view = memoryview(buffer)
 
     def begin(
         self,
         start: cython.Py_ssize_t,
         end: cython.Py_ssize_t,
-        number: cython.ulonglong,
         stop: cython.ulonglong,
     ) -> None:
-        """Opens the room from `start` to `end` for entries from `number` on, and below `stop`."""
-        self.position = start
-        self.number = self._first = number
+        """Opens the room from `start` to `end` for entries of numbers below `stop`."""
+        self.position = self.start = start
         self._mark = start - 8
         self._note()
         self._stop = stop
-        self._end = end
+        if not self._stopped:
+            self._end = end
 
     def finish(self) -> None:
-        """Closes the room: `push` returns -1 until the next `begin`."""
+        """Closes the room: there is none until the next `begin`."""
+        self._end = 0
+
+    def empty(self, number: cython.ulonglong, last_ms: cython.longlong) -> None:
+        """Forgets the entries, and has no room; the next one gets a number, and a later time."""
+        self._end = 0
+        self._mark = -1
+        self.position = self.start
+        self.number = self._first = number
+        self.last_ms = last_ms
+
+    def stop(self) -> None:
+        """Closes the room for good."""
+        self._stopped = True
         self._end = 0
 
     def release_buffer(self) -> None:
         """Lets go of the memory, so that it can be unmapped."""
-        self._end = 0
+        self.stop()
+        self._mark = -1
         self._view = memoryview(bytearray(1))
 
     def push(self, value: object, ttl: cython.longlong) -> cython.longlong:
-        """Writes one entry and returns its id; -1 if there is no room, or it is not bytes."""
-        if type(value) is not bytes:
-            return -1
+        """Writes one entry and returns its id.
+
+        `NO_ROOM` if it does not fit, is not bytes, or must be waited for.
+        """
+        # Without the lock: in the child of a fork nobody may hold it that lives.
+        if not self._acknowledges or self._end == 0 or type(value) is not bytes:
+            return _NO_ROOM
         if self._atomic:
             return self.put(cython.cast(bytes, value), ttl)
         self._acquire()
@@ -140,11 +181,11 @@ class StagedEntries:
 
     @cython.ccall
     def put(self, value: bytes, ttl: cython.longlong) -> cython.longlong:
-        """Writes one entry; called with the queue's lock held."""
+        """Writes one entry and returns its id, or `NO_ROOM`; called with the queue's lock held."""
         size: cython.Py_ssize_t = len(value)
         position: cython.Py_ssize_t = self.position
         if size > self._end - position - _META or self.number >= self._stop:
-            return -1
+            return _NO_ROOM
         now_ms: cython.longlong
         if self._now_ms is None:
             now_ms = boot_ms() + self._ahead_ms
@@ -200,9 +241,9 @@ def _put64(to: cython.p_uchar, value: cython.ulonglong) -> cython.void:
 class HeadCursor:
     """Takes entries off the head and notes it in the head's mapped slots.
 
-    Any thread may call `pop` and `pop_many`; all else needs the queue's lock. A window is open
-    between `open` and `close`. While none is, or while `held`, these two take nothing. `lent` are
-    the rows of what is lent out, noted together with the place.
+    Any thread may call `pop`; all else needs the queue's lock. A window is open between `open` and
+    `close`. While none is, or while `held`, `pop` takes nothing. `lent` are the rows of what is
+    lent out, noted together with the place.
     """
 
     number = cython.declare(cython.ulonglong, visibility="readonly")
@@ -221,6 +262,7 @@ class HeadCursor:
     _found_at: cython.Py_ssize_t
     _found_size: cython.Py_ssize_t
     _is_open: cython.bint
+    _stopped: cython.bint
     _window: cython.const[cython.uchar][::1]
     _slots: cython.uchar[::1]
     _staged: StagedEntries
@@ -258,6 +300,7 @@ class HeadCursor:
         self._window = b""
         self._staged = None
         self._is_open = False
+        self._stopped = False
         self.held = False
         self.lent = b""
         self._base = 0
@@ -268,6 +311,11 @@ class HeadCursor:
     def position(self) -> int:
         """Where on the tape the next entry is."""
         return self._base + self._at
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether the window is on staged entries, and not on the tape."""
+        return self._staged is not None
 
     def state(self) -> tuple:
         """Returns the head at one moment, as a slot has it.
@@ -313,6 +361,15 @@ class HeadCursor:
         self._staged = None
         self._is_open = False
 
+    def leave_memory(self) -> None:
+        """Closes a window on staged entries, whose memory is about to change."""
+        if self._staged is not None:
+            self.close()
+
+    def stop(self) -> None:
+        """Ends `pop` for good."""
+        self._stopped = True
+
     def release_slots(self) -> None:
         """Lets go of the mapped memory, so that it can be unmapped."""
         self.close()
@@ -320,21 +377,14 @@ class HeadCursor:
 
     def pop(self):
         """Takes the next entry that has not expired; None if the window has none."""
+        # Without the lock: in the child of a fork nobody may hold it that lives.
+        if self._stopped or self.held or not self._is_open:
+            return None
         if self._atomic:
             return self._pop()
         self._acquire()
         try:
             return self._pop()
-        finally:
-            self._release()
-
-    def pop_many(self, count: cython.Py_ssize_t) -> list:
-        """Takes up to `count` entries that have not expired, as far as the window has them."""
-        if self._atomic:
-            return self.take_many(count)
-        self._acquire()
-        try:
-            return self.take_many(count)
         finally:
             self._release()
 
@@ -350,6 +400,18 @@ class HeadCursor:
             return False
         self._save()
         return True
+
+    def next_expiry_ms(self) -> cython.longlong:
+        """Returns when the next entry of the window expires; 0 if never, or there is none.
+
+        Called with the lock held.
+        """
+        if not self._is_open or self._entry_size() < 0:
+            return 0
+        ttl: cython.ulonglong = get_ttl(self._window, self._at)
+        if ttl == 0:
+            return 0
+        return cython.cast(cython.longlong, (get_id(self._window, self._at) >> 16) + ttl * 1000)
 
     def next_entry(self):
         """Steps over the next entry that has not expired; returns value, id, ttl and position.
@@ -372,7 +434,7 @@ class HeadCursor:
     @cython.cfunc
     def _pop(self) -> object:
         before: cython.ulonglong = self.expired
-        if self.held or not self._next():
+        if self._stopped or self.held or not self._next():
             if self.expired != before:
                 self._save()
             return None
@@ -382,10 +444,13 @@ class HeadCursor:
 
     @cython.ccall
     def take_many(self, count: cython.Py_ssize_t) -> list:
-        """Takes entries as `pop_many` does; called with the lock held."""
+        """Takes up to `count` entries that have not expired, as far as the window has them.
+
+        Called with the lock held.
+        """
         before: cython.ulonglong = self.number
         values: list = []
-        while not self.held and len(values) < count and self._next():
+        while len(values) < count and self._next():
             values.append(take_bytes(self._window, self._found_at + _META, self._found_size))
         if self.number != before:
             self._save()
@@ -448,7 +513,7 @@ class HeadCursor:
             self._save_plainly(start)
             return
         to: cython.p_uchar = cython.address(self._slots[start])
-        _put32(to, 0x46424832)
+        _put32(to, 0x46424833 if size > 0 else 0x46424832)
         _put64(to + 4, self.sequence)
         _put64(to + 12, self._file_bytes)
         _put64(to + 20, cython.cast(cython.ulonglong, self._base + self._at))
@@ -467,7 +532,7 @@ class HeadCursor:
     @cython.cfunc
     def _save_plainly(self, start: cython.Py_ssize_t) -> cython.void:
         data: bytes = _HEAD.pack(
-            HEAD_MAGIC,
+            LENDING_MAGIC if self.lent else HEAD_MAGIC,
             self.sequence,
             self._file_bytes,
             self._base + self._at,

@@ -3,23 +3,27 @@
 Knows no format. A position on the tape is a byte, counted from the first file there ever was:
 `file number × file_bytes + position in the file`. A file has its full size from the start, but
 takes space from the disk in steps, ahead of what is written: a write into space that was taken does
-not run out of it, and a small queue takes little. Names are durable before anything in a file is
-acknowledged. They come from the caller's `name_of`.
+not run out of it, and a small queue takes little. A step in a file that was found there is read
+before it is used: a bad sector is known before an entry lies on it. Names are durable before
+anything in a file is acknowledged. They come from the caller's `name_of`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Callable, Iterable
 
 from forebay.errors import Damaged
 from forebay.storage import quarantine
-from forebay.storage.filesystem import Buffer, Directory, File, write_all
-from forebay.storage.readable import ReadableFile, open_readable
+from forebay.storage.filesystem import Directory, File, write_all
+from forebay.storage.readable import Readable, ReadableFile, open_readable
 
 # What is taken from the disk at once: as much as the file has already, within these bounds.
 _STEP_BYTES_MIN = 64 << 10
 _STEP_BYTES_MAX = 4 << 20
+# Of a file that was found each step is read before it is used, the first one at every open.
+_FOUND_STEP_BYTES_MAX = 256 << 10
 # What `open_or_reason` returns of a file that is not there.
 MISSING = "is missing"
 
@@ -76,6 +80,22 @@ class TapeReader:
         return self._file
 
 
+class _OpenFile:
+    """A file that is written to."""
+
+    __slots__ = ("allocated", "changes", "covered", "file", "found")
+
+    def __init__(self, file: File, *, found: bool) -> None:
+        self.file = file
+        # Whether it was there before: what comes may then lie on a sector that has gone bad.
+        self.found = found
+        # Up to where it has space on the disk.
+        self.allocated = 0
+        # How often it was changed since it was opened, and how often when a sync had covered it.
+        self.changes = 0
+        self.covered = 0
+
+
 class TapeWriter:
     """The files of a tape that its owner writes.
 
@@ -96,30 +116,20 @@ class TapeWriter:
         self._file_bytes = file_bytes
         self._name_of = name_of
         self.numbers = sorted(numbers)
-        # Those that are open, by number, and up to where each has space on the disk.
-        self._files: dict[int, File] = {}
-        self._allocated: dict[int, int] = {}
-        # How often each was changed since it was opened, and how often when a sync had covered it.
-        self._changes: dict[int, int] = {}
-        self._covered: dict[int, int] = {}
-        self._syncing: dict[int, int] | None = None
+        self._open: dict[int, _OpenFile] = {}
+        self._syncing: list[tuple[_OpenFile, int]] | None = None
         self._closed = False
         self.broken = False
 
     @property
-    def unsynced(self) -> dict[int, File]:
-        """The files with bytes that no sync has covered, by number; a snapshot."""
-        return {
-            number: file
-            for number, file in self._files.items()
-            if self._covered[number] != self._changes[number]
-        }
+    def unsynced(self) -> int:
+        """How many files have bytes that no sync has covered."""
+        return len(self._unsynced())
 
     def begin_sync(self) -> list[File]:
         """Returns the files to sync, and keeps them open until `end_sync`."""
-        files = self.unsynced
-        self._syncing = {number: self._changes[number] for number in files}
-        return list(files.values())
+        self._syncing = self._unsynced()
+        return [each.file for each, _ in self._syncing]
 
     def end_sync(self, *, done: bool) -> None:
         """Takes note that the sync that was begun is over; `done`: it covered all files.
@@ -128,48 +138,50 @@ class TapeWriter:
         """
         covered, self._syncing = self._syncing, None
         if done and covered is not None:
-            self._covered.update(covered)
+            self._cover(covered)
         self._close_full()
 
     def sync(self) -> None:
         """Syncs everything, with the lock held; a sync that runs without it goes on."""
-        files = self.unsynced
-        for file in files.values():
-            file.sync()
-        self._covered.update({number: self._changes[number] for number in files})
+        files = self._unsynced()
+        for each, _ in files:
+            each.file.sync()
+        self._cover(files)
         self._close_full()
 
-    def write(self, data: Buffer, position: int) -> None:
+    def write(self, data: memoryview, position: int) -> None:
         """Writes at the end; on an error nothing of it is left, or `broken` is set."""
         size = len(data)
         at = 0
         begun: list[int] = []
-        # Released whatever happens: an error that somebody keeps must not keep the memory mapped.
-        with memoryview(data) as view:
-            try:
-                while at < size:
-                    number, start = divmod(position + at, self._file_bytes)
-                    if number not in self._files:
-                        self._begin(number, begun)
-                    some = min(size - at, self._file_bytes - start)
-                    self._allocate(number, start, start + some)
-                    self._changes[number] += 1
-                    with view[at : at + some] as part:
-                        write_all(self._files[number], part, start)
-                    at += some
-            except OSError:
-                self._cut_back(position, size, begun)
-                raise
+        try:
+            while at < size:
+                number, start = divmod(position + at, self._file_bytes)
+                some = min(size - at, self._file_bytes - start)
+                each = self._open.get(number) or self._begin(number, begun)
+                if start + some > each.allocated:
+                    self._allocate(each, start, start + some)
+                each.changes += 1
+                if some == size:
+                    write_all(each.file, data, start)
+                else:
+                    # Released whatever happens: an error that somebody keeps must not keep the
+                    # memory mapped.
+                    with data[at : at + some] as part:
+                        write_all(each.file, part, start)
+                at += some
+        except OSError:
+            self._cut_back(position, size, begun)
+            raise
 
     def release(self, position: int) -> int:
         """Removes the files that end at or before a position; returns how many."""
         below = position // self._file_bytes
         doomed = [number for number in self.numbers if number < below]
         for number in doomed:
+            # Not synced: what comes back after a power cut is below the head, and goes again.
             remove_file(self._directory, self._name_of(number))
             self.numbers.remove(number)
-        if doomed:
-            self._directory.sync()
         return len(doomed)
 
     def close(self) -> None:
@@ -177,27 +189,35 @@ class TapeWriter:
         self._closed = True
         self._close_full()
 
+    def _unsynced(self) -> list[tuple[_OpenFile, int]]:
+        """Returns the files with bytes that no sync has covered, and how often each was changed."""
+        files = list(self._open.values())
+        return [(each, each.changes) for each in files if each.covered != each.changes]
+
+    def _cover(self, files: list[tuple[_OpenFile, int]]) -> None:
+        for each, changes in files:
+            each.covered = changes
+
     def _close_full(self) -> None:
         """Closes the files to which nothing more is written, and which are synced."""
-        if self._syncing is not None:
+        if self._syncing is not None or (len(self._open) < 2 and not self._closed):
             return
-        newest = max(self._files, default=-1)
-        for number in list(self._files):
-            full = number != newest and self._covered[number] == self._changes[number]
-            if self._closed or full:
+        newest = max(self._open, default=-1)
+        for number, each in list(self._open.items()):
+            if self._closed or (number != newest and each.covered == each.changes):
                 self._forget(number)
 
     def _forget(self, number: int) -> None:
-        file = self._files.pop(number)
-        del self._allocated[number], self._changes[number], self._covered[number]
-        file.close()
+        self._open.pop(number).file.close()
 
-    def _begin(self, number: int, begun: list[int]) -> None:
+    def _begin(self, number: int, begun: list[int]) -> _OpenFile:
         """Opens a file to write to; a new one gets its size and, durably, its name."""
         name = self._name_of(number)
         if number in self.numbers:
-            self._add(number, self._directory.open(name, write=True))
-            return
+            each = self._open[number] = _OpenFile(
+                self._directory.open(name, write=True), found=True
+            )
+            return each
         with contextlib.suppress(FileNotFoundError):
             # What a failed try left.
             self._directory.unlink(name)
@@ -211,33 +231,29 @@ class TapeWriter:
             raise
         begun.append(number)
         self.numbers.append(number)
-        self._add(number, file)
+        each = self._open[number] = _OpenFile(file, found=False)
         try:
             # After a power cut, what is acknowledged from here on must have a name.
             self._directory.sync()
         except OSError:
             self.broken = True
             raise
+        return each
 
-    def _add(self, number: int, file: File) -> None:
-        self._files[number] = file
-        self._allocated[number] = self._changes[number] = self._covered[number] = 0
-
-    def _allocate(self, number: int, start: int, end: int) -> None:
+    def _allocate(self, each: _OpenFile, start: int, end: int) -> None:
         """Takes space for the bytes up to `end` of a file, and for some more."""
-        taken = self._allocated[number]
-        if end <= taken:
-            return
-        step = min(max(end, _STEP_BYTES_MIN), _STEP_BYTES_MAX)
-        wanted = min(self._file_bytes, max(end, start + step))
-        file = self._files[number]
+        wanted = _step_end(start, end, self._file_bytes, found=each.found)
+        if each.found and not _can_read(each.file, start, wanted):
+            # An entry there could not be read again. A queue that is reopened begins a new file.
+            self.broken = True
+            raise OSError(errno.EIO, "the disk cannot read where the next entry goes")
         try:
-            file.allocate(start, wanted - start)
+            each.file.allocate(start, wanted - start)
         except OSError:
             # The little that is left may still do for these bytes.
-            file.allocate(start, end - start)
+            each.file.allocate(start, end - start)
             wanted = end
-        self._allocated[number] = wanted
+        each.allocated = wanted
 
     def _cut_back(self, position: int, size: int, begun: list[int]) -> None:
         """Takes back what a failed write left: files that it began, and bytes after `position`."""
@@ -249,12 +265,13 @@ class TapeWriter:
                 self.numbers.remove(number)
                 self._directory.unlink(self._name_of(number))
             number, start = divmod(position, self._file_bytes)
-            if number in self._files:
-                self._blank(number, start, min(start + size, self._allocated[number]))
+            each = self._open.get(number)
+            if each is not None:
+                self._blank(each, start, min(start + size, each.allocated))
         except OSError:
             self.broken = True
 
-    def _blank(self, number: int, start: int, end: int) -> None:
+    def _blank(self, each: _OpenFile, start: int, end: int) -> None:
         """Puts zeros over what may have been written.
 
         The space stays with the file: on a full disk it could not be had again. Where not even
@@ -262,14 +279,31 @@ class TapeWriter:
         """
         if end <= start:
             return
-        self._changes[number] += 1
-        file = self._files[number]
+        each.changes += 1
         try:
-            write_all(file, bytes(end - start), start)
+            write_all(each.file, bytes(end - start), start)
         except OSError:
-            file.truncate(start)
-            file.truncate(self._file_bytes)
-            self._allocated[number] = start
+            each.file.truncate(start)
+            each.file.truncate(self._file_bytes)
+            each.allocated = start
+
+
+def can_write_on(file: File, start: int, file_bytes: int) -> bool:
+    """Says whether the disk can read where the next entry of a file will go."""
+    return _can_read(file, start, _step_end(start, start, file_bytes, found=True))
+
+
+def _can_read(file: File, start: int, end: int) -> bool:
+    content = Readable(file)
+    content.pread(end - start, start)
+    return not content.holes
+
+
+def _step_end(start: int, end: int, file_bytes: int, *, found: bool) -> int:
+    """Returns up to where a file takes space for what is written from `start` to `end` in it."""
+    most = _FOUND_STEP_BYTES_MAX if found else _STEP_BYTES_MAX
+    step = min(max(end, _STEP_BYTES_MIN), most)
+    return min(file_bytes, max(end, start + step))
 
 
 def open_or_reason(directory: Directory, name: str) -> ReadableFile | str:

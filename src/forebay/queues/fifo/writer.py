@@ -1,9 +1,13 @@
-"""How entries get onto a tape: singly, in batches, durably or by way of the staging buffer.
+"""How entries get onto a tape: by way of memory, or a batch at a time.
 
 Any thread may call the public methods, except where it says that the lock is held. Owns the queue's
-one lock, the end of the tape, the group commit and the mark of what is durable. Single pushes are
-encoded into memory first: under the weak policies that is the mapped staging buffer, and they are
-acknowledged there; under "always" it is a buffer of the next commit, and they are not.
+one lock, the end of the tape, the memory in front of it, the group commit and the mark of what is
+durable. A single push goes into the memory. Under the weak policies that is the mapped staging
+buffer, where it is acknowledged; under "always" it is a buffer that the next commit writes out, and
+it is not. A put that finds no room there returns `NO_ROOM`: when room was made, the same put is
+called again.
+
+The head is here because its window may be on the memory, and because what has left is room.
 
 A failed or short write is cut back and raised, and the queue goes on. A failed cut, or any failed
 sync, ends the handle: what was not acknowledged is never tried again on that file.
@@ -12,18 +16,22 @@ sync, ends the handle: what was not acknowledged is never tried again on that fi
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, cast
 
 from forebay.clock import SteadyClock
 from forebay.kernels.entry import METADATA_BYTES, encode
 from forebay.queues.fifo.bounds import Bounds, TapeEnd
-from forebay.queues.fifo.staged import StagedEntries
+from forebay.queues.fifo.head import HeadFile
+from forebay.queues.fifo.options import FifoOptions
+from forebay.queues.fifo.staged import NO_ROOM, StagedEntries
 from forebay.queues.fifo.staging import STAGED, STAGED_HEADER
 from forebay.queues.fifo.tape import TapeWriter
-from forebay.queues.shared.options import FifoOptions
-from forebay.queues.shared.owner import End, Owner, Publisher, Sync, Ticket, fatal_when_interrupted
-from forebay.storage.commit import Epoch
+from forebay.queues.shared.owner import End, Owner, Publisher, Sync, fatal_when_interrupted
+from forebay.storage.commit import Ticket
 from forebay.storage.filesystem import Directory, Filesystem, Mapping
 from forebay.storage.staging import HEADER_BYTES, Staging
 from forebay.storage.tail import Tail, TailFile
@@ -40,6 +48,24 @@ class Room(NamedTuple):
     entries: int = NO_BOUND
 
 
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Entries that are written together, of `size` bytes with their metadata.
+
+    `encode` gets the buffer and where they begin, and returns their size and the last one's time.
+    """
+
+    encode: Callable[..., tuple[int, int]]
+    count: int
+    size: int
+
+    @classmethod
+    def of(cls, values: list[bytes], total: int) -> Batch:
+        """Makes a batch of values, which have so many bytes together."""
+        count = len(values)
+        return cls(partial(encode, values, 0, count), count, total + count * METADATA_BYTES)
+
+
 class FifoWriter(Owner):
     """Writes to a fifo that this process owns."""
 
@@ -49,6 +75,7 @@ class FifoWriter(Owner):
         directory: Directory,
         tape: TapeWriter,
         bounds: Bounds,
+        head: HeadFile,
         tail_file: TailFile,
         tail: Tail,
         end: TapeEnd,
@@ -57,50 +84,50 @@ class FifoWriter(Owner):
         version: bytes,
         options: FifoOptions,
         clock: SteadyClock,
+        lock: threading.Lock,
     ) -> None:
         """All below `end` is durable, and the next entry is written there, of this version."""
-        super().__init__(directory, end.number)
+        super().__init__(directory, end.number, lock)
         self.tape = tape
+        self.head = head
         self._bounds = bounds
         self._file_bytes = file_bytes
         self._version = version
         self._options = options
         self._clock = clock
         self.always = options.sync == "always"
-        # Whether single pushes and pops are stores into mapped files.
-        self.mapped = not self.always and options.mapped and directory.maps
-        self._bounded = options.max_bytes is not None or options.max_entries is not None
+        # What fits into the memory: without a mapping nothing would survive the process there.
+        self._memory_bytes = options.staging_bytes - HEADER_BYTES if head.mapped else 0
+        if self.always:
+            self._memory_bytes = _PENDING_BYTES
+        self._most = Room(options.max_bytes or NO_BOUND, options.max_entries or NO_BOUND)
+        self._bounded = self._most != Room()
         self.publisher = Publisher(tail_file, tail, filesystem.boot_id(), self.fail)
         self.stored = end
         self.durable = end
-        self.pusher: StagedEntries | None = None
-        self._staging: Staging | None = None
         self.memory: Mapping = bytearray()
+        self._staging: Staging | None = None
         self._scratch = bytearray()
-        self._start = 0
-        self._room_end = 0
-        self._stop_number = 0
         # Whether the mark says that a chunk of the staging buffer is in use.
-        self._staged = False
-        self.waiting = False
-        # Set by the queue: what ends a look into the memory, what ends all pops, what makes room.
-        self.before_drain: Callable[[], None] = lambda: None
-        self.on_failure: Callable[[], None] = lambda: None
-        self.make_room: Callable[[int, int, float | None], Room] = lambda *_: Room()
-        self.put: Callable[[object, int], int] = self._push_durable if self.always else _no_room
+        self._in_use = False
+        now_ms = None if clock.is_system else clock.now_ms
+        self.staged = StagedEntries(lock, now_ms, clock.ahead_ms, version, head.mapped)
+        self.staged.empty(end.number, end.last_ms)
 
     @property
     def number(self) -> int:
         """The number that the next entry gets."""
-        pusher = self.pusher
-        return pusher.number if pusher is not None and self.waiting else self.stored.number
+        return self.staged.number
 
     @property
     def position(self) -> int:
         """Where on the tape the next entry goes."""
-        pusher = self.pusher
-        waiting = pusher.position - self._start if pusher is not None and self.waiting else 0
-        return self.stored.position + waiting
+        return self.stored.position + self.staged.position - self.staged.start
+
+    @property
+    def has_staged(self) -> bool:
+        """Whether there are entries in the memory."""
+        return self.staged.number != self.stored.number
 
     @property
     def readable(self) -> TapeEnd:
@@ -108,73 +135,73 @@ class FifoWriter(Owner):
         return self.durable if self.always else self.stored
 
     @property
-    def last_ms(self) -> int:
-        """The time of the last entry."""
-        pusher = self.pusher
-        return pusher.last_ms if pusher is not None and self.waiting else self.stored.last_ms
+    def count(self) -> int:
+        """How many entries there are for `max_entries`, those that are lent out included."""
+        return max(0, self.number - self.head.cursor.number) + len(self.head.lent)
 
-    def push(self, value: bytes, ttl: int, timeout: float | None) -> int:
-        """Pushes one entry and returns its id; durable under "always"."""
-        anew = False
-        while True:
-            with self.lock:
-                self.check()
-                if not self._begin_chunk(len(value), timeout, anew=anew):
-                    break
-                put = self.put
-            # Between the lock and this call another thread may have filled the chunk.
-            entry_id = put(value, ttl)
-            if entry_id >= 0:
-                self._help_sync()
-                return entry_id
-            anew = True
-        return self.push_many([value], len(value), ttl, timeout)
+    @property
+    def room(self) -> Room:
+        """How much may be written now."""
+        if not self._bounded:
+            return self._most
+        used = self.position - self.head.first_position
+        return Room(self._most.size - used, self._most.entries - self.count)
 
-    def push_many(self, values: list[bytes], total: int, ttl: int, timeout: float | None) -> int:
-        """Pushes entries, of `total` bytes, with one commit; returns the id of the last."""
-        size = total + len(values) * METADATA_BYTES
-        with self.lock:
-            self.check()
-            self.drain()
-            self.make_room(size, len(values), timeout)
-            self.drain()
-            entry_id = self._write_values(values, size, ttl)
-            end, epoch = self.stored.number, self.commit.epoch
-            if not self.always:
-                self._publish()
-                self.changes.announce()
-        if self.always:
-            self.commit.wait(end, epoch)
-        else:
-            self._help_sync()
+    def put(self, value: bytes, ttl: int) -> int:
+        """Puts one entry into the memory and returns its id, or `NO_ROOM`. Lock held.
+
+        One that is too large for the memory is written onto the tape.
+        """
+        if len(value) + METADATA_BYTES > self._memory_bytes:
+            return self.write(Batch.of([value], len(value)), ttl)
+        return self.staged.put(value, ttl)
+
+    def write(self, batch: Batch, ttl: int) -> int:
+        """Writes entries onto the tape and returns the id of the last, or `NO_ROOM`. Lock held."""
+        room = self.room
+        if batch.size > room.size or batch.count > room.entries:
+            return NO_ROOM
+        self.drain()
+        entry_id = self._write_batch(batch, ttl)
+        if not self.always:
+            self._publish()
+            self.changes.announce()
         return entry_id
 
-    def _push_durable(self, value: object, ttl: int) -> int:
-        """Pushes one entry and waits for its sync; -1 if it takes more than that."""
-        placed = self._put_durable(value, ttl)
-        if placed is None:
-            return -1
-        entry_id, end, epoch = placed
-        # An interrupt in this wait leaves nothing half done.
-        self.commit.wait(end, epoch)
-        return entry_id
+    def push_ticket(self) -> Ticket | None:
+        """Returns what a push waits for that was just put; None: nothing. Lock held.
+
+        Under the weak policies it waits for the disk only if it has outrun it: unsynced files are
+        bounded.
+        """
+        if self.always or self.tape.unsynced > _UNSYNCED_FILES_MAX:
+            return self._ticket()
+        return None
 
     @fatal_when_interrupted
-    def _put_durable(self, value: object, ttl: int) -> tuple[int, int, Epoch] | None:
-        """Puts one entry into the buffer of the next commit; None if it takes more than that.
+    def open_memory(self) -> None:
+        """Makes room in the memory, as far as the bounds let it. Lock held; it is drained."""
+        if not self._memory_bytes or self.staged.is_open:
+            return
+        if not self.memory:
+            self._get_memory()
+        if self._staging is not None:
+            self._mark_unclean()
+            header = STAGED_HEADER.pack(self.stored.position, self._floor_id(), self._version)
+            self._staging.begin(header, self.stored.number)
+            # Before the first is acknowledged: from here on a chunk that is gone is a loss.
+            self._in_use = True
+            self._publish()
+        self._begin_memory()
 
-        Returns its id, and what to wait for.
-        """
-        with self.lock:
-            if self.pusher is None or type(value) is not bytes:
-                return None
-            self.check()
-            if not self.waiting and not self._bounded:
-                self._begin(self.pusher, Room(_PENDING_BYTES))
-            entry_id = self.pusher.put(value, ttl)
-            if entry_id < 0:
-                return None
-            return entry_id, self.pusher.number, self.commit.epoch
+    def _begin_memory(self) -> None:
+        start = 0 if self.always else HEADER_BYTES
+        end, stop = start + self._memory_bytes, NO_BOUND
+        if self._bounded:
+            room = self.room
+            end = min(end, start + max(0, room.size))
+            stop = self.stored.number + max(0, room.entries)
+        self.staged.begin(start, end, stop)
 
     def sync_now(self) -> None:
         """Makes everything durable with the lock held: nothing comes after it."""
@@ -191,30 +218,35 @@ class FifoWriter(Owner):
     @fatal_when_interrupted
     def drain(self) -> None:
         """Moves what is in memory onto the tape. Lock held."""
-        if not self.waiting or self.pusher is None:
+        staged, count = self.staged, self.staged.number - self.stored.number
+        if not count and not staged.is_open:
             return
-        self.pusher.finish()
-        count = self.pusher.number - self.stored.number
+        staged.finish()
+        # Once more: until now a push may have come without the lock.
+        count = staged.number - self.stored.number
         if count:
-            self._drain(self.pusher, count)
+            self._drain(count)
         # With nothing in it, whatever is written next takes its place.
-        self._staged = False
-        self.before_drain()
-        self.waiting = False
+        self._in_use = False
+        self.head.cursor.leave_memory()
+        staged.empty(self.stored.number, self.stored.last_ms)
+        if self.always:
+            self._begin_memory()
 
-    def _drain(self, pusher: StagedEntries, count: int) -> None:
-        with memoryview(self.memory)[self._start : pusher.position] as data:
+    def _drain(self, count: int) -> None:
+        staged = self.staged
+        with memoryview(self.memory)[staged.start : staged.position] as data:
             try:
-                self._write(data, count, pusher.last_ms)
+                self._write(data, count, staged.last_ms)
             except OSError as error:
                 if self.always:
                     # Nothing of it was acknowledged: all who wait for it get the error.
-                    self.waiting = False
+                    staged.empty(self.stored.number, self.stored.last_ms)
                     self.commit.abandon(error, self.stored.number)
                 raise
         if not self.always:
             # In the same mark as the entries: they are in the files now.
-            self._staged = False
+            self._in_use = False
             self._publish()
             self.changes.announce()
 
@@ -228,7 +260,7 @@ class FifoWriter(Owner):
         def mark_clean() -> None:
             begin = before_clean()
             with self.lock:
-                self._staged = False
+                self._in_use = False
                 self._publish(clean=True, sync=True, begin=begin)
 
         self._close(self.drain, mark_clean)
@@ -241,81 +273,32 @@ class FifoWriter(Owner):
             if self._staging is not None:
                 stack.callback(self._staging.close)
                 self._staging = None
-            self.waiting = False
-            self.before_drain()
-            if self.pusher is not None:
-                self.pusher.release_buffer()
-                self.pusher = None
+            self.head.cursor.leave_memory()
+            self.staged.release_buffer()
 
-    def _begin_chunk(self, size: int, timeout: float | None, *, anew: bool) -> bool:
-        """Opens the memory for an entry; False if it does not fit there. Lock held."""
-        size += METADATA_BYTES
-        most = _PENDING_BYTES if self.always else self._options.staging_bytes - HEADER_BYTES
-        if size > most or not (self.always or self.mapped):
-            return False
-        if self.waiting and self.pusher is not None and not anew:
-            left = self._room_end - self.pusher.position
-            if size <= left and self.pusher.number < self._stop_number:
-                return True
-        self.drain()
-        # It may wait: an interrupt there leaves nothing half done.
-        room = self.make_room(size, 1, timeout)
-        self.drain()
-        self._open_chunk(Room(min(most, room.size), room.entries))
-        return True
-
-    @fatal_when_interrupted
-    def _open_chunk(self, room: Room) -> None:
-        self._open_memory()
-        assert self.pusher is not None
-        self._mark_unclean()
-        if self._staging is not None:
-            header = STAGED_HEADER.pack(self.stored.position, self._floor_id(), self._version)
-            self._staging.begin(header, self.stored.number)
-            # Before the first is acknowledged: from here on a chunk that is gone is a loss.
-            self._staged = True
-            self._publish()
-        self._begin(self.pusher, room)
-        if not self.always:
-            self.put = self.pusher.push
-
-    def _begin(self, pusher: StagedEntries, room: Room) -> None:
-        self._start = 0 if self.always else HEADER_BYTES
-        self._room_end = self._start + room.size
-        self._stop_number = self.stored.number + room.entries
-        pusher.last_ms = self.stored.last_ms
-        pusher.begin(self._start, self._room_end, self.stored.number, self._stop_number)
-        self.waiting = True
-
-    def _open_memory(self) -> None:
-        if self.pusher is not None:
-            return
+    def _get_memory(self) -> None:
         if self.always:
             self.memory = bytearray(_PENDING_BYTES)
         else:
             self._staging = Staging(self._directory, self._options.staging_bytes)
             self.memory = self._staging.buffer
-        now_ms = None if self._clock.is_system else self._clock.now_ms
-        self.pusher = StagedEntries(
-            self.memory, self.lock, now_ms, self._clock.ahead_ms, self._version
-        )
+        self.staged.use(self.memory)
 
     def _floor_id(self) -> int:
         """What the next entry's id is above."""
         return max(0, (self.stored.last_ms << 16) - 1)
 
     @fatal_when_interrupted
-    def _write_values(self, values: list[bytes], size: int, ttl: int) -> int:
-        if size > len(self._scratch):
+    def _write_batch(self, batch: Batch, ttl: int) -> int:
+        if batch.size > len(self._scratch):
             # Kept for the next batch: fresh memory costs as much as all the rest.
-            self._scratch = bytearray(max(size, _PENDING_BYTES))
-        buffer = memoryview(self._scratch)[:size]
+            self._scratch = bytearray(max(batch.size, _PENDING_BYTES))
+        buffer = memoryview(self._scratch)[: batch.size]
         end = self.stored
         now_ms = self._clock.now_ms()
-        _, last_ms = encode(
-            values, 0, len(values), buffer, end.number, now_ms, end.last_ms, ttl, self._version
-        )
-        self._write(buffer, len(values), last_ms)
+        _, last_ms = batch.encode(buffer, end.number, now_ms, end.last_ms, ttl, self._version)
+        self._write(buffer, batch.count, last_ms)
+        self.staged.empty(self.stored.number, last_ms)
         return last_ms << 16 | (self.stored.number - 1) & 0xFFFF
 
     def _write(self, data: memoryview, count: int, last_ms: int) -> None:
@@ -344,16 +327,11 @@ class FifoWriter(Owner):
         self.publisher.publish(
             self.readable.number,
             self.durable.last_ms,
-            durable=End(self.durable.number, file, position, STAGED if self._staged else b""),
+            durable=End(self.durable.number, file, position, STAGED if self._in_use else b""),
             begin=begin,
             clean=clean,
             sync=sync,
         )
-
-    def _help_sync(self) -> None:
-        """Makes a writer that outruns the disk wait for it: unsynced files are bounded."""
-        if len(self.tape.unsynced) > _UNSYNCED_FILES_MAX:
-            self.commit.wait(self.stored.number, self.commit.epoch)
 
     def _take_durable(self, end: TapeEnd, *, sync: bool) -> None:
         if end.number >= self.durable.number:
@@ -361,16 +339,13 @@ class FifoWriter(Owner):
             self._publish(sync=sync)
 
     def _ticket(self) -> Ticket:
-        return Ticket(self.stored.number, self.commit.epoch)
+        # Under the weak policies what is staged is no matter of a sync.
+        number = self.number if self.always else self.stored.number
+        return Ticket(self.commit, number, self.commit.epoch)
 
     def _stop(self) -> None:
-        self.put = _no_room
-        if self.pusher is not None:
-            self.pusher.finish()
-        self.on_failure()
-
-    def _disconnect(self) -> None:
-        self.put = _no_room
+        self.staged.stop()
+        self.head.cursor.stop()
 
     def _begin_sync(self) -> Sync:
         if self.always:
@@ -384,7 +359,3 @@ class FifoWriter(Owner):
             # With each full file the mark itself is synced: recovery never reads more than that.
             full = end.position // self._file_bytes > self.durable.position // self._file_bytes
             self._take_durable(end, sync=full)
-
-
-def _no_room(_value: object, _ttl: int) -> int:
-    return -1

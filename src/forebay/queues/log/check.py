@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 from forebay.damage import Damage
 from forebay.errors import Damaged, ForebayError, InvalidOption, NotAQueue
 from forebay.formats.fflg import LAYOUTS, VERSION_DEFAULT
-from forebay.queues.log.consumer import INDEX, read_positions
+from forebay.queues.log.info import LogInfo
+from forebay.queues.log.places import INDEX, read_consumers
 from forebay.queues.log.queue import Log
 from forebay.queues.log.reader import LogReader
 from forebay.queues.log.scanner import OpenSegment, RecordBatch
@@ -23,7 +24,6 @@ from forebay.queues.shared.reports import (
     CopiedRun,
     CopyClock,
     CopyReport,
-    Facts,
     Findings,
     Progress,
     Report,
@@ -35,25 +35,11 @@ from forebay.storage import inbox
 from forebay.storage.atomic import TEMPORARY
 from forebay.storage.checked import CheckedFile
 from forebay.storage.filesystem import lock_owner
+from forebay.storage.losses import count_unaccepted
 from forebay.storage.quarantine import count_kept
 from forebay.storage.segments import scan_segment
 from forebay.storage.tail import NAME as TAIL
 from forebay.storage.tail import TailFile
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogFacts(Facts):
-    """The state of a log. `consumers` and `cursors` have the next offset and the lag by name."""
-
-    begin: int
-    end: int
-    durable: int
-    version: int | None
-    last_time_ms: int | None
-    consumers: dict[str, dict[str, int]]
-    consumers_damage: str | None
-    cursors: dict[str, dict[str, int]]
-    incarnation: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +90,7 @@ def check(path: str, progress: Progress) -> Report:
         )
 
 
-def describe(path: str) -> LogFacts:
+def describe(path: str) -> LogInfo:
     """Tells the state of a log."""
     with LogReader(path) as reader:
         owner = lock_owner(reader.path)
@@ -116,7 +102,7 @@ def describe(path: str) -> LogFacts:
         except Damaged as error:
             positions, trouble = {}, str(error)
         tail = reader.tail
-        return LogFacts(
+        return LogInfo(
             kind="log",
             path=reader.path,
             state=_state(reader, owner),
@@ -125,6 +111,7 @@ def describe(path: str) -> LogFacts:
             segments=len(segments),
             bytes=sum(segment.bytes for segment in segments),
             damage=() if end is None else (end,),
+            losses=count_unaccepted(reader.directory),
             quarantined_files=kept_files,
             quarantined_bytes=kept_bytes,
             begin=reader.begin,
@@ -347,9 +334,9 @@ def _hidden(
 
 
 def _check_side_files(reader: LogReader, findings: Findings, owner: int | None) -> None:
-    positions, damage = read_positions(reader.directory)
+    offsets, damage = read_consumers(reader.directory)
     findings.found += [damage] if damage is not None else []
-    for name, offset in positions.items():
+    for name, offset in offsets.items():
         if offset > reader.end:
             findings.notes.append(f"{INDEX}: consumer {name!r} is past the end, at {offset}")
         elif offset < reader.begin:

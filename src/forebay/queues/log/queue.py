@@ -11,25 +11,32 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from forebay.clock import Clock, SystemClock
 from forebay.damage import Damage
-from forebay.errors import Closed, Damaged, ForebayError, InvalidOption, NotAQueue
+from forebay.errors import Closed, Damaged, ForebayError, InvalidOption, Locked, NotAQueue
 from forebay.formats.fflg import VERSION_DEFAULT, check_name
 from forebay.queues.log.adoption import adopt_all
-from forebay.queues.log.consumer import Consumer, Positions, Start
+from forebay.queues.log.consumer import Consumer, Start
+from forebay.queues.log.info import LogInfo
+from forebay.queues.log.options import LogOptions
+from forebay.queues.log.places import Places
 from forebay.queues.log.recovery import open_directory
 from forebay.queues.log.scanner import OpenSegment, Scanner
 from forebay.queues.log.trimming import Trimmer
 from forebay.queues.log.writer import LogWriter, as_bytes
 from forebay.queues.shared.background import Background
 from forebay.queues.shared.handle import Handle
-from forebay.queues.shared.options import LogOptions
+from forebay.queues.shared.options import Duration, SyncPolicy, WhenFull, as_seconds
+from forebay.queues.shared.reports import places
+from forebay.queues.shared.verbs import Steps, Work, run, shortcut, verb
+from forebay.queues.shared.waiting import countdown, when_there_is_room
 from forebay.storage.atomic import keep_reserve
-from forebay.storage.cursors import read_cursors
+from forebay.storage.commit import Ticket
 from forebay.storage.filesystem import Buffer, DiskFilesystem, Filesystem
 from forebay.storage.inbox import DIRECTORY as INBOX
 from forebay.storage.inbox import read_ledger
@@ -42,6 +49,8 @@ _logger = logging.getLogger(__name__)
 _ADOPT, _TRIM = "adopt", "trim"
 # How often a log looks into `inbox/` where the system does not tell of new names.
 _ADOPT_SECONDS = 1.0
+# A cursor of another process makes room without a word: so often the first who waits looks.
+_CURSORS_SECONDS = 1.0
 
 
 class Maintenance(Background["Log"]):
@@ -137,10 +146,10 @@ class Log(Handle):
     Opens the directory or creates it.
 
     `sync`: what an append waits for. "always" (default): on return a power cut loses nothing; one
-    sync of the disk, shared by all who wait. "interval": synced every `sync_interval_ms`; a power
-    cut may cost what came since. "os": synced when a segment is full and at `close`; a power cut
-    may cost what the system had not written yet, usually 30 s. Both survive `kill -9`, and what a
-    power cut takes is always the newest records, never some in the middle.
+    sync of the disk, shared by all who wait. "interval": synced every `sync_interval_seconds`; a
+    power cut may cost what came since. "os": synced when a segment is full and at `close`; a power
+    cut may cost what the system had not written yet, usually 30 s. Both survive `kill -9`, and what
+    a power cut takes is always the newest records, never some in the middle.
 
     `segment_bytes`: size of a segment file; a larger record is refused. `max_bytes`: the most that
     all segments may take (None: no bound); at least two segments. `when_full`: "block" waits until
@@ -159,12 +168,12 @@ class Log(Handle):
         self,
         path: str | os.PathLike[str],
         *,
-        sync: str = "always",
-        sync_interval_ms: int = 100,
+        sync: SyncPolicy = "always",
+        sync_interval_seconds: Duration = 0.1,
         segment_bytes: int = 100_000_000,
         max_bytes: int | None = None,
-        when_full: str = "block",
-        trim_interval_seconds: float | None = 60.0,
+        when_full: WhenFull = "block",
+        trim_interval_seconds: Duration | None = 60.0,
         version: int | None = None,
         background: bool = True,
         group_readable: bool = False,
@@ -175,11 +184,13 @@ class Log(Handle):
     ) -> None:
         self.options = LogOptions(
             sync=sync,
-            sync_interval_ms=sync_interval_ms,
+            sync_interval_seconds=as_seconds(sync_interval_seconds),
             segment_bytes=segment_bytes,
             max_bytes=max_bytes,
             when_full=when_full,
-            trim_interval_seconds=trim_interval_seconds,
+            trim_interval_seconds=(
+                None if trim_interval_seconds is None else as_seconds(trim_interval_seconds)
+            ),
             version=version,
             background=background,
             group_readable=group_readable,
@@ -197,7 +208,8 @@ class Log(Handle):
         )
         self.path = self._directory.path
         self._adopting = threading.Lock()
-        self._consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
+        # Those that are in use: one that is closed, or forgotten, gives its name up.
+        self._consumers: weakref.WeakValueDictionary[str, Consumer] = weakref.WeakValueDictionary()
         with contextlib.ExitStack() as opened:
             opened.callback(self._directory.close)
             self._directory.lock()
@@ -210,13 +222,11 @@ class Log(Handle):
             version = self.options.version
             version = self._found_version() if version is None else version
             # The original program goes on with an index as well, and knows no check.
-            self._positions = Positions(self._directory, self._losses, checked=version != 0)
-            opened.callback(self._positions.close)
-            self._positions.limit_to(tail.written)
-            trimmer = Trimmer(self._directory, self._segments, self._positions, self.options)
-            self._trimmer = trimmer
+            self._places = Places(self._directory, self._losses, checked=version != 0)
+            opened.callback(self._places.close)
+            self._places.limit_to(tail.written)
             # It knows nothing of the log: the thread holds it, and a log that is forgotten must go.
-            self._writer = writer = LogWriter(
+            self._writer = LogWriter(
                 self._filesystem,
                 self._directory,
                 self._segments,
@@ -225,58 +235,93 @@ class Log(Handle):
                 options=self.options,
                 version=version,
                 clock=self._clock,
-                make_room=lambda size: trimmer.make_room(writer, size),
             )
             opened.callback(self._writer.release_files)
-            self._append = writer.append
+            self._trimmer = Trimmer(
+                self._directory, self._segments, self._places, self._writer, self.options
+            )
+            self._stage = self._writer.stage
             self.changes = self._writer.changes
             if self.options.max_bytes is not None:
                 self._measure_segments()
             self._adopt_all()
             with self._writer.lock:
-                self._trimmer.respect_limit(self._writer)
+                self._trimmer.respect_limit()
             self._maintenance = Maintenance(self, self._writer, self.options, self._clock)
             # From here on all of it is the handle's to close.
             opened.pop_all()
         self._own()
         self._trimmer.tell()
 
-    def append(self, value: Buffer) -> int:
+    def _append(self, value: Buffer, timeout: Duration | None = None) -> Steps[int]:
+        data = value if type(value) is bytes else as_bytes(value)
+        return self._applied(partial(self._writer.append, data), timeout)
+
+    def _append_or_stage(self, value: Buffer, timeout: Duration | None = None) -> Steps[int]:
+        offset = self._stage(value)
+        if offset is None:
+            return (yield from self._append(value, timeout))
+        if self.changes.wanted:
+            self._after_staging()
+        return offset
+
+    @shortcut(_append_or_stage)
+    def append(self, value: Buffer, timeout: Duration | None = None) -> int:
         """Appends a record and returns its offset.
 
         Under `sync="always"` it is durable on return; under the other policies it survives the
-        process, and a power cut after the next sync.
+        process, and a power cut after the next sync. A full log waits for room, at most `timeout`
+        seconds (None: without end), then raises `Full`.
         """
-        try:
-            return self._append(value)
-        finally:
-            if self.changes.wanted:
-                self._after_change()
+        offset = self._stage(value)
+        if offset is None:
+            return run(self._append(value, timeout))
+        if self.changes.wanted:
+            self._after_staging()
+        return offset
 
-    def append_many(self, values: Iterable[Buffer]) -> int:
+    @verb
+    def append_many(
+        self, values: Iterable[Buffer], *, timeout: Duration | None = None
+    ) -> Steps[int]:
         """Appends records with one commit and returns the offset of the first.
 
         If it raises, nothing of it is acknowledged; where the records took more than one segment,
-        the first ones may be there.
+        the first ones may be there. Waits for room as `append` does.
         """
         batch: list[Any] = values if type(values) is list else list(values)
         if not batch:
-            self._writer.check()
-            return self.end
+            return self._nothing()
         try:
-            return self._writer.append_many(batch)
+            size = self._writer.measure(batch)
         except TypeError:
             # Bytes-like values are rare: they cost a second try, not a look at each of them.
-            return self._writer.append_many([as_bytes(value) for value in batch])
-        finally:
-            self._after_change()
+            batch = [as_bytes(value) for value in batch]
+            size = self._writer.measure(batch)
+        return self._applied(partial(self._writer.append_many, batch, size), timeout)
+
+    @verb
+    def append_encoded(
+        self, buffer: Buffer, count: int, *, timeout: Duration | None = None
+    ) -> Steps[int]:
+        """Appends the `count` records of one buffer; returns the offset of the first.
+
+        Each is its size, 4 bytes, little-endian, and so many bytes. The same promise as
+        `append_many`, without an object for each record; for segments of version 2. The buffer must
+        not change before it returns.
+        """
+        if not count and not len(buffer):
+            return self._nothing()
+        size = self._writer.measure_encoded(buffer, count)
+        return self._applied(partial(self._writer.append_encoded, buffer, count, size), timeout)
 
     put = append
     put_many = append_many
 
-    def sync(self) -> None:
+    @verb
+    def sync(self) -> Steps[None]:
         """Makes all that was appended durable."""
-        self._writer.sync()
+        yield self._writer.ticket()
 
     @property
     def begin(self) -> int:
@@ -300,33 +345,49 @@ class Log(Handle):
     def consumer(self, name: str, *, start: Start = "earliest") -> Consumer:
         """Opens a named consumer at its saved place, or at `start` if it is new.
 
-        A new one's place is saved at once, so that trimming respects it. Places that are lost
-        because `index` is damaged raise `Damaged` once; a consumer then begins at the oldest
-        record, wherever a new one would start.
+        A new one's place is saved at once, so that trimming respects it. A name that is in use
+        raises `Locked`: close the consumer that has it first. Places that are lost because `index`
+        is damaged raise `Damaged` once; a consumer then begins at the oldest record, wherever a new
+        one would start.
         """
         check_name(name)
         with self._writer.lock:
             self._writer.check()
-            damage = self._positions.next_damage()
-            committed = self._positions.offsets.get(name)
-            unsure = self._positions.unsure is not None
-        if damage is not None:
-            raise Damaged(damage, "consumers begin at the oldest record now")
-        if committed is None:
-            committed = self.resolve("earliest" if unsure else start)
-            self.save_position(name, committed)
-        scanner = Scanner(self._directory, self.segments(), begin=lambda: self.begin)
-        consumer = Consumer(self, name, scanner, committed, committed)
-        self._consumers.add(consumer)
+            if name in self._consumers:
+                raise Locked(f"consumer {name!r} of {self.path}", None)
+            damage = self._places.next_damage()
+            committed = self._places.offsets.get(name)
+            unsure = self._places.unsure is not None
+            if damage is not None:
+                raise Damaged(damage, "consumers begin at the oldest record now")
+            scanner = Scanner(self._directory, self._segments.copy(), begin=lambda: self.begin)
+            consumer = self._consumers[name] = Consumer(self, name, scanner)
+        try:
+            if committed is None:
+                committed = self.resolve("earliest" if unsure else start)
+                self.save_position(name, committed)
+        except BaseException:
+            consumer.close()
+            raise
+        consumer.begin(committed)
         return consumer
 
     def forget_consumer(self, name: str) -> None:
-        """Removes a consumer's saved place; trimming no longer waits for it."""
+        """Removes a consumer's saved place, and closes it; trimming no longer waits for it."""
         with self._writer.lock:
             self._writer.check()
-            if name not in self._positions.offsets:
+            if name not in self._places.offsets:
                 raise InvalidOption(f"{self.path} has no consumer {name!r}")
-            self._positions.forget(name)
+            self._places.forget(name)
+            self.changes.announce()
+        consumer = self._consumers.get(name)
+        if consumer is not None:
+            consumer.close()
+
+    def release_name(self, consumer: Consumer) -> None:
+        """Takes note that a consumer is closed: another may have its name."""
+        if self._consumers.get(consumer.name) is consumer:
+            del self._consumers[consumer.name]
 
     def resolve(self, start: Start) -> int:
         """Returns the offset of "earliest", "latest", an offset or a time."""
@@ -365,30 +426,19 @@ class Log(Handle):
         with self._writer.lock:
             return self._segments.copy()
 
-    def wait_for(self, offset: int, timeout: float) -> bool:
-        """Waits until there is a record at `offset`; says whether there is."""
-        give_up_at = self._clock.monotonic() + timeout
-        found = self.changes.wait_until(
-            lambda: True if self.readable()[0] > offset else None,
-            lambda: give_up_at - self._clock.monotonic(),
-        )
-        return found is not None
+    def save_position(self, name: str, offset: int) -> None:
+        """Saves a consumer's place; durable on return. A higher one stays."""
+        run(self.saving(name, offset))
 
-    def save_position(self, name: str, offset: int, *, back: bool = False) -> int:
-        """Saves a consumer's place; durable on return, and so are the records below it.
+    def saving(self, name: str, offset: int, *, back: bool = False) -> Steps[int]:
+        """Saves a consumer's place, durably, with the records below it; may it go `back`?
 
-        Returns the place that is saved: a higher one stays, unless it may go `back`.
+        Returns the place that is saved.
         """
         if self._writer.commit.durable < offset:
-            self._writer.sync()
-        with self._writer.lock:
-            self._writer.check()
-            saved = self._positions.offsets.get(name, -1)
-            if saved > offset and not back:
-                return saved
-            self._positions.save(name, offset)
-            self._writer.changes.announce()
-        return offset
+            yield self._writer.ticket()
+        saved: int = yield Work(lambda: self._save_position(name, offset, back=back))
+        return saved
 
     def is_news(self, damage: Damage) -> bool:
         """Takes note of damage that a consumer met; says whether to raise it.
@@ -423,9 +473,9 @@ class Log(Handle):
             with self._writer.lock:
                 self._writer.check()
                 try:
-                    return self._trimmer.trim(self._writer)
+                    return self._trimmer.trim()
                 finally:
-                    self._trimmer.respect_limit(self._writer)
+                    self._trimmer.respect_limit()
         finally:
             self._trimmer.tell()
 
@@ -446,62 +496,107 @@ class Log(Handle):
         self._check_process()
         self._maintenance.run_due()
 
-    def info(self) -> dict[str, Any]:
-        """Returns facts on the queue, for people and for scripts."""
+    def info(self) -> LogInfo:
+        """Returns facts on the log, for people and for scripts."""
         with self._writer.lock:
             self._writer.check()
             with contextlib.suppress(OSError):
                 self._writer.drain()
             kept_files, kept_bytes = count_kept(self._directory)
             self._measure_segments()
+            saved = self._places.all()
             adopted: dict[str, int] = {}
             with contextlib.suppress(Damaged):
                 # One that cannot be read costs no record, and the next adoption sets it aside.
                 adopted = read_ledger(self._directory).adopted
-            return {
-                "kind": "log",
-                "path": self.path,
-                "maintenance": self._maintenance.state,
-                "begin": self.begin,
-                "end": self._writer.end,
-                "durable": self.durable,
-                "segments": len(self._segments.bases),
-                "bytes": self._writer.used_bytes,
-                "consumers": dict(self._positions.offsets),
-                "cursors": dict(read_cursors(self._directory)),
-                "adopted": adopted,
-                "syncs": self._writer.commit.syncs,
-                "dropped_records": self._trimmer.dropped_records,
-                "quarantined_files": kept_files,
-                "quarantined_bytes": kept_bytes,
-                "losses": self._losses.unaccepted,
-                "incarnation": self._writer.publisher.tail.incarnation,
-            }
+            unsure, end = self._places.unsure, self._writer.end
+            return LogInfo(
+                kind="log",
+                path=self.path,
+                state="open",
+                owner=os.getpid(),
+                records=end - self.begin,
+                segments=len(self._segments.bases),
+                bytes=self._writer.used_bytes,
+                losses=self._losses.unaccepted,
+                quarantined_files=kept_files,
+                quarantined_bytes=kept_bytes,
+                maintenance=self._maintenance.state,
+                syncs=self._writer.commit.syncs,
+                begin=self.begin,
+                end=end,
+                durable=self.durable,
+                version=self._found_version(),
+                last_time_ms=self._writer.last_ms or None,
+                consumers=places(
+                    {each.name: each.offset for each in saved if not each.is_cursor}, end
+                ),
+                consumers_damage=None if unsure is None else unsure.reason,
+                cursors=places({each.name: each.offset for each in saved if each.is_cursor}, end),
+                incarnation=self._writer.publisher.tail.incarnation,
+                adopted=adopted,
+                dropped=self._trimmer.dropped_records,
+            )
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{self.begin}..{self.end}"
         return f"<Log {self.path} {state}>"
+
+    def _applied(
+        self, apply: Callable[[], tuple[Ticket | None, int]], timeout: Duration | None
+    ) -> Steps[int]:
+        """Applies records when there is room, and waits as the policy says; returns the first."""
+        seconds_left = countdown(self._clock, timeout)
+        try:
+            ticket, first = yield from when_there_is_room(
+                self._writer,
+                apply,
+                self._trimmer.make_room,
+                seconds_left,
+                lambda: _CURSORS_SECONDS,
+            )
+            if ticket is not None:
+                yield ticket
+            return first
+        finally:
+            self._after_change()
+
+    def _nothing(self) -> Steps[int]:
+        self._writer.check()
+        return self.end
+        yield
+
+    def _save_position(self, name: str, offset: int, *, back: bool) -> int:
+        with self._writer.lock:
+            self._writer.check()
+            saved = self._places.advance(name, offset, back=back)
+            self.changes.announce()
+            return saved
+
+    def _after_staging(self) -> None:
+        self.changes.answer()
+        self._after_change()
 
     def _after_change(self) -> None:
         """Tells what was dropped and plans what is due, with the lock given back.
 
         A handler of messages may append to this very log.
         """
-        self.changes.answer()
-        self._trimmer.tell()
+        if self._trimmer.untold:
+            self._trimmer.tell()
         if not self._maintenance.planned:
             self._maintenance.notice()
 
     def _end(self) -> None:
         self._maintenance.stop()
-        for consumer in list(self._consumers):
+        for consumer in list(self._consumers.values()):
             consumer.close()
         # Whoever adopts has the directory in use, and goes on in it.
         with self._adopting:
             try:
                 self._writer.close()
             finally:
-                self._positions.close()
+                self._places.close()
                 self._directory.close()
 
     def _refuse(self, error: Closed) -> None:

@@ -13,7 +13,8 @@ from datetime import datetime
 from forebay.damage import Damage
 from forebay.errors import Damaged, InvalidOption, NotAQueue
 from forebay.formats.fflg import Frames, decode_header
-from forebay.queues.log.consumer import Start, read_positions
+from forebay.queues.log.consumer import Start
+from forebay.queues.log.places import read_places
 from forebay.queues.log.recovery import (
     STAGED_DAMAGE,
     View,
@@ -26,7 +27,6 @@ from forebay.queues.log.recovery import (
 from forebay.queues.log.scanner import RecordBatch, Scanner, Taking, list_segments
 from forebay.queues.log.staged import Record
 from forebay.queues.shared.reader import DirectoryReader
-from forebay.storage.cursors import read_cursors
 from forebay.storage.filesystem import is_owned
 from forebay.storage.segments import SegmentList
 from forebay.storage.staging import NAME as STAGING
@@ -211,14 +211,15 @@ class LogReader(DirectoryReader):
 
     def consumers(self) -> dict[str, int]:
         """Returns the saved places of the owner's consumers; raises `Damaged` if they are lost."""
-        places, damage = read_positions(self._directory)
+        places, damage = read_places(self._directory)
         if damage is not None:
             raise Damaged(damage)
-        return places
+        return {place.name: place.offset for place in places if not place.is_cursor}
 
     def cursors(self) -> dict[str, int]:
         """Returns the saved places of readers in other processes."""
-        return dict(read_cursors(self._directory))
+        places, _ = read_places(self._directory)
+        return {place.name: place.offset for place in places if place.is_cursor}
 
     def __repr__(self) -> str:
         return f"<LogReader {self.path} {self.begin}..{self.end}>"

@@ -36,8 +36,7 @@ from forebay.formats.fflg import (
     segment_name,
 )
 from forebay.queues.log.staged import Record, make_records
-from forebay.storage.filesystem import Directory
-from forebay.storage.readable import Content, open_readable
+from forebay.storage.readable import Content, Store, open_readable
 from forebay.storage.segments import SegmentList, check_base, scan_segment
 
 # What opening a segment raises that cannot be read; `damage_of` makes damage of it.
@@ -90,12 +89,12 @@ class RecordBatch:
 class OpenSegment:
     """A segment that is open for reading; `damage` says if its header had to be repaired."""
 
-    def __init__(self, directory: Directory, name: str, base: int, frames: Taking = Frames) -> None:
-        self.path = f"{directory.path}/{name}"
+    def __init__(self, store: Store, name: str, base: int, frames: Taking = Frames) -> None:
+        self.path = f"{store.path}/{name}"
         self.name = name
         self.base = base
         self.damage: Damage | None = None
-        self.file = open_readable(directory, name)
+        self.file = open_readable(store, name)
         try:
             self.frames = frames(self._header())
         except BaseException:
@@ -132,13 +131,13 @@ class Scanner:
 
     def __init__(
         self,
-        directory: Directory,
+        store: Store,
         segments: SegmentList,
         frames: Taking = Frames,
         begin: Callable[[], int | None] = lambda: None,
     ) -> None:
         """`begin` tells from where on records must be there by now; None: nobody knows."""
-        self._directory = directory
+        self._store = store
         self._segments = segments
         self._frames = frames
         self._begin_now = begin
@@ -209,11 +208,11 @@ class Scanner:
         if begin is None or start < begin:
             left = first if begin is None else begin
             if left is not None and start < left < end:
-                raise Overtaken(self._directory.path, left - start)
+                raise Overtaken(self._store.path, left - start)
             start = max(start, begin or 0)
         stop = min(end, durable if first is None else first)
         if begin is not None and start < stop:
-            path = f"{self._directory.path}/{self._name_of(begin)}"
+            path = f"{self._store.path}/{self._name_of(begin)}"
             yield Damage(path, 0, 0, MISSING, False, start, stop - start)
 
     def _tell_missing(self, damage: Damage) -> Damage:
@@ -287,17 +286,17 @@ class Scanner:
         self.close()
         try:
             name = self._segments.names[base]
-            self._open = OpenSegment(self._directory, name, base, self._frames)
+            self._open = OpenSegment(self._store, name, base, self._frames)
         except UNREADABLE as error:
             # That costs this segment, not those behind it.
-            return damage_of(error, f"{self._directory.path}/{self._segments.names[base]}")
+            return damage_of(error, f"{self._store.path}/{self._segments.names[base]}")
         except FileNotFoundError:
             begin = self._begin_now()
             if begin is None:
-                begin = next(iter(list_segments(self._directory).bases), base)
+                begin = next(iter(list_segments(self._store).bases), base)
             if base < begin:
-                raise Overtaken(self._directory.path, begin - base) from None
-            path = f"{self._directory.path}/{self._segments.names[base]}"
+                raise Overtaken(self._store.path, begin - base) from None
+            path = f"{self._store.path}/{self._segments.names[base]}"
             return Damage(path, 0, 0, MISSING)
         return self._open
 
@@ -322,10 +321,10 @@ def damage_of(error: Exception, path: str) -> Damage:
     return Damage(path, 0, HEADER_BYTES_MAX, str(error).removeprefix(f"{path}: "))
 
 
-def list_segments(directory: Directory) -> SegmentList:
+def list_segments(store: Store) -> SegmentList:
     """Lists the segments of a directory; of two with the same base, ours counts."""
     named: dict[int, str] = {}
-    for name in sorted(directory.names(), key=len, reverse=True):
+    for name in sorted(store.names(), key=len, reverse=True):
         base = parse_segment_name(name)
         if base is not None:
             named[base] = name

@@ -59,16 +59,13 @@ class StagedFrames:
     _now_ms: object
     _atomic: cython.bint
     _acknowledges: cython.bint
-    _otherwise: object
 
-    def __init__(
-        self, lock: object, now_ms: object, otherwise: object, acknowledges: cython.bint
-    ) -> None:
-        """`otherwise(value)` appends what has no room here, and everything if that is not enough
-        to acknowledge it. `now_ms` None means the wall clock of the machine.
+    def __init__(self, lock: object, now_ms: object, acknowledges: cython.bint) -> None:
+        """`acknowledges`: what is in the buffer need not wait for the disk.
+
+        `now_ms` None means the wall clock of the machine.
         """
         self._view = memoryview(bytearray(1))
-        self._otherwise = otherwise
         self._acknowledges = acknowledges
         self._acquire = lock.acquire
         self._release = lock.release
@@ -104,6 +101,12 @@ class StagedFrames:
         self._epoch_ms = epoch_ms
         self._end = end
 
+    def rewind(self, start: cython.Py_ssize_t) -> None:
+        """Frees the space of the frames, which are written: the next ones go to `start`."""
+        self._end -= self.position - start
+        self.position = start
+        self._first = self.index
+
     def finish(self) -> None:
         """Closes the room until the next `begin`."""
         self._end = 0
@@ -113,8 +116,8 @@ class StagedFrames:
         self._end = 0
         self._view = memoryview(bytearray(1))
 
-    def append(self, value: object) -> cython.longlong:
-        """Appends one record and returns its offset."""
+    def append(self, value: object) -> object:
+        """Appends one record and returns its offset; None if it has to wait for anything."""
         offset: cython.longlong = -1
         # Without room the lock is left alone: in the child of a fork nobody may give it back.
         if self._acknowledges and self._end > 0 and type(value) is bytes:
@@ -126,9 +129,7 @@ class StagedFrames:
                     offset = self.put(value)
                 finally:
                     self._release()
-        if offset < 0:
-            return self._otherwise(value)
-        return offset
+        return None if offset < 0 else offset
 
     @cython.ccall
     def put(self, value: bytes) -> cython.longlong:

@@ -15,23 +15,26 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import cast
+from typing import Protocol
 
 from forebay.clock import Clock, SystemClock
 from forebay.errors import Full, InvalidOption, RecordTooLarge
-from forebay.formats.fflg import LAYOUTS, MS_MAX, OFFSET_MAX, Frames, Header, Layout, segment_name
+from forebay.formats.fflg import LAYOUTS, MS_MAX, OFFSET_MAX, Frames, Header, segment_name
 from forebay.kernels.buffers import measure
+from forebay.kernels.fflg import encode_sized, fit_sized, measure_sized
+from forebay.queues.log.options import LogOptions
 from forebay.queues.log.staged import StagedFrames
-from forebay.queues.shared.options import LogOptions
+from forebay.queues.shared.options import SIZE_MAX
 from forebay.queues.shared.owner import (
     End,
     Owner,
     Publisher,
     Sync,
-    Ticket,
     fatal_when_interrupted,
 )
-from forebay.storage.filesystem import Directory, Filesystem, Mapping
+from forebay.queues.shared.waiting import NoRoom
+from forebay.storage.commit import Ticket
+from forebay.storage.filesystem import Buffer, Directory, Filesystem, Mapping
 from forebay.storage.segments import SegmentList, SegmentWriter
 from forebay.storage.staging import HEADER_BYTES, Staging
 from forebay.storage.tail import Tail, TailFile
@@ -56,17 +59,11 @@ class LogWriter(Owner):
         options: LogOptions,
         version: int,
         clock: Clock,
-        make_room: Callable[[int], int],
     ) -> None:
-        """`make_room(size)` waits, with the lock held, until `size` more bytes may be written.
-
-        It returns how many more may be, and lets go of the lock while it waits.
-        """
         super().__init__(directory, tail.durable)
         self._segments = segments
         self._options = options
         self._clock = clock
-        self._make_room = make_room
         self.publisher = Publisher(tail_file, tail, filesystem.boot_id(), self.fail)
         self._layout = LAYOUTS[version]
         self._new_segments = NewSegments(filesystem, directory, version, options.segment_bytes)
@@ -79,8 +76,8 @@ class LogWriter(Owner):
         mapped = options.mapped and directory.maps
         self._buffered = self._layout.checked and (self._always or mapped) and not self._ending
         self._chunk = Chunk(directory, options.staging_bytes, self, clock)
-        # Appends a record: at once where the buffer may acknowledge it and has room.
-        self.append: Callable[[object], int] = self._chunk.appender.append
+        # Appends a record where the buffer acknowledges it and has room, and returns its offset.
+        self.stage: Callable[[object], int | None] = self._chunk.appender.append
         self._scratch = memoryview(bytearray())
         self._writer: SegmentWriter | None = None
         self._frames: Frames | None = None
@@ -104,7 +101,7 @@ class LogWriter(Owner):
     @property
     def staged(self) -> bool:
         """Whether records wait in the buffer."""
-        return self._chunk.waiting
+        return self._chunk.count > 0
 
     @property
     def written(self) -> int:
@@ -114,61 +111,117 @@ class LogWriter(Owner):
     @property
     def end(self) -> int:
         """The offset that the next record gets."""
-        return self._chunk.next_offset if self._chunk.waiting else self.place.offset
+        return self._chunk.next_offset if self._chunk.begun else self.place.offset
 
     @property
     def last_ms(self) -> int:
         """The time of the last record."""
-        return self._chunk.appender.last_ms if self._chunk.waiting else self._last_ms
+        return self._chunk.appender.last_ms if self._chunk.begun else self._last_ms
 
-    def append_otherwise(self, value: object) -> int:
-        """Appends a record that waits for the disk, or for which the buffer must be opened."""
-        self.changes.wanted = True
-        data = value if type(value) is bytes else as_bytes(value)
-        with self.lock:
-            self.check()
-            size = check_values([data], self._layout, self._options.segment_bytes)
+    def append(self, value: bytes) -> tuple[Ticket | None, int]:
+        """Appends a record; returns what to wait for, and its offset. Lock held."""
+        # Where the buffer acknowledges, other threads append to it without the lock.
+        offset = self._chunk.appender.put(value)
+        if offset < 0:
+            size = self.measure([value])
             if not self._buffered or size > self._chunk.size_max:
-                ticket, offset = self._apply([data], size)
-            else:
-                ticket, offset = self._apply_buffered(data, size)
-        self._settle(ticket)
-        return offset
+                return self.append_many([value], size)
+            while offset < 0:
+                self._open_chunk(value, size)
+                offset = self._chunk.appender.put(value)
+        if self._always:
+            return Ticket(self.commit, offset + 1, self.commit.epoch), offset
+        self.changes.announce()
+        return self._awaited(offset + 1), offset
 
-    def append_many(self, values: list[bytes]) -> int:
-        """Appends records and returns the offset of the first; durable under "always"."""
-        self.changes.wanted = True
-        with self.lock:
-            self.check()
-            size = check_values(values, self._layout, self._options.segment_bytes)
-            ticket, first = self._apply(values, size)
-        self._settle(ticket)
-        return first
+    def append_many(self, values: list[bytes], size: int) -> tuple[Ticket | None, int]:
+        """Appends records; returns what to wait for, and the offset of the first. Lock held.
+
+        `size` is what `measure` returned for them.
+        """
+        return self._append_batch(_Values(values), size)
+
+    def append_encoded(self, buffer: Buffer, count: int, size: int) -> tuple[Ticket | None, int]:
+        """Appends the `count` records of a buffer, which `measure_encoded` has measured."""
+        return self._append_batch(_Encoded(buffer, count), size)
+
+    def _append_batch(self, batch: _Batch, size: int) -> tuple[Ticket | None, int]:
+        segments = 2 + 2 * size // self._options.segment_bytes
+        self.drain()
+        self._claim(size + segments * self._layout.header_bytes)
+        first = self.written
+        if first + batch.left > OFFSET_MAX + 1:
+            left = OFFSET_MAX + 1 - first
+            raise Full(f"offsets end at {OFFSET_MAX}: {left} are left; nothing was written")
+        while batch.left:
+            self._write_some(batch)
+        if not self._always:
+            self.publish()
+            self.changes.announce()
+        return self._awaited(self.written), first
+
+    def measure(self, values: list[bytes]) -> int:
+        """Refuses records that can never be stored; returns the size of all their frames."""
+        total, largest, smallest = measure(values)
+        return self._check_sizes(len(values), total, largest, smallest)
+
+    def measure_encoded(self, buffer: Buffer, count: int) -> int:
+        """Refuses a buffer of other than `count` good records; returns the size of their frames."""
+        found, total, largest, smallest = measure_sized(buffer)
+        if found != count:
+            what = "no whole number of" if found < 0 else str(found)
+            raise InvalidOption(f"count = {count}: the buffer holds {what} records")
+        if not self._layout.checked:
+            raise InvalidOption("records in one buffer can only go to segments of version 2")
+        return self._check_sizes(count, total, largest, smallest)
+
+    def _check_sizes(self, count: int, total: int, largest: int, smallest: int) -> int:
+        room = self._options.segment_bytes - self._layout.header_bytes - self._layout.frame_bytes
+        if largest > room:
+            raise RecordTooLarge(
+                f"a record of {largest} bytes does not fit into a segment of "
+                f"segment_bytes = {self._options.segment_bytes}: at most {room}"
+            )
+        if smallest == 0 and self._layout.zero_size_ends:
+            raise InvalidOption("an empty record cannot be stored in version 1; use version 2")
+        return total + count * self._layout.frame_bytes
 
     @fatal_when_interrupted
     def drain(self) -> None:
-        """Moves what is in the buffer into the segment. Lock held.
+        """Moves what is in the buffer into the segment, and closes the buffer. Lock held.
 
         If that fails, what was acknowledged stays in the buffer; what was not is given up, and all
         who wait for it get the error.
         """
         chunk = self._chunk
-        if not chunk.waiting:
+        if not chunk.begun:
             return
-        count = chunk.stop()
-        if count:
-            try:
-                with chunk.frames() as frames:
-                    self._write(frames, count, chunk.appender.last_ms)
-            except OSError as error:
-                if self._always:
-                    chunk.done()
-                    self.commit.abandon(error, self.place.offset)
-                raise
+        chunk.stop()
+        self._write_chunk()
         if not self._always:
             self.changes.announce()
             self.publish(staged=False)
         chunk.done()
+
+    @fatal_when_interrupted
+    def _flush(self) -> None:
+        """Writes what is in the buffer, which acknowledges nothing, and leaves it open."""
+        self._write_chunk()
+        self._chunk.rewind()
+
+    def _write_chunk(self) -> None:
+        chunk, count = self._chunk, self._chunk.count
+        if not count:
+            return
+        try:
+            with chunk.frames() as frames:
+                self._write(frames, count, chunk.appender.last_ms)
+        except OSError as error:
+            if self._always:
+                chunk.stop()
+                chunk.done()
+                self.commit.abandon(error, self.place.offset)
+            raise
 
     @fatal_when_interrupted
     def roll(self) -> None:
@@ -258,54 +311,35 @@ class LogWriter(Owner):
     def _stop(self) -> None:
         self._chunk.stop()
 
-    def _settle(self, ticket: Ticket) -> None:
-        """Waits for the disk if the policy says so.
+    def _ticket(self) -> Ticket:
+        return Ticket(self.commit, self.end, self.commit.epoch)
+
+    def _awaited(self, end: int) -> Ticket | None:
+        """Returns what the policy waits for when records up to `end` are applied. Lock held.
 
         A writer that outruns the disk waits for it all the same: unsynced segments are bounded.
         """
         if self._always:
-            self.settle(ticket)
-        elif len(self.sealed) > _UNSYNCED_SEGMENTS_MAX:
-            self.settle(Ticket(self.written, self.commit.epoch))
+            return Ticket(self.commit, end, self.commit.epoch)
+        if len(self.sealed) > _UNSYNCED_SEGMENTS_MAX:
+            return Ticket(self.commit, self.written, self.commit.epoch)
+        return None
 
-    def _ticket(self) -> Ticket:
-        return Ticket(self.end, self.commit.epoch)
-
-    def _apply(self, values: list[bytes], size: int) -> tuple[Ticket, int]:
-        """Writes records into segments; returns the offset of the first as well. Lock held."""
-        segments = 2 + 2 * size // self._options.segment_bytes
-        self.drain()
-        self._make_room(size + segments * self._layout.header_bytes)
-        self.drain()
-        first = self.written
-        if first + len(values) > OFFSET_MAX + 1:
-            left = OFFSET_MAX + 1 - first
-            raise Full(f"offsets end at {OFFSET_MAX}: {left} are left; nothing was written")
-        done = 0
-        while done < len(values):
-            done += self._write_some(values, done)
-        if not self._always:
-            self.publish()
-            self.changes.announce()
-        return self._ticket(), first
-
-    def _apply_buffered(self, value: bytes, size: int) -> tuple[Ticket, int]:
-        """Puts a record into the buffer; returns its offset as well. Lock held.
-
-        Where the buffer acknowledges, other threads append to it without the lock.
-        """
-        offset = self._chunk.appender.put(value)
-        while offset < 0:
-            self._open_chunk(value, size)
-            offset = self._chunk.appender.put(value)
-        return Ticket(offset + 1, self.commit.epoch), offset
+    def _claim(self, size: int) -> int:
+        """Returns how many bytes may be written; raises `NoRoom` if they are less than `size`."""
+        limit = self._options.max_bytes
+        if limit is None:
+            return SIZE_MAX
+        left = limit - self.used_bytes
+        if size > left:
+            raise NoRoom(size)
+        return left
 
     @fatal_when_interrupted
     def _open_chunk(self, value: bytes, size: int) -> None:
-        """Opens the buffer for a record. Lock held, and let go of while there is no room."""
+        """Opens the buffer for a record. Lock held."""
         self.drain()
-        available = self._make_room(size + self._layout.header_bytes)
-        self.drain()
+        available = self._claim(size + self._layout.header_bytes)
         writer, frames = self._segment_for(len(value), max(self._clock.now_ms(), self._last_ms))
         room = min(
             self._options.segment_bytes - writer.end,
@@ -319,21 +353,18 @@ class LogWriter(Owner):
             self.publish(staged=True)
 
     @fatal_when_interrupted
-    def _write_some(self, values: list[bytes], first: int) -> int:
-        """Writes as many values as the segment takes, at least one."""
+    def _write_some(self, batch: _Batch) -> None:
+        """Writes as many records as the segment takes, at least one."""
         now_ms = max(self._clock.now_ms(), self._last_ms)
-        writer, frames = self._segment_for(len(values[first]), now_ms)
+        writer, frames = self._segment_for(batch.next_size, now_ms)
         now_ms = max(now_ms, frames.header.epoch_ms + 1)
-        room = self._options.segment_bytes - writer.end
-        count, size = frames.fit(values, first, room)
+        count, size = batch.fit(frames, self._options.segment_bytes - writer.end)
         if len(self._scratch) < size:
             # Kept for the next batch: fresh memory costs as much as all the rest.
             self._scratch = memoryview(bytearray(max(size, _BUFFER_BYTES)))
         index = self.written - frames.header.base_offset
-        ms = now_ms - frames.header.epoch_ms
-        frames.encode(values, first, count, self._scratch, index, ms)
+        batch.take(count, frames, self._scratch, index, now_ms - frames.header.epoch_ms)
         self._write(self._scratch[:size], count, now_ms)
-        return count
 
     def _write(self, data: memoryview, count: int, last_ms: int) -> None:
         """Writes the frames of the next `count` records to the segment."""
@@ -346,8 +377,8 @@ class LogWriter(Owner):
             if writer.broken:
                 self.fail(error)
             raise
-        salt = frames.header.salt
-        self.place = End(self.written + count, self._segments.bases[-1], writer.end, salt)
+        header = frames.header
+        self.place = End(self.place.offset + count, header.base_offset, writer.end, header.salt)
         self._last_ms = last_ms
 
     def _segment_for(self, size: int, now_ms: int) -> tuple[SegmentWriter, Frames]:
@@ -381,19 +412,81 @@ class LogWriter(Owner):
 
     def _begin_sync(self) -> Sync:
         if self._always:
-            self.drain()
+            self._flush()
         return Sync(self.written, self._open_segments(), (self.place, len(self.sealed)))
 
     def _end_sync(self, sync: Sync, *, done: bool) -> None:
         if not done:
             return
-        place, sealed = cast(tuple[End, int], sync.note)
+        place, sealed = sync.note
         if place.offset >= self.publisher.tail.durable:
-            self.publish(durable=place, sync=not self._layout.checked or sealed > 0)
+            written = place.offset if self._always else self.written
+            sync_mark = not self._layout.checked or sealed > 0
+            self.publisher.move(written, self._last_ms, place, sync=sync_mark)
+        if not sealed:
+            return
         # After the mark: if that fails, they are closed with the other files.
         for segment in self.sealed[:sealed]:
             segment.close()
         self.sealed = self.sealed[sealed:]
+
+
+class _Batch(Protocol):
+    """Records that are to be written, and how many are left."""
+
+    left: int
+
+    @property
+    def next_size(self) -> int: ...
+
+    def fit(self, frames: Frames, room: int) -> tuple[int, int]:
+        """Says how many of the next records fit into `room` bytes, and the size of their frames."""
+        ...
+
+    def take(self, count: int, frames: Frames, out: memoryview, index: int, ms: int) -> None:
+        """Writes the frames of the next records into a buffer."""
+        ...
+
+
+class _Values:
+    """A batch that is a list."""
+
+    def __init__(self, values: list[bytes]) -> None:
+        self._values = values
+        self.left = len(values)
+
+    @property
+    def next_size(self) -> int:
+        return len(self._values[-self.left])
+
+    def fit(self, frames: Frames, room: int) -> tuple[int, int]:
+        return frames.fit(self._values, len(self._values) - self.left, room)
+
+    def take(self, count: int, frames: Frames, out: memoryview, index: int, ms: int) -> None:
+        frames.encode(self._values, len(self._values) - self.left, count, out, index, ms)
+        self.left -= count
+
+
+class _Encoded:
+    """A batch that is one buffer of sizes and bytes."""
+
+    def __init__(self, buffer: Buffer, count: int) -> None:
+        self._buffer = buffer
+        self._position = 0
+        self.left = count
+
+    @property
+    def next_size(self) -> int:
+        return int.from_bytes(self._buffer[self._position : self._position + 4], "little")
+
+    def fit(self, frames: Frames, room: int) -> tuple[int, int]:
+        return fit_sized(self._buffer, self._position, room, frames.layout.frame_bytes)
+
+    def take(self, count: int, frames: Frames, out: memoryview, index: int, ms: int) -> None:
+        self._position = encode_sized(
+            self._buffer, self._position, count, out, index, frames.seed, ms
+        )
+        self.left -= count
 
 
 class Chunk:
@@ -413,17 +506,20 @@ class Chunk:
         self._memory: Mapping | None = None
         # The machine's own clock is read in C, which saves a Python call an append.
         now_ms = None if type(clock) is SystemClock else clock.now_ms
-        self.appender = StagedFrames(
-            writer.lock, now_ms, writer.append_otherwise, acknowledges=not self._always
-        )
+        self.appender = StagedFrames(writer.lock, now_ms, acknowledges=not self._always)
         self._first = 0
         self._base = 0
-        self.waiting = False
+        self.begun = False
 
     @property
     def size_max(self) -> int:
         """The most bytes that it takes."""
         return self._size - self._start
+
+    @property
+    def count(self) -> int:
+        """How many records wait in it."""
+        return self.appender.index - self._first if self.begun else 0
 
     @property
     def next_offset(self) -> int:
@@ -444,12 +540,17 @@ class Chunk:
         self.appender.begin(
             start, start + room, header.base_offset, index, frames.seed, header.epoch_ms
         )
-        self.waiting = True
+        self.begun = True
 
-    def stop(self) -> int:
-        """Takes no more records; returns how many wait."""
+    def rewind(self) -> None:
+        """Frees the space, and takes more records: those that waited are in the segment."""
+        if self.begun:
+            self._first = self.appender.index
+            self.appender.rewind(self._start)
+
+    def stop(self) -> None:
+        """Takes no more records."""
         self.appender.finish()
-        return self.appender.index - self._first if self.waiting else 0
 
     def frames(self) -> memoryview:
         """Returns the bytes of those that wait; to be released before `close`."""
@@ -458,11 +559,11 @@ class Chunk:
 
     def done(self) -> None:
         """Frees the space: the records are in the segment."""
-        self.waiting = False
+        self.begun = False
 
     def close(self) -> None:
         """Unmaps and closes the buffer."""
-        self.waiting = False
+        self.begun = False
         self.appender.release_buffer()
         self._memory = None
         if self._staging is not None:
@@ -522,20 +623,6 @@ class NewSegments:
         """Takes the name of an empty segment away."""
         self._leftover = name
         self._directory.unlink(name)
-
-
-def check_values(values: list[bytes], layout: Layout, segment_bytes: int) -> int:
-    """Refuses records that can never be stored; returns the size of all their frames."""
-    total, largest, smallest = measure(values)
-    room = segment_bytes - layout.header_bytes - layout.frame_bytes
-    if largest > room:
-        raise RecordTooLarge(
-            f"a record of {largest} bytes does not fit into a segment of "
-            f"segment_bytes = {segment_bytes}: at most {room}"
-        )
-    if smallest == 0 and layout.zero_size_ends:
-        raise InvalidOption("an empty record cannot be stored in version 1; use version 2")
-    return total + len(values) * layout.frame_bytes
 
 
 def as_bytes(value: object) -> bytes:

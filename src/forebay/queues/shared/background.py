@@ -46,7 +46,7 @@ class BackgroundOptions(Protocol):
     @property
     def sync(self) -> str: ...
     @property
-    def sync_interval_ms(self) -> int: ...
+    def sync_interval_seconds(self) -> float: ...
     @property
     def background(self) -> bool: ...
 
@@ -65,7 +65,7 @@ class Background(ABC, Generic[_Queue]):
         self._due: dict[str, float] = {}
         self._name = f"forebay {queue.path}"
         self._sync_policy = options.sync
-        self._sync_interval_seconds = options.sync_interval_ms / 1000
+        self._sync_interval_seconds = options.sync_interval_seconds
         self._threaded = options.background
         self._worker: _Worker | None = None
         # Held while the thread works for this queue.

@@ -12,10 +12,11 @@ import sys
 import warnings
 import weakref
 from abc import ABC, abstractmethod
-from types import FrameType, TracebackType
+from types import FrameType, GeneratorType, TracebackType
 from typing import Self
 
 from forebay.errors import Closed, Reentered
+from forebay.queues.shared import verbs
 from forebay.storage.filesystem import Directory
 
 
@@ -105,9 +106,16 @@ class Handle(Closing):
         """Says whether this thread is in the middle of another call of this queue."""
         frame: FrameType | None = sys._getframe(2)
         while frame is not None:
-            inside = frame.f_globals.get("__name__", "").startswith(_PACKAGES)
-            if inside and frame.f_code.co_name not in ("close", "__exit__", "__del__"):
+            module = frame.f_globals.get("__name__", "")
+            outside = frame.f_code.co_name in ("close", "__exit__", "__del__")
+            if module.startswith(_PACKAGES) and not outside:
                 part = frame.f_locals.get("self")
+                if module == verbs.__name__:
+                    # A verb that waits is not on the stack; what drives it has its queue or steps.
+                    part = frame.f_locals.get("queue")
+                    steps = frame.f_locals.get("steps")
+                    if isinstance(steps, GeneratorType) and steps.gi_frame is not None:
+                        part = steps.gi_frame.f_locals.get("self")
                 if part is self or getattr(part, "_directory", None) is self._directory:
                     return True
                 if getattr(part, "_log", None) is self:

@@ -90,7 +90,7 @@ FIFO = Names(
     "a fifo",
     frozenset({"fifo-head", "fifo-tail", "fifo-bounds", "fifo-copy"}),
     _FILES | {staging.NAME},
-    _DIRECTORIES,
+    _DIRECTORIES | {"dead"},
     lambda name: entry.parse_file_name(name) is not None,
 )
 DEADLINE = Names(

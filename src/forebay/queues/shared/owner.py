@@ -16,104 +16,15 @@ import functools
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from forebay.errors import Closed, ForebayError
-from forebay.storage.commit import Alarm, Epoch, GroupCommit
+from forebay.queues.shared.signal import Signal
+from forebay.storage.commit import GroupCommit, Ticket
 from forebay.storage.filesystem import Directory
 from forebay.storage.tail import Tail, TailFile
 
 _Result = TypeVar("_Result")
-_WAIT_SECONDS_MAX = 3600.0
-
-
-class Signal:
-    """Lets threads and tasks wait for news of a queue, at no cost while nobody does.
-
-    Whoever waits is on the list before it looks once more: a change that comes after that look
-    wakes it. `wanted` says that somebody is on the list, or was: a change that takes no lock looks
-    at it, and announces itself then. `listener` is called with the lock held, so it must neither
-    wait nor raise.
-
-    Not a `threading.Condition`: an exception of a signal handler may leave the wait of one without
-    the lock, and whoever then gives it back takes it from another thread.
-    """
-
-    def __init__(self, lock: threading.Lock) -> None:
-        self._lock = lock
-        self.watchers: list[Alarm] = []
-        self._listener: Callable[[], None] | None = None
-        self.wanted = False
-
-    @property
-    def listener(self) -> Callable[[], None] | None:
-        """What is called at news, with the lock held."""
-        return self._listener
-
-    @listener.setter
-    def listener(self, listener: Callable[[], None] | None) -> None:
-        self._listener = listener
-        if listener is not None:
-            self.wanted = True
-
-    def wait(self, seconds: float) -> None:
-        """Waits for news. Called with the lock held, which is given back meanwhile."""
-        alarm = Alarm()
-        self.watchers.append(alarm)
-        self.wanted = True
-        try:
-            # In here: an exception after any of the two finds the lock taken again.
-            self._lock.release()
-            alarm.wait(max(0, seconds))
-        finally:
-            self._lock.acquire()
-            self._forget(alarm)
-
-    def wait_until(
-        self, try_once: Callable[[], _Result | None], seconds_left: Callable[[], float]
-    ) -> _Result | None:
-        """Tries until there is something; None if no time is left. Called without the lock.
-
-        `seconds_left()` is how long it may sleep before the next try; 0 or less: the time is up.
-        """
-        alarm = Alarm()
-        with self._lock:
-            self.watchers.append(alarm)
-            self.wanted = True
-        try:
-            while True:
-                result = try_once()
-                if result is not None:
-                    return result
-                left = seconds_left()
-                if left <= 0:
-                    return None
-                # An endless wait is cut into long ones: no timeout of a thread may be infinite.
-                alarm.wait(min(left, _WAIT_SECONDS_MAX))
-        finally:
-            with self._lock:
-                self._forget(alarm)
-
-    def announce(self) -> None:
-        """Wakes all who wait. Lock held."""
-        self.wake()
-        if self._listener is not None:
-            self._listener()
-
-    def answer(self) -> None:
-        """Announces a change that found that it is wanted; called without the lock."""
-        with self._lock:
-            self.wanted = bool(self.watchers) or self._listener is not None
-            self.announce()
-
-    def wake(self) -> None:
-        """Wakes the threads that wait; any thread may call it without the lock."""
-        for alarm in list(self.watchers):
-            alarm.set()
-
-    def _forget(self, alarm: Alarm) -> None:
-        if alarm in self.watchers:
-            self.watchers.remove(alarm)
 
 
 _Arguments = ParamSpec("_Arguments")
@@ -146,13 +57,6 @@ def fatal_when_interrupted(
     return run
 
 
-class Ticket(NamedTuple):
-    """What was applied: durable when the group commit has passed `end`."""
-
-    end: int
-    epoch: Epoch
-
-
 class _Syncable(Protocol):
     def sync(self) -> None: ...
 
@@ -162,7 +66,7 @@ class Sync(NamedTuple):
 
     end: int
     files: Sequence[_Syncable]
-    note: object = None
+    note: Any = None
 
 
 class Owner(ABC):
@@ -219,20 +123,24 @@ class Owner(ABC):
         self._error = error
         self._disconnect()
 
-    def settle(self, ticket: Ticket) -> None:
-        """Returns when what was applied is durable.
+    @property
+    def path(self) -> str:
+        """Where the queue is."""
+        return self._directory.path
 
-        An interrupt in this wait leaves nothing half done: the next sync settles it.
-        """
-        self.commit.wait(ticket.end, ticket.epoch)
-
-    def sync(self) -> None:
-        """Makes all that was applied durable."""
+    def ticket(self) -> Ticket:
+        """Returns the ticket of all that was applied, and is in the files now."""
         with self.lock:
             self.check()
             self.drain()
-            ticket = self._ticket()
-        self.settle(ticket)
+            return self._ticket()
+
+    def sync(self) -> None:
+        """Makes all that was applied durable.
+
+        An interrupt in this wait leaves nothing half done: the next sync settles it.
+        """
+        self.ticket().settle()
 
     @abstractmethod
     def drain(self) -> None:
@@ -277,7 +185,7 @@ class Owner(ABC):
                     self._error = closed
                     self._stop()
                     ticket = self._ticket()
-                self.settle(ticket)
+                ticket.settle()
                 mark_clean()
         finally:
             # Another thread may be syncing them.
@@ -289,7 +197,8 @@ class Owner(ABC):
         """Syncs all that is written; led by one thread at a time, without the lock."""
         with self.syncing:
             with self.lock:
-                self.check_whole()
+                if self._failed:
+                    self.check()
                 sync = self._begin_sync()
             done = False
             try:
@@ -304,7 +213,8 @@ class Owner(ABC):
                 with self.lock:
                     self._end_sync(sync, done=done and not self._failed)
                     self.changes.announce()
-        self.check_whole()
+        if self._failed:
+            self.check()
         return sync.end
 
 
@@ -349,20 +259,41 @@ class Publisher:
         old = self.tail
         if durable is None:
             durable = End(old.durable, old.segment, old.position, old.salt)
+        begin = old.begin if begin is None else begin
+        staged = old.staged if staged is None else staged
+        self._write(written, time_ms, durable, clean, begin, staged, sync)
+
+    def move(self, written: int, time_ms: int, durable: End, *, sync: bool) -> None:
+        """Writes a mark with a new durable end: what `publish` does most of the time."""
+        old = self.tail
+        self._write(written, time_ms, durable, False, old.begin, old.staged, sync)
+
+    def _write(
+        self,
+        written: int,
+        time_ms: int,
+        durable: End,
+        clean: bool,
+        begin: int | None,
+        staged: bool,
+        sync: bool,
+    ) -> None:
+        old = self.tail
+        offset, segment, position, salt = durable
         self.tail = Tail(
             old.queue_id,
             self._boot_id,
             written,
-            durable.offset,
-            durable.segment,
-            durable.position,
+            offset,
+            segment,
+            position,
             time_ms,
             clean,
             old.incarnation,
             old.starts,
-            old.begin if begin is None else begin,
-            durable.salt,
-            old.staged if staged is None else staged,
+            begin,
+            salt,
+            staged,
         )
         self.synced = False
         try:

@@ -83,9 +83,22 @@ class CopyReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """The state of a queue. `records` are those that have not left it, `bytes` is what its files
-    take. `damage` is what a look at it meets, which for most kinds is only the end.
+class QueueInfo:
+    """The state of a queue, for people and for scripts: `dataclasses.asdict` makes JSON of it.
+
+    `info()` of a queue and a look from outside, such as `forebay info`, tell the same fields. What
+    one of them cannot know, or would have to count, is None.
+
+    - `kind`, `path`: what it is, and where.
+    - `state`: a word of `STATES`, such as "open", "closed" or "crashed".
+    - `owner`: the process that owns it; None if nobody does.
+    - `records`: how many have not left it.
+    - `segments`, `bytes`: how many files hold them, and what these take.
+    - `damage`: what a look at it meets, which for most kinds is only the end.
+    - `losses`: how many losses are on record that nobody has marked as seen.
+    - `quarantined_files`, `quarantined_bytes`: what recoveries have set aside.
+    - `maintenance`: what the background work does, or what keeps it from that; the owner's.
+    - `syncs`: how many there were since it was opened; the owner's.
     """
 
     kind: str
@@ -96,8 +109,11 @@ class Facts:
     segments: int
     bytes: int
     damage: tuple[Damage, ...] = ()
+    losses: int | None = None
     quarantined_files: int = 0
     quarantined_bytes: int = 0
+    maintenance: str | None = None
+    syncs: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,13 +1,15 @@
-"""What the source asks of a kind of queue, and which module answers for which kind.
+"""What the source needs from a kind of queue, and the module of each kind.
 
-Each kind has a module here, named as the kind. It is imported at first use: a task that reads logs
-needs neither LZ4 nor AES nor CBOR.
+A kind may have a module here, named after the kind, which exports it as `KIND`. It is imported at
+first use: a task that reads logs needs neither LZ4 nor AES nor CBOR. The others are read by their
+record alone (`plain.py`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.util
 import itertools
 import logging
 from abc import ABC, abstractmethod
@@ -35,9 +37,7 @@ from forebay.spark.planning import Range, ReadRequest, Unreadable, check_paths
 from forebay.spark.rows import Contents, RangeRows
 from forebay.spark.watch import Live
 
-# The module of each kind, which has it as `KIND`; the one with the most to import comes last.
-MODULES = {kind.name: f"{__name__}.{kind.name}" for kind in reversed(KINDS)}
-# What keeps one queue from being read and says nothing of the others.
+# Errors that keep one queue from being read and do not concern the others.
 UNREADABLE = (OSError, Damaged, UndecodableEvent, UnsupportedVersion, WrongKey)
 _Item = TypeVar("_Item")
 _logger = logging.getLogger(__name__)
@@ -45,26 +45,26 @@ Place = dict[str, Any]
 
 
 class Kind(ABC):
-    """How Spark reads a kind of queue. `reader` is what its `open_reader` returns."""
+    """How Spark reads a kind of queue. `reader` is the result of its `open_reader`."""
 
     name: str
     # With its article, for messages.
     label: str
-    # The columns that records of this kind have beside the common ones.
+    # The columns that records of this kind have in addition to the common ones.
     columns: pyarrow.Schema = pyarrow.schema([])
     # Those of them that are JSON text, and that a user's schema may declare as structs.
     documents: tuple[str, ...] = ()
-    # Whether ranges go by offsets, and a bound on offsets narrows them.
+    # Whether ranges are ordered by offset, so that a bound on offsets narrows them.
     by_offset = True
-    # What a user is told who asks for consumers, where there are none.
+    # The error message for the table of consumers, if there are none.
     no_consumers = ""
     # Why no stream reads such a queue, and what to use instead.
     no_stream = ""
-    # Whether an ingest lands snapshots of such a queue, in place of a stream.
+    # Whether an ingest lands snapshots of such a queue instead of a stream.
     lands_snapshots = False
     # Whether a stream holds a cursor in the queue.
     has_cursors = False
-    # Whether the sink writes into such a queue.
+    # Whether the sink writes to such a queue.
     is_written = False
 
     @abstractmethod
@@ -72,12 +72,12 @@ class Kind(ABC):
         """Opens a queue without owning it; raises `NotAQueue`."""
 
     def queue_id(self, reader: Any) -> str:
-        """Returns what tells a queue from another one at the same path; empty if nothing does."""
+        """Returns an id that differs from that of another queue at the same path; may be empty."""
         return "" if reader.tail is None else reader.tail.queue_id.hex()
 
     @abstractmethod
     def bounds(self, reader: Any, options: SourceOptions) -> tuple[int, int]:
-        """Returns the offsets at which a batch read begins and ends."""
+        """Returns the offsets at which a batch read starts and ends."""
 
     @abstractmethod
     def plan(self, reader: Any, start: int, end: int, wanted: ReadRequest) -> Iterator[Range]:
@@ -88,7 +88,7 @@ class Kind(ABC):
         """Opens a queue to read ranges of it."""
 
     def consumer_rows(self, reader: Any) -> Iterator[dict[str, Any]]:
-        """Returns a row for each saved place."""
+        """Returns a row for each saved position."""
         return iter(())
 
     @abstractmethod
@@ -97,7 +97,7 @@ class Kind(ABC):
 
 
 class StreamedKind(Kind):
-    """How Spark reads a kind of queue that a stream may follow."""
+    """How Spark reads a kind of queue that a stream can follow."""
 
     @abstractmethod
     def begin(self, reader: Any) -> int:
@@ -105,19 +105,19 @@ class StreamedKind(Kind):
 
     @abstractmethod
     def gone(self, reader: Any) -> str | None:
-        """Says what the queue once had and no reader can get any more; None if nothing."""
+        """Describes what the queue once had and no reader can get any more; None if nothing."""
 
     @abstractmethod
     def first_offset(self, reader: Any, options: SourceOptions) -> int:
-        """Returns the offset at which a stream begins: the latest, if the options do not say."""
+        """Returns the offset at which a stream starts; by default the latest."""
 
     @abstractmethod
     def follow(self, path: str, options: SourceOptions) -> Live:
-        """Opens a queue for a stream that looks at it again and again."""
+        """Opens a queue for a stream that polls it."""
 
     @abstractmethod
     def holds(self, reader: Any, incarnation: int, end: int) -> bool:
-        """Says whether a queue still has what it had up to `end` in an incarnation."""
+        """Returns whether a queue still has what it had up to `end` in an incarnation."""
 
     @abstractmethod
     def resume(
@@ -125,15 +125,21 @@ class StreamedKind(Kind):
     ) -> Iterator[Range]:
         """Returns the ranges of a stream's batch, from offset `first` up to `place`.
 
-        `before` is the place after the batch before. What is gone by now is data loss.
+        `before` is the place after the previous batch. Anything that is gone by now is data loss.
         """
 
 
 def kind_named(name: str) -> Kind:
     """Returns a kind; raises `NotAQueue` if Spark reads none of that name."""
-    if name not in MODULES:
-        raise NotAQueue(f"a {name} is no queue that Spark reads; it reads {', '.join(MODULES)}")
-    kind = importlib.import_module(MODULES[name]).KIND
+    record = next((record for record in KINDS if record.name == name), None)
+    if record is None:
+        names = ", ".join(record.name for record in KINDS)
+        raise NotAQueue(f"Spark cannot read a {name}; it reads {names}")
+    if importlib.util.find_spec(f"{__name__}.{name}") is None:
+        from forebay.spark.kinds.plain import PlainKind
+
+        return PlainKind(record)
+    kind = importlib.import_module(f"{__name__}.{name}").KIND
     assert isinstance(kind, Kind)
     return kind
 
@@ -144,8 +150,11 @@ def kind_at(path: str) -> Kind:
 
 
 def all_kinds() -> Iterator[Kind]:
-    """Yields the kinds that Spark reads, each imported when it is asked for."""
-    return map(kind_named, MODULES)
+    """Yields the kinds that Spark reads, each imported when it is asked for.
+
+    The one with the most to import comes last.
+    """
+    return (kind_named(record.name) for record in reversed(KINDS))
 
 
 def open_queue(path: str, options: SourceOptions) -> tuple[Kind, Any]:
@@ -171,10 +180,10 @@ def check_streamed(path: str) -> StreamedKind:
 def open_queues(
     options: SourceOptions, unreadable: Callable[[Unreadable], None] | None = None
 ) -> Iterator[tuple[Kind, Any]]:
-    """Opens the queues that paths and patterns name, one after the other.
+    """Opens the queues that paths and patterns name, one after another.
 
-    A directory that is no queue is an error if it was named, and passed over if a pattern met it.
-    One that cannot be read is an error too, unless `unreadable` takes it.
+    A directory that is not a queue is an error if it was named, and is skipped if a pattern matched
+    it. An unreadable queue is an error too, unless `unreadable` takes it.
     """
     named = {path for path in options.paths if not paths.is_pattern(path)}
     found = 0
@@ -192,7 +201,7 @@ def open_queues(
             elif path in named:
                 raise
             else:
-                _logger.info("%s is not a queue; passed over", path)
+                _logger.info("%s is not a queue; skipped", path)
             continue
         found += 1
         with reader:
@@ -202,12 +211,12 @@ def open_queues(
 
 
 def _is_about_a_file(error: NotAQueue, path: str) -> bool:
-    """Says whether a directory is refused for one of its files: a link, or another directory."""
+    """Returns whether a directory was rejected because of one of its files: a link or directory."""
     return str(error).startswith(f"{path}/")
 
 
 def kinds_of(given: Sequence[str]) -> list[Kind]:
-    """Returns the kinds of queue that there are at paths, as far as they can be read."""
+    """Returns the kinds of the queues at the paths, as far as they can be read."""
     found = set()
     for path in paths.find(given):
         with contextlib.suppress(NotAQueue, *UNREADABLE):
@@ -216,7 +225,7 @@ def kinds_of(given: Sequence[str]) -> list[Kind]:
 
 
 def unreadable_of(path: str, error: Exception, part: Range | None = None) -> Unreadable:
-    """Returns a range that stands for what cannot be read, with the reason."""
+    """Returns a range that stands for an unreadable part, with the reason."""
     if isinstance(error, Damaged):
         damage = error.damage
     else:
@@ -232,7 +241,7 @@ def unreadable_of(path: str, error: Exception, part: Range | None = None) -> Unr
 
 
 def planned(parts: Iterator[Range], path: str, *, tolerant: bool) -> Iterator[Range]:
-    """Returns the ranges of a queue; if its planning fails, what is planned and the reason."""
+    """Returns the ranges of a queue; if planning fails, those planned so far and the reason."""
     try:
         yield from parts
     except (NotAQueue, *UNREADABLE) as error:
@@ -242,7 +251,7 @@ def planned(parts: Iterator[Range], path: str, *, tolerant: bool) -> Iterator[Ra
 
 
 def read(wanted: ReadRequest, parts: Sequence[Range]) -> Iterator[Any]:
-    """Returns the records of ranges as Arrow record batches, whatever kind they are of."""
+    """Returns the records of ranges as Arrow record batches, whatever their kind."""
 
     def look(contents: Contents, part: Range) -> Iterator[Any]:
         return contents.read(wanted, part)
@@ -269,7 +278,7 @@ def _by_queue(
     look: Callable[[Contents, Range], Iterator[_Item]],
     tell: Callable[[ReadRequest, Unreadable], Iterator[_Item]],
 ) -> Iterator[_Item]:
-    """Looks at ranges, those of one queue together; `tell` tells of what cannot be read."""
+    """Reads ranges, those of one queue together; `tell` reports what cannot be read."""
     for (name, queue), some in itertools.groupby(parts, key=lambda part: (part.kind, part.queue)):
         waiting = deque(some)
         while waiting:
@@ -289,14 +298,14 @@ def _by_queue(
                 if waiting and waiting[0] is part:
                     # The queue itself cannot be opened.
                     waiting.popleft()
-                # The ranges after the one that it came from are still waiting.
+                # The ranges after the failing one are still waiting.
                 yield from tell(wanted, unreadable_of(queue, error, part))
 
 
 def _may_pass(wanted: ReadRequest, error: Exception) -> bool:
-    """Says whether the others are read in spite of an error with one range."""
+    """Returns whether to read the other ranges in spite of an error in one."""
     if isinstance(error, DataLoss):
-        # A directory that is gone as a whole is as any that cannot be read.
+        # A directory that is gone as a whole counts as unreadable.
         return wanted.tolerant and not wanted.fail_on_data_loss
     gone = isinstance(error, FileNotFoundError | NotAQueue)
     return wanted.tolerant and not (gone and wanted.stream)

@@ -1,15 +1,16 @@
 """Beats queues as the source sees them: their ranges, and how one is read and followed.
 
-The offset of an event is its segment and its place in it, as one number (`queues/beats/place.py`).
-Frames do not tell their place, so a segment is read by one task. An end that a crash left
-unfinished costs nothing that was promised: it is no damage among the records, only in its table.
+The offset of an event combines its segment and its place in the segment into one number
+(`queues/beats/place.py`). Frames do not contain their place, so one task reads a whole segment. An
+end that a crash left unfinished costs nothing that was promised: it is not damage among the
+records, and only the table `damage` lists it.
 
-A stream writes nothing into the queue that it follows. Every look counts the frames that came since
-the last one, and verifies them: nobody else tells how many there are. In a directory with a `mark`
-a look ends where the mark says that it is durable; in one that Beats writes, after the last whole
-frame. The place in the checkpoint gets `position`, where the next frame begins, and `spans`: the
-offsets of the batch, segment by segment. A place at the end of a finished segment is the start of
-the next one. So a segment that is gone was read if the place lies after it.
+A stream writes nothing to the queue that it follows. Every poll counts and verifies the frames that
+arrived since the last one, because nothing else records how many there are. In a directory with a
+`mark` a poll ends at the durable end that the mark states; in one that Beats writes, after the last
+whole frame. The place in the checkpoint has two more fields: `position`, where the next frame
+starts, and `spans`, the offsets of the batch, segment by segment. A place at the end of a finished
+segment is the start of the next one. So a segment that is gone was read if the place is after it.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from forebay.spark.typed_text import typed
 from forebay.spark.watch import RECORD_BYTES
 
 _NAME = "beats"
-# The name under which the place of `state.dat` is known.
+# The name of the position in `state.dat`.
 STATE = "state"
 _COLUMNS = ("offset", "timestamp", "value", "position", "timestamp_ns", "flags", "meta", "fields")
 _TEXT_BYTES_MAX = 16 << 20
@@ -66,7 +67,7 @@ class BeatsKind(StreamedKind):
         return _open(path, options)
 
     def bounds(self, reader: BeatsReader, options: SourceOptions) -> tuple[int, int]:
-        """Returns the offsets at which a batch read begins and ends."""
+        """Returns the offsets at which a batch read starts and ends."""
         extent = _extent(reader)
         start = planning.first_offset(extent, options, "earliest")
         return start, end_offset(extent, options)
@@ -74,7 +75,7 @@ class BeatsKind(StreamedKind):
     def plan(
         self, reader: BeatsReader, start: int, end: int, wanted: ReadRequest
     ) -> Iterator[Range]:
-        """Yields the ranges of a queue from offset `start` to `end`: one a segment."""
+        """Yields the ranges of a queue from offset `start` to `end`, one per segment."""
         for segment in reader.numbers:
             first, last = offset_of(segment, 0), offset_of(segment + 1, 0)
             if last <= start or first >= end:
@@ -90,7 +91,7 @@ class BeatsKind(StreamedKind):
         return _BeatsContents(queue, wanted)
 
     def consumer_rows(self, reader: BeatsReader) -> Iterator[dict[str, Any]]:
-        """Yields a row for the place in `state.dat`."""
+        """Yields a row for the position in `state.dat`."""
         for name, offset in _places(reader).items():
             yield {
                 "name": name,
@@ -99,7 +100,7 @@ class BeatsKind(StreamedKind):
             }
 
     def segment_rows(self, reader: BeatsReader) -> Iterator[dict[str, Any]]:
-        """Yields a row for each segment; the count is null where the header does not tell it."""
+        """Yields a row for each segment; the count is null where the header does not contain it."""
         for segment in reader.segments.bases:
             name = reader.segments.names[segment]
             row: dict[str, Any] = {
@@ -117,21 +118,21 @@ class BeatsKind(StreamedKind):
             yield row
 
     def begin(self, reader: BeatsReader) -> int:
-        """Returns the offset of the earliest event that can be there."""
+        """Returns the offset of the earliest event that can exist."""
         return _begin(reader)
 
     def gone(self, reader: BeatsReader) -> str | None:
-        """Says which segments were acknowledged and removed; None if none."""
+        """Describes which segments were acknowledged and removed; None if none."""
         place = reader.place()
         first = reader.segments.bases[0] if reader.segments.bases else place.segment
-        # An empty first segment may be removed by recovery; then nothing is acknowledged yet.
+        # Recovery may remove an empty first segment; then nothing is acknowledged yet.
         if not min(first, place.segment):
             return None
-        before = "those before it were acknowledged and removed"
+        before = "earlier ones were acknowledged and removed"
         return f"{reader.path} begins at segment {first}: {before}"
 
     def first_offset(self, reader: BeatsReader, options: SourceOptions) -> int:
-        """Returns the offset at which a stream begins: the latest, if the options do not say."""
+        """Returns the offset at which a stream starts; by default the latest."""
         return planning.first_offset(_extent(reader), options, "latest")
 
     def follow(self, path: str, options: SourceOptions) -> BeatsLive:
@@ -139,7 +140,7 @@ class BeatsKind(StreamedKind):
         return BeatsLive(_open(path, options, durable_only=True))
 
     def holds(self, reader: BeatsReader, incarnation: int, end: int) -> bool:
-        """Says whether a queue still has what it had up to `end`: segments do not shrink."""
+        """Returns whether a queue still has what it had up to `end`: segments do not shrink."""
         segment, index = split_offset(end)
         return segment in reader.segments.names or index == 0
 
@@ -151,16 +152,16 @@ class BeatsKind(StreamedKind):
         place: dict[str, Any],
         options: SourceOptions,
     ) -> Iterator[Range]:
-        """Yields the ranges of a stream's batch: the spans that its place names."""
+        """Yields the ranges of a stream's batch: the spans that its place lists."""
         if reader.tail is not None and place["id"] not in ("", reader.tail.queue_id.hex()):
-            lose(options, f"{reader.path} was made again: events that were planned of it are gone")
+            lose(options, f"{reader.path} was created again: planned events of it are gone")
             return
         for start, end in place["spans"]:
             segment, index = split_offset(start)
             name = reader.segments.names.get(segment)
             if name is None:
                 lose(
-                    options, f"{reader.path}: {end - start} events of segment {segment} went unread"
+                    options, f"{reader.path}: lost {end - start} unread events of segment {segment}"
                 )
                 continue
             position = before.get("position", 0) if start == before.get("offset") else 0
@@ -186,9 +187,9 @@ class _BeatsContents(Contents):
         self._reader = BeatsReader(queue, salvage=True, key_file=wanted.key_file)
 
     def scan(self, part: Range) -> Iterator[EventBatch | Damage]:
-        """Yields the events of a range, and its damage; frames that hold no event are damage too.
+        """Yields the events of a range, and its damage; frames without an event count as damage.
 
-        Raises `DataLoss` if what was planned is not there any more.
+        Raises `DataLoss` if something planned is not there any more.
         """
         for item in self._scan(part):
             if isinstance(item, Damage):
@@ -202,7 +203,7 @@ class _BeatsContents(Contents):
         return rows.record_batch(len(batch.columns.numbers), segment, _COLUMNS, batch.column)
 
     def is_harmless(self, damage: Damage) -> bool:
-        """Says whether damage costs no event."""
+        """Returns whether damage costs no event."""
         return is_harmless(damage)
 
     def close(self) -> None:
@@ -210,16 +211,17 @@ class _BeatsContents(Contents):
         self._reader.close()
 
     def _scan(self, part: Range) -> Iterator[Payloads | Damage]:
-        """Yields the frames of a range, and the damage in it with its offset.
+        """Yields the frames of a range, and its damage with offsets.
 
-        Raises `DataLoss` if what was planned is not there any more.
+        Raises `DataLoss` if something planned is not there any more.
         """
         reader = self._reader
         segment, index = split_offset(part.start)
         stop = part.end - offset_of(segment, 0)
         start = Place(segment, part.position, index) if part.position else Place(segment)
         reached = 0
-        # One that went since the plan was made is no damage: its owner may have removed it.
+        # A segment that vanished since the plan was made is not damage: its owner may have removed
+        # it.
         lacking = segment in reader.missing and not part.size
         there = lacking or segment in reader.segments.names
         found = reader.scan_segment(segment, start) if there else ()
@@ -242,7 +244,7 @@ class _BeatsContents(Contents):
 
 
 class EventBatch:
-    """Some events and their columns, each made when it is asked for."""
+    """Some events and their columns, each built when it is requested."""
 
     def __init__(self, frames: Payloads, columns: EventColumns) -> None:
         self.frames = frames
@@ -269,7 +271,7 @@ class EventBatch:
 
     def _timestamp(self) -> Any:
         times = self._timestamp_ns()
-        # Division goes towards zero; times before 1970 must go down as well.
+        # Division rounds towards zero; times before 1970 must round down as well.
         low = compute.if_else(compute.less(times, 0), compute.subtract(times, 999), times)
         return compute.divide(low, 1000).cast(pyarrow.timestamp("us", tz="UTC"))
 
@@ -299,7 +301,7 @@ class EventBatch:
 
 
 def _decoded(item: Payloads, decoder: TextDecoder) -> Iterator[EventBatch | Damage]:
-    """Yields events as columns, some at a time, and the frames that hold no event as damage."""
+    """Yields events as columns, some at a time, and frames without an event as damage."""
     while item.payloads:
         columns = decode_columns(item.payloads, decoder, _TEXT_BYTES_MAX)
         if len(columns.numbers):
@@ -318,9 +320,9 @@ def _decoded(item: Payloads, decoder: TextDecoder) -> Iterator[EventBatch | Dama
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """A segment: how many frames it has, where they end, and whether more can come.
+    """A segment: how many frames it has, where they end, and whether more can arrive.
 
-    `position` is 0 where it is not known: after damage.
+    `position` is 0 if unknown, which it is after damage.
     """
 
     count: int
@@ -330,7 +332,7 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class BeatsMark:
-    """How far a Beats queue can be read: its segments, and those that went since the start."""
+    """How far a Beats queue can be read: its segments, and those removed since the start."""
 
     path: str
     queue_id: str
@@ -341,7 +343,7 @@ class BeatsMark:
     incarnation: int = 0
 
     def trouble(self, place: dict[str, Any]) -> str | None:
-        """Says what a reader that stood at a place has lost since; None if nothing."""
+        """Describes what a reader at a place has lost since; None if nothing."""
         segment, index = split_offset(place["offset"])
         found = self.segments.get(segment)
         if found is not None:
@@ -350,25 +352,25 @@ class BeatsMark:
             return f"{self.path}: events of segment {segment} that this stream has read are gone"
         later = [number for number in self.segments if number > segment]
         if not later and index == 0:
-            # It is not there yet.
+            # It does not exist yet.
             return None
         unread = -index
         for number in range(segment, min(later, default=segment + 1)):
             if number not in self.gone:
-                return f"{self.path}: segment {number} is gone, and may not have been read"
+                return f"{self.path}: segment {number} is gone and may not have been read"
             unread += self.gone[number]
-        return f"{self.path}: {unread} events went unread" if unread > 0 else None
+        return f"{self.path}: lost {unread} unread events" if unread > 0 else None
 
     def restart(self, place: dict[str, Any]) -> int:
-        """Returns the offset from which on events are new to a reader that lost some."""
+        """Returns the first offset whose events are new to a reader that lost some."""
         return max(min(int(place["offset"]), self.durable), self._begin)
 
     def waiting(self, start: int) -> int:
-        """Returns how many events lie after an offset."""
+        """Returns how many events follow an offset."""
         return sum(last - first for first, last in self.spans(start, self.durable))
 
     def advance(self, start: int, count: int) -> int:
-        """Returns the offset after so many of the events that are waiting."""
+        """Returns the offset after `count` of the waiting events."""
         end = start
         for first, last in self.spans(start, self.durable):
             if count <= 0:
@@ -388,7 +390,7 @@ class BeatsMark:
         return found
 
     def behind(self, offset: int) -> int:
-        """Returns an offset as a place has it: not at the end of a segment that is finished."""
+        """Returns an offset in the form of a place: never at the end of a finished segment."""
         segment, index = split_offset(offset)
         counted = self.segments.get(segment)
         if counted is None or not counted.finished or index < counted.count:
@@ -402,20 +404,20 @@ class BeatsMark:
 
 
 class BeatsLive:
-    """The segments of a Beats queue, counted as they come."""
+    """The segments of a Beats queue, counted as they grow."""
 
     def __init__(self, reader: BeatsReader) -> None:
         self._reader = reader
         self._inode = _inode(reader.path)
         self._segments: dict[int, Counted] = {}
         self._gone: dict[int, int] = {}
-        # The newest one stays open: what came last can be counted even if it is removed.
+        # The newest one stays open: its last frames can be counted even if it is removed.
         self._held: EventSegment | None = None
         self._stamp: tuple[Any, ...] | None = None
         self._mark = self._make_mark()
 
     def look(self) -> BeatsMark:
-        """Returns where it stands now."""
+        """Returns its present mark."""
         stamp = self._look_from_outside()
         if stamp != self._stamp:
             self._reader.refresh()
@@ -425,7 +427,7 @@ class BeatsLive:
         return self._mark
 
     def is_same(self) -> bool:
-        """Says whether it is still the directory at its path."""
+        """Returns whether it is still the directory at its path."""
         return _inode(self._reader.path) == self._inode
 
     def fields(self, mark: BeatsMark, place: dict[str, Any], end: int) -> dict[str, Any]:
@@ -440,7 +442,7 @@ class BeatsLive:
         self._reader.close()
 
     def _look_from_outside(self) -> tuple[Any, ...]:
-        """Returns what changes whenever the queue does, at the cost of two calls or three."""
+        """Returns a value that changes whenever the queue does, for two or three system calls."""
         directory = os.stat(self._reader.path)
         newest = self._held.file.size() if self._held is not None else 0
         tail = self._reader.read_mark()
@@ -464,7 +466,7 @@ class BeatsLive:
         return not reader.is_unfinished(segment) and segment <= reader.tail.segment
 
     def _count(self, segment: int, *, finished: bool) -> None:
-        """Counts what came to a segment; one that cannot be opened stands for one lost frame."""
+        """Counts the new frames of a segment; an unopenable one counts as one lost frame."""
         before = self._segments.get(segment, Counted(0, 0, finished=False))
         count, position = before.count, before.position
         start = Place(segment, position, count) if position else Place(segment)
@@ -485,7 +487,7 @@ class BeatsLive:
         self._held = opened if isinstance(opened, EventSegment) else None
 
     def _count_rest(self, segment: int) -> None:
-        """Takes note that a segment is gone, with all that was in it at the end."""
+        """Notes that a segment is gone, with everything that was in it at the end."""
         counted = self._segments.pop(segment)
         count = counted.count
         if self._held is not None and self._held.id == segment:
@@ -517,7 +519,7 @@ class BeatsLive:
         return replace(mark, durable=end)
 
     def _position(self, place: dict[str, Any], end: int) -> int:
-        """Returns where the frame at `end` begins; 0 if that is not known, or the first one."""
+        """Returns where the frame at `end` starts; 0 if unknown, or if it is the first one."""
         segment, index = split_offset(end)
         counted = self._segments.get(segment)
         if index == 0 or counted is None:
@@ -538,13 +540,13 @@ class BeatsLive:
 def _open(path: str, options: SourceOptions, *, durable_only: bool = False) -> BeatsReader:
     if options.start_ms is not None or options.end_ms is not None:
         raise InvalidOption(
-            f"startingTimestamp, endingTimestamp: {path} is a Beats queue, whose times do not "
-            "rise; filter by the column timestamp"
+            f"startingTimestamp, endingTimestamp: {path} is a Beats queue, whose times are not "
+            "ordered; filter by the column timestamp"
         )
     reader = BeatsReader(path, salvage=True, key_file=options.key_file, durable_only=durable_only)
     if reader.segments.bases[-1:] > [SEGMENTS_MAX - 2]:
         reader.close()
-        raise UnsupportedVersion(f"{path} numbers its segments beyond {SEGMENTS_MAX}")
+        raise UnsupportedVersion(f"{path} has segment numbers above {SEGMENTS_MAX}")
     return reader
 
 
@@ -564,7 +566,7 @@ def _places(reader: BeatsReader) -> dict[str, int]:
 
 
 def _is_whole(part: Range) -> bool:
-    """Says whether a range goes to the end of its segment, wherever that is."""
+    """Returns whether a range extends to the end of its segment, wherever that is."""
     return part.end == offset_of(part.base + 1, 0)
 
 

@@ -1,8 +1,8 @@
-"""Deadline queues as the source sees them: a snapshot of what is in them, in parts.
+"""Deadline queues as the source sees them: a snapshot of their items, in parts.
 
-The offset of an item is its id. Items do not come in the order of their ids, and leave the queue
-from anywhere: there is no place that a stream could go on from, so there are none. Each range
-carries the text of the snapshot, which says all that a task needs to read what the planner saw.
+The offset of an item is its id. Items are not in the order of their ids and leave the queue from
+anywhere: there is no place from which a stream could continue, so there are no streams. Each range
+carries the text of the snapshot, which contains all that a task needs to read what the planner saw.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from forebay.storage.filesystem import DiskFilesystem
 _NAME = "deadline"
 _TIMESTAMP = pyarrow.timestamp("us", tz="UTC")
 _RUN_VERSION, _LOG_VERSION = 2, 1
-# What a range holds at most, about: what is in memory at once is some times as much.
+# The approximate size of a range; a few times as much is in memory at once.
 _RANGE_BYTES = 4 << 20
 _ID_BITS = 64
 _logger = logging.getLogger(__name__)
@@ -38,10 +38,10 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRange(Range):
-    """A part of a snapshot: of all files between two keys, or some blocks of one file.
+    """A part of a snapshot: the range between two keys in all files, or some blocks of one file.
 
-    `start` and `end` are keys as numbers, or numbers of blocks. `leads` says that no range comes
-    before it, so that it also tells of damage that lies before its keys.
+    `start` and `end` are keys as numbers, or numbers of blocks. `leads` marks the first range,
+    which also reports damage before its keys.
     """
 
     snapshot: str = ""
@@ -68,11 +68,11 @@ class DeadlineKind(Kind):
     lands_snapshots = True
     no_stream = (
         "whose items come and go in the middle: no stream reads it. Read it with spark.read, or "
-        "bring snapshots of it into tables by forebay pipeline ingest"
+        "load snapshots of it into tables with forebay pipeline ingest"
     )
 
     def open_reader(self, path: str, options: SourceOptions) -> DeadlineSource:
-        """Opens a snapshot of a deadline queue: the one that the options name, or one of now."""
+        """Opens a snapshot of a deadline queue: the one in the options, or a new one."""
         return DeadlineSource(path, options)
 
     def queue_id(self, reader: DeadlineSource) -> str:
@@ -80,7 +80,7 @@ class DeadlineKind(Kind):
         return reader.snapshot.queue_id
 
     def bounds(self, reader: DeadlineSource, options: SourceOptions) -> tuple[int, int]:
-        """Returns no bounds; raises if some were asked for that a deadline queue does not have."""
+        """Returns no bounds; raises if the options have any that do not apply here."""
         given = {
             "startingOffsets": options.start not in (None, "earliest"),
             "endingOffsets": options.end not in (None, "latest"),
@@ -90,8 +90,8 @@ class DeadlineKind(Kind):
         for name, is_given in given.items():
             if is_given:
                 raise InvalidOption(
-                    f"{name}: {reader.path} is a deadline queue, whose items come in the order of "
-                    "their deadlines; startingDeadline and endingDeadline choose among them"
+                    f"{name}: {reader.path} is a deadline queue, whose items are in the order of "
+                    "their deadlines; use startingDeadline and endingDeadline"
                 )
         return 0, 0
 
@@ -108,7 +108,7 @@ class DeadlineKind(Kind):
     def segment_rows(self, reader: DeadlineSource) -> Iterator[dict[str, Any]]:
         """Yields a row for each run, from its footer, and for each log.
 
-        Counts are of entries, tombstones too. Of what is damaged, and of logs, they are null.
+        Counts include tombstones. They are null for logs and for damaged files.
         """
         for part in reader.snapshot.runs:
             run = reader.files.run(part)
@@ -131,16 +131,16 @@ class DeadlineKind(Kind):
 
 
 class DeadlineSource(SnapshotReader):
-    """A snapshot and the ranges of it that options ask for."""
+    """A snapshot, and the ranges of it that the options select."""
 
     def __init__(self, path: str, options: SourceOptions) -> None:
         super().__init__(path, options.snapshots.get(path))
         self._options = options
 
     def ranges(self) -> Iterator[Range]:
-        """Yields the ranges of what is wanted: entries as they lie there, or live items.
+        """Yields the ranges to read: entries as they are in the files, or live items.
 
-        The table of damage is that of the live items: only their view knows what is missing.
+        The table of damage follows the live items: only their view knows what is missing.
         """
         text = self.snapshot.encode()
         size = min(_RANGE_BYTES, self._options.partition_bytes)
@@ -162,7 +162,7 @@ class DeadlineSource(SnapshotReader):
             )
 
     def _zones(self) -> list[tuple[KeyTuple, KeyTuple]]:
-        """Returns the keys between which the items are that are wanted; buried ones come last."""
+        """Returns the key ranges of the selected items; buried ones come last."""
         start, end = self._options.start_deadline_ms, self._options.end_deadline_ms
         if start is None and end is None:
             return [((0, 0), LAST_KEY)]
@@ -173,7 +173,7 @@ class DeadlineSource(SnapshotReader):
 
 
 class _DeadlineContents(Contents):
-    """The files of one queue, by the snapshots that ranges are of."""
+    """The files of one queue, as of the snapshots of its ranges."""
 
     def __init__(self, queue: str, wanted: ReadRequest) -> None:
         self._directory = DiskFilesystem().open_directory(queue)
@@ -182,7 +182,7 @@ class _DeadlineContents(Contents):
         self._files: SnapshotFiles | None = None
 
     def scan(self, part: Range) -> Iterator[ColumnBatch | Damage]:
-        """Yields what is in a range, and its damage."""
+        """Yields the contents of a range, and its damage."""
         for item in self._scan(part):
             if isinstance(item, Damage):
                 yield item
@@ -194,7 +194,7 @@ class _DeadlineContents(Contents):
         return rows.record_batch(len(batch), "", COLUMNS, lambda field: batch.column(field.name))
 
     def mended(self, part: Range) -> Iterable[Damage]:
-        """Returns damage that costs nothing, of the first range only."""
+        """Returns damage that costs nothing, for the first range only."""
         assert isinstance(part, SnapshotRange)
         return self._open(part.snapshot).mended() if part.leads else ()
 
@@ -229,7 +229,7 @@ class _DeadlineContents(Contents):
         except DataLoss as error:
             if self._fail_on_data_loss:
                 raise
-            _logger.warning("%s; goes on with what is there now", error)
+            _logger.warning("%s; continuing with what is there now", error)
             return SnapshotFiles(self._directory, take_snapshot(self._directory))
 
     def _close_files(self) -> None:
@@ -239,12 +239,12 @@ class _DeadlineContents(Contents):
 
 
 def _number_of(key: KeyTuple) -> int:
-    """Returns a key as one number, which rises as keys do."""
+    """Returns a key as one number, in the order of the keys."""
     return key[0] << _ID_BITS | key[1]
 
 
 def _key_of(number: int) -> KeyTuple:
-    """Returns the key that a number stands for."""
+    """Returns the key of a number."""
     return number >> _ID_BITS, number & ((1 << _ID_BITS) - 1)
 
 

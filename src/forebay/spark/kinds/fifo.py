@@ -1,8 +1,9 @@
 """Fifos as the source sees them: where they begin and end, their ranges, and how one is read.
 
-The offset of an entry is its number. A read returns what is in the queue: what is lent out, and all
-after the head. What is popped while it runs may be missing. That is no loss of data: it is what a
-queue is for. No stream reads a fifo, because it would take nothing out and miss what others take.
+The offset of an entry is its number. A read returns what is in the queue: the entries that are lent
+out, and everything after the head. Entries popped while it runs may be missing. That is not a loss
+of data: it is what a queue is for. No stream reads a fifo, because it would remove nothing and
+would miss what others take.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from forebay.storage.filesystem import DiskFilesystem
 
 _NAME = "fifo"
 _TIMESTAMP = pyarrow.timestamp("us", tz="UTC")
-# Of the entry format.
+# The version of the entry format.
 _VERSION = 1
 _logger = logging.getLogger(__name__)
 
@@ -48,7 +49,7 @@ class FifoKind(Kind):
     columns = pyarrow.schema(
         [("id", pyarrow.int64()), ("ttl_seconds", pyarrow.int64()), ("expires", _TIMESTAMP)]
     )
-    no_consumers = "which has no consumers; what is lent out is among its records"
+    no_consumers = "which has no consumers; entries lent out are among its records"
     no_stream = (
         "whose entries leave it when they are taken: no stream reads it. Read it with spark.read, "
         "or have the program that takes the entries append them to a Log"
@@ -59,8 +60,8 @@ class FifoKind(Kind):
         return FifoReader(path)
 
     def bounds(self, reader: FifoReader, options: SourceOptions) -> tuple[int, int]:
-        """Returns the numbers at which a batch read begins and ends."""
-        # It begins at 0: what was popped since is no loss.
+        """Returns the numbers at which a batch read starts and ends."""
+        # It starts at 0: entries popped since then are not a loss.
         extent = Extent(reader.path, 0, reader.found.mark.number, reader.end, dict)
         end = end_offset(extent, options)
         if options.start_ms is not None:
@@ -72,7 +73,7 @@ class FifoKind(Kind):
     def plan(
         self, reader: FifoReader, start: int, end: int, wanted: ReadRequest
     ) -> Iterator[Range]:
-        """Yields the ranges of what is in the queue from number `start` to `end`."""
+        """Yields the ranges of the entries from number `start` to `end` that are in the queue."""
         for piece in reader.lent_pieces(start, min(end, reader.end)):
             yield _range_of(reader, piece)
         first = max(start, reader.begin)
@@ -80,24 +81,24 @@ class FifoKind(Kind):
             for piece in reader.pieces(first, end, wanted.end_ms):
                 yield _range_of(reader, piece)
         if end == reader.end and any(damage.count is None for damage in reader.found.staged.damage):
-            # What the staging buffer has lost comes after the end.
+            # Entries that the staging buffer has lost come after the end.
             yield Range(_NAME, reader.path, end, end)
 
     def open_contents(self, queue: str, wanted: ReadRequest) -> Contents:
-        """Opens a fifo to read ranges of it, in buffers that are used again."""
+        """Opens a fifo to read ranges of it, in buffers that are reused."""
         return _FifoContents(queue, wanted)
 
     def segment_rows(self, reader: FifoReader) -> Iterator[dict[str, Any]]:
         """Yields a row for each file, and one for what is not on the tape yet.
 
-        Counts are of what has not left the queue. Where no entry begins, or it is not known which,
-        the count is null, and with the file before.
+        Counts are of entries still in the queue. Where no entry begins in a file, or it is unknown
+        which one does, the counts of that file and the one before it are null.
         """
         stored = max(reader.begin, reader.stored.number)
         first = {place.position // reader.file_bytes: place.number for place in reader.boundaries()}
         files = list_files(reader.directory)
         for number in files[:1]:
-            # Whatever is before the first boundary that is known begins here.
+            # Everything before the first known boundary begins here.
             first.setdefault(number, min(_begin(reader), *first.values(), stored))
         stops = dict(zip(sorted(first), [*sorted(first.values()), stored][1:], strict=True))
         for number in files:
@@ -138,7 +139,7 @@ class _FifoContents(Contents):
         )
 
     def scan(self, part: Range) -> Iterator[ColumnBatch | Damage]:
-        """Yields the entries of a range, and its damage; what was popped meanwhile may be missing.
+        """Yields the entries of a range, and its damage; entries popped meanwhile may be missing.
 
         Raises `DataLoss` if anything else is missing.
         """
@@ -164,7 +165,7 @@ class _FifoContents(Contents):
             )
 
     def record_batch(self, rows: RangeRows, batch: ColumnBatch) -> Any:
-        """Returns the entries of a batch that lie in the times that are wanted."""
+        """Returns the entries of a batch that are within the requested times."""
         chosen = batch.within(self._wanted.start_ms, self._wanted.end_ms)
         if not len(chosen):
             return None
@@ -181,7 +182,7 @@ class _FifoContents(Contents):
 
     @functools.cached_property
     def _reader(self) -> FifoReader:
-        """What is above the durable mark; made when a range needs it, because it reads that."""
+        """Reads what is above the durable mark; opened only if a range needs it."""
         return FifoReader(self._queue)
 
     def _scan(self, part: Range) -> Iterator[ColumnBatch | Damage]:
@@ -198,19 +199,19 @@ class _FifoContents(Contents):
                 limit = Place(piece.limit.position, piece.end, 0)
                 yield from self._scanner.scan(piece.place._replace(last_id=0), limit)
                 continue
-            # Above the durable mark: in the files, and not in them yet.
+            # Above the durable mark: the part in the files, and the part not in them yet.
             yield from self._scanner.scan(found.begin, found.stored)
             for batch in found.staged.batches:
                 yield from self._scanner.scan_staged(batch)
             yield from found.staged.damage
 
     def _was_popped(self, damage: Damage) -> bool:
-        """Says whether what is missing has left the queue, and its file with it."""
+        """Returns whether missing entries have left the queue, and their file with them."""
         gone = os.path.basename(damage.path) not in self._directory.names()
         head = read_head(self._directory)
         if not gone or head is None or damage.offset is None:
             return False
-        # What is lent out has not left.
+        # Entries that are lent out have not left.
         return damage.offset < head.number and all(row.number != damage.offset for row in head.lent)
 
 
@@ -240,7 +241,7 @@ def _count(reader: FifoReader, start: int, stop: int) -> int:
 
 
 def _clipped(damage: Damage, part: Range) -> Damage | None:
-    """Returns what of damage lies in a range."""
+    """Returns the part of damage that is within a range."""
     offset, count = damage.offset or 0, damage.count or 0
     start, end = max(offset, part.start), min(offset + count, part.end)
     if start < end:

@@ -43,10 +43,10 @@ class LogKind(StreamedKind):
         return LogReader(path)
 
     def bounds(self, reader: LogReader, options: SourceOptions) -> tuple[int, int]:
-        """Returns the offsets at which a batch read begins and ends."""
+        """Returns the offsets at which a batch read starts and ends."""
         end = end_offset(_extent(reader), options)
         if options.start_ms is not None:
-            # Planning skips whole segments by their headers, the tasks do the rest.
+            # Planning skips whole segments by their headers; the tasks do the rest.
             return reader.begin, end
         return planning.first_offset(_extent(reader), options, "earliest"), end
 
@@ -54,7 +54,7 @@ class LogKind(StreamedKind):
         """Yields the ranges of a log from offset `start` to `end`: whole segments, by headers."""
         oldest = min([*reader.segments.bases[:1], reader.written])
         if start < min(oldest, end):
-            # Its segment is missing: a reader of the whole tells so.
+            # The segment is missing: a reader of the whole log reports that.
             yield Range(_NAME, reader.path, start, min(oldest, end))
         for base, stop in _extents(reader):
             if stop <= start or base >= end:
@@ -64,16 +64,16 @@ class LogKind(StreamedKind):
                 yield part
         lost = reader.beyond and end == reader.end and not wanted.stream
         if end > reader.written or lost:
-            # In the staging buffer now, perhaps in the files when the task runs; or lost after the
+            # In the staging buffer now, perhaps in the files when the task runs; or lost past the
             # end, which a stream does not read.
             yield Range(_NAME, reader.path, min(max(start, reader.written), end), end)
 
     def open_contents(self, queue: str, wanted: ReadRequest) -> Contents:
-        """Opens a log to read ranges of it, in buffers that are used again."""
+        """Opens a log to read ranges of it, in buffers that are reused."""
         return _LogContents(queue, wanted)
 
     def consumer_rows(self, reader: LogReader) -> Iterator[dict[str, Any]]:
-        """Yields a row for each saved place."""
+        """Yields a row for each saved position."""
         for kind, places in (("consumer", reader.consumers()), ("cursor", reader.cursors())):
             for name, offset in sorted(places.items()):
                 yield {
@@ -106,13 +106,13 @@ class LogKind(StreamedKind):
         return reader.begin
 
     def gone(self, reader: LogReader) -> str | None:
-        """Says what was trimmed since the log was made: offsets begin at 0; None if nothing."""
+        """Describes what was trimmed since the log was created at offset 0; None if nothing."""
         if not reader.begin:
             return None
         return f"{reader.path} begins at offset {reader.begin}: 0..{reader.begin} were trimmed"
 
     def first_offset(self, reader: LogReader, options: SourceOptions) -> int:
-        """Returns the offset at which a stream begins: the latest, if the options do not say."""
+        """Returns the offset at which a stream starts; by default the latest."""
         if options.start_ms is not None:
             return reader.resolve(datetime.fromtimestamp(options.start_ms / 1000, UTC))
         return planning.first_offset(_extent(reader), options, "latest")
@@ -122,14 +122,14 @@ class LogKind(StreamedKind):
         return LogLive(path)
 
     def holds(self, reader: LogReader, incarnation: int, end: int) -> bool:
-        """Says whether a log still has what it had up to `end` in an incarnation."""
+        """Returns whether a log still has what it had up to `end` in an incarnation."""
         lost = reader.tail is not None and reader.tail.lost_since(incarnation, end)
         return reader.end >= end and not lost
 
     def resume(
         self, reader: LogReader, first: int, before: Place, place: Place, options: SourceOptions
     ) -> Iterator[Range]:
-        """Yields the ranges of a stream's batch; what is gone by now is data loss."""
+        """Yields the ranges of a stream's batch; anything gone by now is data loss."""
         path, tail, end = reader.path, reader.tail, place["offset"]
         if tail is not None and (
             place["id"] not in ("", tail.queue_id.hex())
@@ -138,8 +138,8 @@ class LogKind(StreamedKind):
         ):
             lose(
                 options,
-                f"{path}: offsets {first}..{end} are not what the checkpoint "
-                "meant: the queue was made again, or a crash of the machine took them",
+                f"{path}: offsets {first}..{end} are not those of the checkpoint: "
+                "the queue was created again, or a crash of the machine took them",
             )
             end = still_meant(tail, place, min(end, reader.written))
         if first < reader.begin:
@@ -170,7 +170,7 @@ class _LogContents(Contents):
         scanner = Scanner(self._directory, SegmentList({part.base: part.segment}), frames)
         try:
             start, end = part.start, part.end
-            # The first cut comes last: the scanner then begins where it has just been.
+            # The first cut is found last: the scanner then starts where it has just been.
             if part.cut_last:
                 end = min(end, scanner.cut(part.base, part.last_byte, part.end))
             if part.cut_first:
@@ -181,7 +181,7 @@ class _LogContents(Contents):
             scanner.close()
 
     def record_batch(self, rows: RangeRows, batch: RecordBatch) -> Any:
-        """Returns the records of a batch that lie in the times that are wanted."""
+        """Returns the records of a batch that are within the requested times."""
         chosen = _within(batch, self._wanted)
         count = len(chosen.values)
         if not count:
@@ -207,7 +207,7 @@ class LogMark:
     tail: Tail | None = None
 
     def trouble(self, place: dict[str, Any]) -> str | None:
-        """Says what a reader that stood at a place has lost since; None if nothing."""
+        """Describes what a reader at a place has lost since; None if nothing."""
         offset, incarnation = place["offset"], place["incarnation"]
         lost = offset > self.durable
         if self.tail is not None:
@@ -215,12 +215,12 @@ class LogMark:
         if not lost or self._is_behind(place):
             return None
         return (
-            f"{self.path}: records below offset {offset} that this stream has read were lost to a "
-            "crash of the machine, and their offsets given out again"
+            f"{self.path}: records below offset {offset} that this stream has read were lost in a "
+            "crash of the machine, and their offsets were assigned again"
         )
 
     def restart(self, place: dict[str, Any]) -> int:
-        """Returns the offset from which on records are new to a reader that lost some."""
+        """Returns the first offset whose records are new to a reader that lost some."""
         offset = min(int(place["offset"]), self.durable)
         if self.tail is None:
             return offset
@@ -228,31 +228,31 @@ class LogMark:
         return min([offset, *self.tail.starts[:passed]])
 
     def waiting(self, start: int) -> int:
-        """Returns how many records lie after an offset."""
+        """Returns how many records follow an offset."""
         return max(0, self.durable - start)
 
     def advance(self, start: int, count: int) -> int:
-        """Returns the offset after so many of the records that are waiting."""
+        """Returns the offset after `count` of the waiting records."""
         return start + count
 
     def _is_behind(self, place: dict[str, Any]) -> bool:
-        """Says whether only the mark is behind the reader, and the records are there.
+        """Returns whether only the mark is behind the reader, and the records are there.
 
-        It is synced less often than they are. After a crash of the machine it may be an old one,
-        until the owner comes back; the stream waits for that.
+        The mark is synced less often than they are. After a crash of the machine it may be an old
+        one until the owner comes back; the stream waits for that.
         """
         return place["incarnation"] == self.incarnation and self._is_there(place["offset"])
 
     def _is_there(self, offset: int) -> bool:
-        """Says whether all records below an offset are there, whatever the mark says."""
+        """Returns whether all records below an offset exist, whatever the mark says."""
         with LogReader(self.path) as reader:
             return bool(reader.written >= offset)
 
 
 class LogLive:
-    """A log, by its open `tail`.
+    """A log, followed through its open `tail`.
 
-    One that has no `tail`, because another program writes it, is looked at every ten seconds.
+    A log without a `tail`, because another program writes it, is polled every ten seconds.
     """
 
     def __init__(self, path: str) -> None:
@@ -268,18 +268,18 @@ class LogLive:
                 self._mark = replace(self._mark, durable=reader.written)
 
     def look(self) -> LogMark:
-        """Returns where it stands now."""
+        """Returns its present mark."""
         tail = self._tail_file.read() if self._tail_file is not None else None
         if tail is not None:
             self._mark = mark_of(self._path, tail)
         return self._mark
 
     def is_same(self) -> bool:
-        """Says no: one that was removed and made again has another file under the same name."""
+        """Returns False: a log that was removed and created again has another file of that name."""
         return False
 
     def fields(self, mark: LogMark, place: dict[str, Any], end: int) -> dict[str, Any]:
-        """Returns nothing: an offset of a log tells all."""
+        """Returns nothing: the offset of a log is enough."""
         return {}
 
     def close(self) -> None:
@@ -289,7 +289,7 @@ class LogLive:
 
 
 def mark_of(path: str, tail: Tail) -> LogMark:
-    """Returns the mark that a `tail` means."""
+    """Returns the mark that a `tail` describes."""
     records = tail.durable - tail.segment
     size = tail.position // records if records > 0 else RECORD_BYTES
     return LogMark(path, tail.queue_id.hex(), tail.incarnation, tail.durable, max(size, 1), tail)
@@ -309,7 +309,7 @@ def _segment_range(
     try:
         segment = OpenSegment(reader.directory, name, base)
     except (ForebayError, OSError):
-        # What is wrong with it, its task will say.
+        # Its task will report what is wrong with it.
         return Range(_NAME, reader.path, first, last, name, base)
     try:
         size = segment.file.size()
@@ -332,7 +332,7 @@ def _segment_range(
 
 
 def _begins_before(reader: LogReader, base: int, time_ms: int) -> bool:
-    """Says whether a segment that follows begins before a time: then so did all before it."""
+    """Returns whether the following segment begins before a time: so do all before it."""
     name = reader.segments.names.get(base)
     if name is None:
         return False
@@ -345,7 +345,7 @@ def _begins_before(reader: LogReader, base: int, time_ms: int) -> bool:
 
 
 def _within(batch: RecordBatch, wanted: ReadRequest) -> RecordBatch:
-    """Returns the part of a batch that lies in the times that were asked for."""
+    """Returns the part of a batch that is within the requested times."""
     if wanted.start_ms is None and wanted.end_ms is None:
         return batch
     times = column(batch, "timestamp").cast(pyarrow.int64())
@@ -358,7 +358,7 @@ def _within(batch: RecordBatch, wanted: ReadRequest) -> RecordBatch:
 
 
 def _first_at(times: Any, micros: int) -> int:
-    """Returns the number of the first of rising times that is not below one."""
+    """Returns the index of the first of rising times that is not below the given one."""
     low, high = 0, len(times)
     while low < high:
         middle = (low + high) // 2
@@ -377,7 +377,7 @@ def _extent(reader: LogReader) -> Extent:
 
 
 def _extents(reader: LogReader) -> Iterator[tuple[int, int]]:
-    """Returns the first offset of each segment and where the next begins; none of an empty log."""
+    """Returns the first offset of each segment and of the next one; nothing for an empty log."""
     bases = [base for base in reader.segments.bases if base < reader.written]
     return itertools.pairwise([*bases, reader.written])
 

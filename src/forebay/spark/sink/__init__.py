@@ -1,1 +1,1 @@
-"""The sink: what Spark writes into a log, handed to its owner by way of `inbox/`."""
+"""The sink: what Spark writes to a log, passed to its owner through `inbox/`."""

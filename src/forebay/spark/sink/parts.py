@@ -1,9 +1,9 @@
 """Parts: sealed segments that a Spark job leaves in `inbox/` of a queue, and their manifest.
 
-Tasks write parts under names that no other attempt has; nothing of them counts until the driver
-publishes one manifest that names them all. A batch that is published or adopted already is not
-published again. Whoever takes a failed batch back removes only parts that no manifest names: an
-error may have come after the publishing, and then the owner may be adopting them right now.
+Tasks write parts under names that no other attempt uses; the parts do not count until the driver
+publishes one manifest that names them all. A batch that is already published or adopted is not
+published again. The abort of a failed batch removes only parts that no manifest names: the error
+may have come after the publishing, and then the owner may be adopting them right now.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 
 _BUFFER_BYTES = 4 << 20
-# Each time so much is written, it is synced beside the next rows: at the end little is left.
+# After each such amount, a sync runs while the next rows are written: little is left at the end.
 _SYNC_BYTES = 16 << 20
 _INT32_MAX = 2**31 - 1
 _LAYOUT = LAYOUTS[VERSION_DEFAULT]
-# The owner removes what is older than a day and not published: no later than this it must be.
+# The owner removes unpublished files that are older than a day: publishing must come before that.
 _PUBLISH_WITHIN_MS = inbox.ORPHAN_MS - 60 * 60 * 1000
 
 
@@ -66,7 +66,7 @@ class PartWriter:
         self._syncs: deque[Future[None]] = deque()
 
     def append(self, column: Array) -> None:
-        """Writes the values of a binary or string column, each as a record, in their order."""
+        """Writes the values of a binary or string column, each as a record, in order."""
         if column.null_count:
             row = self._rows + column.is_null().index(True).as_py()
             place = f"row {row} of partition {self._partition}"
@@ -120,13 +120,13 @@ class PartWriter:
         return self._part
 
     def _make_room(self, value_bytes: int) -> None:
-        """Makes room for a record that fits neither into the buffer nor into the part."""
+        """Makes room for a record that fits neither in the buffer nor in the part."""
         frame = _LAYOUT.frame_bytes + value_bytes
         if frame > self._segment_bytes - _LAYOUT.header_bytes:
             most = self._segment_bytes - _LAYOUT.header_bytes - _LAYOUT.frame_bytes
             raise RecordTooLarge(
                 f"column 'value' holds {value_bytes} bytes in row {self._rows} of partition "
-                f"{self._partition}: with segmentBytes = {self._segment_bytes} at most {most}"
+                f"{self._partition}: with segmentBytes = {self._segment_bytes} at most {most} fit"
             )
         if frame > len(self._buffer):
             self._buffer = memoryview(bytearray(frame))
@@ -143,7 +143,7 @@ class PartWriter:
         self._syncs.append(self._syncer.submit(action))
 
     def _check_syncs(self) -> None:
-        """Raises what a sync raised: the disk tells an error to one, not to those after it."""
+        """Raises the error of a sync: the system reports it to one sync and not to later ones."""
         while self._syncs and self._syncs[0].done():
             self._syncs.popleft().result()
 
@@ -162,7 +162,7 @@ class _OpenPart:
         self.file: File = work.create(self.name)
 
     def advance(self, now_ms: int) -> int:
-        """Returns the ms after the epoch for records of now; it never falls."""
+        """Returns the ms since the epoch for new records; the time never falls."""
         self._last_ms = max(self._last_ms, now_ms - self.header.epoch_ms)
         return self._last_ms
 
@@ -173,7 +173,7 @@ class _OpenPart:
         self.count += count
 
     def seal(self) -> None:
-        """Makes it durable and closes it; its name becomes durable with the manifest."""
+        """Makes the part durable and closes it; its name becomes durable with the manifest."""
         try:
             self.file.sync()
         finally:
@@ -181,7 +181,7 @@ class _OpenPart:
 
 
 def _narrow(column: Array) -> Iterator[Array]:
-    """Yields a column as arrays whose offsets are of 32 bits."""
+    """Yields a column as arrays with 32-bit offsets."""
     kind = column.type
     if pyarrow.types.is_binary(kind) or pyarrow.types.is_string(kind):
         yield column
@@ -200,13 +200,13 @@ def publish_batch(
     parts: Sequence[inbox.Part],
     now_ms: int,
 ) -> bool:
-    """Publishes the parts of a batch, durably, once; says whether it did.
+    """Publishes the parts of a batch, durably and once; returns whether it did.
 
-    A batch that is published or adopted already is left as it is, and the new parts are removed.
+    A batch that is already published or adopted is left alone, and the new parts are removed.
     """
     if _is_taken(queue, writer, batch):
         with _open_inbox(queue) as work:
-            # Who renamed the manifest may have died before its name was durable.
+            # The process that renamed the manifest may have died before its name was durable.
             work.sync()
         discard_parts(queue, parts)
         return False
@@ -218,12 +218,13 @@ def publish_batch(
 def discard_parts(queue: Directory, parts: Iterable[inbox.Part]) -> None:
     """Removes those of the parts that no manifest names and no adoption is moving."""
     with contextlib.suppress(FileNotFoundError), _open_inbox(queue) as work:
-        # Manifests before the ledger: a batch goes from there to here, and then its files move.
+        # Read manifests before the ledger: a batch moves from the first to the second, and its
+        # files move after that.
         manifests = [manifest for _, manifest in inbox.read_manifests(work)]
         published = {move.part for move in inbox.read_ledger(queue).moves}
         for manifest in manifests:
             if manifest is None:
-                # It may name any of them; the owner removes in a day what nobody published.
+                # It may name any of them; after a day the owner removes what nobody published.
                 return
             published.update(part.name for part in manifest.parts)
         for part in parts:
@@ -232,7 +233,7 @@ def discard_parts(queue: Directory, parts: Iterable[inbox.Part]) -> None:
 
 
 def waiting_manifests(queue: Directory) -> set[str]:
-    """Returns the names of the manifests that wait to be adopted."""
+    """Returns the names of the manifests that await adoption."""
     try:
         with _open_inbox(queue) as work:
             return {name for name in work.names() if name.endswith(inbox.READY)}
@@ -241,7 +242,7 @@ def waiting_manifests(queue: Directory) -> set[str]:
 
 
 def _is_taken(queue: Directory, writer: str, batch: int) -> bool:
-    """Says whether a batch, or a later one of its writer, is published or adopted."""
+    """Returns whether a batch, or a later one of its writer, is published or adopted."""
     with _open_inbox(queue) as work:
         manifests = [manifest for _, manifest in inbox.read_manifests(work)]
     published = [item.batch for item in manifests if item is not None and item.writer == writer]

@@ -1,11 +1,11 @@
 """The sink: `df.write.format("forebay")` and `writeStream`, into a log.
 
-Tasks write parts (`parts.py`), the driver's commit publishes them as one batch, the owner of the
-queue adopts it; where nobody owns the queue, the commit itself does. A stream is idempotent by its
-query and batch, a batch write by `txnAppId` and `txnVersion`, if they are given.
+Tasks write parts (`parts.py`), the driver's commit publishes them as one batch, and the owner of
+the queue adopts it; if nobody owns the queue, the commit itself adopts it. A stream is idempotent
+by its query and batch, a batch write by `txnAppId` and `txnVersion`, if they are given.
 
-Spark makes the writer on the driver, sends a copy to each task and another to commit or abort:
-nothing is kept on it in between. The driver checks options and columns before any task runs.
+Spark creates the writer on the driver, and sends one copy to each task and another to commit or
+abort: it keeps no state in between. The driver checks options and columns before any task runs.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from pyspark.sql.types import BinaryType, StringType, StructType
 
 from forebay.clock import SystemClock
 from forebay.errors import ForebayError, InvalidOption, Locked
+from forebay.queues.log.options import LogOptions
 from forebay.queues.log.queue import Log
 from forebay.queues.shared.names import LOG
-from forebay.queues.shared.options import LogOptions
 from forebay.spark.kinds import kind_at
 from forebay.spark.paths import absolute, is_pattern
 from forebay.spark.sink.parts import PartWriter, discard_parts, publish_batch, waiting_manifests
@@ -43,19 +43,19 @@ if TYPE_CHECKING:
 
 
 VALUE = "value"
-# What the source gives beside the value: a queue can be copied into another as it was read.
+# What the source delivers beside the value: ignored, so that a queue can be copied as it was read.
 _IGNORED = ("queue", "queue_id", "kind", "offset", "timestamp", "segment", "position")
 _OPTIONS = ("path", "segmentBytes", "txnAppId", "txnVersion")
-# What Spark itself puts among the options of a stream.
+# Options that Spark itself adds for a stream.
 _OF_SPARK = ("checkpointlocation", "queryname")
 
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """Where to write, and as whom.
+    """Where to write, and as which writer.
 
-    `segment_bytes` is the most that a part takes, and with it a segment of the queue.
-    `transaction` is the writer and the batch that `txnAppId` and `txnVersion` name.
+    `segment_bytes` is the most that a part takes, and so also a segment of the queue. `transaction`
+    is the writer and the batch that `txnAppId` and `txnVersion` name.
     """
 
     path: str
@@ -64,13 +64,13 @@ class SinkOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SinkOptions:
-        """Reads Spark's options; raises `InvalidOption`."""
+        """Parses Spark's options; raises `InvalidOption`."""
         given = {name.lower(): value for name, value in options.items()}
         known = [name.lower() for name in _OPTIONS]
         for name in given:
             if name not in (*known, *_OF_SPARK):
                 names = ", ".join(_OPTIONS)
-                raise InvalidOption(f"option {name!r} is unknown to the sink; there are: {names}")
+                raise InvalidOption(f"option {name!r} is unknown to the sink; it takes: {names}")
         return cls(
             _path(given.get("path")),
             _segment_bytes(given.get("segmentbytes")),
@@ -79,20 +79,20 @@ class SinkOptions:
 
 
 def check_columns(schema: StructType) -> None:
-    """Refuses what is not a `value`, or has no place beside it, by name."""
+    """Rejects a schema without a usable `value`, and columns that a queue cannot store."""
     known = (VALUE, *_IGNORED)
     for field in schema.fields:
         if field.name not in known:
             raise InvalidOption(
-                f"column {field.name!r} has no place in a queue; there are {', '.join(known)}: "
-                "select a value that holds it"
+                f"column {field.name!r} has no place in a queue, which takes {', '.join(known)}: "
+                "select a value that contains it"
             )
         if field.name == VALUE and not isinstance(field.dataType, BinaryType | StringType):
             found = field.dataType.simpleString()
-            raise InvalidOption(f"column 'value' is of type {found}: must be binary or string")
+            raise InvalidOption(f"column 'value' has type {found}: must be binary or string")
     names = schema.fieldNames()
     if names.count(VALUE) != 1:
-        raise InvalidOption(f"one column 'value' is wanted; there are: {', '.join(names)}")
+        raise InvalidOption(f"a column 'value' is required; there are: {', '.join(names)}")
 
 
 def _path(given: str | None) -> str:
@@ -119,9 +119,9 @@ def _transaction(app: str | None, version: str | None) -> tuple[str, int] | None
     if app is None and version is None:
         return None
     if not app or not version:
-        raise InvalidOption("txnAppId and txnVersion belong together: give both or none")
+        raise InvalidOption("txnAppId and txnVersion belong together: give both or neither")
     if not version.isdecimal():
-        raise InvalidOption(f"txnVersion = {version!r}: must be a whole number from 0 on")
+        raise InvalidOption(f"txnVersion = {version!r}: must be a whole number, 0 or more")
     return f"txn:{app}", int(version)
 
 
@@ -132,7 +132,7 @@ _QUERY_ID = "sql.streaming.queryId"
 
 @dataclass(frozen=True, slots=True)
 class Written(WriterCommitMessage):
-    """What a task left in the inbox, and for which partition of which query."""
+    """What a task left in the inbox, and the partition and query it belongs to."""
 
     partition: int
     query: str | None
@@ -140,14 +140,14 @@ class Written(WriterCommitMessage):
 
 
 class _Sink:
-    """What the two writers share: the checks on the driver, and what a task does."""
+    """What the two writers share: the checks on the driver, and the work of a task."""
 
     def __init__(
         self, options: Mapping[str, str], schema: StructType, overwrite: bool = False
     ) -> None:
         if overwrite:
             raise InvalidOption(
-                "a queue is only appended to: overwrite is refused, and so is the output mode "
+                "a queue is only appended to: overwrite is not possible, nor is the output mode "
                 '"complete"; write with mode("append")'
             )
         self.options = SinkOptions.parse(options)
@@ -155,7 +155,7 @@ class _Sink:
         check_columns(schema)
 
     def write(self, iterator: Iterator[RecordBatch]) -> Written:
-        """Writes the rows of a partition as parts; they count when the driver has committed."""
+        """Writes the rows of a partition as parts; they count once the driver has committed."""
         context = TaskContext.get()
         partition = 0 if context is None else context.partitionId()
         query = None if context is None else context.getLocalProperty(_QUERY_ID)
@@ -179,9 +179,9 @@ class _Sink:
                 work.close()
 
     def _publish(self, writer: str, batch: int, messages: Messages) -> None:
-        """Publishes the batch, once and durably, and has it adopted if nobody owns the queue."""
+        """Publishes the batch, once and durably, and adopts it if nobody owns the queue."""
         if None in messages:
-            raise InvalidOption("a task left no message; nothing was published")
+            raise InvalidOption("a task sent no message; nothing was published")
         parts = _parts(messages)
         if parts:
             with _open_queue(self.options.path) as queue:
@@ -191,12 +191,12 @@ class _Sink:
     def _discard(self, messages: Messages) -> None:
         """Removes what the tasks left, unless it is published."""
         made_by_tasks = False
-        # Where no task got so far as to write, there may be no directory.
+        # If no task got as far as writing, there may be no directory.
         with contextlib.suppress(FileNotFoundError), _open_queue(self.options.path) as queue:
             discard_parts(queue, _parts(messages))
             made_by_tasks = set(queue.names()) == {inbox.DIRECTORY}
         if made_by_tasks:
-            # It is no queue, and would be taken for one. What is not empty stays.
+            # It is not a queue but would be taken for one. A directory that is not empty stays.
             with contextlib.suppress(OSError):
                 os.rmdir(os.path.join(self.options.path, inbox.DIRECTORY))
                 os.rmdir(self.options.path)
@@ -207,7 +207,8 @@ class ForebayWriter(_Sink, DataSourceArrowWriter):
 
     def commit(self, messages: Messages) -> None:
         """Publishes the batch; durable on return, and readable where nobody owns the queue."""
-        # Batches are adopted in the order of their numbers; those of one-time writers, of time.
+        # Batches are adopted in the order of their numbers; for one-time writers the number is the
+        # time.
         once = f"{inbox.ONE_TIME}{uuid.uuid4()}", SystemClock().now_ms()
         self._publish(*(self.options.transaction or once), messages)
 
@@ -233,8 +234,8 @@ class ForebayStreamWriter(_Sink, DataSourceStreamArrowWriter):
         """Publishes the micro-batch, if it is not there yet; durable on return."""
         for query in {message.query for message in messages if isinstance(message, Written)}:
             if query is None:
-                # Under one name for all, the batches of two queries would pass for replays.
-                raise InvalidOption(f"Spark did not tell its tasks {_QUERY_ID}; write by batches")
+                # With one name for all, the batches of two queries would look like replays.
+                raise InvalidOption(f"Spark passed no {_QUERY_ID} to its tasks; write by batches")
             self._publish(f"query:{query}", batchId, messages)
 
     def abort(self, messages: Messages, batchId: int) -> None:
@@ -243,20 +244,20 @@ class ForebayStreamWriter(_Sink, DataSourceStreamArrowWriter):
 
 
 def _parts(messages: Messages) -> list[inbox.Part]:
-    """Returns the parts in the order of the partitions; a task that failed has no message."""
+    """Returns the parts in the order of the partitions; a failed task has no message."""
     written = [message for message in messages if isinstance(message, Written)]
     written.sort(key=lambda message: message.partition)
     return [part for message in written for part in message.parts]
 
 
 def _check_queue(path: str) -> None:
-    """Refuses a directory that is not a log, before anything is written into it."""
+    """Rejects a directory that is not a log, before anything is written to it."""
     with contextlib.suppress(FileNotFoundError), _open_queue(path) as queue:
         kind = kind_at(path)
         if not kind.is_written:
             raise InvalidOption(
-                f"{path} is {kind.label}: Spark writes into a log only. Write into a log, or put "
-                "the values by foreachPartition, from one partition at a time"
+                f"{path} is {kind.label}, but Spark writes only to a log. Write to a log, or put "
+                "the values with foreachPartition, from one partition at a time"
             )
         LOG.refuse_foreign(queue, queue.names())
 
@@ -273,7 +274,7 @@ def _open_queue(path: str, *, create: bool = False) -> Iterator[DiskDirectory]:
 
 
 def _is_group_readable(path: str) -> bool:
-    """Says whether the owner lets its group read: then the new segments must be readable too."""
+    """Returns whether the owner lets its group read: new segments must then be readable too."""
     try:
         return bool(os.stat(path).st_mode & stat.S_IRGRP)
     except FileNotFoundError:
@@ -281,18 +282,18 @@ def _is_group_readable(path: str) -> bool:
 
 
 def _adopt(path: str) -> None:
-    """Takes in what is published, if nobody owns the queue; a running owner does it itself.
+    """Adopts what is published, if nobody owns the queue; a running owner does so itself.
 
-    The batch is committed: an error here must not make anybody write it again.
+    The batch is committed: an error here must not make the caller write it again.
     """
     before: set[str] = set()
     try:
         while True:
-            # A log adopts what is published when it is opened.
+            # A log adopts published batches when it is opened.
             Log(path, background=False, group_readable=_is_group_readable(path)).close()
             with _open_queue(path) as queue:
                 waiting = waiting_manifests(queue)
-            # Who published while this process held the lock has left it to us.
+            # A process that published while this one held the lock has left its batch to us.
             if waiting <= before:
                 return
             before = waiting

@@ -1,0 +1,761 @@
+"""The queues for programs on asyncio: the same verbs, awaited.
+
+    async with forebay.aio.Fifo("spool/jobs") as fifo:
+        await fifo.push(b"...")
+        async with fifo.take(timeout=5) as entry: ...
+
+The verbs, their parameters and what they promise are those of the blocking queues; so are the
+errors. A queue may be used by many tasks, and its attribute `queue`, which is the blocking one, by
+threads beside them. `Fifo` stands where an `asyncio.Queue` stood.
+
+**What runs where.** A verb runs on the loop as far as it works in memory. Where it waits, it holds
+no thread: for an entry, an item, an event, a record or room it sleeps until the queue tells of a
+change; for the disk, one of a few threads syncs for all tasks that wait for it. What reads or
+computes much, and whatever opens or closes, is done on one of a few threads. All of these end when
+they are idle.
+
+**Cancellation.** A task that is cancelled is cancelled at once, and `asyncio.timeout`, `wait_for`
+and `TaskGroup` do what they do with an `asyncio.Queue`:
+
+- What it has taken, by `pop`, `get`, `dequeue`, `read` or `take`, goes back to where it was; events
+  of a Beats queue when the thread that reads them is done.
+- What it adds is not there if it still waited for room. If it waited for the disk, it is there, and
+  durable with the next sync.
+- What it has changed, such as by `release`, `commit` or `ack`, stays changed, and is durable with
+  the next sync.
+- What runs on a thread comes to its end there, unseen.
+
+Only `open` and `close` are seen to their ends before they raise the cancellation: when the task
+goes on, nothing of ours holds the directory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import inspect
+import itertools
+import logging
+import os
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from operator import length_hint
+from types import TracebackType
+from typing import (
+    Any,
+    Concatenate,
+    Generic,
+    Literal,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeAlias,
+    TypeVar,
+    Unpack,
+    overload,
+)
+
+from forebay.damage import Damage
+from forebay.errors import Closed
+from forebay.formats.beats.events import Event
+from forebay.kernels.entry import Entry
+from forebay.queues import opening
+from forebay.queues.beats import batch
+from forebay.queues.beats import queue as beats
+from forebay.queues.beats.options import BeatsKeywords
+from forebay.queues.deadline import queue as deadline
+from forebay.queues.deadline.options import DeadlineKeywords
+from forebay.queues.fifo import queue as fifo
+from forebay.queues.fifo.options import FifoKeywords
+from forebay.queues.log import consumer
+from forebay.queues.log import queue as log
+from forebay.queues.log.consumer import Start
+from forebay.queues.log.options import LogKeywords
+from forebay.queues.log.staged import Record
+from forebay.queues.opening import KindName
+from forebay.queues.shared.options import Duration, QueueKeywords
+from forebay.queues.shared.signal import Seat
+from forebay.queues.shared.verbs import Loan, Steps, Wait, Work, leave
+from forebay.storage.commit import Ticket
+from forebay.storage.workers import Workers
+
+__all__ = ["BeatsQueue", "Consumer", "DeadlineQueue", "EventBatch", "Fifo", "Log", "open"]
+
+_Arguments = ParamSpec("_Arguments")
+_Blocking = TypeVar("_Blocking")
+_Blocking_co = TypeVar("_Blocking_co", covariant=True)
+_Result = TypeVar("_Result")
+_Lent = TypeVar("_Lent")
+
+_Path: TypeAlias = str | os.PathLike[str]
+AnyLoopQueue: TypeAlias = "Log | Fifo | DeadlineQueue | BeatsQueue"
+
+_logger = logging.getLogger(__name__)
+# As many calls run at the same time for all loops of the process.
+_workers = Workers("forebay work", 8)
+
+
+async def drive(steps: Steps[_Result], turn: asyncio.Lock | None = None) -> _Result:
+    """Drives the steps of a verb on the running loop; returns its result.
+
+    `turn`, which the caller holds, is given back while the verb waits for news.
+    """
+    try:
+        wait = next(steps)
+    except StopIteration as done:
+        result: _Result = done.value
+        return result
+    return await _go_on(steps, wait, turn)
+
+
+async def _go_on(steps: Steps[_Result], wait: Wait, turn: asyncio.Lock | None) -> _Result:
+    """Drives steps that wait; whatever a wait raises, a cancellation too, is raised in them."""
+    bell = _Bell()
+    seat: Seat | None = None
+    try:
+        while True:
+            answer: Any = None
+            try:
+                if isinstance(wait, Work):
+                    answer = await _do(wait)
+                elif isinstance(wait, Ticket):
+                    if not wait.is_settled:
+                        leave(seat)
+                        seat = None
+                        await _settle(wait)
+                elif seat is None or seat.line != wait.line:
+                    leave(seat)
+                    seat = Seat(wait.changes, bell, wait.line)
+                    seat.join()
+                else:
+                    await bell.wait(seat.seconds(wait.give_up_in, wait.look_in), turn)
+            except BaseException as error:
+                wait = steps.throw(error)
+            else:
+                wait = steps.send(answer)
+    except StopIteration as done:
+        result: _Result = done.value
+        return result
+    finally:
+        leave(seat)
+
+
+class _Bell:
+    """Wakes one task of the running loop: it is rung or not. Any thread may ring it."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._sleeper: asyncio.Future[None] | None = None
+        self._rung = False
+
+    def set(self) -> None:
+        """Wakes the task, now or at its next wait."""
+        if not self._rung:
+            self._rung = True
+            # A loop that is closed has no tasks left to wake, and the queue must go on.
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._wake)
+
+    async def wait(self, seconds: float, turn: asyncio.Lock | None) -> None:
+        """Waits until it is rung, or so long, and clears it; others have the turn meanwhile."""
+        if not self._rung:
+            self._sleeper = self._loop.create_future()
+            timer = self._loop.call_later(seconds, self._wake)
+            if turn is not None:
+                turn.release()
+            try:
+                await self._sleeper
+            finally:
+                timer.cancel()
+                if turn is not None:
+                    await _take_turn(turn)
+        self._rung = False
+
+    def _wake(self) -> None:
+        if self._sleeper is not None and not self._sleeper.done():
+            self._sleeper.set_result(None)
+
+
+async def _take_turn(turn: asyncio.Lock) -> None:
+    """Takes a turn, however often the task is cancelled meanwhile; then it is raised."""
+    cancellation: asyncio.CancelledError | None = None
+    while True:
+        try:
+            await turn.acquire()
+        except asyncio.CancelledError as error:
+            cancellation = error
+        else:
+            break
+    if cancellation is not None:
+        raise cancellation
+
+
+async def _settle(ticket: Ticket) -> None:
+    """Waits until what was applied is durable."""
+    # All tasks that are ready to go apply first: one sync then serves them together.
+    await asyncio.sleep(0)
+    loop = asyncio.get_running_loop()
+    settled: asyncio.Future[None] = loop.create_future()
+
+    def tell(error: BaseException | None) -> None:
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(_end, settled, error)
+
+    ticket.notify(tell)
+    await settled
+
+
+def _end(future: asyncio.Future[None], error: BaseException | None) -> None:
+    """Ends a wait, unless it was cancelled."""
+    if future.done():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
+
+
+async def _do(work: Work) -> Any:
+    """Has a call done on a thread; a task that is cancelled meanwhile leaves nothing of it."""
+    future = _begin(work.call)
+    try:
+        return await asyncio.wrap_future(future)
+    except (asyncio.CancelledError, GeneratorExit):
+        if not future.cancel():
+            future.add_done_callback(functools.partial(_undo, work))
+        raise
+
+
+def _undo(work: Work, future: Future[Any]) -> None:
+    error = future.exception()
+    if error is None:
+        work.undo(future.result())
+    else:
+        _logger.warning("a call whose task was cancelled has failed: %s", error)
+
+
+def _begin(call: Callable[[], _Result]) -> Future[_Result]:
+    """Begins a call on a thread."""
+    future: Future[_Result] = Future()
+
+    def run() -> None:
+        if future.set_running_or_notify_cancel():
+            try:
+                result = call()
+            except BaseException as error:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+    _workers.submit(run)
+    return future
+
+
+async def _see_through(begun: Future[_Result]) -> tuple[_Result, BaseException | None]:
+    """Waits for the end of a call; returns its result, and the cancellation that came meanwhile."""
+    future = asyncio.wrap_future(begun)
+    cancellation: asyncio.CancelledError | None = None
+    while not future.done():
+        try:
+            await asyncio.wait([future])
+        except asyncio.CancelledError as error:
+            cancellation = error
+    if cancellation is not None and future.exception() is not None:
+        raise cancellation from future.exception()
+    return future.result(), cancellation
+
+
+class Awaited(Generic[_Blocking_co]):
+    """An object whose verbs are awaited, over the blocking one."""
+
+    _blocking: _Blocking_co | None = None
+
+    @property
+    def queue(self) -> _Blocking_co:
+        """The object itself, with calls that block, for the threads of the same process."""
+        if self._blocking is None:
+            raise Closed(f'{self!r}: use "async with", or await open()')
+        return self._blocking
+
+    def _drive(self, steps: Steps[_Result]) -> Coroutine[Any, Any, _Result]:
+        return drive(steps)
+
+
+def awaited(
+    method: Callable[Concatenate[_Blocking, _Arguments], _Result],
+) -> Callable[Concatenate[Awaited[_Blocking], _Arguments], Coroutine[Any, Any, _Result]]:
+    """Makes a verb that is awaited of a blocking one, by its steps."""
+    steps = _steps_of(method)
+
+    @functools.wraps(method)
+    async def call(
+        face: Awaited[_Blocking], /, *arguments: _Arguments.args, **keywords: _Arguments.kwargs
+    ) -> Any:
+        return await face._drive(steps(face.queue, *arguments, **keywords))
+
+    return call
+
+
+def lent(
+    method: Callable[Concatenate[_Blocking, _Arguments], AbstractContextManager[_Lent]],
+) -> Callable[Concatenate[Awaited[_Blocking], _Arguments], AbstractAsyncContextManager[_Lent]]:
+    """Makes an asynchronous context manager of a blocking one that lends something out."""
+    steps = _steps_of(method)
+
+    @functools.wraps(method)
+    def call(
+        face: Awaited[_Blocking], /, *arguments: _Arguments.args, **keywords: _Arguments.kwargs
+    ) -> Any:
+        return _Lending(face, steps(face.queue, *arguments, **keywords))
+
+    return call
+
+
+class _Lending(AbstractAsyncContextManager[_Lent]):
+    """A loan for the length of an `async with` block."""
+
+    def __init__(self, face: Awaited[Any], steps: Steps[Loan[_Lent]]) -> None:
+        self._face = face
+        self._steps = steps
+        self._loan: Loan[_Lent] | None = None
+
+    async def __aenter__(self) -> _Lent:
+        self._loan = await self._face._drive(self._steps)
+        return self._loan.value
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        assert self._loan is not None
+        await self._face._drive(
+            self._loan.finish() if error is None else self._loan.give_back(error)
+        )
+
+
+def off_loop(
+    method: Callable[Concatenate[_Blocking, _Arguments], _Result],
+) -> Callable[Concatenate[Awaited[_Blocking], _Arguments], Coroutine[Any, Any, _Result]]:
+    """Makes a verb that is awaited of a blocking one that works long, or waits for the disk."""
+
+    @functools.wraps(method)
+    async def call(
+        face: Awaited[_Blocking], /, *arguments: _Arguments.args, **keywords: _Arguments.kwargs
+    ) -> Any:
+        return await face._drive(_work(method, face.queue, *arguments, **keywords))
+
+    return call
+
+
+def plain(
+    method: Callable[Concatenate[_Blocking, _Arguments], _Result],
+) -> Callable[Concatenate[Awaited[_Blocking], _Arguments], _Result]:
+    """Passes on a method that only reads numbers in memory."""
+
+    @functools.wraps(method)
+    def call(
+        face: Awaited[_Blocking], /, *arguments: _Arguments.args, **keywords: _Arguments.kwargs
+    ) -> Any:
+        return method(face.queue, *arguments, **keywords)
+
+    return call
+
+
+def _work(
+    call: Callable[_Arguments, _Result], *arguments: _Arguments.args, **keywords: _Arguments.kwargs
+) -> Steps[_Result]:
+    result: _Result = yield Work(functools.partial(call, *arguments, **keywords))
+    return result
+
+
+def _steps_of(method: Callable[..., Any]) -> Callable[..., Steps[Any]]:
+    steps: Callable[..., Steps[Any]] | None = getattr(method, "steps", None)
+    if steps is None:
+        raise TypeError(f"{method.__qualname__} has no steps")
+    return steps
+
+
+class _Queue(Protocol):
+    """What every queue has."""
+
+    path: str
+
+    def close(self) -> None: ...
+
+
+_Owned = TypeVar("_Owned", bound=_Queue)
+
+
+class LoopQueue(Awaited[_Owned]):
+    """A queue on a loop. Nothing happens on the disk before `open`, or `async with`."""
+
+    path: str
+    _make: Callable[[], _Owned]
+    _closing: Future[None] | None = None
+
+    async def open(self) -> Self:
+        """Opens the queue or creates it, as its blocking class does; an open one stays as it is.
+
+        Once closed it stays closed.
+        """
+        if self._closing is not None:
+            raise Closed(f"{self.path} is closed")
+        if self._blocking is None:
+            opened, cancellation = await _see_through(_begin(self._make))
+            if cancellation is not None:
+                await _see_through(_begin(opened.close))
+                raise cancellation
+            self._serve(opened)
+        return self
+
+    async def close(self) -> None:
+        """Makes everything durable and gives the directory back; a second time does nothing.
+
+        Calls that wait raise `Closed`. A cancellation is raised when the queue is closed.
+        """
+        if self._blocking is None:
+            return
+        if self._closing is None:
+            self._closing = _begin(self._blocking.close)
+        _, cancellation = await _see_through(self._closing)
+        if cancellation is not None:
+            raise cancellation
+
+    def _serve(self, queue: _Owned) -> None:
+        """Takes over a queue that is open."""
+        self._blocking = queue
+        self.path = queue.path
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        state = f"{self.path}, not open yet" if self._blocking is None else repr(self._blocking)
+        return f"<forebay.aio.{type(self).__name__} of {state}>"
+
+
+def _opens(
+    make: Callable[_Arguments, _Owned],
+) -> Callable[[Callable[[Any], None]], Callable[Concatenate[LoopQueue[_Owned], _Arguments], None]]:
+    """Makes a constructor that takes what the blocking class takes, and opens nothing yet."""
+    signature = inspect.signature(make)
+
+    def replace(
+        stub: Callable[[Any], None],
+    ) -> Callable[Concatenate[LoopQueue[_Owned], _Arguments], None]:
+        @functools.wraps(stub)
+        def construct(
+            face: LoopQueue[_Owned], /, *arguments: _Arguments.args, **keywords: _Arguments.kwargs
+        ) -> None:
+            face.path = os.fspath(signature.bind(*arguments, **keywords).arguments["path"])
+            face._make = functools.partial(make, *arguments, **keywords)
+
+        face_parameter = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+        parameters = [face_parameter, *signature.parameters.values()]
+        construct.__signature__ = signature.replace(  # type: ignore[attr-defined]
+            parameters=parameters, return_annotation="None"
+        )
+        return construct
+
+    return replace
+
+
+@overload
+async def open(path: _Path, *, kind: Literal["log"], **options: Unpack[LogKeywords]) -> Log: ...
+@overload
+async def open(path: _Path, *, kind: Literal["fifo"], **options: Unpack[FifoKeywords]) -> Fifo: ...
+@overload
+async def open(
+    path: _Path, *, kind: Literal["deadline"], **options: Unpack[DeadlineKeywords]
+) -> DeadlineQueue: ...
+@overload
+async def open(
+    path: _Path, *, kind: Literal["beats"], **options: Unpack[BeatsKeywords]
+) -> BeatsQueue: ...
+@overload
+async def open(
+    path: _Path, *, kind: KindName | None = None, **options: Unpack[QueueKeywords]
+) -> AnyLoopQueue: ...
+@functools.wraps(opening.open)
+async def open(path: _Path, **options: Any) -> Any:
+    """Opens a queue that is there; see `forebay.open`.
+
+    `async with await forebay.aio.open(path) as queue: ...`
+    """
+    opened, cancellation = await _see_through(
+        _begin(functools.partial(opening.open, path, **options))
+    )
+    if cancellation is not None:
+        await _see_through(_begin(opened.close))
+        raise cancellation
+    queue = _CLASSES[type(opened)].__new__(_CLASSES[type(opened)])
+    queue._serve(opened)
+    return queue
+
+
+class Log(LoopQueue[log.Log]):
+    """A durable log; see `forebay.Log`, also for the options."""
+
+    @_opens(log.Log)
+    def __init__(self) -> None: ...
+
+    append = awaited(log.Log.append)
+    append_many = awaited(log.Log.append_many)
+    put = awaited(log.Log.put)
+    put_many = awaited(log.Log.put_many)
+    append_encoded = awaited(log.Log.append_encoded)
+    sync = awaited(log.Log.sync)
+    trim = off_loop(log.Log.trim)
+    adopt = off_loop(log.Log.adopt)
+    forget_consumer = off_loop(log.Log.forget_consumer)
+    maintain = off_loop(log.Log.maintain)
+    info = off_loop(log.Log.info)
+    __len__ = plain(log.Log.__len__)
+
+    @property
+    def begin(self) -> int:
+        """The offset of the oldest record that must be there."""
+        return self.queue.begin
+
+    @property
+    def end(self) -> int:
+        """The offset that the next record gets."""
+        return self.queue.end
+
+    @property
+    def durable(self) -> int:
+        """The offset after the last record that survives a power cut."""
+        return self.queue.durable
+
+    async def consumer(self, name: str, *, start: Start = "earliest") -> Consumer:
+        """Opens a named consumer at its saved place, or at `start` if it is new.
+
+        See `forebay.Log.consumer`.
+        """
+        opened = await drive(_work(self.queue.consumer, name, start=start))
+        return Consumer(opened)
+
+
+class Consumer(Awaited[consumer.Consumer]):
+    """Reads a log from its own place on. Tasks that share one get each record once."""
+
+    def __init__(self, blocking: consumer.Consumer) -> None:
+        self._blocking = blocking
+        # The blocking one is for one thread at a time, and reads ahead on another one.
+        self._turn = asyncio.Lock()
+
+    read = awaited(consumer.Consumer.read)
+    take = lent(consumer.Consumer.take)
+    commit = awaited(consumer.Consumer.commit)
+    seek = off_loop(consumer.Consumer.seek)
+    close = off_loop(consumer.Consumer.close)
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.queue.name
+
+    @property
+    def position(self) -> int:
+        """The place after the last record that was read."""
+        return self.queue.position
+
+    @property
+    def committed(self) -> int:
+        """The place that is saved."""
+        return self.queue.committed
+
+    @property
+    def lag(self) -> int:
+        """How many records there are that it has not committed."""
+        return self.queue.lag
+
+    async def __aiter__(self) -> AsyncIterator[Record]:
+        """Yields the records that are there now, one by one; a commit covers those given so far."""
+        while length_hint(records := await self._drive(self.queue.ahead())):
+            for record in records:
+                yield record
+
+    def __repr__(self) -> str:
+        return f"<forebay.aio of {self._blocking!r}>"
+
+    async def _drive(self, steps: Steps[_Result]) -> _Result:
+        async with self._turn:
+            return await drive(steps, self._turn)
+
+
+class Fifo(LoopQueue[fifo.Fifo]):
+    """A durable queue of bytes, first in first out; see `forebay.Fifo`, also for the options."""
+
+    @_opens(fifo.Fifo)
+    def __init__(self) -> None: ...
+
+    push = awaited(fifo.Fifo.push)
+    push_many = awaited(fifo.Fifo.push_many)
+    pop = awaited(fifo.Fifo.pop)
+    pop_many = awaited(fifo.Fifo.pop_many)
+    take = lent(fifo.Fifo.take)
+    peek = off_loop(fifo.Fifo.peek)
+    put = awaited(fifo.Fifo.put)
+    put_many = awaited(fifo.Fifo.put_many)
+    push_encoded = awaited(fifo.Fifo.push_encoded)
+    get = awaited(fifo.Fifo.get)
+    dead = off_loop(fifo.Fifo.dead)
+    sync = awaited(fifo.Fifo.sync)
+    maintain = off_loop(fifo.Fifo.maintain)
+    info = off_loop(fifo.Fifo.info)
+    capacity_for = plain(fifo.Fifo.capacity_for)
+    qsize = plain(fifo.Fifo.qsize)
+    empty = plain(fifo.Fifo.empty)
+    full = plain(fifo.Fifo.full)
+    __len__ = plain(fifo.Fifo.__len__)
+
+    @property
+    def size(self) -> int:
+        """How many entries there are; see `forebay.Fifo.size`."""
+        return self.queue.size
+
+    @property
+    def capacity(self) -> int | None:
+        """How many entries it can hold (`max_entries`); None: no bound but that of bytes."""
+        return self.queue.capacity
+
+    @property
+    def capacity_bytes(self) -> int | None:
+        """How many bytes of entries it can hold, 32 for each included; None: no bound."""
+        return self.queue.capacity_bytes
+
+    async def __aiter__(self) -> AsyncIterator[Entry]:
+        """Goes over all entries that have not expired, oldest first; none is removed."""
+        entries = iter(self.queue)
+        while some := await drive(_work(_next_of, entries)):
+            for entry in some:
+                yield entry
+
+
+def _next_of(entries: Iterator[Entry]) -> list[Entry]:
+    """Returns the next few entries: a turn on a thread for each would cost more than they do."""
+    return list(itertools.islice(entries, 100))
+
+
+class DeadlineQueue(LoopQueue[deadline.DeadlineQueue]):
+    """A durable queue by deadline; see `forebay.DeadlineQueue`, also for the options."""
+
+    @_opens(deadline.DeadlineQueue)
+    def __init__(self) -> None: ...
+
+    enqueue = awaited(deadline.DeadlineQueue.enqueue)
+    enqueue_many = awaited(deadline.DeadlineQueue.enqueue_many)
+    put = awaited(deadline.DeadlineQueue.put)
+    put_many = awaited(deadline.DeadlineQueue.put_many)
+    dequeue = awaited(deadline.DeadlineQueue.dequeue)
+    dequeue_many = awaited(deadline.DeadlineQueue.dequeue_many)
+    take = lent(deadline.DeadlineQueue.take)
+    release = awaited(deadline.DeadlineQueue.release)
+    release_many = awaited(deadline.DeadlineQueue.release_many)
+    requeue = awaited(deadline.DeadlineQueue.requeue)
+    reclaim = awaited(deadline.DeadlineQueue.reclaim)
+    touch = awaited(deadline.DeadlineQueue.touch)
+    bury = awaited(deadline.DeadlineQueue.bury)
+    kick = awaited(deadline.DeadlineQueue.kick)
+    delete = awaited(deadline.DeadlineQueue.delete)
+    peek = off_loop(deadline.DeadlineQueue.peek)
+    get = off_loop(deadline.DeadlineQueue.get)
+    browse = off_loop(deadline.DeadlineQueue.browse)
+    sync = awaited(deadline.DeadlineQueue.sync)
+    freeze = awaited(deadline.DeadlineQueue.freeze)
+    merge = awaited(deadline.DeadlineQueue.merge)
+    maintain = off_loop(deadline.DeadlineQueue.maintain)
+    info = off_loop(deadline.DeadlineQueue.info)
+    __len__ = plain(deadline.DeadlineQueue.__len__)
+
+    @property
+    def pending(self) -> int:
+        """How many items wait, due or not."""
+        return self.queue.pending
+
+    @property
+    def due(self) -> int:
+        """How many of the pending items are due."""
+        return self.queue.due
+
+    @property
+    def working(self) -> int:
+        """How many items are given out."""
+        return self.queue.working
+
+    @property
+    def buried(self) -> int:
+        """How many items are put aside."""
+        return self.queue.buried
+
+
+class BeatsQueue(LoopQueue[beats.BeatsQueue]):
+    """A durable queue of events, in the files of Beats; see `forebay.BeatsQueue`."""
+
+    @_opens(beats.BeatsQueue)
+    def __init__(self) -> None: ...
+
+    put = awaited(beats.BeatsQueue.put)
+    put_many = awaited(beats.BeatsQueue.put_many)
+    sync = awaited(beats.BeatsQueue.sync)
+    maintain = off_loop(beats.BeatsQueue.maintain)
+    info = off_loop(beats.BeatsQueue.info)
+    take = lent(beats.BeatsQueue.take)
+    put_encoded = awaited(beats.BeatsQueue.put_encoded)
+    __len__ = plain(beats.BeatsQueue.__len__)
+    _read = awaited(beats.BeatsQueue.read)
+
+    async def read(self, count: int = 1000, *, timeout: Duration | None = None) -> EventBatch:
+        """Hands out up to `count` of the next events; see `forebay.BeatsQueue.read`."""
+        return EventBatch(await self._read(count, timeout=timeout))
+
+    @property
+    def version(self) -> str:
+        """Of the segments that it writes."""
+        return self.queue.version
+
+    @property
+    def damage(self) -> list[Damage]:
+        """What was met so far that could not be read, or looked wrong."""
+        return self.queue.damage
+
+
+class EventBatch(Awaited[batch.EventBatch]):
+    """Events, in the order in which they were put, to be acknowledged or given back, once."""
+
+    def __init__(self, blocking: batch.EventBatch) -> None:
+        self._blocking = blocking
+
+    ack = awaited(batch.EventBatch.ack)
+    nack = awaited(batch.EventBatch.nack)
+    __len__ = plain(batch.EventBatch.__len__)
+    __iter__ = plain(batch.EventBatch.__iter__)
+
+    @property
+    def events(self) -> list[Event]:
+        """The events."""
+        return self.queue.events
+
+    def __repr__(self) -> str:
+        return f"<forebay.aio of {self._blocking!r}>"
+
+
+_CLASSES: dict[type, Any] = {
+    log.Log: Log,
+    fifo.Fifo: Fifo,
+    deadline.DeadlineQueue: DeadlineQueue,
+    beats.BeatsQueue: BeatsQueue,
+}

@@ -1,0 +1,69 @@
+"""`dead/`: entries of a fifo that came back too often, put aside. Source of truth for them.
+
+Each is a file of its own in the entry format, durable before the head of the queue lets go of the
+entry; a crash in between puts it aside once more, into the same file. Nobody but the user removes
+them. A name is the number of the entry and its id in hex: `5-018bcfe568000005.entry`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator
+
+from forebay.damage import Damage
+from forebay.errors import Damaged, NotAQueue
+from forebay.formats.entry import decode_entry, encode_entry, version_at
+from forebay.kernels.entry import Entry
+from forebay.storage import atomic
+from forebay.storage.filesystem import Directory
+from forebay.storage.readable import read_whole
+
+DIRECTORY = "dead"
+_NAME = re.compile(r"(0|[1-9][0-9]{0,18})-([0-9a-f]{16})\.entry")
+
+
+def keep(queue: Directory, entry: Entry, version: bytes) -> None:
+    """Puts an entry aside; durable on return."""
+    directory = queue.directory(DIRECTORY, create=True)
+    try:
+        queue.sync()
+        name = f"{entry.offset}-{entry.id:016x}.entry"
+        atomic.replace(directory, name, encode_entry(entry, version))
+    finally:
+        directory.close()
+
+
+def count(queue: Directory) -> int:
+    """Returns how many entries were put aside."""
+    return len(_names(queue))
+
+
+def read(queue: Directory) -> Generator[Entry | Damage, None, None]:
+    """Yields the entries that were put aside, oldest first, and each damage."""
+    names = _names(queue)
+    if not names:
+        return
+    directory = queue.directory(DIRECTORY)
+    try:
+        for offset, name in names:
+            path = f"{queue.path}/{DIRECTORY}/{name}"
+            try:
+                data = read_whole(directory, name) or b""
+                yield decode_entry(data, 0, offset, path, version_at(data, 0) or b"")[0]
+            except Damaged as error:
+                yield error.damage
+    finally:
+        directory.close()
+
+
+def _names(queue: Directory) -> list[tuple[int, str]]:
+    """Returns the numbers and the names of the files, in order."""
+    try:
+        directory = queue.directory(DIRECTORY)
+    except (FileNotFoundError, NotAQueue):
+        return []
+    try:
+        found = [_NAME.fullmatch(name) for name in directory.names()]
+        return sorted((int(match[1]), match[0]) for match in found if match is not None)
+    finally:
+        directory.close()

@@ -1,0 +1,154 @@
+"""The saved places of a log's readers: durable, forward only, and trimming stays below them all.
+
+A reader in the owner's process is a consumer. Its place is in the `index` file, the seed's, which a
+check beside it guards, and only the owner writes it. A reader in another process, such as a Spark
+stream, owns a cursor (`storage/cursors.py`). Whoever asks who reads from where, asks here.
+
+An index that is damaged costs places, never the log: the owner raises it once, consumers whose
+places are lost begin at the oldest record, and nothing is trimmed until somebody has seen it
+(`forebay fsck --accept`), because nobody knows who still reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+from forebay.damage import Damage
+from forebay.errors import Damaged
+from forebay.formats.fflg import check_name, decode_index, encode_index
+from forebay.storage import quarantine
+from forebay.storage.checked import CheckedFile
+from forebay.storage.cursors import read_cursors
+from forebay.storage.filesystem import Directory
+from forebay.storage.losses import Losses
+
+INDEX = "index"
+_UNSURE = "; places are lost, and nothing is trimmed"
+_REMEDY = 'see who still reads, then run "forebay fsck --accept"'
+
+
+class Place(NamedTuple):
+    """Where a reader of a log stands; what is before it, it does not want any more."""
+
+    name: str
+    offset: int
+    # Whether it is a cursor, which another process may hold.
+    is_cursor: bool
+
+
+def read_places(directory: Directory) -> tuple[list[Place], Damage | None]:
+    """Returns the places of all who read a log, and the damage if some of them are lost."""
+    offsets, damage = read_consumers(directory)
+    return [*_of_consumers(offsets), *_of_cursors(directory)], damage
+
+
+def read_consumers(directory: Directory) -> tuple[dict[str, int], Damage | None]:
+    """Returns the saved offsets of a log's consumers, and the damage if some are lost.
+
+    Where a check shows that the bytes changed, no place can be trusted. The index of another
+    program has none: the entries before the first bad one are good.
+    """
+    path = f"{directory.path}/{INDEX}"
+    try:
+        data, sound = CheckedFile(directory, INDEX).read()
+    except Damaged as error:
+        return {}, replace(error.damage, reason=error.damage.reason + _UNSURE, count=0)
+    if sound is False:
+        reason = "the consumers' positions do not match their checksum" + _UNSURE
+        return {}, Damage(path, 0, len(data), reason, count=0)
+    offsets, damage = decode_index(data, path)
+    if damage is not None:
+        damage = replace(damage, reason=damage.reason + _UNSURE)
+    return offsets, damage
+
+
+class Places:
+    """The saved places of a log's readers. Called with the queue's lock held."""
+
+    def __init__(self, directory: Directory, losses: Losses, *, checked: bool = True) -> None:
+        """`checked`: no other program changes the file."""
+        self._directory = directory
+        self._checked = checked
+        self._losses = losses
+        self._file = CheckedFile(directory, INDEX)
+        self.offsets, self._damage = read_consumers(directory)
+        if self._damage is not None and losses.accepted(self._damage):
+            self._damage = None
+
+    @property
+    def unsure(self) -> Damage | None:
+        """Says what is wrong with the places, as long as nobody has seen it."""
+        return self._damage or self._losses.of_file(INDEX)
+
+    def next_damage(self) -> Damage | None:
+        """Returns the damage of the file if this handle has not raised it yet; then None."""
+        if self._damage is not None and self._losses.note(self._damage):
+            return self._damage
+        return None
+
+    def all(self) -> list[Place]:
+        """Returns the places of all who read, whichever process they are in."""
+        return [*_of_consumers(self.offsets), *_of_cursors(self._directory)]
+
+    def advance(self, name: str, offset: int, *, back: bool = False) -> int:
+        """Saves a consumer's place; durable on return. Returns the one that is saved.
+
+        It only goes forward, unless it may go `back`, as after a `seek`.
+        """
+        saved = self.offsets.get(name, -1)
+        if saved > offset and not back:
+            return saved
+        self._write({**self.offsets, check_name(name): offset})
+        return offset
+
+    def forget(self, name: str) -> None:
+        """Removes a consumer; trimming no longer waits for it."""
+        self._write({key: value for key, value in self.offsets.items() if key != name})
+
+    def limit_to(self, end: int) -> None:
+        """Moves consumers past the end back: those offsets will be used again."""
+        if self._damage is None and any(offset > end for offset in self.offsets.values()):
+            self._write({name: min(offset, end) for name, offset in self.offsets.items()})
+
+    def lowest(self) -> int | None:
+        """Returns the offset below which nobody reads any more; None if there is no reader."""
+        unsure = self.unsure
+        if unsure is not None:
+            raise Damaged(unsure, _REMEDY)
+        return min((place.offset for place in self.all()), default=None)
+
+    def close(self) -> None:
+        """Closes its files."""
+        self._file.close()
+
+    def _write(self, changed: dict[str, int]) -> None:
+        if self._damage is not None:
+            self._keep_damaged(self._damage)
+        if self._checked:
+            self._file.write(encode_index(changed))
+        else:
+            self._file.write_unchecked(encode_index(changed))
+        self.offsets = changed
+
+    def _keep_damaged(self, damage: Damage) -> None:
+        """Puts the damage on record before the file that shows it is replaced."""
+        self._losses.note(damage, gone=True)
+        self._losses.save()
+        try:
+            data, _ = self._file.read()
+        except Damaged:
+            # The write moves what cannot be read aside.
+            data = b""
+        if data:
+            quarantine.keep_bytes(self._directory, INDEX, data)
+        self._damage = None
+
+
+def _of_consumers(offsets: dict[str, int]) -> Iterator[Place]:
+    return (Place(name, offset, is_cursor=False) for name, offset in offsets.items())
+
+
+def _of_cursors(directory: Directory) -> Iterator[Place]:
+    return (Place(name, offset, is_cursor=True) for name, offset in read_cursors(directory))

@@ -1,0 +1,198 @@
+"""`open` and `read`: a queue that is there, of whatever kind it is.
+
+Their parameters are those of all kinds; the overloads say which belong to which kind, for editors
+and type checkers.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack, overload
+
+from forebay.errors import InvalidOption, NotAQueue
+from forebay.formats.beats.versions import Dialect
+from forebay.queues.beats.options import BeatsKeywords
+from forebay.queues.deadline.options import DeadlineKeywords
+from forebay.queues.fifo.options import FifoKeywords
+from forebay.queues.kinds import Kind, kind_named, kind_of, sure_kind_of
+from forebay.queues.log.options import LogKeywords
+from forebay.queues.log.queue import Log
+from forebay.queues.log.reader import LogReader
+from forebay.queues.shared.options import Duration, QueueKeywords, SyncPolicy, WhenFull
+
+if TYPE_CHECKING:
+    from forebay.queues.beats.queue import BeatsQueue
+    from forebay.queues.beats.reader import BeatsReader
+    from forebay.queues.deadline.queue import DeadlineQueue
+    from forebay.queues.deadline.reader import DeadlineReader
+    from forebay.queues.fifo.queue import Fifo
+    from forebay.queues.fifo.reader import FifoReader
+
+_Path: TypeAlias = str | os.PathLike[str]
+AnyQueue: TypeAlias = "Log | Fifo | DeadlineQueue | BeatsQueue"
+AnyReader: TypeAlias = "LogReader | FifoReader | DeadlineReader | BeatsReader"
+KindName: TypeAlias = Literal["log", "fifo", "deadline", "beats"]
+
+
+@overload
+def open(path: _Path, *, kind: Literal["log"], **options: Unpack[LogKeywords]) -> Log: ...
+@overload
+def open(path: _Path, *, kind: Literal["fifo"], **options: Unpack[FifoKeywords]) -> Fifo: ...
+@overload
+def open(
+    path: _Path, *, kind: Literal["deadline"], **options: Unpack[DeadlineKeywords]
+) -> DeadlineQueue: ...
+@overload
+def open(
+    path: _Path, *, kind: Literal["beats"], **options: Unpack[BeatsKeywords]
+) -> BeatsQueue: ...
+@overload
+def open(
+    path: _Path, *, kind: KindName | None = None, **options: Unpack[QueueKeywords]
+) -> AnyQueue: ...
+def open(
+    path: _Path,
+    *,
+    kind: KindName | None = None,
+    sync: SyncPolicy = "always",
+    sync_interval_seconds: Duration = 0.1,
+    max_bytes: int | None = None,
+    when_full: WhenFull = "block",
+    background: bool = True,
+    group_readable: bool = False,
+    staging_bytes: int = 1 << 20,
+    mapped: bool = True,
+    segment_bytes: int | None = None,
+    trim_interval_seconds: Duration | None = 60.0,
+    version: str | int | None = None,
+    file_bytes: int | None = None,
+    max_entries: int | None = None,
+    ttl_seconds: int = 0,
+    lease_seconds: Duration = 60.0,
+    max_attempts: int | None = None,
+    segment_items: int = 131_072,
+    compression: Literal["none", "lz4"] = "none",
+    key_file: _Path | None = None,
+    dialect: Dialect | None = None,
+    retry_seconds: Duration | None = None,
+    retry_seconds_max: Duration = 300.0,
+) -> AnyQueue:
+    """Opens a queue that is there; raises `NotAQueue` if there is none, or none of `kind`.
+
+    With a `kind`, editors and type checkers know its class, and all of its options.
+
+    Of every kind:
+
+    - `sync`: what a change waits for: the disk ("always"), the next sync in the background
+      ("interval"), or nothing ("os").
+    - `sync_interval_seconds`: how often "interval" syncs.
+    - `max_bytes`: the most that the queue may hold; None: no bound.
+    - `when_full`: "block" waits for room, "reject" raises `Full`, "drop_oldest" drops the oldest;
+      not of deadline queues.
+    - `background`: False leaves it to the caller to call `maintain()` from time to time.
+    - `group_readable`: the group of the files may read them.
+
+    Of logs, fifos and deadline queues:
+
+    - `staging_bytes`: size of the mapped buffer that single puts go to, but under "always".
+    - `mapped`: False uses no mapped memory.
+
+    Of single kinds:
+
+    - `segment_bytes`, of all but fifos: size of a file; None: what the class has.
+    - `version`, of logs and Beats queues: of the files that are written; None: what is there.
+    - `trim_interval_seconds`, of logs: how often what all have read is removed; None: never.
+    - `file_bytes`, of fifos: size of a file; None: what is there.
+    - `max_entries`, of fifos: the most entries that there may be; None: no bound.
+    - `ttl_seconds`, of fifos: how long an entry lives if its push does not say; 0: for ever.
+    - `lease_seconds`, of deadline queues: how long an item that is given out is its taker's.
+    - `max_attempts`, of fifos and deadline queues: after so many, a record that comes back is put
+      aside, or buried; None: never.
+    - `segment_items`, of deadline queues: how many changes memory holds.
+    - `compression`, of deadline queues: of their runs.
+    - `key_file`, of Beats queues: holds the key of an encrypted one.
+    - `dialect`, of Beats queues: which version 2 it is, where a file does not tell.
+    - `retry_seconds`, of deadline queues: how long an item rests after a failed `take`; of Beats
+      queues: how long a write that failed is tried again. None: what the class has.
+    - `retry_seconds_max`, of deadline queues: the longest of these rests.
+
+    The docstrings of `Log`, `Fifo`, `DeadlineQueue` and `BeatsQueue` say more.
+    """
+    given = {name: value for name, value in locals().items() if value != _DEFAULTS[name]}
+    found = _found(path, kind, sure_kind_of(path))
+    queue: AnyQueue = found.open_queue(path, **_of_kind(found, found.queue_class, given))
+    return queue
+
+
+@overload
+def read(path: _Path, *, kind: Literal["log"], salvage: bool = False) -> LogReader: ...
+@overload
+def read(path: _Path, *, kind: Literal["fifo"], salvage: bool = False) -> FifoReader: ...
+@overload
+def read(path: _Path, *, kind: Literal["deadline"], salvage: bool = False) -> DeadlineReader: ...
+@overload
+def read(
+    path: _Path,
+    *,
+    kind: Literal["beats"],
+    salvage: bool = False,
+    key_file: _Path | None = None,
+    dialect: Dialect | None = None,
+) -> BeatsReader: ...
+@overload
+def read(
+    path: _Path,
+    *,
+    kind: KindName | None = None,
+    salvage: bool = False,
+    key_file: _Path | None = None,
+    dialect: Dialect | None = None,
+) -> AnyReader: ...
+def read(
+    path: _Path,
+    *,
+    kind: KindName | None = None,
+    salvage: bool = False,
+    key_file: _Path | None = None,
+    dialect: Dialect | None = None,
+) -> AnyReader:
+    """Reads a queue without owning it: no lock, nothing written, dead or alive.
+
+    Raises `NotAQueue` if there is none, or none of `kind`.
+
+    - `kind`: what it must be; editors and type checkers then know the class of its reader.
+    - `salvage`: False raises `Damaged` at what does not verify; True reads on after it, and counts
+      it in `damage`.
+    - `key_file`, of Beats queues: holds the key of an encrypted one.
+    - `dialect`, of Beats queues: which version 2 it is, where a file does not tell.
+    """
+    given = {"salvage": salvage, "key_file": key_file, "dialect": dialect}
+    given = {name: value for name, value in given.items() if value not in (None, False)}
+    found = _found(path, kind, kind_of(path))
+    reader: AnyReader = found.open_reader(path, **_of_kind(found, found.reader_class, given))
+    return reader
+
+
+_DEFAULTS = {
+    name: parameter.default for name, parameter in inspect.signature(open).parameters.items()
+}
+
+
+def _found(path: _Path, kind: str | None, found: Kind) -> Kind:
+    """Returns the kind that was found, if it is the one that was asked for."""
+    found.refuse_foreign(path)
+    if kind is not None and kind_named(kind) is not found:
+        raise NotAQueue(f"{os.fspath(path)} is {found.title}, not {kind_named(kind).title}")
+    return found
+
+
+def _of_kind(kind: Kind, made: Any, given: dict[str, Any]) -> dict[str, Any]:
+    """Returns the options that were given; refuses one that the kind does not have."""
+    options = {name: value for name, value in given.items() if name not in ("path", "kind")}
+    known = inspect.signature(made).parameters
+    takes_all = any(each.kind is each.VAR_KEYWORD for each in known.values())
+    for name in options:
+        if name not in known and not takes_all:
+            raise InvalidOption(f"{name} has no meaning for {kind.title}")
+    return options

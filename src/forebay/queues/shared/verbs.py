@@ -1,0 +1,217 @@
+"""Verbs: each is written once, for threads, for asyncio and for a server.
+
+A verb that may wait is a generator of *steps*: it yields what it waits for, and returns its result.
+
+    @verb
+    def push(self, value: bytes, *, timeout: float | None = None) -> Steps[int]:
+        ...
+        yield ticket
+        return entry_id
+
+It may wait for three things:
+
+- a `Ticket`, until what it has applied is durable;
+- `News`, until the queue has changed or some time has passed; the verb then tries again;
+- `Work`, a call that reads much or computes long. A loop has it done on another thread.
+
+The lock of the queue is never held over a `yield`. If the wait fails, or the caller is cancelled,
+the error is raised at the `yield`: a verb that has taken something gives it back there and lets the
+error pass. What it does there must not wait.
+
+`run` drives the steps of a verb on the calling thread; `forebay.aio` drives the same steps on a
+loop. `verb` and `lends` make blocking methods of steps, and keep the steps as their attribute
+`steps`: the table of verbs that aio and the tests ask.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar
+
+from forebay.queues.shared.signal import ALL, Seat, Signal
+from forebay.storage.commit import Alarm, Ticket
+
+_Arguments = ParamSpec("_Arguments")
+_Queue = TypeVar("_Queue")
+_Result = TypeVar("_Result")
+_Lent = TypeVar("_Lent")
+_Lent_co = TypeVar("_Lent_co", covariant=True)
+
+
+class News(NamedTuple):
+    """A wait for a change of the queue, at most `give_up_in` seconds.
+
+    The first wait of a verb in a line returns at once: from then on no change is missed, and the
+    verb must look again. Of those who wait in one `line`, the one in front is woken; with no line,
+    all are. `look_in`: in so many seconds there may be something without a change; only the one in
+    front needs to look then.
+    """
+
+    changes: Signal
+    give_up_in: float
+    line: str = ALL
+    look_in: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A call that takes long; its result is what the `yield` returns.
+
+    `undo` gets the result if nobody else does, because the caller was cancelled meanwhile.
+    """
+
+    call: Callable[[], Any]
+    undo: Callable[[Any], None] = lambda result: None
+
+
+Wait: TypeAlias = Ticket | News | Work
+Steps: TypeAlias = Generator[Wait, Any, _Result]
+
+
+class Loan(Protocol[_Lent_co]):
+    """Something that is lent out until it is finished or given back."""
+
+    @property
+    def value(self) -> _Lent_co:
+        """What is lent out."""
+        ...
+
+    def finish(self) -> Steps[None]:
+        """Lets it leave the queue for good."""
+        ...
+
+    def give_back(self, error: BaseException) -> Steps[None]:
+        """Puts it back; `error` is why."""
+        ...
+
+
+def run(steps: Steps[_Result]) -> _Result:
+    """Drives the steps of a verb on this thread; returns its result."""
+    alarm: Alarm | None = None
+    seat: Seat | None = None
+    try:
+        wait = next(steps)
+        while True:
+            answer: Any = None
+            try:
+                if isinstance(wait, Ticket):
+                    if not wait.is_settled:
+                        leave(seat)
+                        seat = None
+                        wait.settle()
+                elif isinstance(wait, News):
+                    if seat is None or alarm is None or seat.line != wait.line:
+                        leave(seat)
+                        alarm = Alarm()
+                        seat = Seat(wait.changes, alarm, wait.line)
+                        seat.join()
+                    else:
+                        alarm.wait(seat.seconds(wait.give_up_in, wait.look_in))
+                else:
+                    answer = wait.call()
+            except BaseException as error:
+                wait = steps.throw(error)
+            else:
+                wait = steps.send(answer)
+    except StopIteration as done:
+        result: _Result = done.value
+        return result
+    finally:
+        leave(seat)
+
+
+def leave(seat: Seat | None) -> None:
+    """Gives a seat up, if there is one.
+
+    Also before a wait for the disk, or in another line: whoever sits in front keeps the wake-ups of
+    those after it.
+    """
+    if seat is not None:
+        seat.leave()
+
+
+def verb(
+    steps: Callable[Concatenate[_Queue, _Arguments], Steps[_Result]],
+) -> Callable[Concatenate[_Queue, _Arguments], _Result]:
+    """Makes a blocking method of the steps of a verb."""
+
+    @functools.wraps(steps)
+    def call(queue: _Queue, /, *arguments: _Arguments.args, **keywords: _Arguments.kwargs) -> Any:
+        return run(steps(queue, *arguments, **keywords))
+
+    _keep_steps(call, steps, "Steps[")
+    return call
+
+
+def shortcut(
+    steps: Callable[Concatenate[_Queue, _Arguments], Steps[_Result]],
+) -> Callable[
+    [Callable[Concatenate[_Queue, _Arguments], _Result]],
+    Callable[Concatenate[_Queue, _Arguments], _Result],
+]:
+    """Marks a blocking method that mostly needs no wait, and drives `steps` where it does."""
+
+    def mark(
+        method: Callable[Concatenate[_Queue, _Arguments], _Result],
+    ) -> Callable[Concatenate[_Queue, _Arguments], _Result]:
+        method.steps = steps  # type: ignore[attr-defined]
+        return method
+
+    return mark
+
+
+def lends(
+    steps: Callable[Concatenate[_Queue, _Arguments], Steps[Loan[_Lent]]],
+) -> Callable[Concatenate[_Queue, _Arguments], AbstractContextManager[_Lent]]:
+    """Makes a blocking context manager of the steps that lend something out.
+
+    At the end of the block it is finished; after an exception it is given back.
+    """
+
+    @functools.wraps(steps)
+    def call(queue: _Queue, /, *arguments: _Arguments.args, **keywords: _Arguments.kwargs) -> Any:
+        return _Lending(steps(queue, *arguments, **keywords))
+
+    _keep_steps(call, steps, "Steps[Loan[")
+    return call
+
+
+class _Lending(AbstractContextManager[_Lent], Generic[_Lent]):
+    """A loan for the length of a `with` block."""
+
+    def __init__(self, steps: Steps[Loan[_Lent]]) -> None:
+        self._steps = steps
+        self._loan: Loan[_Lent] | None = None
+
+    def __enter__(self) -> _Lent:
+        self._loan = run(self._steps)
+        return self._loan.value
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        assert self._loan is not None
+        run(self._loan.finish() if error is None else self._loan.give_back(error))
+
+
+def _keep_steps(call: Any, steps: Callable[..., Any], wrapper: str) -> None:
+    """Gives a blocking method its steps, and a signature that returns what they return."""
+    signature = inspect.signature(steps)
+    returned = str(signature.return_annotation)
+    if not returned.startswith(wrapper):
+        raise TypeError(f"{steps.__qualname__} must return {wrapper}...], not {returned}")
+    inner = returned[len(wrapper) : -wrapper.count("[")]
+    if wrapper != "Steps[":
+        inner = f"AbstractContextManager[{inner}]"
+    call.__signature__ = signature.replace(return_annotation=inner)
+    call.__annotations__ = {**steps.__annotations__, "return": inner}
+    call.steps = steps

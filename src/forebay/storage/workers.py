@@ -1,0 +1,84 @@
+"""A few threads that do what others must not wait for, and end when they are idle.
+
+A process that waits for nothing has none of them. They are daemons: what they do may be cut off
+anywhere when the process ends, as by a crash.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+
+_IDLE_SECONDS = 0.2
+
+
+class Workers:
+    """Up to `most` threads of one name. Any thread may call it."""
+
+    def __init__(self, name: str, most: int) -> None:
+        self._name = name
+        self._most = most
+        self.forget()
+        _all.add(self)
+
+    def submit(self, job: Callable[[], None]) -> None:
+        """Has a job done, soon: by a thread that is idle or a new one, or as one becomes free.
+
+        The job must not raise, nor wait for another one.
+        """
+        with self._mutex:
+            if self._idle:
+                self._idle.pop().put(job)
+                return
+            if self._threads == self._most:
+                self._waiting.append(job)
+                return
+            self._threads += 1
+        threading.Thread(target=self._work, args=(job,), name=self._name, daemon=True).start()
+
+    def forget(self) -> None:
+        """Begins again, in the child of a fork, which has no threads."""
+        self._mutex = threading.Lock()
+        self._waiting: deque[Callable[[], None]] = deque()
+        # Where those who are idle get their next job.
+        self._idle: list[SimpleQueue[Callable[[], None]]] = []
+        self._threads = 0
+
+    def _work(self, first: Callable[[], None]) -> None:
+        inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        inbox.put(first)
+        del first
+        while True:
+            try:
+                job = inbox.get(timeout=_IDLE_SECONDS)
+            except Empty:
+                with self._mutex:
+                    if inbox in self._idle:
+                        self._idle.remove(inbox)
+                        self._threads -= 1
+                        return
+                # A job has come just now.
+                continue
+            job()
+            # What it knows must not live as long as this thread is idle.
+            del job
+            with self._mutex:
+                if self._waiting:
+                    inbox.put(self._waiting.popleft())
+                else:
+                    self._idle.append(inbox)
+
+
+_all: weakref.WeakSet[Workers] = weakref.WeakSet()
+
+
+def _forget_all() -> None:
+    for workers in list(_all):
+        workers.forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)

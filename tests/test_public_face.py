@@ -1,0 +1,194 @@
+"""The public face: names, signatures and types, and that asyncio has the same as threads."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import forebay
+import forebay.aio
+import forebay.pipelines
+from forebay import errors
+from forebay.queues.beats.options import BeatsKeywords
+from forebay.queues.deadline.options import DeadlineKeywords
+from forebay.queues.fifo.options import FifoKeywords
+from forebay.queues.log.options import LogKeywords
+
+# The classes of a loop, and the blocking ones behind them.
+FACES: dict[type, type] = {
+    forebay.aio.Log: forebay.Log,
+    forebay.aio.Consumer: forebay.Consumer,
+    forebay.aio.Fifo: forebay.Fifo,
+    forebay.aio.DeadlineQueue: forebay.DeadlineQueue,
+    forebay.aio.BeatsQueue: forebay.BeatsQueue,
+    forebay.aio.EventBatch: forebay.EventBatch,
+}
+# What has no form of its own on a loop.
+NOT_AWAITED = {
+    # An `asyncio.Queue` has them as plain calls, which nothing durable can be: `put(block=False)`.
+    "put_nowait",
+    "get_nowait",
+    # What the parts of a queue ask it, and the server.
+    "ahead",
+    "all_lent",
+    "begin",
+    "disown",
+    "due_in",
+    "go_back",
+    "is_news",
+    "keep_reserve",
+    "put_encoded",
+    "raise_losses",
+    "readable",
+    "release_name",
+    "resolve",
+    "save",
+    "save_position",
+    "saving",
+    "segments",
+    "settling",
+    "wait_for",
+}
+# What may wait for something other than the disk: for room, or for something to take.
+WAITING = {
+    "append",
+    "append_many",
+    "dequeue",
+    "dequeue_many",
+    "enqueue",
+    "enqueue_many",
+    "pop",
+    "pop_many",
+    "push",
+    "push_many",
+    "put",
+    "put_many",
+    "read",
+    "take",
+}
+each_face = pytest.mark.parametrize("face", FACES, ids=lambda face: str(face.__name__))
+
+
+def public(cls: type) -> dict[str, Any]:
+    """Returns the public attributes of a class that are not only its program's."""
+    return {
+        name: value
+        for name, value in inspect.getmembers(cls)
+        if not name.startswith("_") and inspect.getdoc(value)
+    }
+
+
+@each_face
+def test_the_verbs_of_a_loop_are_the_blocking_ones(face: type) -> None:
+    blocking = public(FACES[face])
+    missing = {name for name in blocking if not hasattr(face, name)}
+    differing = {
+        name
+        for name, value in blocking.items()
+        if hasattr(face, name) and kind_of(value) != kind_of(getattr(face, name))
+    }
+
+    assert missing <= NOT_AWAITED
+    assert differing == set()
+
+
+def kind_of(attribute: Any) -> object:
+    """Returns what must be the same of an attribute: its parameters, and that it is a property."""
+    if not callable(attribute):
+        return type(attribute)
+    return [
+        (each.name, each.kind, each.default, each.annotation)
+        for each in list(inspect.signature(attribute).parameters.values())[1:]
+    ]
+
+
+@pytest.mark.parametrize("cls", FACES.values(), ids=lambda cls: str(cls.__name__))
+def test_every_verb_that_may_wait_has_a_timeout(cls: type) -> None:
+    waiting = [value for name, value in public(cls).items() if name in WAITING]
+
+    assert all("timeout" in inspect.signature(verb).parameters for verb in waiting)
+    assert all(hasattr(verb, "steps") for verb in waiting)
+
+
+@pytest.mark.parametrize(
+    ("cls", "keywords"),
+    [
+        (forebay.Log, LogKeywords),
+        (forebay.Fifo, FifoKeywords),
+        (forebay.DeadlineQueue, DeadlineKeywords),
+        (forebay.BeatsQueue, BeatsKeywords),
+    ],
+)
+def test_open_takes_every_option_of_every_class(cls: type, keywords: type) -> None:
+    options = {
+        name: each.annotation
+        for name, each in inspect.signature(cls).parameters.items()
+        if name not in ("path", "filesystem", "clock")
+    }
+    found = {name: each.__forward_arg__ for name, each in keywords.__annotations__.items()}
+
+    assert found == options
+    assert set(options) <= set(inspect.signature(forebay.open).parameters)
+
+
+def test_every_error_is_exported() -> None:
+    there = {
+        name
+        for name, value in vars(errors).items()
+        if isinstance(value, type)
+        and issubclass(value, Exception)
+        and value.__module__ == errors.__name__
+    }
+
+    assert there - set(forebay.__all__) == set()
+
+
+@pytest.mark.parametrize("module", [forebay, forebay.aio, forebay.pipelines])
+def test_dir_has_every_name(module: Any) -> None:
+    assert set(module.__all__) <= set(dir(module))
+    assert all(hasattr(module, name) for name in module.__all__)
+
+
+def functions(module: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Yields all public functions and methods of a module, by name."""
+    for name in module.__all__:
+        value = getattr(module, name)
+        if inspect.isclass(value):
+            yield f"{name}.__init__", value.__init__
+            for inner, method in public(value).items():
+                if isinstance(method, property):
+                    assert method.fget is not None
+                    yield f"{name}.{inner}", method.fget
+                elif inspect.isroutine(method):
+                    yield f"{name}.{inner}", method
+        elif inspect.isroutine(value):
+            yield name, value
+
+
+@pytest.mark.parametrize("module", [forebay, forebay.aio, forebay.pipelines])
+def test_no_public_signature_has_a_value_of_any_type(module: Any) -> None:
+    loose = [
+        (name, str(annotation))
+        for name, function in functions(module)
+        for annotation in annotations_of(function)
+        # What a TOML file holds is of any type.
+        if name != "read_settings"
+        and (annotation is inspect.Parameter.empty or re.search(r"\bAny\b", str(annotation)))
+    ]
+
+    assert loose == []
+
+
+def annotations_of(function: Callable[..., Any]) -> list[Any]:
+    if not getattr(function, "__module__", "").startswith("forebay."):
+        # Of a class without a constructor of its own.
+        return []
+    signature = inspect.signature(function)
+    parameters = [
+        each for each in signature.parameters.values() if each.name not in ("self", "cls")
+    ]
+    return [signature.return_annotation, *(each.annotation for each in parameters)]
