@@ -43,6 +43,7 @@ def mark_not_synced(patch: Patch) -> None:
         original(self, **{**changes, "sync": False})
 
     patch.setattr(MarkWriter, "publish", publish)
+    patch.setattr(MarkWriter, "sync", lambda self: None)
 
 
 def frames_of_other_files_trusted(patch: Patch) -> None:
@@ -57,23 +58,27 @@ def frames_of_other_files_trusted(patch: Patch) -> None:
 def state_written_in_place(patch: Patch) -> None:
     """As Beats does: in pieces, over the old one."""
 
-    def save(self: event_state.StateFile, place: Place) -> None:
+    def begin(self: event_state.StateFile, place: Place) -> bytes | None:
         state = State(place.segment, place.position if place.frame_index else 0, place.frame_index)
-        if state.encode() == self._content:
+        return None if state.encode() == self._content else state.encode()
+
+    def write(self: event_state.StateFile, data: bytes | None) -> None:
+        if data is None:
             return
         try:
             file = self._directory.create(STATE_NAME)
         except FileExistsError:
             file = self._directory.open(STATE_NAME, write=True)
-        data = state.encode()
         for start, end in ((0, 4), (4, 12), (12, 20), (20, 28)):
             write_all(file, data[start:end], start)
         file.sync()
         self._directory.sync()
         file.close()
-        self._content = state.encode()
+        self._content = data
 
-    patch.setattr(event_state.StateFile, "save", save)
+    patch.setattr(event_state.StateFile, "begin", begin)
+    patch.setattr(event_state.StateFile, "write", write)
+    patch.setattr(event_state.StateFile, "end", lambda self, place, content: None)
 
 
 def place_of_the_last_acknowledgement(patch: Patch) -> None:

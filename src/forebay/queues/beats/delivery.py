@@ -32,6 +32,7 @@ from forebay.queues.beats.segments import (
     is_foreign,
     is_harmless,
 )
+from forebay.queues.beats.state import StateFile
 from forebay.queues.beats.trimming import Room
 from forebay.queues.beats.writer import BeatsWriter
 from forebay.queues.shared.verbs import Steps, Work
@@ -279,6 +280,7 @@ class Reading:
         writer: BeatsWriter,
         deliveries: Deliveries,
         room: Room,
+        state: StateFile,
         losses: Losses,
         access: Access,
     ) -> None:
@@ -286,6 +288,7 @@ class Reading:
         self._writer = writer
         self._deliveries = deliveries
         self._room = room
+        self._state = state
         self._losses = losses
         self._access = access
         self._mutex = threading.Lock()
@@ -323,18 +326,23 @@ class Reading:
         self.log()
 
     def _settle(self, delivery: Delivery, *, acknowledged: bool) -> None:
+        try:
+            with self._state.lock:
+                if acknowledged:
+                    self._room.acknowledge(delivery)
+                else:
+                    self._give_back(delivery)
+        finally:
+            # Also after an error: who wants room may have found that the place is being saved.
+            self._writer.changes.answer()
+
+    def _give_back(self, delivery: Delivery) -> None:
         with self._writer.lock:
             self._writer.check()
-            if acknowledged:
-                self._room.save(self._deliveries.reach(delivery))
-                self._deliveries.acknowledge(delivery)
-                self._room.remove()
-            else:
-                if delivery.done:
-                    raise LeaseLost(f"{self._directory.path}: these events are acknowledged")
-                self._room.restore()
-                self._room.count_dropped(self._deliveries.give_back(delivery))
-            self._writer.changes.announce()
+            if delivery.done:
+                raise LeaseLost(f"{self._directory.path}: these events are acknowledged")
+            self._room.restore()
+            self._room.count_dropped(self._deliveries.give_back(delivery))
 
     def log(self) -> None:
         """Logs what happened under the lock. Called without it: a handler may use the queue."""
@@ -348,8 +356,9 @@ class Reading:
             self._cursor.close()
 
     def abandon(self) -> None:
-        """Gives up the lock of the parent, in the child of a fork."""
+        """Gives up the locks of the parent, in the child of a fork."""
         self._mutex = threading.Lock()
+        self._state.abandon()
 
     def _is_durable(self, delivery: Delivery) -> bool:
         with self._writer.lock:

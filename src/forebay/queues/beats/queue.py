@@ -289,11 +289,13 @@ class BeatsQueue(Handle):
         self._maintenance.stop()
         try:
             self._reading.close()
-            # What cannot be saved was not promised: those events come again.
-            with contextlib.suppress(Closed, OSError), self._writer.lock:
-                self._writer.check()
-                self._room.settle()
-            self._writer.close()
+            # To the end: no place is saved in a directory that somebody else may have by then.
+            with self._state.lock:
+                # What cannot be saved was not promised: those events come again.
+                with contextlib.suppress(Closed, OSError), self._writer.lock:
+                    self._writer.check()
+                    self._room.settle()
+                self._writer.close()
         finally:
             self._give_back_directory()
 
@@ -309,6 +311,7 @@ class BeatsQueue(Handle):
         """Makes the parts of the queue for a directory that is in order."""
         self._access = opened.access
         self._losses = opened.losses
+        self._state = opened.state
         missing: set[int] = set()
         try:
             with contextlib.suppress(OSError):
@@ -337,18 +340,24 @@ class BeatsQueue(Handle):
         )
         self._deliveries = Deliveries(opened.place)
         if self.version == "v0":
-            opened.state.oldest_header_bytes = LAYOUTS["v0"].header_bytes
+            self._state.oldest_header_bytes = LAYOUTS["v0"].header_bytes
         self._room = Room(
             self._directory,
             self._writer,
             self._deliveries,
-            opened.state,
+            self._state,
             self._losses,
             self._access,
             self.options,
         )
         self._reading = Reading(
-            self._directory, self._writer, self._deliveries, self._room, self._losses, self._access
+            self._directory,
+            self._writer,
+            self._deliveries,
+            self._room,
+            self._state,
+            self._losses,
+            self._access,
         )
         self._reading.damage += opened.damage
         for damage in opened.damage:

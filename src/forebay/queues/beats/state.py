@@ -9,6 +9,7 @@ owner nor a Beat wrote are known, and the place is taken from the mark.
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 
 from forebay.damage import Damage
@@ -25,13 +26,18 @@ from forebay.storage.segments import SegmentList
 
 
 class StateFile:
-    """The saved place. Called with the queue's lock held."""
+    """The saved place.
+
+    Events are acknowledged with `lock` held, which is taken before the queue's lock: nobody waits
+    with that for the disk.
+    """
 
     def __init__(self, directory: Directory, marks: MarkWriter, content: bytes | None) -> None:
         """`content` is what the file holds; None if that is not known."""
         self._directory = directory
         self._marks = marks
         self._content = content
+        self.lock = threading.Lock()
         # The last one that was saved since the queue was opened.
         self.place: Place | None = None
         # Where frames begin in the segments of a Beat that knows only the first version of it.
@@ -43,22 +49,52 @@ class StateFile:
         return self._content is not None
 
     def save(self, place: Place) -> None:
-        """Saves a place; durable on return. If it raises, the next call writes it again."""
-        self._replace(self._state_of(place).encode())
+        """Saves a place; durable on return. If it raises, the next call writes it again.
+
+        The same as `begin`, `write` and `end`, all of it with the queue's lock held.
+        """
+        content = self.begin(place)
+        self.write(content)
+        self.end(place, content)
+
+    def begin(self, place: Place) -> bytes | None:
+        """Tells what the file is about to be, and returns it; None if it is that already.
+
+        With the queue's lock held.
+        """
+        return self._announce(self._state_of(place).encode())
+
+    def write(self, content: bytes | None) -> None:
+        """Replaces the file; durable on return."""
+        if content is not None:
+            quarantine.replace_anything(self._directory, STATE_NAME, content)
+
+    def end(self, place: Place, content: bytes | None) -> None:
+        """Takes note that a place is saved. With the queue's lock held."""
+        self._settle(content)
         self.place = place
 
     def clear(self) -> None:
         """Saves that there is no place yet, as Beats leaves it; durable on return."""
-        self._replace(b"")
+        content = self._announce(b"")
+        self.write(content)
+        self._settle(content)
 
-    def _replace(self, content: bytes) -> None:
+    def abandon(self) -> None:
+        """Gives up the lock of the parent, in the child of a fork."""
+        self.lock = threading.Lock()
+
+    def _announce(self, content: bytes) -> bytes | None:
         if content == self._content:
-            return
+            return None
         self._content = None
         self._marks.announce_place(content)
-        quarantine.replace_anything(self._directory, STATE_NAME, content)
-        self._marks.settle_place(content)
-        self._content = content
+        return content
+
+    def _settle(self, content: bytes | None) -> None:
+        if content is not None:
+            self._marks.settle_place(content)
+            self._content = content
 
     def _state_of(self, place: Place) -> State:
         position = place.position if place.frame_index else 0

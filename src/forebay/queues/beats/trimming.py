@@ -1,7 +1,7 @@
 """The room that a Beats queue takes: saving the place, removing what is done with, the bound.
 
-Called with the queue's lock held. Order: the place is durable, then the files go, then the
-directory is synced. The newest segment always stays: numbers go on from it, also for Beats.
+Order: the place is durable, then the files go, then the directory is synced. The newest segment
+always stays: numbers go on from it, also for Beats.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 
 from forebay.errors import ForebayError, Full
-from forebay.queues.beats.deliveries import Deliveries
+from forebay.queues.beats.deliveries import Deliveries, Delivery
 from forebay.queues.beats.options import BeatsOptions
 from forebay.queues.beats.place import Place
 from forebay.queues.beats.recovery import measure_segment
@@ -23,7 +23,7 @@ from forebay.storage.losses import Losses
 
 
 class Room:
-    """Takes whole segments away."""
+    """Takes whole segments away. Called with the queue's lock held, except `acknowledge`."""
 
     def __init__(
         self,
@@ -47,23 +47,40 @@ class Room:
         self.overtaken = 0
         # To be logged when the lock is given back: whoever logs may put, too.
         self.messages: list[str] = []
+        # Whether the place is being saved while the queue's lock is free.
+        self._saving = False
         # Segments that were passed over unread: they are kept.
         self.unseen: set[int] = set()
 
     def settle(self) -> int:
         """Saves the place and removes the segments below it; returns how many."""
-        return self._save_and_remove(self._deliveries.place)
+        named = self._named(self._deliveries.place)
+        if named is None:
+            return 0
+        self._state.save(named)
+        return self._remove_below(named.segment)
 
-    def save(self, places: list[Place]) -> None:
-        """Saves the last of some places that can be named; durable on return.
+    def acknowledge(self, delivery: Delivery) -> None:
+        """Takes events as done with, durably, and removes the segments below their place.
 
-        A place past the newest segment cannot: only the end before it. Segments stay for `remove`.
+        With the lock of the place held; that of the queue is free while the disk works.
         """
-        for place in reversed(places):
-            named = self._named(place)
-            if named is not None:
-                self._state.save(named)
-                return
+        try:
+            with self._writer.lock:
+                self._writer.check()
+                reached = map(self._named, reversed(self._deliveries.reach(delivery)))
+                # A place past the newest segment cannot be named: only the end before it.
+                place = next(filter(None, reached), None)
+                content = None if place is None else self._state.begin(place)
+                self._saving = content is not None
+            self._state.write(content)
+            with self._writer.lock:
+                if place is not None:
+                    self._state.end(place, content)
+                self._deliveries.acknowledge(delivery)
+                self._remove()
+        finally:
+            self._saving = False
 
     def restore(self) -> None:
         """Writes the place again if the saved one may be past it.
@@ -73,52 +90,32 @@ class Room:
         """
         place, saved = self._deliveries.place, self._state.place
         if not self._state.is_known or (saved is not None and saved > place):
-            self.save([place])
+            named = self._named(place)
+            if named is not None:
+                self._state.save(named)
 
     def count_dropped(self, count: int) -> None:
         """Takes note of events that were dropped unread."""
         self.dropped_events += count
         self.overtaken += count
 
-    def remove(self) -> int:
-        """Removes the segments below the place that was saved; returns how many.
-
-        Those that cannot be removed now go later: nobody waits for it.
-        """
-        place = self._named(self._deliveries.place)
-        if place is None:
-            return 0
-        try:
-            return self._remove_below(place.segment)
-        except OSError as error:
-            self.messages.append(f"{self._directory.path}: segments stay for now: {error}")
-            return 0
-
-    def _save_and_remove(self, place: Place) -> int:
-        named = self._named(place)
-        if named is None:
-            return 0
-        self._state.save(named)
-        return self._remove_below(named.segment)
-
     def make_room(self, size: int) -> bool:
         """Removes what is done with, or drops if the user said so; says whether anything changed.
 
         Raises `Full` if nothing may wait for room.
         """
-        if self.settle():
-            return True
+        # Who is saving the place tells when that is done: there may be room then.
+        if not self._saving:
+            if self.settle():
+                return True
+            if self._options.when_full == "drop_oldest":
+                return self._drop()
         if self._options.when_full == "reject":
             raise Full(
                 f"{self._directory.path} holds {self._writer.used_bytes} bytes of "
                 f"max_bytes = {self._options.max_bytes}; {size} more were not written"
             )
-        if self._options.when_full == "block":
-            return False
-        if len(self._writer.segments.bases) > 1:
-            return self._drop_oldest()
-        # What waits to be written holds the room: it goes to the files first.
-        return self._write_pending()
+        return False
 
     def unread(self) -> int:
         """Returns how many events are not done with; reads segments that nobody has counted."""
@@ -127,6 +124,20 @@ class Room:
         count = self._writer.active_events
         count += sum(self._count(base) for base in finished if base >= place.segment)
         return count - (place.frame_index if place.segment == active else 0)
+
+    def _remove(self) -> None:
+        """Removes the segments below the place that was saved.
+
+        Those that cannot be removed now go later: nobody waits for it.
+        """
+        place, saved = self._named(self._deliveries.place), self._state.place
+        if place is None or saved is None:
+            return
+        try:
+            # A reader may have gone past what is lost while the place was saved.
+            self._remove_below(min(place.segment, saved.segment))
+        except OSError as error:
+            self.messages.append(f"{self._directory.path}: segments stay for now: {error}")
 
     def _write_pending(self) -> bool:
         try:
@@ -183,6 +194,12 @@ class Room:
                 quarantine.keep_file(self._directory, name)
                 return
         self._directory.unlink(name)
+
+    def _drop(self) -> bool:
+        if len(self._writer.segments.bases) > 1:
+            return self._drop_oldest()
+        # What waits to be written holds the room: it goes to the files first.
+        return self._write_pending()
 
     def _drop_oldest(self) -> bool:
         oldest, following = self._writer.segments.bases[:2]

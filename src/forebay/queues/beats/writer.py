@@ -321,9 +321,9 @@ class BeatsWriter(Owner):
         self.ends[active.id] = active.position
         # Before the next one is made: then this one is known to have been there.
         self._contents.add(active.id, Held(active.count, active.raw_size))
-        self._take_durable(self.place._replace(raw_size=active.raw_size))
+        self.place = self.place._replace(raw_size=active.raw_size)
+        self._take_durable()
         self.place = self.durable = self.place._replace(raw_size=None)
-        self.commit.advance(self.place.offset)
         self._close_retired()
 
     def sync_now(self) -> None:
@@ -335,8 +335,7 @@ class BeatsWriter(Owner):
         except OSError as error:
             self.fail(error)
             raise
-        self._take_durable(self.place)
-        self.commit.advance(self.place.offset)
+        self._take_durable()
 
     def forget(self, segment_id: int) -> None:
         """Takes note that a segment was removed. Lock held."""
@@ -480,12 +479,16 @@ class BeatsWriter(Owner):
         self._pending, self._pending_bytes = [], 0
         self.commit.abandon(error, self.written)
 
-    def _take_durable(self, end: End) -> None:
-        # Events are put one after the other: those of a segment are the last ones.
-        events = end.offset - self._segment_offset
-        self.durable = end
-        self._publish_end(end, events, sync=self._mark_each)
+    def _take_durable(self) -> None:
+        """Takes note, durably, that all in the files is durable, with the lock held."""
+        self._mark_durable(self.place, sync=self._mark_each)
+        self.durable = self.place
+        self.commit.advance(self.place.offset)
         self.changes.announce()
+
+    def _mark_durable(self, end: End, *, sync: bool) -> None:
+        # Events are put one after the other: those of a segment are the last ones.
+        self._publish_end(end, end.offset - self._segment_offset, sync=sync)
 
     def _close_retired(self) -> None:
         """Closes the segments to which nothing more is written, unless one may be being synced."""
@@ -507,11 +510,18 @@ class BeatsWriter(Owner):
         self._syncing = True
         return Sync(self.place.offset, files, self.place)
 
-    def _end_sync(self, sync: Sync, *, done: bool) -> None:
+    def _end_sync(self, sync: Sync, *, done: bool) -> MarkWriter | None:
         self._syncing = False
         if not done:
-            return
+            return None
         self._close_retired()
-        place = sync.note
-        if place.offset > self.durable.offset:
-            self._take_durable(place)
+        if sync.end <= self.durable.offset:
+            return None
+        self._mark_durable(sync.note, sync=False)
+        return self.marks if self._mark_each else None
+
+    def _reveal(self, sync: Sync) -> None:
+        # Not back: a segment may have been finished while the mark was synced.
+        if sync.end > self.durable.offset:
+            self.durable = sync.note
+        super()._reveal(sync)

@@ -352,10 +352,12 @@ class FifoWriter(Owner):
             self.drain()
         return Sync(self.stored.number, self.tape.begin_sync(), self.stored)
 
-    def _end_sync(self, sync: Sync, *, done: bool) -> None:
+    def _end_sync(self, sync: Sync, *, done: bool) -> Publisher | None:
         self.tape.end_sync(done=done)
-        if done:
-            end = cast(TapeEnd, sync.note)
-            # With each full file the mark itself is synced: recovery never reads more than that.
-            full = end.position // self._file_bytes > self.durable.position // self._file_bytes
-            self._take_durable(end, sync=full)
+        if not done:
+            return None
+        end = cast(TapeEnd, sync.note)
+        # With each full file the mark itself is synced: recovery never reads more than that.
+        full = end.position // self._file_bytes > self.durable.position // self._file_bytes
+        self._take_durable(end, sync=False)
+        return self.publisher if full else None

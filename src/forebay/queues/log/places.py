@@ -11,6 +11,7 @@ places are lost begin at the oldest record, and nothing is trimmed until somebod
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
@@ -65,7 +66,11 @@ def read_consumers(directory: Directory) -> tuple[dict[str, int], Damage | None]
 
 
 class Places:
-    """The saved places of a log's readers. Called with the queue's lock held."""
+    """The saved places of a log's readers.
+
+    They are saved with `lock` held, which is taken before the queue's lock: none waits for a disk
+    with that. Who has the queue's lock may look, and sees only places that are durable.
+    """
 
     def __init__(self, directory: Directory, losses: Losses, *, checked: bool = True) -> None:
         """`checked`: no other program changes the file."""
@@ -73,6 +78,7 @@ class Places:
         self._checked = checked
         self._losses = losses
         self._file = CheckedFile(directory, INDEX)
+        self.lock = threading.Lock()
         self.offsets, self._damage = read_consumers(directory)
         if self._damage is not None and losses.accepted(self._damage):
             self._damage = None
@@ -92,10 +98,25 @@ class Places:
         """Returns the places of all who read, whichever process they are in."""
         return [*_of_consumers(self.offsets), *_of_cursors(self._directory)]
 
+    def keep_damaged(self) -> None:
+        """Puts damage on record before the file that shows it is replaced. Both locks are held."""
+        if self._damage is None:
+            return
+        self._losses.note(self._damage, gone=True)
+        self._losses.save()
+        try:
+            data, _ = self._file.read()
+        except Damaged:
+            # The write moves what cannot be read aside.
+            data = b""
+        if data:
+            quarantine.keep_bytes(self._directory, INDEX, data)
+        self._damage = None
+
     def advance(self, name: str, offset: int, *, back: bool = False) -> int:
         """Saves a consumer's place; durable on return. Returns the one that is saved.
 
-        It only goes forward, unless it may go `back`, as after a `seek`.
+        It only goes forward, unless it may go `back`, as after a `seek`. `lock` is held.
         """
         saved = self.offsets.get(name, -1)
         if saved > offset and not back:
@@ -104,7 +125,7 @@ class Places:
         return offset
 
     def forget(self, name: str) -> None:
-        """Removes a consumer; trimming no longer waits for it."""
+        """Removes a consumer; trimming no longer waits for it. `lock` is held."""
         self._write({key: value for key, value in self.offsets.items() if key != name})
 
     def limit_to(self, end: int) -> None:
@@ -120,30 +141,21 @@ class Places:
         return min((place.offset for place in self.all()), default=None)
 
     def close(self) -> None:
-        """Closes its files."""
-        self._file.close()
+        """Closes its files, when nobody is saving any more."""
+        with self.lock:
+            self._file.close()
+
+    def abandon(self) -> None:
+        """Gives up the lock of the parent, in the child of a fork."""
+        self.lock = threading.Lock()
 
     def _write(self, changed: dict[str, int]) -> None:
-        if self._damage is not None:
-            self._keep_damaged(self._damage)
+        assert self._damage is None
         if self._checked:
             self._file.write(encode_index(changed))
         else:
             self._file.write_unchecked(encode_index(changed))
         self.offsets = changed
-
-    def _keep_damaged(self, damage: Damage) -> None:
-        """Puts the damage on record before the file that shows it is replaced."""
-        self._losses.note(damage, gone=True)
-        self._losses.save()
-        try:
-            data, _ = self._file.read()
-        except Damaged:
-            # The write moves what cannot be read aside.
-            data = b""
-        if data:
-            quarantine.keep_bytes(self._directory, INDEX, data)
-        self._damage = None
 
 
 def _of_consumers(offsets: dict[str, int]) -> Iterator[Place]:

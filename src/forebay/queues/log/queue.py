@@ -374,12 +374,12 @@ class Log(Handle):
 
     def forget_consumer(self, name: str) -> None:
         """Removes a consumer's saved place, and closes it; trimming no longer waits for it."""
-        with self._writer.lock:
-            self._writer.check()
+        with self._places.lock:
+            self._begin_saving()
             if name not in self._places.offsets:
                 raise InvalidOption(f"{self.path} has no consumer {name!r}")
             self._places.forget(name)
-            self.changes.announce()
+        self.changes.answer()
         consumer = self._consumers.get(name)
         if consumer is not None:
             consumer.close()
@@ -567,11 +567,17 @@ class Log(Handle):
         yield
 
     def _save_position(self, name: str, offset: int, *, back: bool) -> int:
+        with self._places.lock:
+            self._begin_saving()
+            saved = self._places.advance(name, offset, back=back)
+        self.changes.answer()
+        return saved
+
+    def _begin_saving(self) -> None:
+        """Makes sure that places can be saved: the log is open, and none that is lost is hidden."""
         with self._writer.lock:
             self._writer.check()
-            saved = self._places.advance(name, offset, back=back)
-            self.changes.announce()
-            return saved
+            self._places.keep_damaged()
 
     def _after_staging(self) -> None:
         self.changes.answer()
@@ -605,6 +611,7 @@ class Log(Handle):
     def _abandon(self, error: Closed) -> None:
         self._writer.disown(error)
         self.changes = self._writer.changes
+        self._places.abandon()
 
     def _adopt_all(self) -> int:
         now_ms = self._clock.now_ms()

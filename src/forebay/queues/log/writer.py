@@ -415,20 +415,21 @@ class LogWriter(Owner):
             self._flush()
         return Sync(self.written, self._open_segments(), (self.place, len(self.sealed)))
 
-    def _end_sync(self, sync: Sync, *, done: bool) -> None:
+    def _end_sync(self, sync: Sync, *, done: bool) -> Publisher | None:
         if not done:
-            return
+            return None
         place, sealed = sync.note
         if place.offset >= self.publisher.tail.durable:
             written = place.offset if self._always else self.written
-            sync_mark = not self._layout.checked or sealed > 0
-            self.publisher.move(written, self._last_ms, place, sync=sync_mark)
+            self.publisher.move(written, self._last_ms, place)
         if not sealed:
-            return
+            # Without a check in the entries, only the mark tells what was written.
+            return None if self._layout.checked else self.publisher
         # After the mark: if that fails, they are closed with the other files.
         for segment in self.sealed[:sealed]:
             segment.close()
         self.sealed = self.sealed[sealed:]
+        return self.publisher
 
 
 class _Batch(Protocol):

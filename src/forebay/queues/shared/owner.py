@@ -159,8 +159,17 @@ class Owner(ABC):
         """Writes out what waits for a sync; says what to sync. Lock held."""
 
     @abstractmethod
-    def _end_sync(self, sync: Sync, *, done: bool) -> None:
-        """Moves the durable mark if the sync is done. Lock held."""
+    def _end_sync(self, sync: Sync, *, done: bool) -> _Syncable | None:
+        """Moves the durable mark if the sync is done. Lock held.
+
+        Returns the mark if it has to be durable itself before anybody may know.
+        """
+
+    def _reveal(self, sync: Sync) -> None:
+        """Lets what a sync has made durable be read, and tells those who wait. Lock held."""
+        # Before the news: whoever is woken finds it.
+        self.commit.advance(sync.end)
+        self.changes.announce()
 
     @abstractmethod
     def _stop(self) -> None:
@@ -194,7 +203,7 @@ class Owner(ABC):
                 self.release_files()
 
     def _sync_files(self) -> int:
-        """Syncs all that is written; led by one thread at a time, without the lock."""
+        """Syncs what is written, then the mark; led by one thread at a time, without the lock."""
         with self.syncing:
             with self.lock:
                 if self._failed:
@@ -211,8 +220,14 @@ class Owner(ABC):
                 raise
             finally:
                 with self.lock:
-                    self._end_sync(sync, done=done and not self._failed)
-                    self.changes.announce()
+                    done = done and not self._failed
+                    mark = self._end_sync(sync, done=done)
+                    if done and mark is None:
+                        self._reveal(sync)
+            if mark is not None:
+                mark.sync()
+                with self.lock:
+                    self._reveal(sync)
         if self._failed:
             self.check()
         return sync.end
@@ -263,10 +278,10 @@ class Publisher:
         staged = old.staged if staged is None else staged
         self._write(written, time_ms, durable, clean, begin, staged, sync)
 
-    def move(self, written: int, time_ms: int, durable: End, *, sync: bool) -> None:
+    def move(self, written: int, time_ms: int, durable: End) -> None:
         """Writes a mark with a new durable end: what `publish` does most of the time."""
         old = self.tail
-        self._write(written, time_ms, durable, False, old.begin, old.staged, sync)
+        self._write(written, time_ms, durable, False, old.begin, old.staged, False)
 
     def _write(
         self,
