@@ -7,7 +7,7 @@ import threading
 from forebay.formats.entry import encode_entry
 from forebay.kernels.entry import Entry, scan
 from forebay.queues.fifo.head import Head, Lent
-from forebay.queues.fifo.staged import NO_ROOM, HeadCursor, StagedEntries
+from forebay.queues.fifo.staged import HeadCursor, StagedEntries
 from tests.formats.entries import VERSION, make_id
 
 NOW_MS = 1_700_000_000_000
@@ -42,9 +42,10 @@ def test_a_push_is_the_exact_bytes_of_an_entry() -> None:
     pusher.empty(7, 0)
     pusher.begin(100, 4_000, ALL)
 
-    ids = [pusher.push(b"one", 60), pusher.push(b"", 0)]
+    pushed = [pusher.push(b"one", 60), pusher.push(b"", 0)]
 
-    assert ids == [make_id(NOW_MS, 7), make_id(NOW_MS, 8)]
+    ids = [make_id(NOW_MS, 7), make_id(NOW_MS, 8)]
+    assert pushed == ids
     entries = [Entry(7, ids[0], 60, b"one"), Entry(8, ids[1], 0, b"")]
     expected = b"".join(encode_entry(entry, VERSION) for entry in entries)
     assert memory[100 : pusher.position] == expected
@@ -56,12 +57,12 @@ def test_a_push_without_room_or_of_something_else_gives_nothing() -> None:
     before = pusher.push(b"x", 0)
     pusher.begin(0, 40, ALL)
 
-    assert before == NO_ROOM
-    assert pusher.push(b"nine long", 0) == NO_ROOM
-    assert pusher.push("text", 0) == NO_ROOM
-    assert pusher.push(b"eight by", 2**32 - 1) > 0
+    assert before is None
+    assert pusher.push(b"nine long", 0) is None
+    assert pusher.push("text", 0) is None
+    assert pusher.push(b"eight by", 2**32 - 1) is not None
     pusher.finish()
-    assert pusher.push(b"", 0) == NO_ROOM
+    assert pusher.push(b"", 0) is None
 
 
 def test_pops_follow_the_pushes_and_note_each_in_a_slot() -> None:
@@ -119,14 +120,14 @@ def test_what_is_lent_out_is_noted_with_the_place() -> None:
     memory, pusher, slots, popper = make(Now())
     pusher.begin(0, 4_000, ALL)
     popper.open(memory, 0, pusher)
-    entry_id = pusher.push(b"lent", 5)
+    pusher.push(b"lent", 5)
 
     found = popper.next_entry()
-    lent = Lent(0, 0, entry_id, attempts=3)
+    lent = Lent(0, 0, make_id(NOW_MS, 0), attempts=3)
     popper.lent = lent.encode()
     popper.save()
 
-    assert found == (b"lent", entry_id, 5, 0)
+    assert found == (b"lent", lent.id, 5, 0)
     assert newest(slots).lent == (lent,)
     assert popper.next_entry() is None
 
@@ -153,7 +154,7 @@ def test_a_push_notes_how_many_there_are_and_ends_at_the_number_to_stop_at() -> 
 
     pushed = []
     for value in (b"one", b"two", b"three"):
-        pushed.append(pusher.push(value, 0) > 0)
+        pushed.append(pusher.push(value, 0) is not None)
         notes.append(bytes(memory[88:96]))
 
     assert pushed == [True, True, False]

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 import pytest
 
 from forebay.queues.shared.signal import Seat, Signal
-from forebay.queues.shared.verbs import Loan, News, Steps, Work, lends, run, verb
+from forebay.queues.shared.verbs import Loan, News, Run, Steps, Work, lends, run, shortcut, verb
 from forebay.storage.commit import Alarm, GroupCommit, Ticket
 from tests.queues.helpers import wait_until
 
@@ -48,6 +48,16 @@ class Box:
             if left <= 0:
                 return None
             yield News(self.changes, left, "items")
+
+    @shortcut
+    def swap(self, number: int, *, _run: Run[int | None] = run) -> int | None:
+        """Puts a number and takes the first: the same if there is none before it."""
+        self.tries += 1
+        return _run(self._swap(number)) if self.numbers else number
+
+    def _swap(self, number: int) -> Steps[int | None]:
+        yield from Box.put.steps(self, number)  # type: ignore[attr-defined]  # by `verb`
+        return self.get()
 
     @lends
     def take(self) -> Steps[Loan[int]]:
@@ -103,6 +113,28 @@ def test_a_verb_is_typed_and_documented_as_a_plain_method() -> None:
     assert Box.get.__doc__ == "Takes the first number; None if there was none in time."
     assert inspect.signature(Box.take).return_annotation == "AbstractContextManager[int]"
     assert isinstance(Box().take(), AbstractContextManager)
+
+
+def test_a_shortcut_and_its_steps_are_one_method_with_one_signature() -> None:
+    box = Box()
+    steps = Box.swap.steps  # type: ignore[attr-defined]  # by `shortcut`
+
+    quick = [box.swap(1), run(steps(box, number=2))]
+    box.numbers = [3]
+    slow = [box.swap(4), run(steps(box, 5))]
+
+    assert (quick, slow) == ([1, 2], [3, 4])
+    assert (box.tries, box.numbers, box.commit.syncs) == (6, [5], 1)
+    assert str(inspect.signature(Box.swap)) == "(self, number: 'int') -> 'int | None'"
+    assert inspect.signature(Box.swap) == inspect.signature(steps)
+
+
+def test_a_shortcut_must_say_what_drives_the_long_way() -> None:
+    def put(box: Box, number: int) -> int:
+        return number
+
+    with pytest.raises(TypeError, match="put: the last parameter must be `_run`, which is `run`"):
+        shortcut(put)
 
 
 def test_a_change_wakes_the_first_of_a_line_and_each_who_leaves_the_next() -> None:

@@ -34,7 +34,7 @@ from forebay.queues.deadline.state import State
 from forebay.queues.shared.background import Background, run_urgent_work
 from forebay.queues.shared.handle import Handle
 from forebay.queues.shared.options import Duration, SyncPolicy, as_seconds
-from forebay.queues.shared.verbs import Loan, News, Steps, Work, lends, run, shortcut, verb
+from forebay.queues.shared.verbs import Loan, News, Run, Steps, Work, lends, run, shortcut, verb
 from forebay.storage import inbox
 from forebay.storage.atomic import keep_reserve
 from forebay.storage.commit import Ticket
@@ -264,26 +264,7 @@ class DeadlineQueue(Handle):
         )
         self._own()
 
-    def _enqueue(
-        self,
-        value: Buffer,
-        *,
-        delay: Duration | None = None,
-        deadline: datetime | None = None,
-        deadline_ms: int | None = None,
-        timeout: float | None = None,
-    ) -> Steps[int]:
-        if not self._always:
-            id = self._schedule.enqueue(value, delay, deadline, deadline_ms)
-            if id is not FULL:
-                if self.changes.wanted:
-                    self.changes.answer()
-                return id
-        data = as_bytes(value)
-        change = partial(self._schedule.enqueue, data, delay, deadline, deadline_ms, True)
-        return (yield from self._put([data], change, timeout))
-
-    @shortcut(_enqueue)
+    @shortcut
     def enqueue(
         self,
         value: Buffer,
@@ -292,6 +273,7 @@ class DeadlineQueue(Handle):
         deadline: datetime | None = None,
         deadline_ms: int | None = None,
         timeout: float | None = None,
+        _run: Run[int] = run,
     ) -> int:
         """Takes in an item, due at a deadline, after a delay or now; returns its id.
 
@@ -307,11 +289,9 @@ class DeadlineQueue(Handle):
                 if self.changes.wanted:
                     self.changes.answer()
                 return id
-        return run(
-            self._enqueue(
-                value, delay=delay, deadline=deadline, deadline_ms=deadline_ms, timeout=timeout
-            )
-        )
+        data = as_bytes(value)
+        change = partial(self._schedule.enqueue, data, delay, deadline, deadline_ms, True)
+        return _run(self._put([data], change, timeout))
 
     @verb
     def enqueue_many(
@@ -343,15 +323,13 @@ class DeadlineQueue(Handle):
     put = enqueue
     put_many = enqueue_many
 
-    def _dequeue(
-        self, timeout: float | None = None, *, lease_seconds: Duration | None = None
-    ) -> Steps[DeadlineItem | None]:
-        items = yield from self._take_off(1, timeout, self._as_lease_ms(lease_seconds))
-        return items[0] if items else None
-
-    @shortcut(_dequeue)
+    @shortcut
     def dequeue(
-        self, timeout: float | None = None, *, lease_seconds: Duration | None = None
+        self,
+        timeout: float | None = None,
+        *,
+        lease_seconds: Duration | None = None,
+        _run: Run[DeadlineItem | None] = run,
     ) -> DeadlineItem | None:
         """Returns the first item that is due; None if there is none.
 
@@ -367,7 +345,11 @@ class DeadlineQueue(Handle):
                 items = self._schedule.dequeue(1, self._lease_ms)
                 if items is not FULL:
                     return items[0] if items else None
-        return run(self._dequeue(timeout, lease_seconds=lease_seconds))
+        return _run(self._dequeue(timeout, self._as_lease_ms(lease_seconds)))
+
+    def _dequeue(self, timeout: float | None, lease_ms: int) -> Steps[DeadlineItem | None]:
+        items = yield from self._take_off(1, timeout, lease_ms)
+        return items[0] if items else None
 
     @verb
     def dequeue_many(
@@ -399,16 +381,16 @@ class DeadlineQueue(Handle):
     def _release(self, item: DeadlineItem) -> Steps[None]:
         yield from self._change(partial(self._schedule.release, [item], True), takes=True)
 
-    @shortcut(_release)
-    def release(self, item: DeadlineItem) -> None:
+    @shortcut
+    def release(self, item: DeadlineItem, *, _run: Run[None] = run) -> None:
         """Takes an item away for good; raises `LeaseLost` if it is not the caller's any more."""
         if not self._always:
             done = self._schedule.release([item])
             if done is not FULL:
                 if self.changes.wanted:
                     self.changes.answer()
-                return
-        run(self._release(item))
+                return None
+        return _run(self._release(item))
 
     @verb
     def release_many(self, items: Sequence[DeadlineItem]) -> Steps[None]:
@@ -417,21 +399,7 @@ class DeadlineQueue(Handle):
         if given:
             yield from self._change(partial(self._schedule.release, given, True), takes=True)
 
-    def _requeue(
-        self,
-        item: DeadlineItem,
-        *,
-        delay: Duration | None = None,
-        deadline: datetime | None = None,
-        deadline_ms: int | None = None,
-        value: Buffer | None = None,
-    ) -> Steps[None]:
-        yield from self._await_memory()
-        times = (delay, deadline, deadline_ms)
-        requeue = partial(self._schedule.requeue, item, value, *times, TOO_MANY_ATTEMPTS, True)
-        yield from self._change(requeue)
-
-    @shortcut(_requeue)
+    @shortcut
     def requeue(
         self,
         item: DeadlineItem,
@@ -440,6 +408,7 @@ class DeadlineQueue(Handle):
         deadline: datetime | None = None,
         deadline_ms: int | None = None,
         value: Buffer | None = None,
+        _run: Run[None] = run,
     ) -> None:
         """Puts an item back under a later deadline, with another value if one is given.
 
@@ -452,12 +421,16 @@ class DeadlineQueue(Handle):
             if done is not FULL:
                 if self.changes.wanted:
                     self.changes.answer()
-                return
-        run(
+                return None
+        return _run(
             self._requeue(
-                item, delay=delay, deadline=deadline, deadline_ms=deadline_ms, value=value
+                partial(self._schedule.requeue, item, value, *times, TOO_MANY_ATTEMPTS, True)
             )
         )
+
+    def _requeue(self, requeue: Callable[[], NotMade | None]) -> Steps[None]:
+        yield from self._await_memory()
+        yield from self._change(requeue)
 
     @verb
     def reclaim(

@@ -13,6 +13,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from typing import cast
 
 from forebay.clock import BootClock, SteadyClock, SystemClock
 from forebay.damage import Damage
@@ -26,16 +27,14 @@ from forebay.queues.fifo.head import HeadFile, Lent, Popped
 from forebay.queues.fifo.info import FifoInfo
 from forebay.queues.fifo.options import FifoOptions
 from forebay.queues.fifo.recovery import Opened, open_fifo_directory
-from forebay.queues.fifo.staged import NO_ROOM
 from forebay.queues.fifo.tape import TapeWriter
 from forebay.queues.fifo.writer import Batch, FifoWriter
 from forebay.queues.shared.background import Background
 from forebay.queues.shared.handle import Handle
 from forebay.queues.shared.options import Duration, SyncPolicy, WhenFull, as_seconds
-from forebay.queues.shared.verbs import Loan, News, Steps, Work, lends, run, shortcut, verb
+from forebay.queues.shared.verbs import Loan, News, Run, Steps, Work, lends, run, shortcut, verb
 from forebay.queues.shared.waiting import (
     ITEMS,
-    NoRoom,
     countdown,
     when_found,
     when_there_is_room,
@@ -216,23 +215,14 @@ class Fifo(Handle):
         )
         self._own()
 
-    def _push(
-        self, value: Buffer, *, ttl_seconds: int | None = None, timeout: Duration | None = None
-    ) -> Steps[int]:
-        ttl = self._ttl_of(ttl_seconds)
-        entry_id = self._staged.push(value, ttl)
-        if entry_id == NO_ROOM:
-            data = value if type(value) is bytes else as_bytes(value)
-            self._check_size(len(data))
-            put = partial(self._writer.put, data, ttl)
-            return (yield from self._add(put, len(data) + METADATA_BYTES, 1, timeout))
-        if self.changes.wanted:
-            self.changes.answer()
-        return entry_id
-
-    @shortcut(_push)
+    @shortcut
     def push(
-        self, value: Buffer, *, ttl_seconds: int | None = None, timeout: Duration | None = None
+        self,
+        value: Buffer,
+        *,
+        ttl_seconds: int | None = None,
+        timeout: Duration | None = None,
+        _run: Run[int] = run,
     ) -> int:
         """Pushes an entry and returns its id, which is above all before it.
 
@@ -242,8 +232,8 @@ class Fifo(Handle):
         """
         ttl = self._ttl_seconds if ttl_seconds is None else check_ttl(ttl_seconds)
         entry_id = self._staged.push(value, ttl)
-        if entry_id == NO_ROOM:
-            return run(self._push(value, ttl_seconds=ttl, timeout=timeout))
+        if entry_id is None:
+            return _run(self._push(value, ttl, timeout))
         if self.changes.wanted:
             self.changes.answer()
         return entry_id
@@ -287,17 +277,10 @@ class Fifo(Handle):
         batch = Batch(partial(encode_sized, records, count), count, size)
         return (yield from self._add_batch(batch, largest, ttl, timeout))
 
-    def _pop(self, timeout: Duration | None = None) -> Steps[bytes | None]:
-        value = self._cursor.pop()
-        if value is None:
-            values = yield from self._take_off(1, timeout)
-            return values[0] if values else None
-        if self.changes.wanted:
-            self.changes.answer()
-        return value
-
-    @shortcut(_pop)
-    def pop(self, timeout: Duration | None = None) -> bytes | None:
+    @shortcut
+    def pop(
+        self, timeout: Duration | None = None, *, _run: Run[bytes | None] = run
+    ) -> bytes | None:
         """Takes the oldest entry that has not expired; None if there is none.
 
         It is gone for good on return, as durably as the sync policy says: who must not lose it to a
@@ -307,7 +290,7 @@ class Fifo(Handle):
         """
         value = self._cursor.pop()
         if value is None:
-            return run(self._pop(timeout))
+            return _run(self._pop(timeout))
         if self.changes.wanted:
             self.changes.answer()
         return value
@@ -355,29 +338,31 @@ class Fifo(Handle):
             raise
         return _Taken(self, *found)
 
-    def _put(
-        self, value: Buffer, block: bool = True, timeout: Duration | None = None
-    ) -> Steps[None]:
-        yield from self._push(value, timeout=timeout if block else 0)
-
-    @shortcut(_put)
-    def put(self, value: Buffer, block: bool = True, timeout: Duration | None = None) -> None:
-        """Pushes an entry, as a `queue.Queue` takes one."""
-        self.push(value, timeout=timeout if block else 0)
+    @shortcut
+    def put(
+        self,
+        value: Buffer,
+        block: bool = True,
+        timeout: Duration | None = None,
+        *,
+        _run: Run[int] = run,
+    ) -> int:
+        """Pushes an entry, as a `queue.Queue` takes one; returns its id."""
+        return self.push(value, timeout=timeout if block else 0, _run=_run)
 
     put_many = push_many
 
-    def _get(self, block: bool = True, timeout: Duration | None = None) -> Steps[bytes]:
-        value = yield from self._pop(_patience(block, timeout))
-        assert value is not None
-        return value
-
-    @shortcut(_get)
-    def get(self, block: bool = True, timeout: Duration | None = None) -> bytes:
+    @shortcut
+    def get(
+        self,
+        block: bool = True,
+        timeout: Duration | None = None,
+        *,
+        _run: Run[bytes | None] = run,
+    ) -> bytes:
         """Takes the oldest entry, as a `queue.Queue` gives one; raises `Empty` if none came."""
-        value = self.pop(timeout=_patience(block, timeout))
-        assert value is not None
-        return value
+        # With a timeout, a pop never returns None.
+        return cast(bytes, self.pop(_patience(block, timeout), _run=_run))
 
     def put_nowait(self, value: Buffer) -> None:
         """Pushes an entry, or raises `Full`."""
@@ -590,6 +575,15 @@ class Fifo(Handle):
                 f"an entry of {size} bytes is too large: at most {limit} (max_bytes)"
             )
 
+    def _push(self, value: Buffer, ttl: int, timeout: Duration | None) -> Steps[int]:
+        data = value if type(value) is bytes else as_bytes(value)
+        self._check_size(len(data))
+        return self._add(partial(self._writer.put, data, ttl), 1, timeout)
+
+    def _pop(self, timeout: Duration | None) -> Steps[bytes | None]:
+        values = yield from self._take_off(1, timeout)
+        return values[0] if values else None
+
     def _add_batch(
         self, batch: Batch, largest: int, ttl: int, timeout: Duration | None
     ) -> Steps[int | None]:
@@ -598,19 +592,14 @@ class Fifo(Handle):
             return None
         self._check_size(largest)
         write = partial(self._writer.write, batch, ttl)
-        return (yield from self._add(write, batch.size, batch.count, timeout))
+        return (yield from self._add(write, batch.count, timeout))
 
-    def _add(
-        self, put: Callable[[], int], size: int, count: int, timeout: Duration | None
-    ) -> Steps[int]:
+    def _add(self, put: Callable[[], int], count: int, timeout: Duration | None) -> Steps[int]:
         """Puts entries where there is room; makes room or waits for it, and puts them again."""
         writer, front = self._writer, self._front
 
         def apply() -> tuple[int, Ticket | None]:
-            entry_id = put()
-            if entry_id == NO_ROOM:
-                raise NoRoom(size)
-            return entry_id, writer.push_ticket()
+            return put(), writer.push_ticket()
 
         def make_room(size: int) -> bool:
             return front.make_room(size, count)

@@ -39,8 +39,6 @@ else:
     from forebay.kernels.buffers import boot_ms, put32, take_bytes
     from forebay.kernels.entry import entry_size, get_id, get_ttl, next_ms, put_entry
 
-# What a push returns that finds no room.
-NO_ROOM = -1
 HEAD_MAGIC = b"FBH2"
 LENDING_MAGIC = b"FBH3"
 # magic 4 | sequence 8 | file bytes, position, number, id, expired, dropped, damaged, 8 each
@@ -53,7 +51,6 @@ _LENT = cython.declare(cython.Py_ssize_t, LENT_BYTES)
 _STRIDE = cython.declare(cython.Py_ssize_t, 4096)
 # What `entry_size` returns for an entry that goes on after the end.
 _CUT_OFF = cython.declare(cython.Py_ssize_t, -1)
-_NO_ROOM = cython.declare(cython.longlong, NO_ROOM)
 _META = cython.declare(cython.Py_ssize_t, METADATA_BYTES)
 _NUMBER_MASK = cython.declare(cython.ulonglong, 0xFFFF)
 
@@ -163,14 +160,14 @@ class StagedEntries:
         self._mark = -1
         self._view = memoryview(bytearray(1))
 
-    def push(self, value: object, ttl: cython.longlong) -> cython.longlong:
+    def push(self, value: object, ttl: cython.longlong):
         """Writes one entry and returns its id.
 
-        `NO_ROOM` if it does not fit, is not bytes, or must be waited for.
+        None if it does not fit, is not bytes, or must be waited for.
         """
         # Without the lock: in the child of a fork nobody may hold it that lives.
         if not self._acknowledges or self._end == 0 or type(value) is not bytes:
-            return _NO_ROOM
+            return None
         if self._atomic:
             return self.put(cython.cast(bytes, value), ttl)
         self._acquire()
@@ -180,12 +177,12 @@ class StagedEntries:
             self._release()
 
     @cython.ccall
-    def put(self, value: bytes, ttl: cython.longlong) -> cython.longlong:
-        """Writes one entry and returns its id, or `NO_ROOM`; called with the queue's lock held."""
+    def put(self, value: bytes, ttl: cython.longlong) -> object:
+        """Writes one entry and returns its id; None: it does not fit. Called with the lock held."""
         size: cython.Py_ssize_t = len(value)
         position: cython.Py_ssize_t = self.position
         if size > self._end - position - _META or self.number >= self._stop:
-            return _NO_ROOM
+            return None
         now_ms: cython.longlong
         if self._now_ms is None:
             now_ms = boot_ms() + self._ahead_ms
@@ -207,7 +204,7 @@ class StagedEntries:
         self.position = position + _META + size
         self.number += 1
         self._note()
-        return cython.cast(cython.longlong, entry_id)
+        return entry_id
 
     @cython.cfunc
     @cython.inline

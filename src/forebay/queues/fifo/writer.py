@@ -4,8 +4,8 @@ Any thread may call the public methods, except where it says that the lock is he
 one lock, the end of the tape, the memory in front of it, the group commit and the mark of what is
 durable. A single push goes into the memory. Under the weak policies that is the mapped staging
 buffer, where it is acknowledged; under "always" it is a buffer that the next commit writes out, and
-it is not. A put that finds no room there returns `NO_ROOM`: when room was made, the same put is
-called again.
+it is not. A put that finds no room raises `NoRoom`: when room was made, the same put is called
+again.
 
 The head is here because its window may be on the memory, and because what has left is room.
 
@@ -27,10 +27,11 @@ from forebay.kernels.entry import METADATA_BYTES, encode
 from forebay.queues.fifo.bounds import Bounds, TapeEnd
 from forebay.queues.fifo.head import HeadFile
 from forebay.queues.fifo.options import FifoOptions
-from forebay.queues.fifo.staged import NO_ROOM, StagedEntries
+from forebay.queues.fifo.staged import StagedEntries
 from forebay.queues.fifo.staging import STAGED, STAGED_HEADER
 from forebay.queues.fifo.tape import TapeWriter
 from forebay.queues.shared.owner import End, Owner, Publisher, Sync, fatal_when_interrupted
+from forebay.queues.shared.waiting import NoRoom
 from forebay.storage.commit import Ticket
 from forebay.storage.filesystem import Directory, Filesystem, Mapping
 from forebay.storage.staging import HEADER_BYTES, Staging
@@ -148,19 +149,26 @@ class FifoWriter(Owner):
         return Room(self._most.size - used, self._most.entries - self.count)
 
     def put(self, value: bytes, ttl: int) -> int:
-        """Puts one entry into the memory and returns its id, or `NO_ROOM`. Lock held.
+        """Puts one entry into the memory and returns its id. Lock held.
 
-        One that is too large for the memory is written onto the tape.
+        One that is too large for the memory is written onto the tape. Raises `NoRoom`.
         """
-        if len(value) + METADATA_BYTES > self._memory_bytes:
+        size = len(value) + METADATA_BYTES
+        if size > self._memory_bytes:
             return self.write(Batch.of([value], len(value)), ttl)
-        return self.staged.put(value, ttl)
+        entry_id = self.staged.put(value, ttl)
+        if entry_id is None:
+            raise NoRoom(size)
+        return entry_id
 
     def write(self, batch: Batch, ttl: int) -> int:
-        """Writes entries onto the tape and returns the id of the last, or `NO_ROOM`. Lock held."""
+        """Writes entries onto the tape and returns the id of the last. Lock held.
+
+        Raises `NoRoom`.
+        """
         room = self.room
         if batch.size > room.size or batch.count > room.entries:
-            return NO_ROOM
+            raise NoRoom(batch.size)
         self.drain()
         entry_id = self._write_batch(batch, ttl)
         if not self.always:

@@ -33,7 +33,7 @@ from forebay.queues.shared.background import Background
 from forebay.queues.shared.handle import Handle
 from forebay.queues.shared.options import Duration, SyncPolicy, WhenFull, as_seconds
 from forebay.queues.shared.reports import places
-from forebay.queues.shared.verbs import Steps, Work, run, shortcut, verb
+from forebay.queues.shared.verbs import Run, Steps, Work, run, shortcut, verb
 from forebay.queues.shared.waiting import countdown, when_there_is_room
 from forebay.storage.atomic import keep_reserve
 from forebay.storage.commit import Ticket
@@ -253,20 +253,14 @@ class Log(Handle):
         self._own()
         self._trimmer.tell()
 
-    def _append(self, value: Buffer, timeout: Duration | None = None) -> Steps[int]:
+    def _append(self, value: Buffer, timeout: Duration | None) -> Steps[int]:
         data = value if type(value) is bytes else as_bytes(value)
         return self._applied(partial(self._writer.append, data), timeout)
 
-    def _append_or_stage(self, value: Buffer, timeout: Duration | None = None) -> Steps[int]:
-        offset = self._stage(value)
-        if offset is None:
-            return (yield from self._append(value, timeout))
-        if self.changes.wanted:
-            self._after_staging()
-        return offset
-
-    @shortcut(_append_or_stage)
-    def append(self, value: Buffer, timeout: Duration | None = None) -> int:
+    @shortcut
+    def append(
+        self, value: Buffer, timeout: Duration | None = None, *, _run: Run[int] = run
+    ) -> int:
         """Appends a record and returns its offset.
 
         Under `sync="always"` it is durable on return; under the other policies it survives the
@@ -275,7 +269,7 @@ class Log(Handle):
         """
         offset = self._stage(value)
         if offset is None:
-            return run(self._append(value, timeout))
+            return _run(self._append(value, timeout))
         if self.changes.wanted:
             self._after_staging()
         return offset

@@ -19,8 +19,9 @@ the error is raised at the `yield`: a verb that has taken something gives it bac
 error pass. What it does there must not wait.
 
 `run` drives the steps of a verb on the calling thread; `forebay.aio` drives the same steps on a
-loop. `verb` and `lends` make blocking methods of steps, and keep the steps as their attribute
-`steps`: the table of verbs that aio and the tests ask.
+loop. `verb` and `lends` make blocking methods of steps; `shortcut` makes the steps of a blocking
+method that mostly needs no wait. All three keep the steps as the attribute `steps` of the method:
+the table of verbs that aio and the tests ask.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ import math
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from types import TracebackType
+from types import GeneratorType, TracebackType
 from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from forebay.queues.shared.signal import ALL, Seat, Signal
@@ -72,6 +73,7 @@ class Work:
 
 Wait: TypeAlias = Ticket | News | Work
 Steps: TypeAlias = Generator[Wait, Any, _Result]
+Run: TypeAlias = Callable[[Steps[_Result]], _Result]
 
 
 class Loan(Protocol[_Lent_co]):
@@ -150,20 +152,36 @@ def verb(
 
 
 def shortcut(
-    steps: Callable[Concatenate[_Queue, _Arguments], Steps[_Result]],
-) -> Callable[
-    [Callable[Concatenate[_Queue, _Arguments], _Result]],
-    Callable[Concatenate[_Queue, _Arguments], _Result],
-]:
-    """Marks a blocking method that mostly needs no wait, and drives `steps` where it does."""
+    method: Callable[Concatenate[_Queue, _Arguments], _Result],
+) -> Callable[Concatenate[_Queue, _Arguments], _Result]:
+    """Makes the steps of a blocking method that mostly needs no wait.
 
-    def mark(
-        method: Callable[Concatenate[_Queue, _Arguments], _Result],
-    ) -> Callable[Concatenate[_Queue, _Arguments], _Result]:
-        method.steps = steps  # type: ignore[attr-defined]
-        return method
+    The method tries the short way, and ends with `return _run(steps)` if that does not do. `_run`
+    is its last parameter, hidden from its signature: `run`, unless its own steps call it. Those go
+    on with what is passed to `_run`.
+    """
 
-    return mark
+    signature = inspect.signature(method)
+    *public, last = signature.parameters.values()
+    if last.name != "_run" or last.default is not run:
+        raise TypeError(f"{method.__qualname__}: the last parameter must be `_run`, which is `run`")
+    call: Any = method
+    call.__signature__ = signature.replace(parameters=public)
+
+    @functools.wraps(method)
+    def steps(queue: _Queue, /, *arguments: Any, **keywords: Any) -> Steps[Any]:
+        keywords["_run"] = _hand_over
+        result: Any = call(queue, *arguments, **keywords)
+        if type(result) is GeneratorType:
+            result = yield from result
+        return result
+
+    call.steps = steps
+    return method
+
+
+def _hand_over(steps: Steps[_Result]) -> Any:
+    return steps
 
 
 def lends(
