@@ -34,7 +34,15 @@ from forebay.queues.deadline.state import State
 from forebay.queues.shared.background import Background, run_urgent_work
 from forebay.queues.shared.handle import Handle
 from forebay.queues.shared.options import Duration, SyncPolicy, as_seconds
-from forebay.queues.shared.verbs import Loan, News, Run, Steps, Work, lends, run, shortcut, verb
+from forebay.queues.shared.verbs import Loan, Run, Steps, Work, lends, run, shortcut, verb
+from forebay.queues.shared.waiting import (
+    ITEMS,
+    ROOM,
+    NoRoom,
+    countdown,
+    when_found,
+    when_there_is_room,
+)
 from forebay.storage import inbox
 from forebay.storage.atomic import keep_reserve
 from forebay.storage.commit import Ticket
@@ -45,8 +53,6 @@ if TYPE_CHECKING:
     from forebay.queues.deadline.schedule import NotMade
 
 _Result = TypeVar("_Result")
-# The lines of those who wait.
-_ITEMS, _ROOM = "items", "room"
 # The shortest sleep before the next look: clocks tell milliseconds.
 _NAP_SECONDS = 0.001
 # How long new items wait for the freezing to catch up, if it does at all.
@@ -364,19 +370,20 @@ class DeadlineQueue(Handle):
         self, count: int, timeout: float | None, lease_ms: int
     ) -> Steps[list[DeadlineItem]]:
         """Returns items that are due, and waits for the first of them if a timeout is given."""
-        give_up_at = 0.0 if timeout is None else self._clock.monotonic() + timeout
-        while True:
+        due_in = math.inf
+
+        def look() -> Steps[list[DeadlineItem] | None]:
+            nonlocal due_in
             with self._journal.lock:
                 items, ticket = self._lend(count, lease_ms)
-                due_in = math.inf if items else self._seconds_to_due()
-            if items:
-                return (yield from self._hand_out(items, ticket))
-            if timeout is None:
-                return []
-            left = give_up_at - self._clock.monotonic()
-            if left <= 0:
-                raise Empty(f"{self.path}: nothing became due in {timeout} s")
-            yield News(self.changes, left, _ITEMS, max(_NAP_SECONDS, due_in))
+                due_in = math.inf if items else max(_NAP_SECONDS, self._seconds_to_due())
+            return (yield from self._hand_out(items, ticket)) if items else None
+
+        seconds_left = countdown(self._clock, 0 if timeout is None else timeout)
+        found = yield from when_found(self.changes, look, seconds_left, ITEMS, lambda: due_in)
+        if found is None and timeout is not None:
+            raise Empty(f"{self.path}: nothing became due in {timeout} s")
+        return found or []
 
     def _release(self, item: DeadlineItem) -> Steps[None]:
         yield from self._change(partial(self._schedule.release, [item], True), takes=True)
@@ -604,30 +611,39 @@ class DeadlineQueue(Handle):
         limit = self.options.max_bytes
         if limit is not None and size > limit:
             raise RecordTooLarge(f"a batch of {size} bytes does not fit into max_bytes = {limit}")
-        start = merge_at = self._clock.monotonic()
-        yield from self._await_memory()
-        while True:
-            with self._journal.lock:
-                self._journal.check()
-                fits = size <= _free_bytes(limit, self._state, self._journal)
-                applied = self._journal.apply(change) if fits else None
-            if applied is not None:
-                return (yield from self._settle(*applied))
+        merge_at = -math.inf
+
+        def apply() -> tuple[_Result, Ticket | None]:
+            if size > _free_bytes(limit, self._state, self._journal):
+                raise NoRoom(size)
+            return self._journal.apply(change)
+
+        def make_room(size: int) -> Work | bool:
+            if self.options.when_full == "reject" and merge_at > 0:
+                raise Full(f"{self.path} holds max_bytes = {limit}; nothing was written")
+            return Work(merge) if self._clock.monotonic() >= merge_at else False
+
+        def merge() -> bool:
+            nonlocal merge_at
+            # At first it tries again in any case: another thread may have made room.
+            is_first = merge_at < 0
+            began = self._clock.monotonic()
+            found = self._make_room()
             now = self._clock.monotonic()
-            if now >= merge_at:
-                found: bool = yield Work(self._make_room)
-                # At first it tries again in any case: another thread may have made room.
-                found = found or merge_at == start
-                merge_at = self._clock.monotonic()
-                merge_at += _REST_FACTOR * (merge_at - now)
-                if found:
-                    continue
-            left = math.inf if timeout is None else start + timeout - now
-            if left <= 0 or self.options.when_full == "reject":
-                raise Full(f"{self.path} holds max_bytes = {self.options.max_bytes}")
+            merge_at = now + _REST_FACTOR * (now - began)
+            return found or is_first
+
+        def merge_in() -> float:
             # Without a change another merge would find nothing.
             is_changed = self._journal.written != self._searched
-            yield News(self.changes, left, _ROOM, merge_at - now if is_changed else math.inf)
+            return merge_at - self._clock.monotonic() if is_changed else math.inf
+
+        seconds_left = countdown(self._clock, timeout)
+        yield from self._await_memory()
+        applied = yield from when_there_is_room(
+            self._journal, apply, make_room, seconds_left, merge_in
+        )
+        return (yield from self._settle(*applied))
 
     def _change(
         self, change: Callable[[], _Result | NotMade], *, takes: bool = False
@@ -723,14 +739,14 @@ class DeadlineQueue(Handle):
         if not self.options.background or not self._upkeep.is_behind:
             return
         self._maintenance.notice()
-        give_up_at = self._clock.monotonic() + _BEHIND_SECONDS
-        while self._upkeep.is_behind:
-            with self._journal.lock:
-                self._journal.check()
-            left = give_up_at - self._clock.monotonic()
-            if left <= 0:
-                return
-            yield News(self.changes, left, _ROOM)
+        seconds_left = countdown(self._clock, _BEHIND_SECONDS)
+        yield from when_found(self.changes, self._look_for_memory, seconds_left, ROOM)
+
+    def _look_for_memory(self) -> Steps[bool | None]:
+        with self._journal.lock:
+            self._journal.check()
+        return None if self._upkeep.is_behind else True
+        yield
 
     def _forget_revived(self) -> None:
         """Writes to the log that copies are gone whose tombstones are lost."""

@@ -279,7 +279,7 @@ class State:
     def _tell_damage(self) -> None:
         kind, damage = self.schedule.damage.pop(0)
         if kind is FileKind.WAL:
-            raise Damaged(damage, "the next call goes on behind it")
+            raise Damaged(damage, "the next call goes on after it")
         found = self.lost_in(kind, damage)
         self.damaged += found.count or 0
         if kind is not FileKind.DEQUEUED_RUN:
@@ -287,7 +287,7 @@ class State:
         if found.count == 0:
             return
         if self._losses is None or self._losses.note(found):
-            raise Damaged(found, "the next call goes on behind it")
+            raise Damaged(found, "the next call goes on after it")
 
 
 def _as_entry(row: Row) -> Item:

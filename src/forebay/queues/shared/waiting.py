@@ -11,7 +11,7 @@ from forebay.errors import ForebayError, Full
 from forebay.queues.shared.options import Duration, as_seconds
 from forebay.queues.shared.owner import Owner
 from forebay.queues.shared.signal import ALL, Signal
-from forebay.queues.shared.verbs import News, Steps
+from forebay.queues.shared.verbs import News, Steps, Work
 
 _Result = TypeVar("_Result")
 # Those who want the same thing, of whom only one can have it, wait in one line.
@@ -40,14 +40,15 @@ def countdown(clock: Clock, timeout: Duration | None) -> Callable[[], float]:
 def when_there_is_room(
     owner: Owner,
     apply: Callable[[], _Result],
-    make_room: Callable[[int], bool],
+    make_room: Callable[[int], Work | bool],
     seconds_left: Callable[[], float],
     look_in: Callable[[], float] = lambda: math.inf,
 ) -> Steps[_Result]:
     """Applies something under the lock as soon as there is room for it; returns what that returns.
 
     `apply` raises `NoRoom`. `make_room(size)` is called then, with the lock held: it says whether
-    to try again at once, or raises `Full`. `look_in()`: room may come without news after so long.
+    to try again at once, or returns work that does, or raises `Full`. `look_in()`: room may come
+    without news after so long.
     """
     while True:
         with owner.lock:
@@ -56,6 +57,8 @@ def when_there_is_room(
                 return apply()
             except NoRoom as none:
                 size, again = none.size, make_room(none.size)
+        if isinstance(again, Work):
+            again = yield again
         if again:
             continue
         left = seconds_left()
@@ -69,11 +72,15 @@ def when_found(
     look: Callable[[], Steps[_Result | None]],
     seconds_left: Callable[[], float],
     line: str = ALL,
+    look_in: Callable[[], float] = lambda: math.inf,
 ) -> Steps[_Result | None]:
-    """Looks until there is something; returns None if no time is left."""
+    """Looks until there is something; returns None if no time is left.
+
+    `look_in()`: something may be there without news after so long.
+    """
     while True:
         found = yield from look()
         left = 0.0 if found is not None else seconds_left()
         if left <= 0:
             return found
-        yield News(changes, left, line)
+        yield News(changes, left, line, look_in())
