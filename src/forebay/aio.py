@@ -584,7 +584,7 @@ class Consumer(Awaited[consumer.Consumer]):
 
     async def __aiter__(self) -> AsyncIterator[Record]:
         """Yields the records that are there now, one by one; a commit covers those given so far."""
-        while length_hint(records := await self._drive(self.queue.ahead())):
+        while length_hint(records := await self._drive(self.queue._next_run())):
             for record in records:
                 yield record
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import forebay
 from forebay import Damaged, InvalidOption, Overtaken, Record
 from forebay.aio import Log
-from tests.aio.helpers import begin_waiting
+from tests.aio.helpers import begin_waiting, until
 from tests.queues.helpers import flip, frame_position, segment_files
 
 VALUES = [b"%03d" % number for number in range(10)]
@@ -58,6 +59,34 @@ def test_tasks_that_share_a_consumer_get_each_record_once(tmp_path: Path) -> Non
             return [value for part in parts for value in values_of(part)]
 
     assert sorted(asyncio.run(run())) == VALUES
+
+
+def test_tasks_that_share_a_consumer_save_no_place_past_an_open_block(tmp_path: Path) -> None:
+    async def run() -> list[object]:
+        async with Log(tmp_path / "q") as log:
+            await log.append_many(VALUES[:2])
+            consumer = await log.consumer("c")
+            may_fail = asyncio.Event()
+
+            async def fail_late() -> None:
+                with contextlib.suppress(KeyError):
+                    async with consumer.take():
+                        await may_fail.wait()
+                        raise KeyError
+
+            failing = asyncio.ensure_future(fail_late())
+            await until(lambda: consumer.position == 1)
+            async with consumer.take() as record:
+                taken = record.offset
+            places = [consumer.committed]
+            waiting = await begin_waiting(log, consumer.read(timeout=600))
+            may_fail.set()
+            await failing
+            again = values_of(await waiting)
+            await consumer.commit()
+            return [taken, *places, again, consumer.committed]
+
+    assert asyncio.run(run()) == [1, 0, VALUES[:1], 2]
 
 
 def test_a_seek_forgets_what_was_read_ahead(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def test_a_trimmed_log_begins_where_it_was_trimmed(tmp_path: Path) -> None:
     with Log(path) as log:
         assert drain(log) == (numbered(16, first=16), [])
         consumer = log.consumer("late")
-        consumer.begin(8)
+        consumer._begin(8)
         with pytest.raises(Overtaken, match="8 unread"):
             consumer.read()
 

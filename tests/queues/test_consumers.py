@@ -5,14 +5,17 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from forebay import Closed, Empty, InvalidOption, Locked, Log
+from forebay import Closed, Empty, InvalidOption, Locked, Log, Record
 from forebay.queues.log.consumer import Consumer
 from tests.queues.helpers import PER_SEGMENT, SEGMENT_BYTES, SYNCS, numbered, run_threads, values_of
+from tests.support.killing import Tell, kill_a_writer
 
 each_sync = pytest.mark.parametrize("sync", SYNCS)
 
@@ -327,6 +330,106 @@ def test_a_record_that_is_taken_comes_again_after_an_error(tmp_path: Path) -> No
 
         assert (consumer.position, consumer.committed) == (0, 0)
         assert [record.offset for record in consumer.read()] == [0, 1, 2]
+
+
+def fail_in(loan: AbstractContextManager[Record]) -> None:
+    """Ends a block as an exception in it does."""
+    error = KeyError()
+    assert not loan.__exit__(KeyError, error, None)
+
+
+def test_a_block_that_ends_first_does_not_save_the_place_of_one_that_is_open(
+    tmp_path: Path,
+) -> None:
+    with open_log(tmp_path) as log:
+        log.append_many(numbered(4))
+        consumer = log.consumer("c")
+        places = []
+
+        with consumer.take():
+            with consumer.take() as record:
+                assert record.offset == 1
+            places.append(consumer.committed)
+            consumer.read(1)
+            consumer.commit()
+            places.append(consumer.committed)
+        places.append(consumer.committed)
+        consumer.commit()
+
+        assert [*places, consumer.committed] == [0, 0, 2, 3]
+
+
+def test_of_overlapping_blocks_only_one_that_fails_comes_again(tmp_path: Path) -> None:
+    with open_log(tmp_path) as log:
+        log.append_many(numbered(5))
+        consumer = log.consumer("c")
+
+        loans = [consumer.take() for _ in range(3)]
+        offsets = [loan.__enter__().offset for loan in loans]
+        fail_in(loans[2])
+        fail_in(loans[0])
+        loans[1].__exit__(None, None, None)
+
+        assert (offsets, consumer.position, consumer.committed) == ([0, 1, 2], 0, 0)
+        with consumer.take() as record:
+            assert record.offset == 0
+        assert (consumer.position, consumer.committed) == (2, 2)
+        assert [record.offset for record in consumer.read()] == [2, 3, 4]
+        consumer.commit()
+        assert consumer.committed == 5
+
+
+@pytest.mark.parametrize("give", [iter, lambda consumer: iter(consumer.read(9))])
+def test_a_record_that_comes_again_is_given_before_others(
+    tmp_path: Path, give: Callable[[Consumer], Iterator[Record]]
+) -> None:
+    with open_log(tmp_path) as log:
+        log.append_many(numbered(4))
+        consumer = log.consumer("c")
+        loan = consumer.take()
+        loan.__enter__()
+        consumer.read(1)
+        fail_in(loan)
+
+        assert [record.offset for record in give(consumer)] == [0, 2, 3]
+
+
+def test_a_seek_forgets_the_blocks_that_are_open(tmp_path: Path) -> None:
+    with open_log(tmp_path) as log:
+        log.append_many(numbered(4))
+        consumer = log.consumer("c", start=1)
+
+        with consumer.take():
+            consumer.seek(3)
+        failing = consumer.take()
+        failing.__enter__()
+        consumer.seek(0)
+        fail_in(failing)
+
+        assert (consumer.position, consumer.committed) == (0, 1)
+        with consumer.take():
+            pass
+        assert consumer.committed == 1
+
+
+@pytest.mark.parametrize("sync", ["always", "os"])
+def test_a_kill_within_overlapping_blocks_brings_the_open_one_again(
+    tmp_path: Path, sync: str
+) -> None:
+    def take(tell: Tell) -> None:
+        log = open_log(tmp_path, sync=sync)
+        log.append_many(numbered(4))
+        consumer = log.consumer("c")
+        first = consumer.take()
+        first.__enter__()
+        with consumer.take():
+            pass
+        tell(consumer.committed)
+
+    assert kill_a_writer(take) == 0
+
+    with open_log(tmp_path) as log:
+        assert [record.offset for record in log.consumer("c").read()] == [0, 1, 2, 3]
 
 
 def test_a_cancelled_read_leaves_all_to_the_next_one(tmp_path: Path) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
+from bisect import insort
 from collections.abc import Iterator
 from datetime import datetime
 from itertools import chain, islice
-from operator import length_hint
+from operator import attrgetter, length_hint
 from typing import TYPE_CHECKING, NamedTuple
 
 from forebay.damage import Damage
@@ -41,19 +42,24 @@ class Consumer(Closing):
         self._batches: Iterator[RecordBatch | Damage] | None = None
         self._trouble: Damage | None = None
         self._ahead = _Ahead(iter(()), 0)
+        # What `take` has lent out, what came back of it, in order, and the offset after all that
+        # it is done with. The saved place stays below what is lent out or came back.
+        self._lent: set[_Taken] = set()
+        self._returned: list[Record] = []
+        self._finished = 0
         self._sought = False
         self.name = name
         self.committed = 0
 
-    def begin(self, committed: int) -> None:
+    def _begin(self, committed: int) -> None:
         """Starts at the saved place."""
         self.committed = committed
         self._move_to(committed)
 
     @property
     def position(self) -> int:
-        """The offset after the last record that it has given."""
-        return self._ahead.end - self._ahead.left
+        """The offset of the next record that it gives."""
+        return self._returned[0].offset if self._returned else self._ahead.begin
 
     @property
     def lag(self) -> int:
@@ -74,47 +80,61 @@ class Consumer(Closing):
             if timeout is not None:
                 raise self._empty(timeout)
             return []
-        return list(islice(self._ahead.records, count))
+        return self._give(count)
 
     @lends
     def take(self, *, timeout: Duration | None = None) -> Steps[Loan[Record]]:
         """Lends the next record: `with consumer.take() as record`.
 
         At the end of the block the place after it is saved, durably, as by `commit`. After an
-        exception in the block it comes again, as it does after a crash. Raises `Empty` if there is
-        none, or if none came within `timeout` seconds.
+        exception in the block it comes again, before newer ones, as it does after a crash. Raises
+        `Empty` if there is none, or if none came within `timeout` seconds.
+
+        Blocks may overlap. The place never passes a record whose block is open, or has failed and
+        was not given again: a crash brings that one again, and those after it.
         """
         if not (yield from self._wait(1, timeout)):
             raise self._empty(timeout or 0)
-        return _Taken(self, next(self._ahead.records))
+        taken = _Taken(self, *self._give(1))
+        self._lent.add(taken)
+        return taken
 
-    def ahead(self) -> Steps[Iterator[Record]]:
+    def _next_run(self) -> Steps[Iterator[Record]]:
         """Reads records ahead, if there are any now; returns them, each given when it is taken."""
         yield from self._wait(1, None)
-        return self._ahead.records
+        return iter(self._give(1)) if self._returned else self._ahead.records
 
     @verb
     def commit(self) -> Steps[None]:
-        """Saves the place after the last record read; durable on return."""
-        yield from self.save(self.position)
+        """Saves the place after the last record read; durable on return.
 
-    def save(self, position: int) -> Steps[None]:
+        Not past a record that `take` has lent out: what was read after it is saved at the next end
+        of a block, or commit, after its own.
+        """
+        yield from self._save(self.position)
+
+    def _save(self, end: int) -> Steps[None]:
         """Saves a place; only after a `seek` it may lie before the one that is saved."""
-        self.committed = yield from self._log.saving(self.name, position, back=self._sought)
+        waiting = [*(taken.value for taken in self._lent), *self._returned[:1]]
+        place = min([end, *(record.offset for record in waiting)])
+        self.committed = yield from self._log.saving(self.name, place, back=self._sought)
         self._sought = False
+
+    def _save_finished(self) -> Steps[None]:
+        """Saves the place after all that `take` is done with."""
+        yield from self._save(self._finished)
 
     def seek(self, start: Start) -> None:
         """Moves to "earliest", "latest", an offset, or the first record not older than a time.
 
-        Nothing is saved before `commit`.
+        Nothing is saved before `commit`, or the end of a later `take`: the end of an earlier one
+        saves nothing and brings nothing back.
         """
         self._move_to(self._log.resolve(start))
+        self._lent.clear()
+        self._returned.clear()
+        self._finished = 0
         self._sought = True
-
-    def go_back(self, offset: int) -> None:
-        """Goes on at a record that it has given before."""
-        if offset < self.position:
-            self._move_to(offset)
 
     def close(self) -> None:
         """Closes its files; the saved place stays, and another consumer may have the name."""
@@ -134,7 +154,7 @@ class Consumer(Closing):
         return f"<Consumer {self.name!r} at {self.position} of {self._log.path}>"
 
     def _runs(self) -> Iterator[Iterator[Record]]:
-        while length_hint(records := run(self.ahead())):
+        while length_hint(records := run(self._next_run())):
             yield records
 
     def _wait(self, count: int, timeout: Duration | None) -> Steps[bool | None]:
@@ -151,14 +171,21 @@ class Consumer(Closing):
         """Reads up to `count` records ahead; None if there are none. Raises what is lost."""
         while True:
             self._check_overtaken()
-            if self._ahead.left < count and self._may_fetch():
+            if self._ahead.left + len(self._returned) < count and self._may_fetch():
                 yield Work(lambda: self._fill(count))
-            if self._ahead.left:
+            if self._ahead.left or self._returned:
                 return True
             self._check_overtaken()
             if self._trouble is None:
                 return None
             self._pass(self._trouble)
+
+    def _give(self, count: int) -> list[Record]:
+        """Returns up to `count` of the records that are there, those that came back first."""
+        given = self._returned[:count]
+        del self._returned[:count]
+        given += islice(self._ahead.records, count - len(given))
+        return given
 
     def _may_fetch(self) -> bool:
         """Says whether there is more than what was read ahead."""
@@ -224,7 +251,7 @@ class Consumer(Closing):
         return item is not None
 
     def _check_overtaken(self) -> None:
-        begin, position = self._log.begin, self.position
+        begin, position = self._log.begin, self._ahead.begin
         if position < begin:
             self._move_to(begin)
             raise Overtaken(f"consumer {self.name!r}", begin - position)
@@ -245,22 +272,47 @@ class _Ahead(NamedTuple):
     end: int
 
     @property
+    def begin(self) -> int:
+        """The offset of the first of them."""
+        return self.end - self.left
+
+    @property
     def left(self) -> int:
         """How many records there are; exact, as they are the iterator of a list."""
         return length_hint(self.records)
 
 
 class _Taken:
-    """A record that a consumer has lent out."""
+    """A record that a consumer has lent out.
+
+    What its end means for the consumer happens at once, before the steps: a task that is cancelled
+    meanwhile leaves nothing lent out.
+    """
 
     def __init__(self, consumer: Consumer, record: Record) -> None:
         self._consumer = consumer
         self.value = record
 
     def finish(self) -> Steps[None]:
-        yield from self._consumer.save(self.value.offset + 1)
+        """Counts it as done with; the steps save the place."""
+        consumer = self._consumer
+        if self not in consumer._lent:
+            return _no_steps()
+        consumer._lent.remove(self)
+        consumer._finished = max(consumer._finished, self.value.offset + 1)
+        return consumer._save_finished()
 
     def give_back(self, error: BaseException) -> Steps[None]:
-        self._consumer.go_back(self.value.offset)
-        return
-        yield
+        """Lets it come again, before newer ones."""
+        consumer = self._consumer
+        if self in consumer._lent:
+            consumer._lent.remove(self)
+            insort(consumer._returned, self.value, key=attrgetter("offset"))
+            # Another task may wait for it.
+            consumer._log.changes.answer()
+        return _no_steps()
+
+
+def _no_steps() -> Steps[None]:
+    return
+    yield

@@ -363,7 +363,7 @@ class Log(Handle):
         except BaseException:
             consumer.close()
             raise
-        consumer.begin(committed)
+        consumer._begin(committed)
         return consumer
 
     def forget_consumer(self, name: str) -> None:
