@@ -23,7 +23,7 @@ and `TaskGroup` do what they do with an `asyncio.Queue`:
   durable with the next sync.
 - What it has changed, such as by `release`, `commit` or `ack`, stays changed, and is durable with
   the next sync.
-- What runs on a thread comes to its end there, unseen.
+- What is done on a thread comes to its end there, unseen, also if the thread had not begun.
 
 Only `open` and `close` are seen to their ends before they raise the cancellation: when the task
 goes on, nothing of ours holds the directory.
@@ -218,13 +218,16 @@ def _end(future: asyncio.Future[None], error: BaseException | None) -> None:
 
 
 async def _do(work: Work) -> Any:
-    """Has a call done on a thread; a task that is cancelled meanwhile leaves nothing of it."""
+    """Has a call done on a thread, also if the task is cancelled before the thread begins.
+
+    What it does may be what gives back something that was lent out. Of what it takes, a task that
+    is cancelled leaves nothing.
+    """
     future = _begin(work.call)
     try:
         return await asyncio.wrap_future(future)
     except (asyncio.CancelledError, GeneratorExit):
-        if not future.cancel():
-            future.add_done_callback(functools.partial(_undo, work))
+        future.add_done_callback(functools.partial(_undo, work))
         raise
 
 
@@ -237,17 +240,17 @@ def _undo(work: Work, future: Future[Any]) -> None:
 
 
 def _begin(call: Callable[[], _Result]) -> Future[_Result]:
-    """Begins a call on a thread."""
+    """Begins a call on a thread; from then on nothing stops it."""
     future: Future[_Result] = Future()
+    future.set_running_or_notify_cancel()
 
     def run() -> None:
-        if future.set_running_or_notify_cancel():
-            try:
-                result = call()
-            except BaseException as error:
-                future.set_exception(error)
-            else:
-                future.set_result(result)
+        try:
+            result = call()
+        except BaseException as error:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
 
     _workers.submit(run)
     return future

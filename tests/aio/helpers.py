@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
+
+from forebay.aio import drive
+from forebay.queues.shared.verbs import Steps, Work
 
 _Result = TypeVar("_Result")
 
@@ -36,3 +41,37 @@ async def begin_waiting(queue: Any, call: Awaitable[_Result]) -> asyncio.Future[
     await asyncio.sleep(0.02)
     assert not task.done()
     return task
+
+
+class Gate:
+    """Work that begins, waits for a gate, and counts what was undone."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Event()
+        self.open = threading.Event()
+        self.undone: list[int] = []
+
+    def steps(self, result: int | Exception = 5) -> Steps[int]:
+        number: int = yield Work(lambda: self._call(result), self.undone.append)
+        return number
+
+    def _call(self, result: int | Exception) -> int:
+        self.begun.set()
+        self.open.wait(60)
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+
+@contextlib.asynccontextmanager
+async def no_free_thread() -> AsyncIterator[None]:
+    """Keeps all threads that work for loops busy: work that is asked for does not begin."""
+    gates = [Gate() for _ in range(8)]
+    tasks = [asyncio.ensure_future(drive(gate.steps())) for gate in gates]
+    try:
+        await until(lambda: all(gate.begun.is_set() for gate in gates))
+        yield
+    finally:
+        for gate in gates:
+            gate.open.set()
+        await asyncio.wait(tasks)

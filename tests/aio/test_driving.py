@@ -12,9 +12,9 @@ import time
 import pytest
 
 from forebay.aio import Awaited, awaited, drive, lent, off_loop
-from forebay.queues.shared.verbs import News, Steps, Work, verb
+from forebay.queues.shared.verbs import News, Steps, verb
 from forebay.storage.commit import GroupCommit, Ticket
-from tests.aio.helpers import run, until
+from tests.aio.helpers import Gate, no_free_thread, run, until
 from tests.queues.helpers import wait_until
 from tests.queues.test_verbs import Box
 
@@ -191,26 +191,6 @@ def test_what_fails_is_raised_where_the_steps_wait() -> None:
     assert run(use()) == [1, 2]
 
 
-class Gate:
-    """Work that begins, waits for a gate, and counts what was undone."""
-
-    def __init__(self) -> None:
-        self.begun = threading.Event()
-        self.open = threading.Event()
-        self.undone: list[int] = []
-
-    def steps(self, result: int | Exception = 5) -> Steps[int]:
-        number: int = yield Work(lambda: self._call(result), self.undone.append)
-        return number
-
-    def _call(self, result: int | Exception) -> int:
-        self.begun.set()
-        self.open.wait(60)
-        if isinstance(result, Exception):
-            raise result
-        return result
-
-
 def test_work_whose_task_is_cancelled_is_undone_when_it_ends() -> None:
     async def use() -> None:
         gate = Gate()
@@ -226,20 +206,20 @@ def test_work_whose_task_is_cancelled_is_undone_when_it_ends() -> None:
     run(use())
 
 
-def test_work_that_has_not_begun_is_not_done_for_a_task_that_is_cancelled() -> None:
-    async def use() -> list[bool]:
-        gates = [Gate() for _ in range(20)]
-        tasks = [asyncio.ensure_future(drive(gate.steps())) for gate in gates]
-        await until(lambda: sum(gate.begun.is_set() for gate in gates) == 8)
-        for task in tasks[8:]:
+def test_work_that_has_not_begun_as_its_task_is_cancelled_is_done_and_undone() -> None:
+    async def use() -> None:
+        gate = Gate()
+        gate.open.set()
+        async with no_free_thread():
+            task = asyncio.ensure_future(drive(gate.steps()))
+            await asyncio.sleep(0.01)
             task.cancel()
-        await asyncio.wait(tasks[8:])
-        for gate in gates:
-            gate.open.set()
-        assert await asyncio.gather(*tasks[:8]) == [5] * 8
-        return [gate.begun.is_set() or bool(gate.undone) for gate in gates[8:]]
+            await asyncio.wait([task])
+            assert task.cancelled()
+            assert not gate.begun.is_set()
+        await until(lambda: gate.undone == [5])
 
-    assert run(use()) == [False] * 12
+    run(use())
 
 
 def test_work_that_ends_as_its_task_is_cancelled_is_undone() -> None:

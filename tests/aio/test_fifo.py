@@ -11,7 +11,7 @@ import pytest
 
 from forebay import Full
 from forebay.aio import Fifo
-from tests.aio.helpers import begin_waiting
+from tests.aio.helpers import begin_waiting, no_free_thread, until
 
 SMALL: dict[str, Any] = {"file_bytes": 500, "max_bytes": 1_000}
 
@@ -23,6 +23,32 @@ async def fill(fifo: Fifo) -> int:
             await fifo.push(b"x" * 100, timeout=0)
         except Full:
             return len(fifo)
+
+
+def test_an_entry_is_put_aside_also_if_the_task_is_cancelled_before_that_begins(
+    tmp_path: Path,
+) -> None:
+    async def fail(fifo: Fifo, may_fail: asyncio.Event) -> None:
+        async with fifo.take():
+            await may_fail.wait()
+            raise ValueError
+
+    async def run() -> tuple[int, list[bytes]]:
+        async with Fifo(tmp_path / "q", max_attempts=1) as fifo:
+            await fifo.push(b"poison")
+            may_fail = asyncio.Event()
+            task = asyncio.ensure_future(fail(fifo, may_fail))
+            await until(lambda: len(fifo) == 0)
+            async with no_free_thread():
+                may_fail.set()
+                await asyncio.sleep(0.01)
+                task.cancel()
+                await asyncio.wait([task])
+                assert task.cancelled()
+            await until(lambda: fifo.queue.info().dead == 1)
+            return (await fifo.info()).taken, [entry.value for entry in await fifo.dead()]
+
+    assert asyncio.run(run()) == (0, [b"poison"])
 
 
 @pytest.mark.parametrize("error", [ValueError("bad"), asyncio.CancelledError()])
