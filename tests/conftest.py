@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from forebay.storage import workers
 from tests.scheduling import OneWorkerForSpark
 from tests.sources import ROOT
 from tests.support.closing import close_all
@@ -39,6 +41,9 @@ settings.load_profile("forebay")
 if memory := folder_in_memory():
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", memory)
 
+# Every test waits until its threads have ended: see `tests/support/leftovers.py`.
+workers.IDLE_SECONDS = 0.005
+
 # A suite that a shell runs in the background inherits an ignored SIGINT, and so would its children,
 # which some tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -65,6 +70,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.slow)
+
+
+def pytest_collection_finish() -> None:
+    """Keeps what was imported out of every later collection of garbage: it is never any."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

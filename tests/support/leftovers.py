@@ -20,14 +20,15 @@ import threading
 import time
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
 # Only paid where something is left, and then by a failure: far above what a thread takes to end.
 SECONDS = 10.0
-_LOOK_SECONDS = 0.005
+# What threads get to end before garbage is looked for: a collection takes longer.
+MOMENT_SECONDS = 0.5
 _BRIDGE = ("py4j.", "pyspark.")
+_HANDLERS = [(number, f"handler of {number!r}") for number in sorted(signal.valid_signals())]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,8 @@ class Process:
     descriptors: frozenset[str]
     locks: frozenset[str]
     threads: frozenset[threading.Thread]
-    settings: dict[str, str]
+    # Values as they are: they are looked at twice a test, and named only where they differ.
+    settings: dict[str, object]
 
 
 _before = pytest.StashKey[Process | None]()
@@ -45,10 +47,13 @@ _before = pytest.StashKey[Process | None]()
 
 @pytest.fixture(autouse=True)
 def _looked_at(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Takes note of what is there before a test: after the fixtures that several tests share."""
+    """Looks before a test, after the fixtures that several tests share; and after its own ended."""
     before = request.node.stash[_before] = look()
     yield
-    if left_since(before):
+    _join(before, MOMENT_SECONDS)
+    if look() == before:
+        request.node.stash[_before] = None
+    else:
         # A cycle, such as a caught exception and its frame, may hold what is not in use any more.
         # What warns of itself on its way out is told of this test, and not of the next one.
         gc.collect()
@@ -87,9 +92,7 @@ def look() -> Process:
 
 def wait_until_nothing_is_left(before: Process) -> list[str]:
     """Returns what is there that was not, once threads had their time to end."""
-    until = time.monotonic() + SECONDS
-    while time.monotonic() < until and _threads() - before.threads:
-        time.sleep(_LOOK_SECONDS)
+    _join(before, SECONDS)
     return left_since(before)
 
 
@@ -97,9 +100,9 @@ def left_since(before: Process) -> list[str]:
     """Names what this process has that it did not have before, and the settings that differ."""
     now = look()
     changed = (
-        f"  {name}: {value}, before: {before.settings.get(name)}"
+        f"  {name}: {_named(value)}, before: {_named(before.settings[name])}"
         for name, value in now.settings.items()
-        if value != before.settings.get(name)
+        if value != before.settings[name]
     )
     return [
         *(f"  descriptor {text}" for text in sorted(now.descriptors - before.descriptors)),
@@ -107,6 +110,13 @@ def left_since(before: Process) -> list[str]:
         *(f"  thread {_place(thread)}" for thread in now.threads - before.threads),
         *changed,
     ]
+
+
+def _join(before: Process, seconds: float) -> None:
+    """Waits for the threads that were not there before."""
+    until = time.monotonic() + seconds
+    for thread in _threads() - before.threads:
+        thread.join(max(0.0, until - time.monotonic()))
 
 
 def _descriptors() -> Iterator[str]:
@@ -124,10 +134,13 @@ def _descriptors() -> Iterator[str]:
 
 def _locks() -> Iterator[str]:
     """Yields the locks that this process has taken, even if only a child still holds the file."""
-    for line in Path("/proc/locks").read_text().splitlines():
-        _, kind, _, access, pid, file, *_ = line.replace("-> ", "").split()
-        if pid == str(os.getpid()):
-            yield f"{kind} {access} of device and inode {file}"
+    own = str(os.getpid())
+    with open("/proc/locks", encoding="ascii") as file:
+        lines = [line for line in file if own in line]
+    for line in lines:
+        _, kind, _, access, pid, locked, *_ = line.replace("-> ", "").split()
+        if pid == own:
+            yield f"{kind} {access} of device and inode {locked}"
 
 
 def _threads() -> frozenset[threading.Thread]:
@@ -149,18 +162,18 @@ def _place(thread: threading.Thread) -> str:
     return f"{thread.name!r} at {where} in {frame.f_code.co_name}"
 
 
-def _settings() -> dict[str, str]:
-    status = Path("/proc/self/status").read_text()
-    umask = status.partition("\nUmask:\t")[2].partition("\n")[0]
-    handlers = {
-        f"handler of {number!r}": repr(signal.getsignal(number))
-        for number in signal.valid_signals()
-    }
+def _settings() -> dict[str, object]:
+    with open("/proc/self/status", "rb") as file:
+        umask = file.read().partition(b"\nUmask:\t")[2].partition(b"\n")[0]
     return {
         "working directory": os.getcwd(),
-        "umask": umask,
-        "threading.excepthook": repr(threading.excepthook),
-        "sys.excepthook": repr(sys.excepthook),
-        "sys.unraisablehook": repr(sys.unraisablehook),
-        **handlers,
+        "umask": umask.decode(),
+        "threading.excepthook": threading.excepthook,
+        "sys.excepthook": sys.excepthook,
+        "sys.unraisablehook": sys.unraisablehook,
+        **{name: signal.getsignal(number) for number, name in _HANDLERS},
     }
+
+
+def _named(value: object) -> str:
+    return value if isinstance(value, str) else repr(value)

@@ -13,7 +13,8 @@ from collections import deque
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
-_IDLE_SECONDS = 0.2
+# How long a thread waits for its next job before it ends. Tests wait for its end, with less.
+IDLE_SECONDS = 0.2
 
 
 class Workers:
@@ -54,7 +55,7 @@ class Workers:
         del first
         while True:
             try:
-                job = inbox.get(timeout=_IDLE_SECONDS)
+                job = inbox.get(timeout=IDLE_SECONDS)
             except Empty:
                 with self._mutex:
                     if inbox in self._idle:
