@@ -118,32 +118,30 @@ class StagedFrames:
 
     def append(self, value: object) -> object:
         """Appends one record and returns its offset; None if it has to wait for anything."""
-        offset: cython.longlong = -1
         # Without room the lock is left alone: in the child of a fork nobody may give it back.
-        if self._acknowledges and self._end > 0 and type(value) is bytes:
-            if self._atomic:
-                offset = self.put(cython.cast(bytes, value))
-            else:
-                self._acquire()
-                try:
-                    offset = self.put(value)
-                finally:
-                    self._release()
-        return None if offset < 0 else offset
+        if not self._acknowledges or self._end <= 0 or type(value) is not bytes:
+            return None
+        if self._atomic:
+            return self.put(cython.cast(bytes, value))
+        self._acquire()
+        try:
+            return self.put(value)
+        finally:
+            self._release()
 
     @cython.ccall
-    def put(self, value: bytes) -> cython.longlong:
-        """Appends one record with the lock held; -1 if there is no room for it here."""
+    def put(self, value: bytes) -> object:
+        """Appends one record with the lock held and returns its offset; None: there is no room."""
         size: cython.Py_ssize_t = len(value)
         position: cython.Py_ssize_t = self.position
         if size > self._end - position - _FRAME:
-            return -1
+            return None
         now_ms: cython.longlong = self._now()
         if now_ms < self.last_ms:
             now_ms = self.last_ms
         ms: cython.longlong = now_ms - self._epoch_ms
         if ms > 0xFFFFFFFF:
-            return -1
+            return None
         self.last_ms = now_ms
         put_frame(
             self._view,

@@ -122,11 +122,11 @@ class LogWriter(Owner):
         """Appends a record; returns what to wait for, and its offset. Lock held."""
         # Where the buffer acknowledges, other threads append to it without the lock.
         offset = self._chunk.appender.put(value)
-        if offset < 0:
+        if offset is None:
             size = self.measure([value])
             if not self._buffered or size > self._chunk.size_max:
                 return self.append_many([value], size)
-            while offset < 0:
+            while offset is None:
                 self._open_chunk(value, size)
                 offset = self._chunk.appender.put(value)
         if self._always:
