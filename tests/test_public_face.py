@@ -40,7 +40,6 @@ NOT_AWAITED = {
     "due_in",
     "go_back",
     "is_news",
-    "keep_reserve",
     "put_encoded",
     "raise_losses",
     "readable",

@@ -71,7 +71,7 @@ CALLS: dict[str, dict[str, tuple[Any, ...]]] = {
 ITEM_CALLS = ("release", "requeue", "touch", "bury")
 # What ends it, what only looks, and what its own parts call.
 NO_VERBS = {"close", "disown", "full", "empty", "qsize", "reclaim", "capacity_for"}
-NO_VERBS |= {"is_news", "keep_reserve", "raise_losses", "readable", "save_position"}
+NO_VERBS |= {"is_news", "raise_losses", "readable", "save_position"}
 NO_VERBS |= {"segments", "due_in", "saving", "release_name"}
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 

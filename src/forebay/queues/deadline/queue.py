@@ -129,7 +129,7 @@ class DeadlineMaintenance(Background["DeadlineQueue"]):
         self._journal.sync()
 
     def _look(self, queue: DeadlineQueue) -> None:
-        keep_reserve(queue._directory)
+        super()._look(queue)
         self._journal.sync_mark()
         queue._save_losses()
         queue._forget_revived()

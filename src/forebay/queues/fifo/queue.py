@@ -101,7 +101,7 @@ class FifoMaintenance(Background["Fifo"]):
     def _look(self, queue: Fifo) -> None:
         self._front.tell()
         self._front.save_losses()
-        keep_reserve(queue._directory)
+        super()._look(queue)
 
     def _activity(self) -> object:
         return self._writer.number, self._front.cursor.sequence

@@ -93,9 +93,6 @@ class Maintenance(Background["Log"]):
         if not self._writer.publisher.synced:
             self._writer.publisher.sync()
 
-    def _look(self, queue: Log) -> None:
-        queue.keep_reserve()
-
     def _activity(self) -> object:
         return self._writer.end
 
@@ -480,10 +477,6 @@ class Log(Handle):
             with self._writer.lock:
                 self._writer.check()
             return self._adopt_all()
-
-    def keep_reserve(self) -> None:
-        """Sets space aside again after a full disk took it, if there is any."""
-        keep_reserve(self._directory)
 
     def maintain(self) -> None:
         """Does what is due: drain, sync, adopt, trim. The background thread calls it."""

@@ -23,6 +23,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from forebay.clock import Clock
 from forebay.errors import Closed, ForebayError
 from forebay.queues.shared.handle import Handle
+from forebay.storage.atomic import keep_reserve
 from forebay.storage.filesystem import Directory, Doorbell, Watcher
 
 DRAIN, SYNC, LOOK = "drain", "sync", "look"
@@ -236,7 +237,11 @@ class Background(ABC, Generic[_Queue]):
         """Writes it to the files."""
 
     def _look(self, queue: _Queue) -> None:
-        """Does the chores: once a second while the queue is used, and once after that."""
+        """Does the chores: once a second while the queue is used, and once after that.
+
+        Space is set aside again after a full disk took it, if there is any.
+        """
+        keep_reserve(queue._directory)
 
     @abstractmethod
     def _activity(self) -> object:

@@ -12,12 +12,8 @@ import contextlib
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Protocol
 
-from forebay.storage.commit import Alarm
-
-_Result = TypeVar("_Result")
 # No timeout of a thread may be infinite: an endless wait is cut into long ones.
 _WAIT_SECONDS_MAX = 3600.0
 # The line of those who are all woken.
@@ -110,42 +106,6 @@ class Signal:
             line.remove(seat)
         if seat.line != ALL:
             _wake_first(line)
-
-    def wait(self, seconds: float) -> None:
-        """Waits for a change. Called with the lock held, which is given back meanwhile."""
-        alarm = Alarm()
-        seat = Seat(self, alarm, ALL)
-        self._lines[ALL].append(seat)
-        self.wanted = True
-        try:
-            # In here: an exception after any of the two finds the lock taken again.
-            self._lock.release()
-            alarm.wait(max(0, seconds))
-        finally:
-            self._lock.acquire()
-            seat.leave()
-
-    def wait_until(
-        self, try_once: Callable[[], _Result | None], seconds_left: Callable[[], float]
-    ) -> _Result | None:
-        """Tries until there is something; None if no time is left. Called without the lock.
-
-        `seconds_left()` is how long it may sleep before the next try; 0 or less: the time is up.
-        """
-        alarm = Alarm()
-        seat = Seat(self, alarm, ALL)
-        try:
-            seat.join()
-            while True:
-                result = try_once()
-                if result is not None:
-                    return result
-                left = seconds_left()
-                if left <= 0:
-                    return None
-                alarm.wait(min(left, _WAIT_SECONDS_MAX))
-        finally:
-            seat.leave()
 
     def announce(self) -> None:
         """Wakes those who wait. Lock held."""
