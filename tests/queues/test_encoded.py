@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import forebay
-from forebay import Full, InvalidOption, Log, RecordTooLarge
+from forebay import BeatsQueue, Full, InvalidOption, Log, RecordTooLarge
+from forebay.formats.beats.events import Event, encode_event, join_events
 from forebay.formats.fflg import Frames, Header
 from forebay.kernels.fflg import encode_sized, fit_sized, measure_sized
 from tests.queues.helpers import SEGMENT_BYTES, SYNCS, numbered, values_of
@@ -90,3 +91,35 @@ def test_a_buffer_makes_the_same_frames_as_a_list(values: list[bytes], room: int
     sizes = [len(value) for value in values]
     expected = (len(values), sum(sizes), max(sizes, default=0), min(sizes, default=2**32 - 1))
     assert measure_sized(buffer) == expected
+
+
+def test_the_events_of_a_buffer_are_put(tmp_path: Path) -> None:
+    events = [Event(number, 0, {}, {"number": number}) for number in range(30)]
+    buffer = join_events(map(encode_event, events))
+    with BeatsQueue(tmp_path / "q", segment_bytes=SEGMENT_BYTES) as queue:
+        queue.put_encoded(memoryview(buffer), 30)
+        queue.put_encoded(b"", 0)
+
+        assert queue.read(100).events == events
+
+
+@pytest.mark.parametrize(
+    ("buffer", "count"),
+    [
+        (encode([b"a", b"b"]), 1),
+        (encode([b"a", b"b"]), 3),
+        (encode([b"a", b"b"])[:-1], 2),
+        (encode([b"a"]) + b"x", 1),
+        (b"\xff\xff\xff\xff", 1),
+        (encode([b"a"]), 0),
+        (b"", 1),
+    ],
+)
+def test_a_buffer_of_another_count_of_events_is_refused(
+    tmp_path: Path, buffer: bytes, count: int
+) -> None:
+    with BeatsQueue(tmp_path / "q") as queue:
+        with pytest.raises(InvalidOption, match=f"count = {count}: the buffer holds"):
+            queue.put_encoded(buffer, count)
+
+        assert len(queue) == 0

@@ -50,7 +50,7 @@ CALLS: dict[str, dict[str, tuple[Any, ...]]] = {
         "peek": (),
         "dead": (),
     },
-    "beats": {"put": ({},), "put_many": ([{}],), "put_encoded": ([b"x"],), "read": (3,)},
+    "beats": {"put": ({},), "put_many": ([{}],), "put_encoded": (b"\1\0\0\0x", 1), "read": (3,)},
     "deadline": {
         "enqueue": (b"x",),
         "enqueue_many": ([b"x"],),

@@ -14,13 +14,14 @@ import json
 import math
 import re
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, NoReturn
 
 import cbor2
 
-from forebay.errors import InvalidEvent, RecordTooLarge, UndecodableEvent
+from forebay.errors import InvalidEvent, InvalidOption, RecordTooLarge, UndecodableEvent
 from forebay.formats.beats.bytes import EVENT_BYTES_MAX
 from forebay.kernels import beats as kernel
 from forebay.kernels.beats import NESTING_MAX, is_simple
@@ -163,6 +164,25 @@ def _check_depth(where: str, depth: int) -> None:
 
 def _kind(value: Value) -> str:
     return "null" if value is None else f"of type {type(value).__name__}"
+
+
+def join_events(payloads: Iterable[bytes]) -> bytes:
+    """Returns encoded events as one buffer: of each its size, 4 bytes little-endian, and itself."""
+    return b"".join([len(payload).to_bytes(4, "little") + payload for payload in payloads])
+
+
+def split_events(buffer: bytes | bytearray | memoryview, count: int) -> list[bytes]:
+    """Returns the `count` encoded events of one buffer; refuses one that holds others."""
+    payloads: list[bytes] = []
+    position, end = 0, len(buffer)
+    while position < end:
+        start = position + 4
+        position = start + int.from_bytes(buffer[position:start], "little")
+        payloads.append(bytes(buffer[start:position]))
+    if position > end or len(payloads) != count:
+        what = "no whole number of" if position > end else str(len(payloads))
+        raise InvalidOption(f"count = {count}: the buffer holds {what} records")
+    return payloads
 
 
 def decode_event(data: bytes) -> Event:

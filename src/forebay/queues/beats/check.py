@@ -10,7 +10,7 @@ from typing import Any
 
 from forebay.damage import Damage
 from forebay.errors import Damaged, UndecodableEvent, WrongKey
-from forebay.formats.beats.events import decode_event, encode_event
+from forebay.formats.beats.events import decode_event, encode_event, join_events
 from forebay.formats.beats.versions import segment_name
 from forebay.queues.beats.info import BeatsInfo
 from forebay.queues.beats.names import OWN_DIRECTORIES, OWN_NAMES
@@ -238,7 +238,7 @@ def _copy(
                     _meet(reader, damage, item)
                     continue
                 payloads = _decodable(reader, damage, item)
-                queue.put_encoded([payload for _, payload in payloads])
+                queue.put_encoded(join_events(event for _, event in payloads), len(payloads))
                 copied += len(payloads)
                 done += sum(1 for found, _ in payloads if found < place)
             left = done

@@ -13,7 +13,7 @@ from functools import partial
 from forebay.clock import SystemClock
 from forebay.damage import Damage
 from forebay.errors import UndecodableEvent
-from forebay.formats.beats.events import encode_event
+from forebay.formats.beats.events import encode_event, join_events
 from forebay.formats.beats.frames import FRAME_BYTES
 from forebay.formats.beats.text import TextDecoder, event_text, parse_event
 from forebay.queues.beats.queue import BeatsQueue
@@ -66,7 +66,7 @@ def parse(line: bytes) -> bytes | None:
 
 def put(queue: BeatsQueue, values: list[bytes]) -> tuple[None, None]:
     """Puts events that `parse` returned."""
-    queue.put_encoded(values)
+    queue.put_encoded(join_events(values), len(values))
     return None, None
 
 

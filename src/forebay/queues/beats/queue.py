@@ -25,7 +25,7 @@ from forebay.errors import (
     UnsupportedVersion,
 )
 from forebay.formats.beats.bytes import compressed_size_max
-from forebay.formats.beats.events import Event, encode_event
+from forebay.formats.beats.events import Event, encode_event, split_events
 from forebay.formats.beats.frames import FRAME_BYTES
 from forebay.formats.beats.versions import (
     HEADER_BYTES_MAX,
@@ -50,7 +50,7 @@ from forebay.queues.shared.options import Duration, SyncPolicy, WhenFull, as_sec
 from forebay.queues.shared.verbs import Loan, Steps, Work, lends, verb
 from forebay.queues.shared.waiting import ITEMS, countdown, when_found, when_there_is_room
 from forebay.storage.atomic import keep_reserve
-from forebay.storage.filesystem import DiskFilesystem, Filesystem
+from forebay.storage.filesystem import Buffer, DiskFilesystem, Filesystem
 from forebay.storage.quarantine import count_kept
 
 
@@ -194,9 +194,15 @@ class BeatsQueue(Handle):
         return self._put(self._encode(events), timeout)
 
     @verb
-    def put_encoded(self, payloads: list[bytes], *, timeout: Duration | None = None) -> Steps[None]:
-        """Puts events that `encode_event` has made; the same promise as `put_many`."""
-        return self._put(payloads, timeout)
+    def put_encoded(
+        self, buffer: Buffer, count: int, *, timeout: Duration | None = None
+    ) -> Steps[None]:
+        """Puts the `count` events of one buffer, with one commit.
+
+        Each is its size, 4 bytes, little-endian, and what `encode_event` has made of it. The same
+        promise as `put_many`. The buffer must not change before it returns.
+        """
+        return self._put(split_events(buffer, count), timeout)
 
     @verb
     def read(self, count: int = 1000, *, timeout: Duration | None = None) -> Steps[EventBatch]:
