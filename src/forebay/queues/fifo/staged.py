@@ -12,8 +12,6 @@ the memory of `StagedEntries`, and each is noted in the slots of the head (`head
 
 from __future__ import annotations
 
-import struct
-
 try:
     import cython
 
@@ -22,11 +20,17 @@ try:
 except ImportError:
     from forebay.kernels import cython_shadow as cython
 
-from forebay.kernels.buffers import crc32, direct_address
+from forebay.kernels.buffers import direct_address
 from forebay.kernels.entry import METADATA_BYTES
 
 if cython.compiled:
-    from cython.cimports.forebay.kernels.buffers import boot_ms, direct, put32, take_bytes
+    from cython.cimports.forebay.kernels.buffers import (
+        boot_ms,
+        put32,
+        put_bytes,
+        sum_bytes,
+        take_bytes,
+    )
     from cython.cimports.forebay.kernels.entry import (
         entry_size,
         get_id,
@@ -34,16 +38,14 @@ if cython.compiled:
         next_ms,
         put_entry,
     )
-    from cython.cimports.libc.string import memcpy
 else:
-    from forebay.kernels.buffers import boot_ms, put32, take_bytes
+    from forebay.kernels.buffers import boot_ms, put32, put_bytes, sum_bytes, take_bytes
     from forebay.kernels.entry import entry_size, get_id, get_ttl, next_ms, put_entry
 
 HEAD_MAGIC = b"FBH2"
 LENDING_MAGIC = b"FBH3"
 # magic 4 | sequence 8 | file bytes, position, number, id, expired, dropped, damaged, 8 each
 # | count of what is lent out 4 | version of the entries 8 | 24 for each that is lent out | crc 4
-_HEAD = struct.Struct(">4s8QI8s")
 HEAD_FIXED_BYTES = 80
 LENT_BYTES = 24
 _FIXED = cython.declare(cython.Py_ssize_t, HEAD_FIXED_BYTES)
@@ -218,20 +220,27 @@ class StagedEntries:
 
 @cython.cfunc
 @cython.inline
-def _put32(to: cython.p_uchar, value: cython.ulonglong) -> cython.void:
-    """Writes a big-endian u32. Only compiled; the compiler makes one store of it."""
-    to[0] = (value >> 24) & 255
-    to[1] = (value >> 16) & 255
-    to[2] = (value >> 8) & 255
-    to[3] = value & 255
+def _put32(
+    out: cython.uchar[::1], position: cython.Py_ssize_t, value: cython.ulonglong
+) -> cython.void:
+    """Writes a big-endian u32."""
+    if cython.compiled:
+        out[position] = (value >> 24) & 255
+        out[position + 1] = (value >> 16) & 255
+        out[position + 2] = (value >> 8) & 255
+        out[position + 3] = value & 255
+    else:
+        out[position : position + 4] = value.to_bytes(4, "big")
 
 
 @cython.cfunc
 @cython.inline
-def _put64(to: cython.p_uchar, value: cython.ulonglong) -> cython.void:
-    """Writes a big-endian u64. Only compiled."""
-    _put32(to, value >> 32)
-    _put32(to + 4, value & 0xFFFFFFFF)
+def _put64(
+    out: cython.uchar[::1], position: cython.Py_ssize_t, value: cython.ulonglong
+) -> cython.void:
+    """Writes a big-endian u64."""
+    _put32(out, position, value >> 32)
+    _put32(out, position + 4, value & 0xFFFFFFFF)
 
 
 @cython.cclass
@@ -504,43 +513,19 @@ class HeadCursor:
     @cython.cfunc
     def _save(self) -> cython.void:
         self.sequence += 1
-        start: cython.Py_ssize_t = cython.cast(cython.Py_ssize_t, self.sequence % 2) * _STRIDE
+        at: cython.Py_ssize_t = cython.cast(cython.Py_ssize_t, self.sequence % 2) * _STRIDE
         size: cython.Py_ssize_t = len(self.lent)
-        if not cython.compiled or direct == cython.NULL:
-            self._save_plainly(start)
-            return
-        to: cython.p_uchar = cython.address(self._slots[start])
-        _put32(to, 0x46424833 if size > 0 else 0x46424832)
-        _put64(to + 4, self.sequence)
-        _put64(to + 12, self._file_bytes)
-        _put64(to + 20, cython.cast(cython.ulonglong, self._base + self._at))
-        _put64(to + 28, self.number)
-        _put64(to + 36, self.last_id)
-        _put64(to + 44, self.expired)
-        _put64(to + 52, self.dropped)
-        _put64(to + 60, self.damaged)
-        _put32(to + 68, cython.cast(cython.ulonglong, size // _LENT))
-        memcpy(to + 72, cython.cast(cython.p_char, self._version), 8)
-        if size > 0:
-            memcpy(to + _FIXED, cython.cast(cython.p_char, self.lent), size)
+        put_bytes(self._slots, at, LENDING_MAGIC if size > 0 else HEAD_MAGIC, 4)
+        _put64(self._slots, at + 4, self.sequence)
+        _put64(self._slots, at + 12, self._file_bytes)
+        _put64(self._slots, at + 20, cython.cast(cython.ulonglong, self._base + self._at))
+        _put64(self._slots, at + 28, self.number)
+        _put64(self._slots, at + 36, self.last_id)
+        _put64(self._slots, at + 44, self.expired)
+        _put64(self._slots, at + 52, self.dropped)
+        _put64(self._slots, at + 60, self.damaged)
+        _put32(self._slots, at + 68, cython.cast(cython.ulonglong, size // _LENT))
+        put_bytes(self._slots, at + 72, self._version, 8)
+        put_bytes(self._slots, at + _FIXED, self.lent, size)
         size += _FIXED
-        _put32(to + size, direct(0, to, cython.cast(cython.size_t, size)))
-
-    @cython.cfunc
-    def _save_plainly(self, start: cython.Py_ssize_t) -> cython.void:
-        data: bytes = _HEAD.pack(
-            LENDING_MAGIC if self.lent else HEAD_MAGIC,
-            self.sequence,
-            self._file_bytes,
-            self._base + self._at,
-            self.number,
-            self.last_id,
-            self.expired,
-            self.dropped,
-            self.damaged,
-            len(self.lent) // LENT_BYTES,
-            self._version,
-        )
-        data += self.lent
-        data += crc32(data).to_bytes(4, "big")
-        memoryview(self._slots)[start : start + len(data)] = data
+        _put32(self._slots, at + size, sum_bytes(self._slots, at, size, 0))
