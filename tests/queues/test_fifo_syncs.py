@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from forebay import Fifo, FifoReader
+from forebay.formats.entry import file_name
 from forebay.queues.fifo.head import Head
 from forebay.queues.shared.options import SyncPolicy
 from forebay.storage.commit import Alarm
@@ -324,3 +325,45 @@ def test_a_writer_that_outruns_the_disk_waits_for_it(sync: SyncPolicy) -> None:
 
     fifo.close()
     assert max(behind) <= 80
+
+
+@pytest.mark.parametrize("sync", ["interval", "os"])
+def test_after_a_file_was_released_a_power_cut_costs_no_more_than_the_newest_entries(
+    sync: SyncPolicy,
+) -> None:
+    machine = ForgetfulFilesystem()
+    fifo = open_in_memory(machine, sync)
+    values = numbered(28)
+    fifo.push_many(values[:25])
+    start = machine.operations
+    fifo.pop_many(10)
+    fifo.push_many(values[25:])
+    left = []
+
+    for state in machine.crash_states(since=start, garbage=False):
+        with open_in_memory(state.restore(), sync) as again:
+            left.append(again.pop_many(99))
+
+    fifo.close()
+    assert {tuple(each) for each in left} <= {
+        tuple(values[first:end]) for first in range(29) for end in range(first, 29)
+    }
+
+
+@pytest.mark.parametrize("sync", ["interval", "os"])
+def test_the_file_that_the_mark_is_in_is_not_released(sync: SyncPolicy) -> None:
+    machine = ForgetfulFilesystem()
+    fifo = open_in_memory(machine, sync)
+    fifo.push_many(numbered(25))
+
+    fifo.pop_many(10)
+
+    killed = machine.kill()
+    with FifoReader("/q", filesystem=killed) as reader:
+        tail = reader.tail
+    with open_in_memory(killed, sync) as again:
+        left = again.pop_many(99)
+    fifo.close()
+    assert tail is not None
+    assert f"/q/{file_name(tail.segment)}" in machine.files()
+    assert left == numbered(15, first=10)
