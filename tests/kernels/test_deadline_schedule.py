@@ -11,6 +11,7 @@ import pytest
 from forebay.errors import InvalidOption, LeaseLost, RecordTooLarge
 from forebay.formats.deadline.items import VALUE_BYTES_MAX
 from forebay.formats.deadline.wal import Batches, Header, scan_wal
+from forebay.kernels.deadline import RunView
 from forebay.queues.deadline.schedule import FULL, DeadlineItem, Memory, Schedule
 
 NOW = 1_700_000_000_000
@@ -20,13 +21,24 @@ HEADER = Header(1, bytes(8))
 class Counter:
     """A schedule at a fixed time, with a log of some bytes."""
 
-    def __init__(self, size: int = 10_000, *, revocable: bool = False) -> None:
+    def __init__(
+        self, size: int = 10_000, *, revocable: bool = False, attempts_max: int = 0
+    ) -> None:
         self.now_ms = NOW
-        self.schedule = Schedule(lambda: self.now_ms, 0, self.find, self.refuse)
         self.memory = Memory()
-        self.schedule.memories.append(self.memory)
-        self.schedule.next_id, self.schedule.ids_end, self.schedule.items_max = 1, 100, 50
-        self.schedule.hides = revocable
+        self.schedule = Schedule(
+            self.memory,
+            RunView(),
+            [],
+            self.find,
+            self.refuse,
+            next_id=1,
+            items_max=50,
+            attempts_max=attempts_max,
+            hides=revocable,
+            now_ms=lambda: self.now_ms,
+        )
+        self.schedule.ids_end = 100
         self.open(size, revocable=revocable)
 
     def open(self, size: int, *, revocable: bool = False, number: int = 0, stored: int = 0) -> None:
@@ -254,9 +266,8 @@ def test_new_items_have_limits_of_their_own(limit: str) -> None:
 
 
 def test_an_item_that_was_given_out_too_often_is_put_aside() -> None:
-    counter = Counter()
+    counter = Counter(attempts_max=1)
     schedule = counter.schedule
-    schedule.attempts_max = 1
     for value in (b"a", b"b", b"c"):
         counter.enqueue(value)
     one, other, _ = counter.dequeue()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,8 @@ import forebay
 from forebay.errors import Damaged, DataLoss, InvalidOption
 from forebay.queues.deadline.item import DeadlineItem
 from forebay.queues.deadline.queue import DeadlineQueue
-from forebay.queues.deadline.snapshot import Snapshot, take_snapshot
-from forebay.storage.filesystem import DiskFilesystem
+from forebay.queues.deadline.slices import SnapshotReader
+from forebay.queues.deadline.snapshot import Snapshot
 from tests.queues.deadline_helpers import files_of, must, open_queue
 from tests.spark.readers import batch_reader, offsets_of, read, rows_of, stream_reader
 from tests.support.clocks import FakeClock
@@ -61,6 +60,11 @@ def facts(row: dict[str, Any]) -> tuple[object, ...]:
         *(_ms(row["requeue_time"]), row["dequeue_count"], row["type"] == "buried"),
         row["reason"] or "",
     )
+
+
+def snapshot_of(path: Path) -> Snapshot:
+    with SnapshotReader(path) as reader:
+        return reader.snapshot
 
 
 def _ms(time: datetime | None) -> int:
@@ -201,14 +205,13 @@ def test_another_queue_at_the_path_is_not_taken_for_the_one_that_was_planned(
 
 
 def test_a_snapshot_has_a_text_and_an_id_that_stays_while_nothing_is_written(queue: Path) -> None:
-    with closing(DiskFilesystem().open_directory(str(queue))) as directory:
-        first, again = take_snapshot(directory), take_snapshot(directory)
+    first, again = snapshot_of(queue), snapshot_of(queue)
 
-        assert Snapshot.decode(first.encode()) == first == again
-        assert first.id == again.id
-        with open_queue(queue) as opened:
-            opened.enqueue(b"more")
-            assert take_snapshot(directory).id != first.id
+    assert Snapshot.decode(first.encode()) == first == again
+    assert first.id == again.id
+    with open_queue(queue) as opened:
+        opened.enqueue(b"more")
+        assert snapshot_of(queue).id != first.id
 
 
 @pytest.mark.slow

@@ -28,10 +28,9 @@ from forebay.pipelines.ingest.output import (
     write_file,
 )
 from forebay.queues.deadline.slices import SnapshotReader
-from forebay.queues.deadline.snapshot import Snapshot, SnapshotFiles
+from forebay.queues.deadline.snapshot import Snapshot
 from forebay.spark import paths
 from forebay.spark.kinds import kind_at
-from forebay.storage.filesystem import DiskFilesystem
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -107,13 +106,10 @@ class _Taken:
 
     def is_held(self) -> bool:
         """Returns whether its files still exist."""
-        directory = DiskFilesystem().open_directory(self.path)
         try:
-            SnapshotFiles(directory, self.snapshot).close()
+            SnapshotReader(self.path, self.snapshot.encode()).close()
         except DataLoss:
             return False
-        finally:
-            directory.close()
         return True
 
 
@@ -127,7 +123,7 @@ def _changed(output: Output, source: Sequence[str]) -> list[_Taken]:
     for path in paths.expand(source):
         with SnapshotReader(path) as reader:
             if reader.snapshot.id != last.get(reader.path):
-                found.append(_Taken(reader.path, reader.snapshot, reader.files.count()))
+                found.append(_Taken(reader.path, reader.snapshot, reader.count()))
     return found
 
 

@@ -16,7 +16,7 @@ from pyarrow import compute
 
 from forebay.formats.deadline.items import BURIED_BIT
 from forebay.kernels.deadline import IS_TOMBSTONE
-from forebay.queues.deadline.snapshot import DEQUEUED, VALUE, Row
+from forebay.queues.deadline.slices import DEQUEUED, VALUE, Row
 
 TIMESTAMP = pyarrow.timestamp("us", tz="UTC")
 COLUMNS = (

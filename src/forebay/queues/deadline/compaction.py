@@ -428,12 +428,7 @@ class Upkeep:
     def is_behind(self) -> bool:
         """Whether more comes into memory than can be frozen."""
         many = len(self._state.segments) > _SEGMENTS_MAX
-        return many or self._state.current.count >= self.items_max
-
-    @property
-    def items_max(self) -> int:
-        """How many rows the newest segment may have before freezing is behind."""
-        return self._options.segment_items * 3 // 2
+        return many or self._state.current.count >= self._options.items_in_memory_max
 
     def fail(self, error: BaseException) -> None:
         """Ends the handle, whose memory may not be what its files say."""
@@ -484,6 +479,11 @@ class Upkeep:
             self.merges += 1
             return True
 
+    def close(self) -> None:
+        """Closes the logs whose runs are not there yet; the journal has ended."""
+        for wal in self.frozen_wals:
+            wal.file.close()
+
     def save(self, next_id: int) -> None:
         """Saves in the manifest what is known by now; durable on return."""
         with self._journal.lock:
@@ -533,7 +533,7 @@ class Upkeep:
         self._marks[before.number] = self._read_marks()
         self._state.hand_over(wal.number)
         if self._options.background:
-            self._state.schedule.items_max = self.items_max
+            self._state.schedule.items_max = self._options.items_in_memory_max
         self._wals[before.number] = before
         self.handed_over = self._journal.written
 
@@ -599,7 +599,9 @@ class Upkeep:
             between()
             has_many = len(self._state.view.sets) > SETS_MAX
             # With many sets it does more than a freeze writes before it lets one in, and keeps up.
-            if self.wants_freeze and (done - start > self.items_max or not has_many):
+            if self.wants_freeze and (
+                done - start > self._options.items_in_memory_max or not has_many
+            ):
                 self.freeze()
                 start = done
                 if not clears and are_half_dead(self._state.view.sets):

@@ -21,11 +21,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from forebay.errors import Closed
 from forebay.formats.deadline.manifest import LogRow
 from forebay.formats.deadline.mark import CLEAN, STAGED
 from forebay.formats.deadline.wal import COPIED, Batches, Header, Origin
@@ -34,7 +33,8 @@ from forebay.queues.deadline.manifest import ManifestFile
 from forebay.queues.deadline.mark import Ends, MarkFile
 from forebay.queues.deadline.names import wal_name
 from forebay.queues.deadline.replay import STAGED_PLACE
-from forebay.queues.deadline.schedule import FULL, Schedule
+from forebay.queues.deadline.schedule import FULL
+from forebay.queues.deadline.state import NO_BOUND, State
 from forebay.queues.shared.owner import Owner, Sync, fatal_when_interrupted
 from forebay.storage import atomic
 from forebay.storage.commit import NotWritten, Ticket
@@ -128,18 +128,17 @@ class Journal(Owner):
         wal: WalFile,
         mark: MarkFile,
         manifest: ManifestFile,
-        schedule: Schedule,
-        free_bytes: Callable[[], int],
+        state: State,
         *,
-        always: bool,
+        max_bytes: int | None,
         staging_bytes: int,
     ) -> None:
         """All that is in `wal` is durable, and the mark says so.
 
-        `free_bytes` returns how many bytes new items may take; called with the lock held.
-        `staging_bytes`: 0 uses no staging buffer.
+        `max_bytes`: what logs and runs may take; None: no bound. `staging_bytes`: 0 uses no staging
+        buffer.
         """
-        super().__init__(directory, 0)
+        super().__init__(directory, 0, state.schedule.lock)
         self._filesystem = filesystem
         self.wal = wal
         self._stored = 0
@@ -150,10 +149,11 @@ class Journal(Owner):
         self.kept_bytes = 0
         # Logs before this one that were not synced as a whole, the oldest first.
         self._unsynced: list[WalFile] = []
-        self._schedule = schedule
-        self._free_bytes = free_bytes
-        self._always = always
-        schedule.hides = always
+        self._state = state
+        self._schedule = state.schedule
+        self._max_bytes = max_bytes
+        # Nothing is acknowledged before it is durable.
+        self._always = state.schedule.hides
         self._staging = self._open_staging(staging_bytes)
         self._memory = bytearray()
         # Where the changes in the buffer begin; whether there is one, and whether it is mapped.
@@ -185,6 +185,18 @@ class Journal(Owner):
     def written(self) -> int:
         """The end of all that was applied."""
         return self._stored + self._waiting_bytes
+
+    @property
+    def used_bytes(self) -> int:
+        """What runs and logs take. Lock held."""
+        frozen = sum(segment.bytes for segment in self._state.frozen)
+        sets = sum(each.size for each in self._state.view.sets)
+        return sets + frozen + self.position + self.kept_bytes
+
+    @property
+    def free_bytes(self) -> int:
+        """How many bytes new items may take. Lock held."""
+        return NO_BOUND if self._max_bytes is None else self._max_bytes - self.used_bytes
 
     def apply(
         self, change: Callable[[], _Result | NotMade], *, takes: bool = False
@@ -377,29 +389,16 @@ class Journal(Owner):
         with contextlib.suppress(FileNotFoundError):
             self._directory.unlink(wal_name(wal.number))
 
-    def end(self) -> None:
-        """Refuses everything from now on, and makes durable what was written before."""
-        with self.lock:
-            if self._error is not None:
-                return
-            self._error = Closed(f"{self._directory.path} is closed")
-            self.drain()
-            end = self.written
-        self.wait(end)
+    def close(self, mark_clean: Callable[[], None]) -> None:
+        """Makes everything durable and closes all files; `mark_clean` is called in between."""
+        self._close(self.drain, mark_clean)
 
     def release_files(self) -> None:
-        """Closes all files."""
-        self.close(())
-
-    def close(self, others: Sequence[WalFile]) -> None:
-        """Closes all files."""
-        with self.syncing:
-            self._stop()
-            if self._staging is not None:
-                self._staging.close()
-            for wal in (self.wal, *others):
-                wal.file.close()
-            self.mark.close()
+        """Closes all files but those of logs that are being frozen."""
+        if self._staging is not None:
+            self._staging.close()
+        self.wal.file.close()
+        self.mark.close()
 
     def sync_mark(self) -> None:
         """Makes the mark durable, so that a power cut leaves a recent one."""
@@ -446,6 +445,10 @@ class Journal(Owner):
             self._unsynced = [each for each in self._unsynced if each not in before]
             self._publish_mark(durable)
             self._publish(sync.end)
+
+    def _disconnect(self) -> None:
+        self._schedule.use_lock(self.lock)
+        self._stop()
 
     def _stop(self) -> None:
         """Lets nothing more be changed; what is in the staging buffer stays there."""
@@ -507,7 +510,7 @@ class Journal(Owner):
             self._stored,
             not self.is_staging,
         )
-        self._schedule.fresh_end = self._start + self._free_bytes()
+        self._schedule.fresh_end = self._start + self.free_bytes
         self._buffered = True
 
     def _publish_begin(self) -> None:

@@ -34,6 +34,11 @@ class DeadlineOptions(StagedOptions):
     segment_bytes: int = 64 << 20
     compression: Literal["none", "lz4"] = "none"
 
+    @property
+    def items_in_memory_max(self) -> int:
+        """How many rows the newest segment may have before freezing is behind."""
+        return self.segment_items * 3 // 2
+
     def __post_init__(self) -> None:
         """Refuses values out of bounds."""
         StagedOptions.__post_init__(self)

@@ -268,10 +268,10 @@ def _look(
     of_logs: list[tuple[FoundLog, Damage]] = []
     for log, part in read_logs(picture.logs):
         if not isinstance(part, Damage):
-            replay(picture.segment, part)
-            picture.highest_id = max(picture.highest_id, *(row[2] for row in part))
-            given_out = (row[1] for row in part if row[0] == kernel.DEQUEUED)
-            picture.floor_ms = max(picture.floor_ms, max(given_out, default=0))
+            picture.segment.number = log.number
+            highest_id, floor_ms = replay(picture.segment, part)
+            picture.highest_id = max(picture.highest_id, highest_id)
+            picture.floor_ms = max(picture.floor_ms, floor_ms)
         elif part.torn:
             picture.torn.append(part)
         else:

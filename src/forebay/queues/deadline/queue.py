@@ -30,7 +30,7 @@ from forebay.queues.deadline.journal import IDS_AT_ONCE, Journal
 from forebay.queues.deadline.options import DeadlineOptions
 from forebay.queues.deadline.recovery import Opened, open_deadline_directory
 from forebay.queues.deadline.schedule import FULL, LENT_MAX, TOO_MANY_ATTEMPTS, as_bytes, lease_lost
-from forebay.queues.deadline.state import State
+from forebay.queues.deadline.state import NO_BOUND, State
 from forebay.queues.shared.background import Background, run_urgent_work
 from forebay.queues.shared.handle import Handle
 from forebay.queues.shared.options import Duration, SyncPolicy, as_seconds
@@ -59,7 +59,6 @@ _NAP_SECONDS = 0.001
 _BEHIND_SECONDS = 1.0
 # To make room, runs are merged. Those who wait for it spend a tenth of the time on that.
 _REST_FACTOR = 9
-_NO_BOUND = 1 << 62
 
 _COMPACT, _EXTEND = "compact", "extend"
 
@@ -614,7 +613,7 @@ class DeadlineQueue(Handle):
         merge_at = -math.inf
 
         def apply() -> tuple[_Result, Ticket | None]:
-            if size > _free_bytes(limit, self._state, self._journal):
+            if size > self._journal.free_bytes:
                 raise NoRoom(size)
             return self._journal.apply(change)
 
@@ -778,7 +777,7 @@ class DeadlineQueue(Handle):
                 owner=os.getpid(),
                 records=state.pending + state.working + buried,
                 segments=runs + logs,
-                bytes=_used_bytes(self._state, self._journal),
+                bytes=self._journal.used_bytes,
                 damage=tuple(self.damage) + tuple(self._upkeep.damage),
                 losses=self._losses.unaccepted,
                 quarantined_files=kept_files,
@@ -807,18 +806,19 @@ class DeadlineQueue(Handle):
         """Ends the leases as well: what is given out is pending when the queue is opened."""
         self._upkeep.stopping = True
         self._maintenance.stop()
-        with self._upkeep.work:
-            try:
-                whole = self._journal.error is None
-                if whole:
-                    self._upkeep.freeze_for_close()
-                self._journal.end()
-                if whole:
-                    self._upkeep.save(self._schedule.next_id)
-                    self._losses.save()
-                    self._journal.close_mark()
-            finally:
-                self._release_files()
+        with self._upkeep.work, contextlib.ExitStack() as stack:
+            # Last, and whatever happens: others may have the queue.
+            stack.callback(self._directory.close)
+            stack.callback(self._close_sets)
+            stack.callback(self._upkeep.close)
+            stack.callback(self._journal.close, self._mark_clean)
+            if self._journal.error is None:
+                self._upkeep.freeze_for_close()
+
+    def _mark_clean(self) -> None:
+        self._upkeep.save(self._schedule.next_id)
+        self._losses.save()
+        self._journal.close_mark()
 
     def __repr__(self) -> str:
         return f"<DeadlineQueue {self.path} {'closed' if self._closed else f'of {len(self)}'}>"
@@ -829,7 +829,6 @@ class DeadlineQueue(Handle):
     def _abandon(self, error: Closed) -> None:
         self._journal.disown(error)
         self.changes = self._journal.changes
-        self._schedule.use_lock(self._journal.lock)
 
     def _build(self, opened: Opened, undo: contextlib.ExitStack) -> None:
         """Makes the parts of the queue for a directory that is in order."""
@@ -839,14 +838,19 @@ class DeadlineQueue(Handle):
         keep_reserve(self._directory)
         self.damage = opened.damage
         self._losses = opened.losses
-        clock = self._clock
+        clock, options = self._clock, self.options
+        self._always = options.sync == "always"
         self._state = State(
             opened.segment,
             opened.sets,
             opened.floor_ms,
+            losses=opened.losses,
+            next_id=opened.next_id,
+            items_max=options.items_in_memory_max if options.background else NO_BOUND,
+            attempts_max=options.max_attempts or 0,
+            hides=self._always,
             now_ms=None if clock.is_system else clock.now_ms,
             ahead_ms=clock.ahead_ms,
-            losses=opened.losses,
         )
         # Those that are made from here on included.
         undo.callback(self._close_sets)
@@ -854,67 +858,37 @@ class DeadlineQueue(Handle):
             self._state.recount()
         self._state.tell(opened.tell)
         schedule = self._schedule = self._state.schedule
-        schedule.next_id = opened.next_id
-        schedule.attempts_max = self.options.max_attempts or 0
         mark = opened.write_mark(self._directory, schedule.total + schedule.buried)
         undo.callback(mark.close)
-        self._always = self.options.sync == "always"
-        mapped = not self._always and self.options.mapped and self._directory.maps
-        # Not of the queue: the thread holds the journal, and a queue that is forgotten must go.
-        state, limit = self._state, self.options.max_bytes
-        journal = self._journal = Journal(
+        mapped = not self._always and options.mapped and self._directory.maps
+        self._journal = Journal(
             self._filesystem,
             self._directory,
             opened.wal,
             mark,
             opened.manifest,
-            schedule,
-            lambda: _free_bytes(limit, state, journal),
-            always=self._always,
-            staging_bytes=self.options.staging_bytes if mapped else 0,
+            self._state,
+            max_bytes=options.max_bytes,
+            staging_bytes=options.staging_bytes if mapped else 0,
         )
-        undo.callback(self._journal.close, ())
+        undo.callback(self._journal.release_files)
         self.changes = self._journal.changes
-        schedule.use_lock(self._journal.lock)
-        self._lease_ms = round(self.options.lease_seconds * 1000)
+        self._lease_ms = round(options.lease_seconds * 1000)
         self._upkeep = Upkeep(
             self._filesystem,
             self._directory,
             self._journal,
             opened.manifest,
             self._state,
-            self.options,
+            options,
             opened.next_number,
             opened.kept,
             opened.losses,
         )
-        if self.options.background:
-            schedule.items_max = self._upkeep.items_max
         self._guessed = opened.guessed
         # Where the logs ended when room was looked for last.
         self._searched = -1
 
-    def _release_files(self) -> None:
-        with contextlib.ExitStack() as stack:
-            # Last, and whatever happens: others may have the queue.
-            stack.callback(self._directory.close)
-            stack.callback(self._close_sets)
-            stack.callback(self._journal.close, self._upkeep.frozen_wals)
-            with self._journal.lock:
-                self._journal.fail(Closed(f"{self.path} is closed"))
-
     def _close_sets(self) -> None:
         for each in self._state.view.sets:
             each.close()
-
-
-def _free_bytes(limit: int | None, state: State, journal: Journal) -> int:
-    """Returns how many bytes new items may take. Lock held."""
-    return _NO_BOUND if limit is None else limit - _used_bytes(state, journal)
-
-
-def _used_bytes(state: State, journal: Journal) -> int:
-    """Returns what runs and logs take. Lock held."""
-    frozen = sum(segment.bytes for segment in state.frozen)
-    sets = sum(each.size for each in state.view.sets)
-    return sets + frozen + journal.position + journal.kept_bytes

@@ -7,6 +7,7 @@ that an item and its tombstone are met together, and gives out only what is aliv
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from forebay.damage import Damage
@@ -42,6 +43,7 @@ CURSOR_KINDS = {
 class RunFile:
     """A run and its open file. One thread at a time may use it."""
 
+    name: str
     kind: FileKind
     run: Run
     file: File
@@ -210,7 +212,7 @@ def _open_run(
     file = open_file(directory, name)
     try:
         run = open_run(file, f"{directory.path}/{name}", expected, identity)
-        return RunFile(kind, run, file, file.size())
+        return RunFile(name, kind, run, file, file.size())
     except BaseException:
         file.close()
         raise
@@ -222,12 +224,13 @@ class _Loader:
     Reads some at once: each read lets go of the interpreter's lock, and has to wait for it again.
     """
 
-    def __init__(self, file: RunFile, row: int, damage: BadBlocks) -> None:
+    def __init__(self, file: RunFile, row: int, end: int, damage: BadBlocks) -> None:
         self._file = file
         self._row = row
+        self._end = end
         self._damage = damage
-        # Where the block is that was given last.
-        self.position = 0
+        # Where the block is that was returned last: its file, and where in it.
+        self.place = ("", 0)
         # The bytes of the next blocks, and which one is the last of them.
         self._data = b""
         self._at = 0
@@ -235,10 +238,10 @@ class _Loader:
 
     def __call__(self) -> kernel.Block | None:
         run = self._file.run
-        while self._row < len(run.places):
+        while self._row < self._end:
             data = self._read(run)
             block = run.decode(self._row, data)
-            self.position = run.places.positions[self._row]
+            self.place = self._file.name, run.places.positions[self._row]
             self._row += 1
             self._at += len(data)
             if not isinstance(block, Damage):
@@ -249,16 +252,34 @@ class _Loader:
     def _read(self, run: Run) -> bytes:
         """Returns the bytes of the next block."""
         if self._row == self._stop:
-            stop = run.rows_within(self._row, _AHEAD_BYTES)
+            stop = min(run.rows_within(self._row, _AHEAD_BYTES), self._end)
             data = run.read(self._row, stop)
             self._data, self._at, self._stop = data, 0, stop
         return self._data[self._at : self._at + run.block_size(self._row)]
 
 
-def start_cursor(file: RunFile, start: KeyTuple, damage: BadBlocks) -> Cursor:
-    """Makes a cursor at the first entry of a run from a key on; bad blocks go to `damage`."""
-    loader = _Loader(file, file.run.row_of(Key(*start)), damage)
+def start_cursor(
+    file: RunFile, start: KeyTuple, damage: BadBlocks, end: KeyTuple = LAST_KEY
+) -> Cursor:
+    """Makes a cursor at the first entry of a run from a key on; bad blocks go to `damage`.
+
+    Blocks that begin at `end` or after it are not read.
+    """
+    places = file.run.places
+    loader = _Loader(file, file.run.row_of(Key(*start)), places.row_of(Key(*end)), damage)
     return Cursor(CURSOR_KINDS[file.kind], loader, *start)
+
+
+def cursors_between(
+    sets: Iterable[RunSet], start: KeyTuple, end: KeyTuple, damage: BadBlocks
+) -> RunView:
+    """Makes cursors over all that counts between two keys; bad blocks go to `damage`."""
+    runs = RunView()
+    for each in sets:
+        for file in each.files.values():
+            low = each.low_water if _is_of_items(file.kind) else (0, 0)
+            runs.add(start_cursor(file, max(start, low), damage, end))
+    return runs
 
 
 class View:
@@ -313,15 +334,6 @@ class View:
         """Returns the key below which the cursor of a set's items has passed all."""
         cursor = self._items.get(each.number)
         return LAST_KEY if cursor is None else (cursor.deadline, cursor.id)
-
-    def cursors_from(self, start: KeyTuple, damage: BadBlocks) -> RunView:
-        """Returns cursors over all that counts from a key on; bad blocks go to `damage`."""
-        runs = RunView()
-        for each in self.sets:
-            for file in each.files.values():
-                low = each.low_water if _is_of_items(file.kind) else (0, 0)
-                runs.add(start_cursor(file, max(start, low), damage))
-        return runs
 
     def _start_new(self, written: RunSet, start: KeyTuple) -> list[tuple[RunSet, FileKind, Cursor]]:
         """Makes cursors for a set that was just written; raises `Damaged` if it cannot be read."""

@@ -39,6 +39,7 @@ from forebay.kernels.deadline import (
 if cython.compiled:
     from cython.cimports.forebay.kernels.buffers import boot_ms, prefetch, put_bytes, put_number
     from cython.cimports.forebay.kernels.deadline import (
+        Block,
         BlockBuilder,
         BlockStream,
         Cursor,
@@ -52,6 +53,7 @@ if cython.compiled:
 else:
     from forebay.kernels.buffers import boot_ms, put_bytes, put_number
     from forebay.kernels.deadline import (
+        Block,
         BlockBuilder,
         BlockStream,
         Cursor,
@@ -70,14 +72,15 @@ _ITEM = cython.declare(cython.ulonglong, ITEM)
 _TOMBSTONE = cython.declare(cython.ulonglong, TOMBSTONE)
 _MARK = cython.declare(cython.ulonglong, MARK)
 # The numbers of a row: deadline, id, the next row of the same slot plus 1, state, and four more. Of
-# an item these are the time of the enqueue and of the requeue and how often it was given out; of a
-# mark, when it was given out stands first. Of a lease: until when it is, and for which time.
+# an item these are the time of the enqueue and of the requeue, how often it was given out, and the
+# number of the log; of a mark, when it was given out stands first. Of a lease: until when it is, and for which time.
 _ROW = cython.declare(cython.Py_ssize_t, 8)
 _NEXT = cython.declare(cython.Py_ssize_t, 2)
 _STATE = cython.declare(cython.Py_ssize_t, 3)
 _TIME = cython.declare(cython.Py_ssize_t, 4)
 _REQUEUE = cython.declare(cython.Py_ssize_t, 5)
 _COUNT = cython.declare(cython.Py_ssize_t, 6)
+_LOG = cython.declare(cython.Py_ssize_t, 7)
 _LEASE_UNTIL = cython.declare(cython.Py_ssize_t, 4)
 _LEASE_COUNT = cython.declare(cython.Py_ssize_t, 5)
 _FIRST_ROWS = cython.declare(cython.Py_ssize_t, 64)
@@ -343,6 +346,7 @@ class KeyTable:
 class Memory(KeyTable):
     """Items, tombstones and marks of one log, by key. Called with the queue's lock held.
 
+    Of several logs when they are read one after the other: `number` is then set before each.
     `order` holds the keys of items that may be given out, and more. `pending` and `buried` are what
     it adds to those numbers of the queue; tombstones of items elsewhere take away.
     """
@@ -424,6 +428,7 @@ class Memory(KeyTable):
         self._rows[_ROW * row + _TIME] = enqueue
         self._rows[_ROW * row + _REQUEUE] = requeue
         self._rows[_ROW * row + _COUNT] = dequeued
+        self._rows[_ROW * row + _LOG] = self.number
         if row < len(self._values):
             self._values[row] = value
         else:
@@ -1001,17 +1006,29 @@ class Leases(KeyTable):
                 )
 
 
-def replay(memory: Memory, records: list) -> None:
-    """Takes in records of a log as `scan_batches` returns them, in the order of writing."""
+def replay(memory: Memory, records: list) -> tuple:
+    """Takes in records of a log as `scan_batches` returns them, in the order of writing.
+
+    Returns the highest id, and the highest deadline that was given out.
+    """
+    highest: cython.ulonglong = 0
+    floor: cython.ulonglong = 0
+    deadline: cython.ulonglong
+    id: cython.ulonglong
     record: tuple
     for record in records:
-        kind = record[0]
+        kind: cython.longlong = record[0]
+        deadline = record[1]
+        id = record[2]
+        highest = max(highest, id)
         if kind == 3:
-            memory.kill(record[1], record[2])
+            memory.kill(deadline, id)
         elif kind == 4:
-            memory.mark(record[1], record[2], record[5], record[3])
+            memory.mark(deadline, id, record[5], record[3])
+            floor = max(floor, deadline)
         elif kind < 3:
-            memory.add(record[1], record[2], record[3], record[4], record[5], record[7], record[8])
+            memory.add(deadline, id, record[3], record[4], record[5], record[7], record[8])
+    return highest, floor
 
 
 def put_records(
@@ -1083,6 +1100,55 @@ def _put_record(
     put_bytes(out, position + _ITEM_SIZE + len(reason), value, len(value))
 
 
+@cython.final
+@cython.cclass
+class _MemoryCursor:
+    """The items of a memory by key. The key is that of the next one, or past all keys at the end.
+
+    Nothing may change meanwhile.
+    """
+
+    memory: Memory
+    row: cython.Py_ssize_t
+    deadline: cython.ulonglong
+    id: cython.ulonglong
+    _sorted: cython.ulonglong[::1]
+    _at: cython.Py_ssize_t
+
+    def __init__(self, memory: Memory, deadline: cython.ulonglong, id: cython.ulonglong) -> None:
+        """Moves to the first item whose key is not below the given one."""
+        self.memory = memory
+        self._sorted = memory.sorted(ITEM)
+        low: cython.Py_ssize_t = 0
+        high: cython.Py_ssize_t = len(self._sorted)
+        while low < high:
+            self._at = (low + high) >> 1
+            self._settle()
+            if self.deadline < deadline or (self.deadline == deadline and self.id < id):
+                low = self._at + 1
+            else:
+                high = self._at
+        self._at = low
+        self._settle()
+
+    @cython.cfunc
+    def advance(self) -> cython.void:
+        """Moves to the next item."""
+        self._at += 1
+        self._settle()
+
+    @cython.cfunc
+    @cython.inline
+    def _settle(self) -> cython.void:
+        if self._at < len(self._sorted):
+            self.row = cython.cast(cython.Py_ssize_t, self._sorted[self._at])
+            self.deadline = self.memory._rows[_ROW * self.row]
+            self.id = self.memory._rows[_ROW * self.row + 1]
+        else:
+            self.deadline = _LAST
+            self.id = 0
+
+
 @cython.cclass
 class LiveItems:
     """The items that are alive in runs and memories, by key. Nothing may change meanwhile.
@@ -1092,56 +1158,60 @@ class LiveItems:
     """
 
     _view: RunView
-    _memories: list
-    _rows: list
-    _at: list
+    _cursors: list
     _damage: list
     _end_deadline: cython.ulonglong
     _end_id: cython.ulonglong
     _deadline: cython.ulonglong
     _id: cython.ulonglong
     _count: cython.ulonglong
-    _found: cython.Py_ssize_t
-    _row: cython.Py_ssize_t
+    # Where the item of the lowest key is: in a memory, in the runs, or nowhere.
+    _found: _MemoryCursor
+    _in_runs: cython.bint
+    _block: object
+    _place: tuple
 
     def __init__(
         self, view: RunView, memories: list, start: tuple, end: tuple, damage: list
     ) -> None:
         """`view` has cursors that stand at the start or after it."""
         self._view = view
-        self._memories = memories
+        self._cursors = [_MemoryCursor(memory, *start) for memory in memories]
         self._damage = damage
         self._end_deadline, self._end_id = end
-        self._rows = [memory.sorted(ITEM) for memory in memories]
-        self._at = []
-        self._found = _FROM_NOWHERE
-        self._row = 0
+        self._found = None
+        self._in_runs = False
         self._deadline = self._id = self._count = 0
-        memory: Memory
-        for index in range(len(memories)):
-            memory = memories[index]
-            rows: cython.ulonglong[::1] = self._rows[index]
-            at: cython.Py_ssize_t = 0
-            while at < len(rows) and memory.key(rows[at]) < start:
-                at += 1
-            self._at.append(at)
+        self._block = None
+        self._place = ()
 
     def items(self, count: cython.Py_ssize_t) -> list:
         """Returns the next items as users get them, up to `count`; none at the end or at damage."""
         found: list = []
         known: cython.Py_ssize_t = len(self._damage)
-        while len(self._damage) == known and len(found) < count and self._next():
-            if len(self._damage) > known:
-                break
+        while len(found) < count and self._next(known):
             found.append(self._item())
             self._go_on()
         return found
 
+    def rows(self, count: cython.Py_ssize_t, names: dict) -> list:
+        """Returns the next items as `items` does, as rows of blocks do, and where they are.
+
+        That is the name of the file, and the position of the block in a run or None in a log.
+        `names` has the names of the logs by their numbers.
+        """
+        found: list = []
+        known: cython.Py_ssize_t = len(self._damage)
+        while len(found) < count and self._next(known):
+            found.append(self._row(names))
+            self._go_on()
+        return found
+
     @cython.cfunc
-    def _next(self) -> cython.bint:
-        """Finds the next item that is alive; False at the end."""
-        while self._lowest():
-            if self._found != _FROM_NOWHERE and not self._is_dead():
+    def _next(self, known: cython.Py_ssize_t) -> cython.bint:
+        """Finds the next item that is alive; False at the end, or if there is new damage."""
+        while len(self._damage) == known and self._lowest():
+            if (self._in_runs or self._found is not None) and not self._is_dead():
                 return True
             self._go_on()
         return False
@@ -1150,33 +1220,26 @@ class LiveItems:
     def _lowest(self) -> cython.bint:
         """Finds the lowest key, and where its item is; False at the end."""
         view: RunView = self._view
-        self._found = _FROM_NOWHERE
+        self._found = None
+        self._in_runs = False
         self._deadline = _LAST
         self._id = self._count = 0
         if view.meet():
             self._deadline = view.deadline
             self._id = view.id
             self._count = view.count
-            if view.item is not None and not view.dead:
-                self._found = _FROM_RUNS
-        memory: Memory
-        index: cython.Py_ssize_t
-        for index in range(len(self._memories)):
-            rows: cython.ulonglong[::1] = self._rows[index]
-            at: cython.Py_ssize_t = self._at[index]
-            if at == len(rows):
-                continue
-            memory = self._memories[index]
-            row: cython.Py_ssize_t = cython.cast(cython.Py_ssize_t, rows[at])
-            deadline: cython.ulonglong = memory._rows[_ROW * row]
-            id: cython.ulonglong = memory._rows[_ROW * row + 1]
-            if deadline < self._deadline or (deadline == self._deadline and id <= self._id):
-                if deadline != self._deadline or id != self._id:
+            self._in_runs = view.item is not None and not view.dead
+        cursor: _MemoryCursor
+        for cursor in self._cursors:
+            if cursor.deadline < self._deadline or (
+                cursor.deadline == self._deadline and cursor.id <= self._id
+            ):
+                if cursor.deadline != self._deadline or cursor.id != self._id:
                     self._count = 0
-                self._deadline = deadline
-                self._id = id
-                self._found = index
-                self._row = row
+                self._deadline = cursor.deadline
+                self._id = cursor.id
+                self._found = cursor
+                self._in_runs = False
         return self._deadline < self._end_deadline or (
             self._deadline == self._end_deadline and self._id < self._end_id
         )
@@ -1184,14 +1247,22 @@ class LiveItems:
     @cython.cfunc
     def _is_dead(self) -> cython.bint:
         """Says whether a memory has a tombstone of the item; counts how often it was given out."""
+        cursor: _MemoryCursor
         memory: Memory
-        index: cython.Py_ssize_t
-        for index in range(len(self._memories)):
-            memory = self._memories[index]
-            if index == self._found or memory.may_know(self._deadline, self._id):
-                if memory.state(self._deadline, self._id) == _TOMBSTONE:
-                    return True
-                self._count = max(self._count, memory.dequeue_count(self._deadline, self._id))
+        row: cython.Py_ssize_t
+        for cursor in self._cursors:
+            memory = cursor.memory
+            if cursor is self._found:
+                row = cursor.row
+            elif memory.may_know(self._deadline, self._id):
+                row = memory.find(self._deadline, self._id)
+            else:
+                continue
+            if row < 0:
+                continue
+            if memory._rows[_ROW * row + _STATE] == _TOMBSTONE:
+                return True
+            self._count = max(self._count, memory._rows[_ROW * row + _COUNT])
         return False
 
     @cython.cfunc
@@ -1200,15 +1271,14 @@ class LiveItems:
         view: RunView = self._view
         if view.met and view.deadline == self._deadline and view.id == self._id:
             view.go_on()
-        if self._found >= 0:
-            self._at[self._found] += 1
+        if self._found is not None:
+            self._found.advance()
 
     @cython.cfunc
     def _item(self) -> DeadlineItem:
-        memory: Memory
         item: DeadlineItem
         reason: bytes
-        if self._found == _FROM_RUNS:
+        if self._in_runs:
             cursor: Cursor = self._view.item
             reason = cursor.block.reason(cursor.at)
             item = make_item(
@@ -1220,14 +1290,48 @@ class LiveItems:
                 cursor.block.value(cursor.at),
             )
         else:
-            memory = self._memories[self._found]
-            reason = memory._reasons.get(self._row, b"")
-            item = memory.item(self._row, self._count)
+            reason = self._found.memory._reasons.get(self._found.row, b"")
+            item = self._found.memory.item(self._found.row, self._count)
         if self._deadline >= _BURIED_BIT:
             item.deadline_ms = self._deadline & ~_BURIED_BIT
             item.buried = True
             item.reason = reason.decode(errors="replace")
         return item
+
+    @cython.cfunc
+    def _row(self, names: dict) -> tuple:
+        if self._in_runs:
+            cursor: Cursor = self._view.item
+            block: Block = cursor.block
+            if block is not self._block:
+                self._block = block
+                self._place = cursor.load.place
+            return (
+                self._deadline,
+                self._id,
+                block.attributes(cursor.at),
+                block.enqueue_ms(cursor.at),
+                block.requeue_ms(cursor.at),
+                self._count,
+                block.reason(cursor.at),
+                block.value(cursor.at),
+                self._place[0],
+                self._place[1],
+            )
+        memory: Memory = self._found.memory
+        at: cython.Py_ssize_t = _ROW * self._found.row
+        return (
+            self._deadline,
+            self._id,
+            _BURIED if self._deadline >= _BURIED_BIT else 0,
+            memory._rows[at + _TIME],
+            memory._rows[at + _REQUEUE],
+            self._count,
+            memory._reasons.get(self._found.row, b""),
+            memory._values[self._found.row],
+            names[memory._rows[at + _LOG]],
+            None,
+        )
 
 
 @cython.cclass
@@ -1237,7 +1341,7 @@ class Schedule:
     The changes that users make most, `enqueue`, `dequeue`, `release` and `requeue`, take the lock
     themselves unless `held` says that the caller has it.
 
-    `memories` are the segments in memory, the newest first. `total` counts pending items and those
+    `lock` is the queue's. `memories` are the segments in memory, the newest first. `total` counts pending items and those
     given out, `buried` the others.
 
     A change returns `FULL`, and nothing has happened, if the buffer has no room for it: then
@@ -1259,9 +1363,8 @@ class Schedule:
     floor_ms = cython.declare(cython.longlong, visibility="public")
     deadline = cython.declare(cython.ulonglong, visibility="readonly")
     id = cython.declare(cython.ulonglong, visibility="readonly")
-    attempts_max = cython.declare(cython.ulonglong, visibility="public")
-    hides = cython.declare(cython.bint, visibility="public")
-    next_id = cython.declare(cython.ulonglong, visibility="public")
+    hides = cython.declare(cython.bint, visibility="readonly")
+    next_id = cython.declare(cython.ulonglong, visibility="readonly")
     ids_end = cython.declare(cython.ulonglong, visibility="public")
     items_max = cython.declare(cython.Py_ssize_t, visibility="public")
     fresh_end = cython.declare(cython.Py_ssize_t, visibility="public")
@@ -1270,8 +1373,10 @@ class Schedule:
     needed = cython.declare(cython.Py_ssize_t, visibility="readonly")
     needed_ids = cython.declare(cython.Py_ssize_t, visibility="readonly")
     takes = cython.declare(cython.bint, visibility="readonly")
+    _attempts_max: cython.ulonglong
     _exhausted: DeadlineItem
     _source: cython.Py_ssize_t
+    lock = cython.declare(object, visibility="readonly")
     _acquire: object
     _let_go: object
     _find: object
@@ -1291,10 +1396,26 @@ class Schedule:
     _undo: list
 
     def __init__(
-        self, now_ms: object, ahead_ms: cython.longlong, find: object, tell: object
+        self,
+        memory: Memory,
+        view: RunView,
+        damage: list,
+        find: object,
+        tell: object,
+        *,
+        floor_ms: cython.longlong = 0,
+        pending: cython.longlong = 0,
+        buried: cython.longlong = 0,
+        next_id: cython.ulonglong = 0,
+        items_max: cython.Py_ssize_t = _NO_BOUND,
+        attempts_max: cython.ulonglong = 0,
+        hides: cython.bint = False,
+        now_ms: object = None,
+        ahead_ms: cython.longlong = 0,
     ) -> None:
         """`find` returns the item of a key that came back. `tell` raises what is in `damage`.
 
+        An item that was given out `attempts_max` times is put aside when it comes back; 0: never.
         `now_ms` None means the boot clock of the machine, which wall time is ahead of.
         """
         self.use_lock(threading.Lock())
@@ -1302,24 +1423,28 @@ class Schedule:
         self._tell = tell
         self._now_ms = now_ms
         self._ahead_ms = ahead_ms
-        self.damage = []
+        self.damage = damage
         self.leases = Leases()
-        self.view = RunView()
-        self.memories = []
-        self.total = self.buried = 0
-        self.floor_ms = 0
+        self.view = view
+        self.memories = [memory]
+        self.total = pending
+        self.buried = buried
+        self.floor_ms = floor_ms
         self.deadline = self.id = 0
         self._source = _FROM_NOWHERE
         self._exhausted = None
-        self.attempts_max = 0
-        self.next_id = self.ids_end = self._first_id = 0
-        self.items_max = self.fresh_end = _NO_BOUND
+        self._attempts_max = attempts_max
+        self.next_id = next_id
+        self.ids_end = self._first_id = 0
+        self.items_max = items_max
+        self.fresh_end = _NO_BOUND
         self._log = memoryview(bytearray(1))
         self.position = self._end = 0
         self.number = self._seed = 0
         self._stored = self._start = 0
         self.needed = self.needed_ids = 0
-        self.hides = self._revocable = self._stopped = self.takes = False
+        self.hides = hides
+        self._revocable = self._stopped = self.takes = False
         # Items that are not durable yet: the end that they wait for, the first id, the deadlines.
         self._hidden = deque()
         self._deadlines = []
@@ -1328,7 +1453,8 @@ class Schedule:
         self._undo = []
 
     def use_lock(self, lock: object) -> None:
-        """Takes the queue's lock; in the child of a fork another one: nobody gives back the old."""
+        """Takes another lock, as in the child of a fork: nobody gives back the old one there."""
+        self.lock = lock
         self._acquire = lock.acquire
         self._let_go = lock.release
 
@@ -1613,7 +1739,7 @@ class Schedule:
             return FULL
         now: cython.longlong = self._now()
         self._check_leases([item])
-        if self.attempts_max > 0 and item.dequeue_count >= self.attempts_max:
+        if self._attempts_max > 0 and item.dequeue_count >= self._attempts_max:
             return None if self._bury(item, stored, reason, now, 0) else FULL
         later: cython.ulonglong = max(self._deadline(wanted, now), item.deadline_ms + 1)
         return None if self._replace(item, later, item.dequeue_count, b"", stored, now, 0) else FULL
@@ -1762,7 +1888,7 @@ class Schedule:
         item: DeadlineItem
         while True:
             item = self.load()
-            if self.attempts_max > 0 and item.dequeue_count >= self.attempts_max:
+            if self._attempts_max > 0 and item.dequeue_count >= self._attempts_max:
                 self._exhausted = item
                 return True
             item.dequeue_count += 1

@@ -111,7 +111,7 @@ class Leases(KeyTable):
     def settle(self) -> bool: ...
     def lowest(self) -> tuple[int, int]: ...
 
-def replay(memory: Memory, records: list[Any]) -> None: ...
+def replay(memory: Memory, records: list[Any]) -> tuple[int, int]: ...
 def put_records(
     memory: Memory, row: int, buffer: bytearray | memoryview, end: int
 ) -> tuple[int, int]: ...
@@ -127,8 +127,12 @@ class LiveItems:
         damage: list[Any],
     ) -> None: ...
     def items(self, count: int) -> list[DeadlineItem]: ...
+    def rows(
+        self, count: int, names: dict[int, str]
+    ) -> list[tuple[int, int, int, int, int, int, bytes, bytes, str, int | None]]: ...
 
 class Schedule:
+    lock: threading.Lock
     leases: Leases
     view: RunView
     memories: list[Memory]
@@ -138,7 +142,6 @@ class Schedule:
     floor_ms: int
     deadline: int
     id: int
-    attempts_max: int
     hides: bool
     next_id: int
     ids_end: int
@@ -151,10 +154,21 @@ class Schedule:
     takes: bool
     def __init__(
         self,
-        now_ms: Callable[[], int] | None,
-        ahead_ms: int,
+        memory: Memory,
+        view: RunView,
+        damage: list[Any],
         find: Callable[[int, int], DeadlineItem],
         tell: Callable[[], None],
+        *,
+        floor_ms: int = 0,
+        pending: int = 0,
+        buried: int = 0,
+        next_id: int = 0,
+        items_max: int = ...,
+        attempts_max: int = 0,
+        hides: bool = False,
+        now_ms: Callable[[], int] | None = None,
+        ahead_ms: int = 0,
     ) -> None: ...
     def open(
         self,

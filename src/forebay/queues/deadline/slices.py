@@ -1,4 +1,4 @@
-"""A deadline queue at one moment, cut into slices of about the same size, for readers in parallel.
+"""Reads a deadline queue at one moment, in slices of about the same size, by readers in parallel.
 
 The live items are cut by key: each slice holds about the same amount of what runs and logs have
 between two keys, by the sparse indexes of the runs. Every entry as it lies there is cut by blocks
@@ -9,18 +9,40 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from dataclasses import replace
+from functools import partial
+from typing import Final, NamedTuple
 
 from forebay.damage import Damage
-from forebay.errors import Damaged, DataLoss
-from forebay.formats.deadline.items import KeyTuple
-from forebay.queues.deadline.snapshot import RunPart, Snapshot, SnapshotFiles, take_snapshot
+from forebay.errors import Damaged, DataLoss, NotAQueue
+from forebay.formats.deadline.items import FileKind, KeyTuple, file_name
+from forebay.formats.deadline.manifest import NAME, decode_manifest
+from forebay.formats.deadline.runs import Run
+from forebay.formats.deadline.wal import Header, decode_header, scan_rows
+from forebay.kernels import deadline as kernel
+from forebay.queues.deadline.bytes import read_whole
+from forebay.queues.deadline.names import is_deadline_queue
+from forebay.queues.deadline.picture import look, read_manifest
+from forebay.queues.deadline.replay import with_staged
+from forebay.queues.deadline.runs import BadBlocks, RunFile, RunSet, cursors_between, open_run
+from forebay.queues.deadline.schedule import ITEM, MARK, TOMBSTONE, LiveItems, Memory, replay
+from forebay.queues.deadline.snapshot import LogPart, LostPart, RunPart, Snapshot, snapshot_of
+from forebay.queues.deadline.state import in_batches
 from forebay.queues.shared.handle import Closing
-from forebay.storage.filesystem import DiskFilesystem
+from forebay.storage import atomic
+from forebay.storage.filesystem import DiskFilesystem, File
+from forebay.storage.staging import Staged, read_staged
 
 # What an entry costs beside its value.
 _ENTRY_BYTES = 64
-_LOOKS_MAX = 100
+# So many rows are read at once.
+_ROWS_AT_ONCE = 1 << 15
+# What an entry says, beside the attributes of a block: how often an item elsewhere was given out.
+DEQUEUED = 4
+_ATTRIBUTES = {kernel.TOMBSTONE: kernel.IS_TOMBSTONE, kernel.DEQUEUED: DEQUEUED}
+# deadline, id, attributes, the two times, count, reason, value, file, where in it or None
+Row = tuple[int, int, int, int, int, int, bytes, bytes, str, int | None]
+VALUE: Final = 7
 
 
 class KeySlice(NamedTuple):
@@ -45,27 +67,41 @@ class FileSlice(NamedTuple):
 
 
 class SnapshotReader(Closing):
-    """A snapshot of a queue, taken now or given by its text. One thread at a time may use it."""
+    """A snapshot of a queue, taken now or given by its text. One thread at a time may use it.
+
+    Raises `DataLoss` if files of a given one are not there any more. Once it is made, nothing is
+    lost.
+    """
 
     def __init__(self, path: str | os.PathLike[str], text: str | None = None) -> None:
-        self.directory = DiskFilesystem().open_directory(os.fspath(path))
-        self.path = self.directory.path
+        self._directory = DiskFilesystem().open_directory(os.fspath(path))
+        self.path = self._directory.path
+        self._files: dict[str, File] = {}
+        self._runs: dict[str, Run | Damage] = {}
+        self._logs: dict[str, bytes] = {}
+        self._memory: Memory | None = None
+        self._log_damage: list[Damage] = []
         try:
-            self.files = self._open_files(text)
+            if text is None:
+                self.snapshot = self._look()
+            else:
+                self.snapshot = Snapshot.decode(text)
+                self._open()
         except BaseException:
-            self.directory.close()
+            self.close()
             raise
 
-    @property
-    def snapshot(self) -> Snapshot:
-        """The files that count."""
-        return self.files.snapshot
+    def run(self, part: RunPart) -> Run | Damage:
+        """Opens a run, by its blocks if need be; a Damage if nothing of it can be read."""
+        if part.name not in self._runs:
+            self._runs[part.name] = self._open_run(part)
+        return self._runs[part.name]
 
     def by_key(
         self, zones: Sequence[tuple[KeyTuple, KeyTuple]], slice_bytes: int
     ) -> Iterator[KeySlice]:
         """Yields the live items between the keys of each zone, in slices of about a size."""
-        weights = [(key, size + _ENTRY_BYTES) for key, size in self.files.log_weights()]
+        weights = self._log_weights()
         for part in self.snapshot.runs:
             weights += self._blocks_of(part)
         weights.sort()
@@ -95,27 +131,236 @@ class SnapshotReader(Closing):
         for log in self.snapshot.logs:
             yield FileSlice(log.name, 0, 0, log.size)
 
+    def live(self, start: KeyTuple, end: KeyTuple, *, leads: bool) -> Iterator[list[Row] | Damage]:
+        """Yields the live items from a key up to another, sorted, and what is damaged.
+
+        Without `leads`, a bad block that begins before `start` is somebody else's to tell.
+        """
+        memory = self._content()
+        if leads:
+            told = {(each.name, each.position) for each in self.snapshot.lost}
+            yield from map(self._damage, self.snapshot.lost)
+            for damage in self._log_damage:
+                if (_name_of(damage), damage.position) not in told:
+                    yield damage
+        bad: BadBlocks = []
+        cursors = cursors_between(self._sets(), start, end, bad)
+        items = LiveItems(cursors, [memory], start, end, bad)
+        names = {log.number: log.name for log in self.snapshot.logs}
+        for rows in in_batches(partial(items.rows, _ROWS_AT_ONCE, names), bad):
+            if rows:
+                yield rows
+            for _, damage in bad:
+                if leads or self._first_key(damage) >= start:
+                    yield _of_nobody(damage)
+            bad.clear()
+
+    def mended(self) -> Iterator[Damage]:
+        """Yields the damage that costs nothing."""
+        return map(self._damage, self.snapshot.mended)
+
+    def blocks(self, part: RunPart, first: int, end: int) -> Iterator[list[Row] | Damage]:
+        """Yields the entries of blocks of a run, block by block, and what is damaged."""
+        run = self.run(part)
+        if isinstance(run, Damage):
+            yield self._told(run)
+            return
+        yield from map(self._told, run.damage) if first == 0 else ()
+        for number in range(first, min(end, len(run.places))):
+            block = run.load(number)
+            if isinstance(block, Damage):
+                yield _of_nobody(block)
+                continue
+            place = part.name, run.places[number].position
+            rows: list[Row] = [block.row(at) + place for at in range(block.count)]
+            if part.kind is FileKind.DEQUEUED_RUN:
+                rows = [(*row[:2], DEQUEUED, *row[3:]) for row in rows]
+            yield rows
+
+    def records(self, part: LogPart) -> Iterator[list[Row] | Damage]:
+        """Yields the records of a log in the order of writing, and what is damaged."""
+        if not part.size:
+            yield from (self._damage(each) for each in self.snapshot.lost if each.name == part.name)
+            return
+        for rows in self._scan(part):
+            if isinstance(rows, Damage):
+                yield rows
+                continue
+            yield [
+                (*row[1:3], _ATTRIBUTES.get(row[0], row[6]), *row[3:6], *row[7:], part.name, None)
+                for row in rows
+            ]
+
+    def count(self) -> int:
+        """Returns how many items are alive: all that there are, less those that tombstones take."""
+        memory = self._content()
+        count = memory.pending + memory.buried
+        for part in self.snapshot.runs:
+            run = self.run(part)
+            if isinstance(run, Damage) or part.kind is FileKind.DEQUEUED_RUN:
+                continue
+            entries = run.footer.count
+            count += -entries if part.kind is FileKind.TOMBSTONE_RUN else entries
+        return count
+
     def close(self) -> None:
         """Closes the files."""
-        self.files.close()
-        self.directory.close()
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
+        self._directory.close()
 
-    def _open_files(self, text: str | None) -> SnapshotFiles:
-        if text is not None:
-            return SnapshotFiles(self.directory, Snapshot.decode(text))
-        reason = ""
-        for _ in range(_LOOKS_MAX):
-            # What was merged between the look and the opening is looked for again.
+    def _look(self) -> Snapshot:
+        """Takes a snapshot, and over what was opened and read for it."""
+        picture = look(self._directory, DiskFilesystem().boot_id())
+        for each in picture.sets:
+            for kind, file in each.files.items():
+                name = file_name(each.number, kind)
+                self._files[name], self._runs[name] = file.file, file.run
+        snapshot = snapshot_of(picture)
+        data = {log.name: log.data for log in picture.logs}
+        self._logs = {log.name: data[log.name][: log.size] for log in snapshot.logs}
+        self._memory = picture.segment
+        return snapshot
+
+    def _open(self) -> None:
+        self._check_queue()
+        # What leaves the staging buffer after this is in the logs that are opened later.
+        staged = read_staged(self._directory)
+        for run in self.snapshot.runs:
+            if run.size >= 0:
+                self._files[run.name] = self._open_file(run)
+        for log in self.snapshot.logs:
+            self._logs[log.name] = self._read_log(log, staged)
+
+    def _check_queue(self) -> None:
+        data = read_manifest(self._directory)
+        if isinstance(data, Damage) and not is_deadline_queue(self._directory.names()):
+            raise DataLoss(
+                f"{self.path} is no deadline queue; there was one when the query was planned"
+            )
+        try:
+            assert isinstance(data, bytes)
+            found = decode_manifest(data, f"{self.path}/{NAME}").queue_id.hex()
+        except (AssertionError, Damaged):
+            # A queue that has lost its manifest is read by its files.
+            return
+        if found != self.snapshot.queue_id:
+            raise DataLoss(f"{self.path} is another queue than the one that was planned")
+
+    def _open_file(self, part: RunPart) -> File:
+        try:
+            file = self._directory.open(part.name)
+        except FileNotFoundError:
+            raise self._gone(part) from None
+        if file.size() < part.size:
+            file.close()
+            raise self._gone(part)
+        return file
+
+    def _read_log(self, part: LogPart, staged: Staged | None) -> bytes:
+        names = [part.name]
+        if part.name.endswith(atomic.TEMPORARY):
+            # A recovery has given it its name meanwhile.
+            names.append(part.name.removesuffix(atomic.TEMPORARY))
+        if not part.size:
+            return b""
+        for name in names:
             try:
-                return SnapshotFiles(self.directory, take_snapshot(self.directory))
-            except DataLoss as error:
-                reason = str(error)
-        # A queue all the same: a pattern does not pass it over.
-        raise Damaged(Damage(self.path, 0, 0, f"its files cannot be opened together: {reason}"))
+                data = read_whole(self._directory, name)[0]
+            except (FileNotFoundError, Damaged):
+                continue
+            header = _header(part, data)
+            if header is not None:
+                whole = with_staged(data, header, staged)
+                if len(whole) < part.size:
+                    whole = with_staged(data, header, staged, holes=True)
+                data = whole
+            if len(data) >= part.size:
+                return data[: part.size]
+        raise self._gone(part)
+
+    def _gone(self, part: RunPart | LogPart) -> DataLoss:
+        return DataLoss(
+            f"{self.path}: {part.name} is gone: the owner froze or merged it after the query was "
+            "planned; run the query again"
+        )
+
+    def _open_run(self, part: RunPart) -> Run | Damage:
+        path = f"{self.path}/{part.name}"
+        file = self._files.get(part.name)
+        if file is None:
+            return Damage(path, 0, 0, "the file is missing")
+        try:
+            return open_run(file, path)
+        except (Damaged, NotAQueue) as error:
+            reason = error.damage.reason if isinstance(error, Damaged) else str(error)
+            return Damage(path, 0, part.size, reason)
+
+    def _content(self) -> Memory:
+        """Returns what the logs say, but for what only came back by damage."""
+        if self._memory is None:
+            self._memory = Memory()
+            for part in self.snapshot.logs:
+                self._memory.number = part.number
+                for rows in self._scan(part):
+                    if isinstance(rows, Damage):
+                        self._log_damage.append(rows)
+                    else:
+                        replay(self._memory, rows)
+            for key in self.snapshot.hidden:
+                self._memory.kill(*key)
+        return self._memory
+
+    def _scan(self, part: LogPart) -> Iterator[list[kernel.Record] | Damage]:
+        """Yields the records of a log, some at a time, and what is damaged."""
+        path, data = f"{self.path}/{part.name}", self._logs[part.name]
+        if not part.size:
+            return
+        header = _header(part, data)
+        if header is None:
+            yield Damage(path, 0, len(data), "the header of the log does not verify")
+            return
+        for rows, _ in scan_rows(data, path, header):
+            if isinstance(rows, list):
+                yield rows
+            elif isinstance(rows, Damage):
+                yield self._told(rows)
+
+    def _sets(self) -> list[RunSet]:
+        """Returns the runs that can be read; the snapshot tells of the others."""
+        sets: dict[int, RunSet] = {}
+        for part in self.snapshot.runs:
+            run = self.run(part)
+            if isinstance(run, Damage):
+                continue
+            opened = sets.setdefault(part.number, RunSet(part.number))
+            file = RunFile(part.name, part.kind, run, self._files[part.name], part.size)
+            opened.files[part.kind] = file
+            opened.low_water = max(opened.low_water, part.low_water)
+        return list(sets.values())
+
+    def _first_key(self, damage: Damage) -> KeyTuple:
+        """Returns the key that a bad block begins with."""
+        run = self._runs[_name_of(damage)]
+        assert isinstance(run, Run)
+        key = run.places[list(run.places.positions).index(damage.position)].key
+        return key.deadline_ms, key.id
+
+    def _log_weights(self) -> list[tuple[KeyTuple, int]]:
+        """Returns the keys that logs tell of, and about what each takes."""
+        memory = self._content()
+        weights = [
+            ((row[0], row[1]), len(row[VALUE]) + _ENTRY_BYTES)
+            for row in map(memory.row, memory.sorted(ITEM))
+        ]
+        for state in (TOMBSTONE, MARK):
+            weights += [(memory.key(row), _ENTRY_BYTES) for row in memory.sorted(state)]
+        return weights
 
     def _blocks_of(self, part: RunPart) -> list[tuple[KeyTuple, int]]:
         """Returns the first key of each block of a run, and about what it takes."""
-        run = self.files.run(part)
+        run = self.run(part)
         if isinstance(run, Damage):
             return []
         return [
@@ -125,3 +370,31 @@ class SnapshotReader(Closing):
             )
             for row, place in enumerate(run.places)
         ]
+
+    def _damage(self, lost: LostPart) -> Damage:
+        path = f"{self.path}/{lost.name}"
+        return Damage(path, lost.position, lost.length, lost.reason, count=lost.count)
+
+    def _told(self, damage: Damage) -> Damage:
+        """Returns damage with the count that the snapshot knows."""
+        for lost in self.snapshot.lost:
+            if (lost.name, lost.position) == (_name_of(damage), damage.position):
+                return self._damage(lost)
+        return damage
+
+
+def _header(part: LogPart, data: bytes) -> Header | None:
+    """Returns the header of a log, as the snapshot knows it; None if it cannot be read."""
+    try:
+        return decode_header(bytes.fromhex(part.header) or data, part.name)
+    except (Damaged, NotAQueue):
+        return None
+
+
+def _name_of(damage: Damage) -> str:
+    return damage.path.rpartition("/")[2]
+
+
+def _of_nobody(damage: Damage) -> Damage:
+    """Leaves out which entry of its file is the first one: that is the number of no item."""
+    return replace(damage, offset=None)

@@ -9,22 +9,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 from forebay.damage import Damage
 from forebay.errors import Damaged
 from forebay.formats.deadline.items import BURIED_BIT, FileKind, Item, Key, KeyTuple, Tombstone
 from forebay.formats.deadline.runs import decode_row
 from forebay.queues.deadline.item import DeadlineItem, as_item
-from forebay.queues.deadline.runs import LAST_KEY, BadBlocks, RunSet, View, cost_of, start_cursor
+from forebay.queues.deadline.runs import (
+    LAST_KEY,
+    BadBlocks,
+    RunSet,
+    View,
+    cost_of,
+    cursors_between,
+    start_cursor,
+)
 from forebay.queues.deadline.schedule import ITEM, TOMBSTONE, LiveItems, Memory, Schedule
 from forebay.storage.losses import Losses
 
 if TYPE_CHECKING:
     from forebay.kernels.deadline import Row
 
+_Live = TypeVar("_Live")
 # So many items are found at once by those who look through all.
 _ITEMS_AT_ONCE = 256
+NO_BOUND = 1 << 62
 
 
 class State:
@@ -36,23 +47,37 @@ class State:
         sets: list[RunSet],
         floor_ms: int,
         *,
+        losses: Losses | None = None,
+        next_id: int = 0,
+        items_max: int = NO_BOUND,
+        attempts_max: int = 0,
+        hides: bool = False,
         now_ms: Callable[[], int] | None = None,
         ahead_ms: int = 0,
-        losses: Losses | None = None,
     ) -> None:
         self.damaged = 0
         # Keys of copies that must not come back; the log does not say so yet.
         self.revived: list[KeyTuple] = []
         self._losses = losses
-        schedule = Schedule(now_ms, ahead_ms, self._find_back, self._tell_damage)
-        self.schedule = schedule
-        self.view = View(sets, schedule.damage)
-        schedule.view = self.view.runs
-        schedule.memories.append(current)
-        schedule.floor_ms = floor_ms
+        damage: BadBlocks = []
+        self.view = View(sets, damage)
         pairs = [(current.pending, current.buried), *(each.counts() for each in sets)]
-        schedule.total = sum(pending for pending, _ in pairs)
-        schedule.buried = sum(buried for _, buried in pairs)
+        schedule = self.schedule = Schedule(
+            current,
+            self.view.runs,
+            damage,
+            self._find_back,
+            self._tell_damage,
+            floor_ms=floor_ms,
+            pending=sum(pending for pending, _ in pairs),
+            buried=sum(buried for _, buried in pairs),
+            next_id=next_id,
+            items_max=items_max,
+            attempts_max=attempts_max,
+            hides=hides,
+            now_ms=now_ms,
+            ahead_ms=ahead_ms,
+        )
         if min(schedule.total, schedule.buried) < 0:
             # A block of tombstones is bad.
             self.recount()
@@ -153,17 +178,9 @@ class State:
         the items of the batch that was yielded last.
         """
         bad: BadBlocks = [] if damage is None else damage
-        runs = self.view.cursors_from(start, bad)
+        runs = cursors_between(self.view.sets, start, LAST_KEY, bad)
         live = LiveItems(runs, self.segments, start, LAST_KEY, bad)
-        if bad:
-            # Before the first item.
-            yield []
-        while True:
-            known = len(bad)
-            items = live.items(_ITEMS_AT_ONCE)
-            if not items and len(bad) == known:
-                return
-            yield items
+        return in_batches(partial(live.items, _ITEMS_AT_ONCE), bad)
 
     def browse(self, start: KeyTuple = (0, 0)) -> Iterator[DeadlineItem]:
         """Yields all items that are alive from a key on; as `live`."""
@@ -288,6 +305,18 @@ class State:
             return
         if self._losses is None or self._losses.note(found):
             raise Damaged(found, "the next call goes on after it")
+
+
+def in_batches(take: Callable[[], list[_Live]], damage: BadBlocks) -> Iterator[list[_Live]]:
+    """Yields what is alive, batch by batch; an empty one if there is damage before the first."""
+    if damage:
+        yield []
+    while True:
+        known = len(damage)
+        found = take()
+        if not found and len(damage) == known:
+            return
+        yield found
 
 
 def _as_entry(row: Row) -> Item:

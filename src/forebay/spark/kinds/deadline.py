@@ -7,7 +7,6 @@ carries the text of the snapshot, which contains all that a task needs to read w
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -19,13 +18,12 @@ from forebay.damage import Damage
 from forebay.errors import DataLoss, InvalidOption
 from forebay.formats.deadline.items import BURIED_BIT, KeyTuple
 from forebay.queues.deadline.columns import COLUMNS, ColumnBatch, batches
-from forebay.queues.deadline.slices import SnapshotReader
-from forebay.queues.deadline.snapshot import LAST_KEY, Row, Snapshot, SnapshotFiles, take_snapshot
+from forebay.queues.deadline.runs import LAST_KEY
+from forebay.queues.deadline.slices import Row, SnapshotReader
 from forebay.spark.kinds import Kind
 from forebay.spark.options import SourceOptions
 from forebay.spark.planning import Range, ReadRequest
 from forebay.spark.rows import Contents, RangeRows
-from forebay.storage.filesystem import DiskFilesystem
 
 _NAME = "deadline"
 _TIMESTAMP = pyarrow.timestamp("us", tz="UTC")
@@ -111,7 +109,7 @@ class DeadlineKind(Kind):
         Counts include tombstones. They are null for logs and for damaged files.
         """
         for part in reader.snapshot.runs:
-            run = reader.files.run(part)
+            run = reader.run(part)
             footer = None if isinstance(run, Damage) else run.footer
             yield {
                 "segment": part.name,
@@ -176,10 +174,10 @@ class _DeadlineContents(Contents):
     """The files of one queue, as of the snapshots of its ranges."""
 
     def __init__(self, queue: str, wanted: ReadRequest) -> None:
-        self._directory = DiskFilesystem().open_directory(queue)
+        self._queue = queue
         self._fail_on_data_loss = wanted.fail_on_data_loss
         self._text = ""
-        self._files: SnapshotFiles | None = None
+        self._reader: SnapshotReader | None = None
 
     def scan(self, part: Range) -> Iterator[ColumnBatch | Damage]:
         """Yields the contents of a range, and its damage."""
@@ -200,42 +198,38 @@ class _DeadlineContents(Contents):
 
     def close(self) -> None:
         """Closes the files."""
-        self._close_files()
-        self._directory.close()
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
 
     def _scan(self, part: Range) -> Iterator[list[Row] | Damage]:
         assert isinstance(part, SnapshotRange)
-        files = self._open(part.snapshot)
+        reader = self._open(part.snapshot)
         if not part.segment:
-            yield from files.live(_key_of(part.start), _key_of(part.end), leads=part.leads)
+            yield from reader.live(_key_of(part.start), _key_of(part.end), leads=part.leads)
             return
-        for run in files.snapshot.runs:
+        for run in reader.snapshot.runs:
             if run.name == part.segment:
-                yield from files.blocks(run, part.start, part.end)
-        for log in files.snapshot.logs:
+                yield from reader.blocks(run, part.start, part.end)
+        for log in reader.snapshot.logs:
             if log.name == part.segment:
-                yield from _in_lists(files.records(log))
+                yield from reader.records(log)
 
-    def _open(self, text: str) -> SnapshotFiles:
-        if self._files is None or text != self._text:
-            self._close_files()
-            self._files = self._opened(Snapshot.decode(text))
+    def _open(self, text: str) -> SnapshotReader:
+        if self._reader is None or text != self._text:
+            self.close()
+            self._reader = self._opened(text)
             self._text = text
-        return self._files
+        return self._reader
 
-    def _opened(self, snapshot: Snapshot) -> SnapshotFiles:
+    def _opened(self, text: str) -> SnapshotReader:
         try:
-            return SnapshotFiles(self._directory, snapshot)
+            return SnapshotReader(self._queue, text)
         except DataLoss as error:
             if self._fail_on_data_loss:
                 raise
             _logger.warning("%s; continuing with what is there now", error)
-            return SnapshotFiles(self._directory, take_snapshot(self._directory))
-
-    def _close_files(self) -> None:
-        if self._files is not None:
-            self._files.close()
-            self._files = None
+            return SnapshotReader(self._queue)
 
 
 def _number_of(key: KeyTuple) -> int:
@@ -246,14 +240,6 @@ def _number_of(key: KeyTuple) -> int:
 def _key_of(number: int) -> KeyTuple:
     """Returns the key of a number."""
     return number >> _ID_BITS, number & ((1 << _ID_BITS) - 1)
-
-
-def _in_lists(rows: Iterator[Row | Damage]) -> Iterator[list[Row] | Damage]:
-    for is_damage, some in itertools.groupby(rows, key=lambda row: isinstance(row, Damage)):
-        if is_damage:
-            yield from some  # type: ignore[misc]
-        else:
-            yield list(some)  # type: ignore[arg-type]
 
 
 KIND = DeadlineKind()
