@@ -29,6 +29,31 @@ BANNER = re.compile(r"#+\s*(?:([-=*~_#])\1{3,}\s*$|([-=*~_#])\2{2,}\s+\w)")
 ISSUE_NUMBER = re.compile(r"(?:#|\bGH-|\b[Ii]ssue )\d+")
 UNFINISHED = re.compile(r"\b(?:TODO|FIXME|XXX)\b")
 CHECKING_CALL = re.compile(r"(?:assert|check|run_state_machine)_\w+$|(?:raises|warns|fail)$")
+# What begins with one underscore and is public all the same.
+PUBLIC = ("_replace", "_asdict", "_fields", "_exit")
+INSIDE = "tests/support/inside.py"
+PLANTED = "planted bugs change what only the module itself calls"
+# What tests reach for beside `INSIDE`: the files, the names, `*` for all, and the reason.
+REACHES = {
+    "tests/crash/beats_bugs.py": ("*", PLANTED),
+    "tests/crash/deadline_bugs.py": ("*", PLANTED),
+    "tests/crash/fifo_bugs.py": ("*", PLANTED),
+    "tests/crash/log_bugs.py": ("*", PLANTED),
+    "tests/crash/test_kills.py": ("_front", "a take of what came back is not the next entry"),
+    "tests/pipelines/killed_driver.py": ("_move_to_pool _Reporter", "dies in the middle of it"),
+    "tests/queues/test_beats_room.py": ("_access", "its text may not show the key"),
+    "tests/queues/test_deadline_verbs.py": ("_touch", "sees that a lease is extended"),
+    "tests/queues/test_deadline_writing.py": ("_runs", "fills a run without a queue"),
+    "tests/queues/test_fifo_dead.py": ("_directory", "reads the head beside its owner"),
+    "tests/queues/test_limits.py": ("_segments", "makes a log larger than its limit"),
+    "tests/spark/once/failing.py": ("_source_options", "makes a reader that fails"),
+    "tests/spark/test_event_stream_random.py": ("*", PLANTED),
+    "tests/spark/test_fifos.py": ("_wanted", "the schema, without a Spark that asks for it"),
+    "tests/spark/test_parts.py": ("_work _syncer", "waits for the syncs of another thread"),
+    "tests/spark/test_planted_sink.py": ("*", PLANTED),
+    "tests/storage/test_commit.py": ("_sync _company", "tells the waits of one that leads"),
+    "tests/support/leftovers.py": ("_current_frames", "of Python: where a thread is"),
+}
 PICKLES = ("pickle", "cloudpickle", "dill", "shelve", "marshal")
 
 
@@ -107,6 +132,41 @@ def names_tests_with_sentences(source: Source) -> Iterator[Breach]:
             yield function.lineno, f"{function.name} is no sentence"
 
 
+def reaches_inside_only_where_it_is_told(source: Source) -> Iterator[Breach]:
+    names = REACHES.get(source.path, ("", ""))[0].split()
+    if not source.path.startswith("tests/") or source.path == INSIDE or names == ["*"]:
+        return
+    allowed = {*PUBLIC, *names_of(source.tree), *names}
+    for node in attributes(source.tree):
+        if is_private(node.attr) and node.attr not in allowed and not is_own(node):
+            yield node.lineno, f"{ast.unparse(node)}: use a verb, or a function of {INSIDE}"
+
+
+def attributes(tree: ast.AST) -> Iterator[ast.Attribute]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            yield node
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def is_own(node: ast.Attribute) -> bool:
+    return isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+
+
+def names_of(tree: ast.AST) -> Iterator[str]:
+    """Yields the names that a file itself defines, and those of its objects."""
+    for node in ast.walk(tree):
+        if isinstance(node, Function | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Attribute) and is_own(node):
+            yield node.attr
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+
+
 def is_package(source: Source) -> bool:
     return source.path.startswith("src/")
 
@@ -158,8 +218,13 @@ SAMPLES: dict[Rule, str] = {
     gives_reasons_and_no_issue_numbers: "x = 1  # See #123.\n",
     asserts_in_every_test: "def test_nothing_is_checked_here():\n    call()\n",
     names_tests_with_sentences: "def test_push():\n    assert True\n",
+    reaches_inside_only_where_it_is_told: "def drop(queue):\n    queue._closed = True\n",
 }
-TEST_RULES = (asserts_in_every_test, names_tests_with_sentences)
+TEST_RULES = (
+    asserts_in_every_test,
+    names_tests_with_sentences,
+    reaches_inside_only_where_it_is_told,
+)
 
 each_rule = pytest.mark.parametrize("rule", SAMPLES, ids=lambda rule: rule.__name__)
 
@@ -190,6 +255,16 @@ def test_a_row_of_signs_is_a_banner(comment: str) -> None:
 @pytest.mark.parametrize("comment", ["# a - b", "# field  bytes", "# -----  -----", "# x --check"])
 def test_a_table_or_a_dash_is_no_banner(comment: str) -> None:
     assert list(draws_no_banners(Source("src/forebay/planted.py", comment))) == []
+
+
+def test_every_reach_that_is_allowed_is_made() -> None:
+    unused = []
+    for source in python_files("tests"):
+        names, _ = REACHES.get(source.path, ("", ""))
+        made = {"*", *(node.attr for node in attributes(source.tree))}
+        unused += [f"{source.path}: {name}" for name in names.split() if name not in made]
+
+    assert not unused
 
 
 @pytest.mark.parametrize(

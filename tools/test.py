@@ -1,7 +1,7 @@
 """Runs the tiers of tests and ends with one line: `N passed, N failed, N skipped`.
 
     --check        format, lint, types, architecture, house style
-    --quick        for every edit: tests of less than 0.3 seconds, a minute in total
+    --quick        for every edit: tests of less than 0.1 seconds, a minute in total
     (none)         the checks, all but the longest tests, and the codecs again as plain Python
     --full         the same with the longest tests: campaigns that take two hours in total
     --full NAME    only the campaign of one suite; --minutes sets how long it takes

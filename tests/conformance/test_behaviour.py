@@ -64,6 +64,7 @@ def test_a_reader_without_the_lock_sees_what_is_there_and_changes_nothing(
     assert before == after
 
 
+@pytest.mark.slow
 @SYNC
 def test_kill_9_takes_nothing_that_was_acknowledged(
     tmp_path: Path, kind: Kind, sync: SyncPolicy

@@ -50,6 +50,7 @@ from tests.crash.handles import ForgetfulDirectory
 from tests.crash.hunts import cut_power, fail_calls
 from tests.crash.kinds import DEADLINE
 from tests.crash.workload import PATH
+from tests.support.inside import drop
 from tests.support.planting import Broken, Bug, Patch
 
 if TYPE_CHECKING:
@@ -404,7 +405,7 @@ def _filled(machine: ForgetfulFilesystem) -> None:
 def _lost(machine: ForgetfulFilesystem) -> int:
     """Opens the queue, and returns how many items it says are lost."""
     queue = DeadlineWorkload.open_on(machine, {})
-    queue._closed = True
+    drop(queue)
     return sum(damage.count or 0 for damage in queue.damage) + int(queue.info().losses)
 
 
@@ -471,7 +472,7 @@ def fail_a_sync_and_cut_the_power() -> int:
         machine.fail_at(call, errno.EIO)
         with contextlib.suppress(OSError, ForebayError):
             queue.sync()
-        queue._closed = True
+        drop(queue)
         if not machine.faults:
             break
         machine.heal()
@@ -487,7 +488,7 @@ def fail_a_sync_and_cut_the_power() -> int:
 def _content(machine: ForgetfulFilesystem) -> Content:
     """Opens the queue, and returns what it serves."""
     queue = DeadlineWorkload.open_on(machine, {})
-    queue._closed = True
+    drop(queue)
     return content_of(queue)
 
 

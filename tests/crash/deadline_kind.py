@@ -16,6 +16,7 @@ from forebay.errors import ForebayError
 from forebay.queues.deadline.item import DeadlineItem
 from tests.crash.workload import Promise, Scene, Workload
 from tests.support.clocks import SteppingClock
+from tests.support.inside import hand_over, state_of
 from tests.support.planting import Broken
 
 AFTER = b"after the crash"
@@ -68,7 +69,7 @@ class DeadlineWorkload(Workload):
 
     def hand_over(self) -> None:
         """Begins a freeze: what comes now goes to the next log, before the runs are written."""
-        self.queue._upkeep._hand_over()
+        hand_over(self.queue)
 
     def trim(self) -> None:
         """Freezes and merges everything."""
@@ -206,7 +207,7 @@ def content_of(queue: Any) -> Content:
 
     Its `browse` refuses then; but what an operation that failed has left is what a kill may show.
     """
-    items = queue._state.browse()
+    items = state_of(queue).browse()
     return {item.id: (item.value, item.dequeue_count, item.buried) for item in items}
 
 

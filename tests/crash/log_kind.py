@@ -13,6 +13,7 @@ from forebay.storage.filesystem import write_all
 from forebay.storage.tail import Tail
 from tests.crash.handing_in import write_parts
 from tests.crash.workload import PATH, Promise, Scene, Workload
+from tests.support.inside import writer_of
 from tests.support.planting import Broken
 
 
@@ -124,7 +125,7 @@ class LogWorkload(Workload):
             self.model.values[offset] = [value]
         self.stored = max(self.stored, first + len(values))
         end = self.stored if self.always else 0
-        incarnation = self.queue._writer.publisher.tail.incarnation
+        incarnation = writer_of(self.queue).publisher.tail.incarnation
         self.filesystem.acknowledge(Promise(end, seen=self.stored, incarnation=incarnation))
 
     def _promise_synced(self) -> None:
@@ -147,7 +148,7 @@ class LogWorkload(Workload):
         info = queue.info()
         cursors = {f"cursor {name}": place["offset"] for name, place in info.cursors.items()}
         saved = {**info.positions, **cursors}
-        return Found(seen, records, queue.begin, queue.end, queue._writer.publisher.tail, saved)
+        return Found(seen, records, queue.begin, queue.end, writer_of(queue).publisher.tail, saved)
 
     @classmethod
     def _read_all(cls, log: Any, scene: Scene) -> dict[int, bytes]:

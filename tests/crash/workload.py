@@ -20,6 +20,7 @@ from forebay.errors import Closed, ForebayError, NotAQueue
 from tests.crash.forgetful import CrashState, ForgetfulFilesystem
 from tests.kinds import KINDS
 from tests.support.clocks import SteppingClock
+from tests.support.inside import drop
 
 PATH = "/queue"
 # Long enough for everything that is done after some time.
@@ -234,11 +235,6 @@ class Workload(ABC):
     @abstractmethod
     def _check_going_on(cls, queue: Any, found: Any, scene: Scene) -> None:
         """Puts, closes and opens again: the queue must be whole, and clean."""
-
-
-def drop(queue: Any) -> None:
-    """Drops a handle as a crash does: it says nothing when it is collected."""
-    queue._closed = True
 
 
 def place_of(state: CrashState) -> str:

@@ -21,6 +21,7 @@ PAGES = [
 LINK = re.compile(r"\]\(([^)#:]+)\)")
 
 
+@pytest.mark.slow
 def test_the_example_runs_and_reads_what_it_wrote(tmp_path: Path) -> None:
     program = tmp_path / "example.py"
     program.write_text(blocks("README.md", "python")[0], encoding="utf-8")

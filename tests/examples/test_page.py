@@ -135,6 +135,7 @@ console.log(JSON.stringify(drawn));
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("node") is None, reason="runs the page's script, which needs node")
 def test_the_script_of_the_page_draws_each_plot_in_its_place(tmp_path: Path) -> None:
     (tmp_path / "page.html").write_text(HTML, encoding="utf-8")

@@ -186,6 +186,7 @@ def test_the_first_line_comes_at_once_and_ctrl_c_leaves_no_process(tmp_path: Pat
     assert wait_until(lambda: not processes_that_name(tmp_path))
 
 
+@pytest.mark.slow
 def test_a_directory_of_something_else_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "queues").mkdir()
 

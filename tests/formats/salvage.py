@@ -12,6 +12,7 @@ from forebay.formats.fflg import HEADER_BYTES_MAX, Frames, Header, decode_header
 from forebay.storage.filesystem import File
 from forebay.storage.segments import scan_segment
 from tests.support.clocks import SteppingClock
+from tests.support.inside import writer_of
 
 HEADER_BYTES = HEADER_BYTES_MAX
 FRAME_BYTES = 12
@@ -76,7 +77,7 @@ def write_segment(path: Path, values: list[bytes], base: int = 0) -> Segment:
         for value in [b""] * base:
             log.append(value)
         if base:
-            log._writer.roll()
+            writer_of(log).roll()
         for value in values:
             log.append(value)
     data = (path / f"{base:010x}").read_bytes()

@@ -128,6 +128,7 @@ def test_an_independent_encoder_writes_the_same_bytes(name: str, events: list[by
     assert write(name, events) == expected
 
 
+@pytest.mark.slow
 @given(
     st.sampled_from(READABLE), st.lists(st.dictionaries(st.text(min_size=1), st.text()), max_size=6)
 )
@@ -205,6 +206,7 @@ def test_an_event_that_shrinks_a_hundred_times_reads_back(name: str) -> None:
     assert read(data).events == [event]
 
 
+@pytest.mark.slow
 def test_large_batches_make_blocks_of_at_most_4_mib() -> None:
     events = [bytes([n]) * 1_500_000 for n in range(1, 10)]
 

@@ -153,6 +153,7 @@ def test_behind_a_bad_size_the_next_block_is_searched_for(word: int) -> None:
     assert found.endswith(good[2])
 
 
+@pytest.mark.slow
 def test_a_search_finds_a_block_far_behind_and_at_the_edge_of_what_it_reads() -> None:
     noise = random.Random(4)
     rubbish = noise.randbytes(2 * BLOCK_BYTES_MAX - 30)
@@ -203,6 +204,7 @@ def test_a_block_that_grows_beyond_4_mib_is_damage() -> None:
     assert whole(content) == HEADER + b"\xff" * len(bomb)
 
 
+@pytest.mark.slow
 def test_a_stream_of_bombs_is_held_one_block_at_a_time() -> None:
     bomb = block(bytes(BLOCK_BYTES_MAX))
     content = open_stream(HEADER + DESCRIPTOR + bomb * 500)
@@ -211,6 +213,7 @@ def test_a_stream_of_bombs_is_held_one_block_at_a_time() -> None:
     assert content.pread(10, 100 * BLOCK_BYTES_MAX) == bytes(10)
 
 
+@pytest.mark.slow
 def test_a_block_of_an_event_grows_only_to_its_cap() -> None:
     bomb = compress_block(bytes(EVENT_BYTES_MAX + 1))
 
@@ -248,6 +251,7 @@ def test_a_search_through_bombs_that_hold_no_frame_ends() -> None:
     assert content.size() == len(HEADER) + 4 + BOMBS * len(bomb)
 
 
+@pytest.mark.slow
 def test_damage_over_the_rest_of_a_long_file_takes_no_memory() -> None:
     content = open_stream(HEADER + DESCRIPTOR + b"\xff\xff\xff\x7f" + bytes(LONG_BYTES) + b"x")
 

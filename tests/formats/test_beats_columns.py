@@ -24,6 +24,7 @@ def rows_of(columns: EventColumns) -> list[tuple[Any, ...]]:
     return list(zip(*numbers, cut(columns.meta), cut(columns.fields), strict=True))
 
 
+@pytest.mark.slow
 @given(st.lists(events, max_size=3))
 def test_the_columns_hold_the_rows_of_one_by_one(some: list[Event]) -> None:
     payloads = [encode_event(event) for event in some]

@@ -66,6 +66,7 @@ def nested(depth: int) -> Any:
     return value
 
 
+@pytest.mark.slow
 @given(events)
 def test_every_event_reads_back(event: Event) -> None:
     found = decode_event(encode_event(event))
@@ -75,6 +76,7 @@ def test_every_event_reads_back(event: Event) -> None:
     assert same(found.fields, event.fields)
 
 
+@pytest.mark.slow
 @given(events)
 def test_an_independent_decoder_reads_the_same_event(event: Event) -> None:
     document = cbor2.loads(encode_event(event), str_errors="surrogateescape")
@@ -86,6 +88,7 @@ def test_an_independent_decoder_reads_the_same_event(event: Event) -> None:
     assert same(document["fields"], event.fields)
 
 
+@pytest.mark.slow
 @given(events)
 def test_what_is_read_is_written_back_byte_by_byte(event: Event) -> None:
     data = encode_event(event)
@@ -194,6 +197,7 @@ def test_row_4_an_empty_key_is_not_written_but_read_where_beats_wrote_it(
     assert decode_event(cbor2.dumps({"fields": fields})).fields == fields
 
 
+@pytest.mark.slow
 @given(events)
 def test_row_5_lengths_are_always_written(event: Event) -> None:
     plain = cbor2.loads(encode_event(event), str_errors="surrogateescape", allow_indefinite=False)
@@ -313,6 +317,7 @@ def test_any_bytes_are_an_event_or_are_refused(data: bytes) -> None:
     assert isinstance(event, Event)
 
 
+@pytest.mark.slow
 @given(events, st.data())
 def test_an_event_that_is_cut_is_refused(event: Event, draw: st.DataObject) -> None:
     data = encode_event(event)

@@ -74,6 +74,7 @@ def test_every_event_of_a_clean_segment_is_what_beats_was_given(case: dict[str, 
     assert [found.damage for found in reads] == [[]]
 
 
+@pytest.mark.slow
 @each_bulk
 def test_every_event_of_a_directory_is_what_beats_was_given(case: dict[str, Any]) -> None:
     reads = read_all(case)

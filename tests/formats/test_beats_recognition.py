@@ -213,6 +213,7 @@ def test_a_wrong_key_over_a_damaged_segment_is_still_a_wrong_key(name: str) -> N
         name_of(segment(name)[:-20], key=OTHER_KEY)
 
 
+@pytest.mark.slow
 @each_encrypted
 def test_a_flipped_bit_of_the_vector_is_mended(name: str) -> None:
     data = segment(name)

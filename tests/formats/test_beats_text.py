@@ -52,6 +52,7 @@ def test_the_text_of_an_event_reads_back() -> None:
     assert math.isnan(parse_event(TEXT).fields["f"][0])
 
 
+@pytest.mark.slow
 @given(events)
 def test_the_text_of_every_event_reads_back_as_the_same_bytes(event: Event) -> None:
     same = Event(event.timestamp_ns, event.flags, one_nan(event.meta), one_nan(event.fields))
@@ -68,6 +69,7 @@ def one_nan(value: Any) -> Any:
     return math.nan if isinstance(value, float) and math.isnan(value) else value
 
 
+@pytest.mark.slow
 @given(events)
 def test_the_text_is_json_in_utf_8_on_one_line(event: Event) -> None:
     text = event_text(event)
@@ -77,6 +79,7 @@ def test_the_text_is_json_in_utf_8_on_one_line(event: Event) -> None:
     assert json.loads(text) == event_document(event)
 
 
+@pytest.mark.slow
 @given(maps, maps)
 def test_the_parts_are_the_same_on_both_ways(meta: dict[str, Any], fields: dict[str, Any]) -> None:
     data = encode_event(Event(5, 1, meta, fields))

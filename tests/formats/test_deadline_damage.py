@@ -96,6 +96,7 @@ def test_every_flipped_bit_is_seen_and_costs_the_entries_of_one_block(compressio
         assert not in_block or damage[0].count == len(blocks[hit])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("id_index", [False, True])
 def test_every_cut_is_seen_and_leaves_the_whole_blocks(id_index: bool) -> None:
     data = encoded(id_index=id_index)

@@ -55,6 +55,7 @@ def test_zeros_behind_the_last_entry_are_torn() -> None:
     assert (damage.position, damage.length, damage.torn) == (len(data), 100, True)
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_is_damage_or_changes_one_entry_and_the_others_are_read() -> None:
     data, expected = golden_bytes(LOG), golden_entries(LOG)
     edges = ends(data)

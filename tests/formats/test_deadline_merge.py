@@ -73,6 +73,7 @@ def test_a_tombstone_of_another_deadline_or_id_cancels_nothing() -> None:
     assert list(merge([[item], others], full=False)) == sorted([item, *others], key=by_key)
 
 
+@pytest.mark.slow
 @given(st.lists(st.lists(few_entries, max_size=8), max_size=4), st.booleans())
 def test_what_is_left_is_the_difference_by_key(runs: list[list[Entry]], full: bool) -> None:
     for run in runs:

@@ -33,6 +33,7 @@ def opened(data: bytes) -> Run:
     return Run.open(lambda position, size: data[position : position + size], len(data), "r")
 
 
+@pytest.mark.slow
 @given(entries_lists, st.integers(1, 300), st.sampled_from(["none", "lz4"]), st.booleans())
 def test_a_run_comes_back_as_it_was(
     entries: list[Entry], block_bytes: int, compression: str, id_index: bool
@@ -47,6 +48,7 @@ def test_a_run_comes_back_as_it_was(
     assert run.footer.tombstone_count == sum(isinstance(e, Tombstone) for e in entries)
 
 
+@pytest.mark.slow
 @given(entries_lists, st.integers(1, 300), st.booleans())
 def test_a_second_decoder_reads_it(entries: list[Entry], block_bytes: int, id_index: bool) -> None:
     entries.sort(key=by_key)
@@ -56,6 +58,7 @@ def test_a_second_decoder_reads_it(entries: list[Entry], block_bytes: int, id_in
     assert rows == [row_of(entry) for entry in entries]
 
 
+@pytest.mark.slow
 @given(entries_lists, keys, st.booleans())
 def test_lookups_find_what_a_walk_finds(entries: list[Entry], other: Key, id_index: bool) -> None:
     entries.sort(key=by_key)
@@ -119,6 +122,7 @@ def test_values_larger_than_a_block_have_one_of_their_own() -> None:
     assert list(run.scan()) == large
 
 
+@pytest.mark.slow
 def test_a_block_has_a_largest_number_of_entries() -> None:
     entries: list[Entry] = [Tombstone(Key(1, at)) for at in range(BLOCK_ENTRIES_MAX + 3)]
 

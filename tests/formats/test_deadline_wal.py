@@ -60,6 +60,7 @@ def wal_row(record: Record) -> Row:
     return row_of(record)
 
 
+@pytest.mark.slow
 @given(batches, st.integers(0, 100))
 def test_a_log_comes_back_as_it_was_and_a_second_decoder_reads_it(
     records: list[list[Record]], zeros: int

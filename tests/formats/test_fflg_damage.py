@@ -137,6 +137,7 @@ def test_a_zeroed_sector_costs_the_records_in_it_and_no_others(long: Segment) ->
         assert sum(damage.count or 0 for damage in found.damage) == 400 - len(found.records)
 
 
+@pytest.mark.slow
 def test_two_zeroed_sectors_cost_the_records_in_them_and_no_others(long: Segment) -> None:
     chance = random.Random(512)
     sectors = range(1, len(long.data) // SECTOR)

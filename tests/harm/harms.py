@@ -17,6 +17,7 @@ import pytest
 from forebay.storage.filesystem import DiskDirectory, DiskFile
 from tests.harm.states import Place
 from tests.harm.values import marks_in
+from tests.support.inside import descriptor_of
 
 SECTOR = 512
 
@@ -285,7 +286,7 @@ def _bad_disk(what: str, path: Path, hit: Hit) -> Iterator[None]:
     opened, read, mapped = DiskDirectory.open, DiskFile.pread, DiskFile.map
 
     def is_bad(file: DiskFile) -> bool:
-        status = os.fstat(file._descriptor)
+        status = os.fstat(descriptor_of(file))
         return (status.st_dev, status.st_ino) == bad
 
     def open_badly(self: DiskDirectory, name: str, *, write: bool = False) -> DiskFile:

@@ -61,6 +61,7 @@ def with_fields(data: str) -> bytes:
     return b"\xa1\x66fields" + bytes.fromhex(data)
 
 
+@pytest.mark.slow
 @given(st.integers(-(2**63), 2**63 - 1), st.integers(0, 2**32 - 1), maps, maps)
 def test_the_text_is_that_of_the_slow_way(
     timestamp: int, flags: int, meta: dict[str, Any], fields: dict[str, Any]

@@ -43,6 +43,7 @@ def test_every_row_comes_back_on_its_own(rows: list[Row]) -> None:
     assert [block.deadline(at) for at in range(len(rows))] == [row[0] for row in rows]
 
 
+@pytest.mark.slow
 @given(blocks, times, st.integers(0, 2**64 - 1))
 def test_a_search_gives_the_first_key_that_is_not_below(
     rows: list[Row], deadline: int, id: int
@@ -54,6 +55,7 @@ def test_a_search_gives_the_first_key_that_is_not_below(
         assert block.search(*wanted) == sum(row[:2] < wanted for row in rows)
 
 
+@pytest.mark.slow
 @given(blocks)
 def test_all_entries_of_an_id_are_found(rows: list[Row]) -> None:
     block = Block(body_of(rows + rows[:1]), len(rows) + 1)

@@ -25,6 +25,7 @@ class Name(str):
     __slots__ = ()
 
 
+@pytest.mark.slow
 @given(events)
 def test_a_plain_value_is_what_the_slow_way_gives_unchanged(event: Event) -> None:
     for value in (event.meta, event.fields):

@@ -57,6 +57,7 @@ VALUES = st.recursive(
 RECORDS = st.dictionaries(st.sampled_from("sdfbtnamox"), VALUES, max_size=5)
 
 
+@pytest.mark.slow
 @given(record=RECORDS, spaced=st.booleans(), escaped=st.booleans())
 def test_what_is_passed_on_means_what_came(
     record: dict[str, Any], spaced: bool, escaped: bool
@@ -78,6 +79,7 @@ def test_what_is_passed_on_means_what_came(
         assert (json.loads(rescued) if rescued else {}) == unknown
 
 
+@pytest.mark.slow
 @given(record=RECORDS, spaced=st.booleans(), escaped=st.booleans())
 def test_only_suspects_are_changed_or_refused(
     record: dict[str, Any], spaced: bool, escaped: bool

@@ -13,11 +13,11 @@ from pathlib import Path
 from forebay import Log
 from forebay.formats.fflg import Frames, Header, parse_segment_name
 from forebay.storage import inbox
-from forebay.storage.commit import GroupCommit
 from forebay.storage.filesystem import DiskFilesystem, write_all
 from tests.crash.forgetful import ForgetfulFilesystem
 from tests.sources import ROOT
 from tests.support.clocks import FakeClock
+from tests.support.inside import drop
 from tests.support.values import flip, numbered, values_of
 from tests.support.waiting import wait_until
 
@@ -78,18 +78,6 @@ def run_threads(count: int, work: Callable[[int], object]) -> None:
         raise errors[0]
 
 
-def sync_together(commit: GroupCommit, count: int) -> None:
-    """Holds each sync until `count` threads wait for it, however late one of them comes."""
-    sync = commit._sync
-
-    def sync_all() -> int:
-        if not wait_until(lambda: len(commit._waiting) == count - 1):
-            raise OSError(f"{len(commit._waiting) + 1} threads wait for one sync, not {count}")
-        return sync()
-
-    commit._sync = sync_all
-
-
 def open_files(path: Path) -> list[str]:
     """Lists what this process has open below a path; what others left open does not count."""
     found = []
@@ -102,7 +90,7 @@ def open_files(path: Path) -> list[str]:
 
 def kill(log: Log, filesystem: ForgetfulFilesystem) -> ForgetfulFilesystem:
     """Returns the machine after the owner's process died; its handle is only dropped."""
-    log._closed = True
+    drop(log)
     return filesystem.kill()
 
 

@@ -24,6 +24,7 @@ from tests.crash.forgetful import ForgetfulFilesystem
 from tests.queues.fifo_helpers import DAY_MS, TwoClocks
 from tests.queues.helpers import SYNCS
 from tests.support.campaigns import seeds
+from tests.support.inside import drop
 
 PATH = "/q"
 _LIVES_OF_A_SEED = 200
@@ -61,7 +62,7 @@ class QueueModel(RuleBasedStateMachine, Generic[_Queue]):
 
     def die(self) -> None:
         """Ends the process: the file system has all that was written."""
-        self.queue._closed = True
+        drop(self.queue)
         self.filesystem = self.filesystem.kill()
 
     def lose_power(self, choice: int, seed: int) -> None:
@@ -70,7 +71,7 @@ class QueueModel(RuleBasedStateMachine, Generic[_Queue]):
         states = list(
             self.filesystem.crash_states(6, seed, points=lambda point: point == last, limit=12)
         )
-        self.queue._closed = True
+        drop(self.queue)
         self.filesystem = states[choice % len(states)].restore()
 
 

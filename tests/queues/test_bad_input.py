@@ -221,6 +221,7 @@ def test_a_symbolic_link_as_a_file_of_the_log_is_not_written_through(
     assert target.read_bytes() == b"precious"
 
 
+@pytest.mark.slow
 def test_a_fifo_as_a_segment_does_not_hang(tmp_path: Path) -> None:
     path = three_segments(tmp_path)
     (path / "0000000008").unlink()
@@ -237,6 +238,7 @@ def test_a_fifo_as_a_segment_does_not_hang(tmp_path: Path) -> None:
     assert "is not a file" in result.stdout
 
 
+@pytest.mark.slow
 def test_a_lone_fifo_as_a_segment_is_refused(tmp_path: Path) -> None:
     (tmp_path / "q").mkdir(mode=0o700)
     os.mkfifo(tmp_path / "q" / "0000000000")

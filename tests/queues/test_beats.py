@@ -22,7 +22,8 @@ from tests.queues.beats_helpers import (
     take_all,
     unread,
 )
-from tests.queues.helpers import run_threads, sync_together
+from tests.queues.helpers import run_threads
+from tests.support.inside import sync_together, writer_of
 
 each_version = pytest.mark.parametrize("version", WRITABLE)
 
@@ -226,6 +227,7 @@ def test_a_read_with_a_timeout_waits_for_the_first_event(tmp_path: Path) -> None
         run_threads(2, work)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sync", ["always", "os"])
 def test_many_threads_put_and_take_everything_once(tmp_path: Path, sync: str) -> None:
     taken: list[int] = []
@@ -250,7 +252,7 @@ def test_many_threads_put_and_take_everything_once(tmp_path: Path, sync: str) ->
 
 def test_durable_puts_of_many_threads_share_syncs(tmp_path: Path) -> None:
     with open_queue(tmp_path / "q", "v2", segment_bytes=4000) as queue:
-        sync_together(queue._writer.commit, 4)
+        sync_together(writer_of(queue).commit, 4)
         run_threads(4, lambda _: list(map(queue.put, numbered(40))))
 
         assert queue.info().syncs == 40

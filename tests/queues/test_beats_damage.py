@@ -132,6 +132,7 @@ def test_a_frame_that_holds_no_event_costs_itself(tmp_path: Path) -> None:
     assert [damage.count for damage in reader.damage] == [1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", LAYOUTS)
 def test_salvage_reads_a_segment_that_was_cut_anywhere(tmp_path: Path, version: str) -> None:
     file = leave_segment(tmp_path / "q", 0, version, numbered(4))

@@ -32,6 +32,7 @@ from tests.queues.beats_helpers import (
 )
 from tests.queues.helpers import FakeClock, open_files, run_threads, wait_until
 from tests.queues.test_beats_room import fill, open_on
+from tests.support.inside import has_failed_to_write, writer_of
 
 
 class Interrupted(KeyboardInterrupt):
@@ -83,10 +84,10 @@ def test_a_put_that_waited_for_another_that_gave_up_raises_too(sync: str) -> Non
 
     threads = [threading.Thread(target=put, args=(number,)) for number in (1, 2, 3)]
     threads[0].start()
-    assert wait_until(lambda: queue._writer._retries.error is not None)
+    assert wait_until(lambda: has_failed_to_write(queue))
     for thread in threads[1:]:
         thread.start()
-    assert wait_until(lambda: queue._writer.written == 4)
+    assert wait_until(lambda: writer_of(queue).written == 4)
     while any(thread.is_alive() for thread in threads):
         clock.seconds += 0.25
         threads[0].join(0.02)
@@ -113,7 +114,7 @@ def test_a_put_that_waits_while_the_queue_is_closed_is_written_or_raises() -> No
     threads = [threading.Thread(target=put, args=(number,)) for number in range(3)]
     for thread in threads:
         thread.start()
-    assert wait_until(lambda: queue._writer.written == 3)
+    assert wait_until(lambda: writer_of(queue).written == 3)
     with contextlib.suppress(OSError):
         queue.close()
     for thread in threads:
@@ -218,6 +219,7 @@ def test_segments_that_cannot_be_removed_now_go_later(tmp_path: Path) -> None:
         assert segment_names(tmp_path / "q") == ["1.seg", "2.seg"]
 
 
+@pytest.mark.slow
 def test_closing_beside_readers_leaves_no_file_open(tmp_path: Path) -> None:
     for number in range(30):
         path = tmp_path / str(number)

@@ -285,6 +285,7 @@ def test_a_side_file_costs_no_event_and_no_open(
         assert take_with_losses(queue)[0] == []
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_in_the_state_costs_nothing(tmp_path: Path) -> None:
     path = tmp_path / "q"
     make(path, acked=12)
@@ -354,6 +355,7 @@ def test_a_beat_that_began_again_with_number_0_loses_nothing(tmp_path: Path) -> 
         assert take_with_losses(queue) == ([50, 51, 52], [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("name", ["state.dat", "mark", "contents"])
 def test_side_files_of_any_content_cost_no_event(tmp_path: Path, name: str, seed: int) -> None:
@@ -495,6 +497,7 @@ def test_info_tells_how_many_events_wait(tmp_path: Path) -> None:
         assert describe(queue) == 0
 
 
+@pytest.mark.slow
 def test_an_owner_that_removes_segments_during_every_look_of_a_reader_causes_no_alarm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,6 +38,7 @@ from tests.queues.beats_helpers import (
     take_all,
 )
 from tests.queues.helpers import SYNCS, FakeClock, run_threads, wait_until
+from tests.support.inside import has_failed_to_write, path_of, writer_of
 
 LIMIT = {"max_bytes": 3_000}
 
@@ -93,7 +94,7 @@ def test_block_waits_until_acknowledgements_make_room(tmp_path: Path) -> None:
                 taken.extend(numbers_of(batch))
                 batch.ack()
                 # The files change only under the lock: else the sum is of several moments.
-                with queue._writer.lock:
+                with writer_of(queue).lock:
                     assert size_of(tmp_path / "q") <= 3_000
 
         run_threads(2, work)
@@ -183,6 +184,7 @@ def test_a_failed_write_is_tried_again_after_one_two_and_four_seconds() -> None:
     queue.close()
 
 
+@pytest.mark.slow
 def test_tries_are_bounded_and_the_queue_goes_on() -> None:
     filesystem, clock = ForgetfulFilesystem(), FakeClock()
     queue = open_on(filesystem, clock=clock, version="v2", retry_seconds=5)
@@ -223,7 +225,7 @@ def test_closing_ends_the_tries() -> None:
 
     thread = threading.Thread(target=put)
     thread.start()
-    assert wait_until(lambda: queue._writer._retries.error is not None)
+    assert wait_until(lambda: has_failed_to_write(queue))
     queue.close()
     thread.join(120)
 
@@ -359,6 +361,7 @@ def test_a_directory_that_is_something_else_is_refused(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "q") == ["precious.txt"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sync", SYNCS)
 def test_no_segment_that_is_done_with_comes_back_after_a_power_cut(sync: str) -> None:
     machine = ForgetfulFilesystem()
@@ -379,6 +382,7 @@ def test_no_segment_that_is_done_with_comes_back_after_a_power_cut(sync: str) ->
             assert queue.info().damage == ()
 
 
+@pytest.mark.slow
 def test_events_are_dropped_only_when_the_ones_after_them_are_durable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -388,9 +392,9 @@ def test_events_are_dropped_only_when_the_ones_after_them_are_durable(
     sync = ForgetfulFile.sync
 
     def hold_second(file: ForgetfulFile) -> None:
-        syncs.extend([file] if file._path == "/q/1.seg" else [])
+        syncs.extend([file] if path_of(file) == "/q/1.seg" else [])
         # The first one was of its header.
-        if file._path == "/q/1.seg" and len(syncs) == 2:
+        if path_of(file) == "/q/1.seg" and len(syncs) == 2:
             held.set()
             assert go.wait(60)
         sync(file)

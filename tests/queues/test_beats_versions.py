@@ -182,6 +182,7 @@ def test_the_numbers_of_segments_end_with_a_clear_error(tmp_path: Path) -> None:
         assert take_all(queue) == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_a_search_that_gives_up_is_damage_and_no_unfinished_end(tmp_path: Path) -> None:
     hostile = struct.pack("<I", 12_000_000) * 3_500_000
     file = leave_segment(tmp_path / "q", 0, "v2", numbered(3), count=0)

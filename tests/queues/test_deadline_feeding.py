@@ -123,6 +123,7 @@ def entries_of(data: bytes) -> list[Entry]:
     return [entry for entry in entries if isinstance(entry, Item | Tombstone)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("held_bytes", [1, 60_000, 32 << 20])
 @pytest.mark.parametrize("compression", ["none", "lz4"])
 @pytest.mark.parametrize("full", [False, True])
@@ -149,6 +150,7 @@ def test_runs_of_one_compression_are_merged_into_the_other(
     assert entries_of(runs[0][0]) == entries_of(runs[1][0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("compression", ["none", "lz4"])
 def test_damage_costs_both_ways_the_same(tmp_path: Path, compression: str, seed: int) -> None:
@@ -166,6 +168,7 @@ def test_damage_costs_both_ways_the_same(tmp_path: Path, compression: str, seed:
     assert entries_of(hurt[0])
 
 
+@pytest.mark.slow
 def test_a_value_larger_than_what_is_made_at_once(tmp_path: Path) -> None:
     sizes = [10, 5 << 20, 10, 9 << 20, 3, 100_000]
     entries = [Item(Key(at, at), bytes(size), Stats()) for at, size in enumerate(sizes, 1)]

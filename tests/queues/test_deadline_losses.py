@@ -17,6 +17,7 @@ from forebay.formats.deadline.manifest import NAME as MANIFEST
 from forebay.formats.deadline.mark import NAME as MARK
 from tests.queues.deadline_helpers import files_of, open_queue, values_of
 from tests.queues.helpers import flip, numbered
+from tests.support.inside import journal_of
 
 POLICIES = ("always", "interval", "os")
 each_policy = pytest.mark.parametrize("sync", POLICIES)
@@ -133,9 +134,8 @@ def test_a_bad_batch_of_a_killed_queue_is_told(tmp_path: Path, sync: str) -> Non
         for value in values[:20]:
             queue.enqueue(value)
         queue.maintain()
-        queue._journal.lock.acquire()
-        queue._journal.drain()
-        queue._journal.lock.release()
+        with journal_of(queue).lock:
+            journal_of(queue).drain()
         for value in values[20:]:
             queue.enqueue(value)
         killed = Path(shutil.copytree(tmp_path / "q", tmp_path / "killed"))
@@ -364,6 +364,7 @@ def test_quarantine_with_odd_files_is_counted(tmp_path: Path) -> None:
     assert fsck(tmp_path / "q")[0] == 4
 
 
+@pytest.mark.slow
 def test_damage_that_stays_is_raised_once_by_each_handle_until_it_is_accepted(
     tmp_path: Path,
 ) -> None:
@@ -410,6 +411,7 @@ def test_nothing_is_told_of_a_queue_in_which_nothing_is_missing(tmp_path: Path) 
         assert take_all(tmp_path / sync) == (values, [])
 
 
+@pytest.mark.slow
 def test_no_open_is_refused_whatever_file_is_lost(tmp_path: Path) -> None:
     fill(tmp_path / "q", "os", runs=2)
     for file in sorted((tmp_path / "q").iterdir()):

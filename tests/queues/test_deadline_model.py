@@ -15,6 +15,7 @@ from forebay.queues.deadline.queue import DeadlineQueue
 from tests.counting import Count
 from tests.queues.fifo_helpers import DAY_MS
 from tests.queues.model import PATH, TimedModel, chances, check_model, check_model_for_long
+from tests.support.inside import hand_over, state_of
 
 LEASE_MS = 10_000
 
@@ -245,7 +246,7 @@ class DeadlinesAgainstADictionary(TimedModel[DeadlineQueue]):
     @rule()
     def begin_to_freeze(self) -> None:
         """Goes on in the next log, while the runs of this one are still to be written."""
-        self.queue._upkeep._hand_over()
+        hand_over(self.queue)
 
     @rule(size=sizes, delay=delays, count=st.integers(0, 3))
     def enqueue_and_freeze(self, size: int, delay: float, count: int) -> None:
@@ -262,7 +263,7 @@ class DeadlinesAgainstADictionary(TimedModel[DeadlineQueue]):
     @rule(pick=chances, count=st.integers(1, 3))
     def merge_some(self, pick: int, count: int) -> None:
         """Merges neighbours, whatever their size."""
-        sets = self.queue._state.view.sets
+        sets = state_of(self.queue).view.sets
         if sets:
             first = pick % len(sets)
             chosen = first, min(count, len(sets) - first)
@@ -310,7 +311,7 @@ class DeadlinesAgainstADictionary(TimedModel[DeadlineQueue]):
     def settle_after_a_crash(self) -> None:
         """What was given out is pending again, with its count; recovery makes all durable."""
         self.rows = {id: replace(row, until_ms=0) for id, row in self.rows.items()}
-        self.floor_ms = self.queue._state.schedule.floor_ms
+        self.floor_ms = state_of(self.queue).schedule.floor_ms
         self.held.clear()
         self.note(durable=True)
         self.check_content()

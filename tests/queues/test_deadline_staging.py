@@ -9,6 +9,7 @@ import pytest
 
 from forebay.queues.deadline.queue import DeadlineQueue
 from tests.queues.deadline_helpers import open_queue
+from tests.support.inside import journal_of
 
 
 def values_after_a_kill(queue: DeadlineQueue, path: Path) -> list[bytes]:
@@ -38,7 +39,7 @@ def test_a_sync_that_ends_while_the_buffer_is_used_leaves_all_batches_whole(
 ) -> None:
     with open_queue(tmp_path / "q", sync="os", staging_bytes=4096) as queue:
         queue.enqueue(b"before")
-        file = queue._journal.wal.file
+        file = journal_of(queue).wal.file
         sync = file.sync
 
         def enqueue_meanwhile() -> None:

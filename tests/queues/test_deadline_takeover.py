@@ -119,6 +119,7 @@ def test_files_of_another_program_are_refused_and_stay(tmp_path: Path) -> None:
     assert [entry.name for entry in path.iterdir()] == ["0000000001.log"]
 
 
+@pytest.mark.slow
 def test_a_power_cut_at_any_point_loses_nothing() -> None:
     filesystem = ForgetfulFilesystem()
     directory = filesystem.open_directory("/q", create=True)

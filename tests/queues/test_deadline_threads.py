@@ -19,8 +19,10 @@ from tests.queues.deadline_helpers import files_of, must, open_queue
 from tests.queues.fifo_helpers import TwoClocks
 from tests.queues.helpers import run_python, run_threads, wait_until
 from tests.support.disk import SlowDisk
+from tests.support.inside import journal_of, upkeep_of
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sync", ["always", "os"])
 def test_threads_get_every_item_once_while_runs_are_frozen_and_merged(
     tmp_path: Path, sync: SyncPolicy
@@ -53,7 +55,7 @@ def test_threads_get_every_item_once_while_runs_are_frozen_and_merged(
 
 def test_nobody_is_given_an_item_that_is_not_durable(tmp_path: Path) -> None:
     with open_queue(tmp_path / "q") as queue:
-        file, reached, go_on = queue._journal.wal.file, threading.Event(), threading.Event()
+        file, reached, go_on = journal_of(queue).wal.file, threading.Event(), threading.Event()
         sync = file.sync
 
         def slow() -> None:
@@ -61,7 +63,7 @@ def test_nobody_is_given_an_item_that_is_not_durable(tmp_path: Path) -> None:
             assert go_on.wait(60)
             sync()
 
-        file.sync = slow  # type: ignore[method-assign]  # the disk takes its time
+        file.sync = slow  # the disk takes its time
         writer = threading.Thread(target=queue.enqueue, args=(b"a",))
         writer.start()
         assert reached.wait(60)
@@ -82,7 +84,7 @@ def test_what_leaves_during_a_merge_makes_room_for_those_who_wait() -> None:
         items = queue.dequeue_many(3)
 
         def hold_the_merge(call: str, path: str, over: bool) -> None:
-            if queue._upkeep.is_merging and not reached.is_set():
+            if upkeep_of(queue).is_merging and not reached.is_set():
                 reached.set()
                 assert go_on.wait(60)
 
@@ -150,6 +152,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sync", ["always", "interval", "os"])
 def test_a_killed_process_loses_nothing(tmp_path: Path, sync: SyncPolicy) -> None:
     result = run_python(KILLED, tmp_path / "q", sync)
@@ -169,7 +172,7 @@ def test_a_merge_does_not_keep_a_close_waiting(tmp_path: Path) -> None:
         for _ in range(3):
             queue.enqueue_many([bytes(1000)] * 100)
             queue.freeze()
-        queue._upkeep.stopping = True
+        upkeep_of(queue).stopping = True
 
         with pytest.raises(Closed):
             queue.merge()
@@ -208,7 +211,7 @@ def test_a_merge_lets_a_freeze_and_a_sync_in_between(tmp_path: Path) -> None:
                 queue.enqueue_many([b"meanwhile"] * 100)
                 queue.release_many(queue.dequeue_many(10))
 
-        assert queue._upkeep.merge(everything=True, between=between)
+        assert upkeep_of(queue).merge(everything=True, between=between)
 
         assert (queue.info().freezes, queue.info().merges, len(queue)) == (4, 1, 390)
         assert len(queue.dequeue_many(1000)) == 390
@@ -224,7 +227,7 @@ def test_a_child_of_a_fork_does_not_wait_for_a_lock_that_nobody_gives_back(
 ) -> None:
     with open_queue(tmp_path / "q", sync=sync, background=False) as queue:
         queue.enqueue(b"a")
-        with queue._journal.lock:
+        with journal_of(queue).lock:
             child = os.fork()
             if child == 0:
                 # Ends a child that waits for ever; a status of a signal fails the test.

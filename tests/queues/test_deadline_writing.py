@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from forebay.formats.deadline.items import Item, Key
@@ -11,6 +13,7 @@ from forebay.queues.deadline.names import wal_name
 from forebay.queues.deadline.queue import DeadlineQueue
 from tests.crash.forgetful import ForgetfulFilesystem
 from tests.crash.handles import ForgetfulFile
+from tests.support.inside import journal_of, upkeep_of
 
 
 def test_a_large_run_is_synced_while_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,7 +39,7 @@ def test_a_log_that_is_left_is_durable_though_nobody_waited_for_what_is_in_it() 
     filesystem = ForgetfulFilesystem()
     queue = DeadlineQueue("/q", filesystem=filesystem, sync="interval", background=False)
     queue.enqueue(b"written by another thread, which has yet to wait for its sync")
-    journal = queue._journal
+    journal = journal_of(queue)
     following = journal.prepare(journal.wal.number + 100)
 
     with journal.lock:
@@ -52,13 +55,14 @@ def test_a_log_that_is_left_is_durable_though_nobody_waited_for_what_is_in_it() 
     assert all(found)
 
 
+@pytest.mark.slow
 def test_what_is_enqueued_during_a_freeze_is_durable_when_it_is_acknowledged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     filesystem = ForgetfulFilesystem()
     queue = DeadlineQueue("/q", filesystem=filesystem, background=False)
     queue.enqueue(b"before")
-    writer = queue._upkeep.writer
+    writer: Callable[[int], SetWriter] = upkeep_of(queue).writer
 
     def enqueue_and_write(number: int) -> SetWriter:
         # The new log is in use, and no run has synced the directory yet.
@@ -66,7 +70,7 @@ def test_what_is_enqueued_during_a_freeze_is_durable_when_it_is_acknowledged(
         filesystem.acknowledge("meanwhile")
         return writer(number)
 
-    monkeypatch.setattr(queue._upkeep, "writer", enqueue_and_write)
+    monkeypatch.setattr(upkeep_of(queue), "writer", enqueue_and_write)
     queue.freeze()
     states = list(filesystem.crash_states(2, garbage=False))
     queue.close()
@@ -83,13 +87,13 @@ def test_a_freeze_syncs_its_log_before_it_holds_the_lock(monkeypatch: pytest.Mon
     filesystem = ForgetfulFilesystem()
     queue = DeadlineQueue("/q", filesystem=filesystem, sync="interval", background=False)
     queue.enqueue_many([bytes(1_000)] * 50)
-    log = queue._journal.wal.file
+    log = journal_of(queue).wal.file
     locked: list[bool] = []
     sync = ForgetfulFile.sync
 
     def note(file: ForgetfulFile) -> None:
         if file is log:
-            locked.append(queue._journal.lock.locked())
+            locked.append(journal_of(queue).lock.locked())
         sync(file)
 
     monkeypatch.setattr(ForgetfulFile, "sync", note)

@@ -51,6 +51,7 @@ def make_machine(kind: str, sync: str) -> ForgetfulFilesystem:
     return killed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sync", SYNCS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_open_that_fails_at_any_call_leaves_nothing_open(kind: str, sync: str) -> None:
@@ -147,6 +148,7 @@ READERS: dict[str, Callable[[Any], object]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_reader_that_is_forgotten_leaves_no_descriptor_and_says_so(
     tmp_path: Path, kind: str
@@ -188,6 +190,7 @@ def flip_value(path: Path, value: bytes) -> None:
     flip(file, file.read_bytes().index(value))
 
 
+@pytest.mark.slow
 def test_a_file_and_a_directory_that_are_forgotten_close_themselves(tmp_path: Path) -> None:
     before = descriptors()
 

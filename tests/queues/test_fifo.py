@@ -14,7 +14,8 @@ from forebay import Closed, Empty, Fifo, Full, InvalidOption, Locked, NotAQueue,
 from forebay.queues.fifo.head import LENT_MAX
 from tests.formats.entry_independent import read_tape
 from tests.queues.fifo_helpers import open_fifo, peek_all, tape_files
-from tests.queues.helpers import SYNCS, numbered, run_python, run_threads, sync_together, wait_until
+from tests.queues.helpers import SYNCS, numbered, run_python, run_threads, wait_until
+from tests.support.inside import sync_together, writer_of
 
 
 @pytest.mark.parametrize("sync", SYNCS)
@@ -367,7 +368,7 @@ def test_pushes_and_pops_of_many_threads_lose_and_double_nothing(tmp_path: Path)
 
 def test_durable_pushes_of_many_threads_share_syncs(tmp_path: Path) -> None:
     with Fifo(tmp_path / "q", file_bytes=1_000_000) as fifo:
-        sync_together(fifo._writer.commit, 16)
+        sync_together(writer_of(fifo).commit, 16)
         run_threads(16, lambda number: [fifo.push(b"%d" % number) for _ in range(20)])
 
         assert (len(fifo), fifo.info().syncs) == (320, 20)

@@ -21,6 +21,7 @@ from tests.crash.forgetful import ForgetfulFilesystem
 from tests.formats.entries import VERSION, make_id
 from tests.queues.fifo_helpers import open_fifo
 from tests.queues.helpers import numbered
+from tests.support.inside import drop
 
 SYNCS: list[SyncPolicy] = ["always", "interval", "os"]
 
@@ -75,7 +76,7 @@ def test_the_end_of_a_process_counts_as_well(sync: SyncPolicy) -> None:
         if not taken:
             fifo.push_many([b"poison", b"good"])
         taken.append(fifo.take().__enter__().value)
-        fifo._closed = True
+        drop(fifo)
         machine = machine.kill()
 
     with Fifo("/q", filesystem=machine, max_attempts=2, **options) as fifo:
@@ -83,6 +84,7 @@ def test_the_end_of_a_process_counts_as_well(sync: SyncPolicy) -> None:
         assert ([entry.value for entry in fifo.dead()], fifo.pop()) == ([b"poison"], b"good")
 
 
+@pytest.mark.slow
 def test_no_power_cut_loses_an_entry_that_is_put_aside() -> None:
     machine = ForgetfulFilesystem()
     fifo = Fifo("/q", filesystem=machine, max_attempts=1, background=False, file_bytes=1_000)
@@ -90,7 +92,7 @@ def test_no_power_cut_loses_an_entry_that_is_put_aside() -> None:
     machine.acknowledge("pushed")
     fail(fifo)
     machine.acknowledge("aside")
-    fifo._closed = True
+    drop(fifo)
 
     seen = set()
     for state in machine.crash_states(0):

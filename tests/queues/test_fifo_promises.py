@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import logging
-import os
 import struct
 import threading
 import time
@@ -21,6 +20,7 @@ from forebay.storage.filesystem import DiskFile
 from tests.crash.forgetful import ForgetfulFilesystem
 from tests.queues.fifo_helpers import TwoClocks, open_fifo, tape_files
 from tests.queues.helpers import SYNCS, flip, numbered, run_python, run_threads
+from tests.support.inside import path_of
 
 
 def drain(fifo: Fifo) -> tuple[list[bytes], list[Damaged]]:
@@ -147,6 +147,7 @@ def test_a_look_and_a_peek_tell_damage_once_and_go_on(tmp_path: Path) -> None:
         assert fifo.info().losses == 1
 
 
+@pytest.mark.slow
 def test_a_peek_after_many_expired_entries_reads_them_once(tmp_path: Path) -> None:
     clock = TwoClocks()
     with Fifo(tmp_path / "q", clock=clock, background=False, sync="os") as fifo:
@@ -197,6 +198,7 @@ def test_max_entries_drops_just_as_many_as_it_takes(tmp_path: Path, sync: str) -
         assert fifo.pop_many(99) == numbered(10, first=18)
 
 
+@pytest.mark.slow
 def test_what_is_popped_while_entries_are_dropped_does_not_count_as_dropped(tmp_path: Path) -> None:
     popped: list[bytes] = []
     with Fifo(
@@ -245,6 +247,7 @@ def test_a_handler_of_messages_may_push_to_the_queue_that_logs(
         assert fifo.info().dropped > 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sync", SYNCS)
 def test_damage_after_a_kill_costs_its_entry_and_not_all_that_came_later(
     tmp_path: Path, sync: str
@@ -300,7 +303,7 @@ def test_a_sector_that_cannot_be_read_costs_its_entries_and_no_others(
     original = DiskFile.pread
 
     def pread(file: DiskFile, size: int, position: int) -> bytes:
-        name = os.readlink(f"/proc/self/fd/{file._descriptor}")
+        name = path_of(file)
         if name.endswith(".tape") and position < 1_536 and position + size > 1_024:
             raise OSError(errno.EIO, "Input/output error")
         return original(file, size, position)
@@ -366,6 +369,7 @@ def test_readers_beside_an_owner_that_pops_get_no_alarm(tmp_path: Path) -> None:
     assert alarms == []
 
 
+@pytest.mark.slow
 def test_a_recovery_that_was_cut_shows_a_reader_no_damage() -> None:
     # The head names a place in a file that is lost, and what was staged has its copy already.
     machine = ForgetfulFilesystem(seed=1)

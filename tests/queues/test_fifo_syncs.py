@@ -24,6 +24,7 @@ from tests.crash.handles import ForgetfulFile
 from tests.queues.fifo_helpers import open_fifo
 from tests.queues.helpers import numbered, open_files, run_threads, wait_until
 from tests.support.clocks import SteppingClock
+from tests.support.inside import descriptor_of, drop, path_of, writer_of
 
 
 class Gate:
@@ -48,19 +49,11 @@ class Gate:
         monkeypatch.setattr(kind, "sync", sync)
 
 
-def name_in_memory(file: Any) -> str:
-    return str(file._path)
-
-
-def name_on_disk(file: Any) -> str:
-    return os.readlink(f"/proc/self/fd/{file._descriptor}")
-
-
 def test_a_file_that_is_filled_while_it_is_synced_is_synced_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     machine = ForgetfulFilesystem()
-    gate = Gate(monkeypatch, ForgetfulFile, name_in_memory)
+    gate = Gate(monkeypatch, ForgetfulFile, path_of)
     fifo = Fifo("/q", filesystem=machine, clock=SteppingClock(), background=False, file_bytes=1_000)
     gate.armed = True
     first = threading.Thread(target=lambda: fifo.push_many(numbered(2)))
@@ -69,7 +62,7 @@ def test_a_file_that_is_filled_while_it_is_synced_is_synced_again(
     # It fills the file that is being synced, and goes on in the next ones.
     second = threading.Thread(target=lambda: fifo.push_many(numbered(18, first=2)))
     second.start()
-    assert wait_until(lambda: fifo._writer.stored.number == 20)
+    assert wait_until(lambda: writer_of(fifo).stored.number == 20)
     gate.go.set()
     first.join(60)
     second.join(60)
@@ -83,7 +76,7 @@ def test_a_file_that_is_filled_while_it_is_synced_is_synced_again(
     )
     with FifoReader("/q", filesystem=state.restore(), salvage=True) as reader:
         found = list(reader.values())
-    fifo._closed = True
+    drop(fifo)
 
     assert (found, reader.damage) == (numbered(20), [])
 
@@ -92,7 +85,7 @@ def test_a_file_that_is_filled_while_it_is_synced_is_synced_again(
 def test_a_pop_that_syncs_leaves_files_open_that_another_thread_syncs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: SyncPolicy
 ) -> None:
-    gate = Gate(monkeypatch, DiskFile, name_on_disk)
+    gate = Gate(monkeypatch, DiskFile, path_of)
     errors: list[BaseException] = []
     with open_fifo(tmp_path / "q", sync=sync) as fifo:
         fifo.push_many(numbered(20))
@@ -118,6 +111,7 @@ def test_a_pop_that_syncs_leaves_files_open_that_another_thread_syncs(
         assert len(open_files(tmp_path)) < 10
 
 
+@pytest.mark.slow
 def test_the_head_that_is_made_durable_is_that_of_one_moment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,9 +148,9 @@ def test_a_write_that_fails_keeps_the_space_and_the_queue_goes_on(
     failing: list[int] = []
 
     def pwrite(file: DiskFile, data: Buffer, position: int) -> int:
-        if failing and name_on_disk(file).endswith(".tape") and bytes(data).strip(b"\0"):
+        if failing and path_of(file).endswith(".tape") and bytes(data).strip(b"\0"):
             raise OSError(errno.ENOSPC, "No space left on device")
-        return os.pwrite(file._descriptor, data, position)
+        return os.pwrite(descriptor_of(file), data, position)
 
     def allocate(file: DiskFile, position: int, size: int) -> None:
         if failing:
@@ -203,13 +197,13 @@ def test_an_interrupt_in_the_wait_for_a_sync_leaves_the_queue_open(
 ) -> None:
     with open_fifo(tmp_path / "q") as fifo:
         fifo.push(b"one")
-        wait = fifo._writer.commit.wait
+        wait = writer_of(fifo).commit.wait
 
         def interrupt(*_: object) -> None:
-            monkeypatch.setattr(fifo._writer.commit, "wait", wait)
+            monkeypatch.setattr(writer_of(fifo).commit, "wait", wait)
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(fifo._writer.commit, "wait", interrupt)
+        monkeypatch.setattr(writer_of(fifo).commit, "wait", interrupt)
         with pytest.raises(KeyboardInterrupt):
             fifo.push(b"two")
         fifo.push(b"three")
@@ -299,6 +293,7 @@ def test_no_power_cut_after_a_push_brings_back_a_clean_mark(sync: SyncPolicy) ->
     assert {mark.clean for mark in marks} == {False}
 
 
+@pytest.mark.slow
 def test_the_mark_on_the_disk_is_less_than_a_file_behind() -> None:
     machine = ForgetfulFilesystem()
     fifo = open_in_memory(machine, "always")

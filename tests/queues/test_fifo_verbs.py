@@ -22,6 +22,7 @@ from forebay.storage.commit import GroupCommit, Ticket
 from tests.formats.entries import VERSION
 from tests.queues.fifo_helpers import TwoClocks, open_fifo, peek_all
 from tests.queues.helpers import numbered, wait_until
+from tests.support.inside import waiters_of, writer_of
 
 SYNCS: list[SyncPolicy] = ["always", "interval", "os"]
 WAITING_VERBS = ["push", "push_many", "push_encoded", "pop", "pop_many", "take", "put", "get"]
@@ -111,7 +112,7 @@ def test_all_who_are_cancelled_leave_the_queue_as_it_was(tmp_path: Path) -> None
             run_to(Ticket, each)
         for each in steps:
             cancel(each)
-        rows = len(fifo._writer.head.lent)
+        rows = len(writer_of(fifo).head.lent)
 
         assert (rows, len(fifo)) == (0, 400)
         assert fifo.pop_many(500) == numbered(400)
@@ -227,10 +228,10 @@ def test_a_take_that_waits_for_a_loan_does_not_keep_a_pop_from_its_entry(tmp_pat
             one.__enter__()
         first = threading.Thread(target=take)
         first.start()
-        assert wait_until(lambda: bool(fifo.changes._lines.get("items")))
+        assert wait_until(lambda: waiters_of(fifo.changes, "items") == 1)
         second = threading.Thread(target=lambda: found.append(fifo.pop(timeout=60)))
         second.start()
-        assert wait_until(lambda: len(fifo.changes._lines["items"]) == 2)
+        assert wait_until(lambda: waiters_of(fifo.changes, "items") == 2)
         # It is for the pop: the take in front of it may not lend one more.
         fifo.push(b"for the pop")
         second.join(60)

@@ -217,6 +217,7 @@ def test_places_that_another_program_left_outlive_a_failed_save() -> None:
         assert log.info().positions == {"c": 5}
 
 
+@pytest.mark.slow
 @each_sync
 def test_a_limit_of_file_size_raises_efbig_and_the_log_goes_on(tmp_path: Path, sync: str) -> None:
     program = """

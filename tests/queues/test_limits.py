@@ -24,6 +24,7 @@ def held_by(path: Path) -> int:
     return sum(file.stat().st_size for file in segment_files(path))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sync", SYNCS)
 @pytest.mark.parametrize("batch", [1, 3])
 def test_the_disk_never_holds_more_than_max_bytes(

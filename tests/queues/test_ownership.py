@@ -52,6 +52,7 @@ def in_child(work: Callable[[], object]) -> str:
     return text
 
 
+@pytest.mark.slow
 def test_a_second_process_gets_locked_with_the_owners_pid(tmp_path: Path) -> None:
     program = """
 import sys, forebay
@@ -85,6 +86,7 @@ def test_the_lock_goes_with_the_handle(tmp_path: Path) -> None:
             assert log.append(b"a") == number
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sync", ["always", "os"])
 def test_the_lock_goes_with_the_process_and_its_records_stay(
     tmp_path: Path, sync: SyncPolicy

@@ -34,6 +34,7 @@ with forebay.read(sys.argv[1]) as reader:
 """
 
 
+@pytest.mark.slow
 @each_sync
 def test_another_process_sees_everything_acknowledged(tmp_path: Path, sync: SyncPolicy) -> None:
     values = numbered(20)

@@ -99,6 +99,7 @@ def test_an_older_mark_is_put_right_before_anything_else_changes() -> None:
     assert [files for files in changed if files["/q/tail"] == old] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sync", SYNCS)
 def test_a_trim_that_is_finished_at_open_may_be_cut_again(sync: SyncPolicy) -> None:
     machine = ForgetfulFilesystem(seed=1)

@@ -11,7 +11,8 @@ import forebay
 from forebay import Closed, Log
 from forebay.clock import SystemClock
 from forebay.queues.shared.options import SyncPolicy
-from tests.queues.helpers import SYNCS, numbered, run_threads, sync_together, wait_until
+from tests.queues.helpers import SYNCS, numbered, run_threads, wait_until
+from tests.support.inside import sync_together, writer_of
 
 THREADS = 8
 EACH = 500
@@ -97,7 +98,7 @@ def test_batches_of_several_threads_stay_together(tmp_path: Path, sync: SyncPoli
 @pytest.mark.slow
 def test_durable_writers_share_syncs(tmp_path: Path) -> None:
     with Log(tmp_path / "q") as log:
-        sync_together(log._writer.commit, 32)
+        sync_together(writer_of(log).commit, 32)
 
         def work(thread: int) -> None:
             for number in range(40):

@@ -155,13 +155,14 @@ def test_a_change_wakes_the_first_of_a_line_and_each_who_leaves_the_next() -> No
 
 
 def test_a_change_wakes_one_of_a_thousand() -> None:
-    signal = Signal(threading.Lock())
+    lock = threading.Lock()
+    signal = Signal(lock)
     alarms = [Alarm() for _ in range(1000)]
     seats = [Seat(signal, alarm, "items") for alarm in alarms]
     for seat in seats:
         seat.join()
 
-    with signal._lock:
+    with lock:
         signal.announce()
 
     assert [alarm.wait(0) for alarm in alarms] == [True] + [False] * 999

@@ -24,6 +24,7 @@ from tests.queues.beats_helpers import numbered as events
 from tests.queues.beats_helpers import open_queue
 from tests.queues.helpers import SEGMENT_BYTES
 from tests.spark.readers import batch_reader, read, rows_of, stream_reader
+from tests.support.inside import look_again
 from tests.support.values import numbered
 
 COUNT = 40
@@ -167,6 +168,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", MAKERS)
 @pytest.mark.parametrize("code", [errno.EACCES, errno.EIO])
 def test_a_directory_that_cannot_be_opened_is_a_row_of_damage(
@@ -195,6 +197,7 @@ def test_a_directory_that_cannot_be_opened_is_a_row_of_damage(
         read(f"{root}/*")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", MAKERS)
 def test_a_sector_that_cannot_be_read_costs_the_others_nothing(
     kind: str, root: Path, monkeypatch: pytest.MonkeyPatch
@@ -214,6 +217,7 @@ def test_a_sector_that_cannot_be_read_costs_the_others_nothing(
     assert read(f"{root}/*", table="damage")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", MAKERS)
 def test_a_directory_that_vanishes_after_planning_is_a_row_of_damage(kind: str, root: Path) -> None:
     reader = batch_reader(f"{root}/*", mode="PERMISSIVE", columns="queue,offset,damage")
@@ -250,13 +254,13 @@ def test_a_stream_goes_on_beside_a_queue_that_it_cannot_open_and_reads_it_later(
         return opened(self, path, **options)
 
     def step(before: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-        reader._queues().look_again()
+        look_again(reader)
         after = reader.latestOffset(before, reader.getDefaultReadLimit())
         rows = rows_of(reader, reader.partitions(before, after))
         return after, [Path(row["queue"]).name for row in rows]
 
     monkeypatch.setattr(DiskFilesystem, "open_directory", open_directory)
-    strict._queues().look_again()
+    look_again(strict)
     with pytest.raises(PermissionError):
         strict.latestOffset(before, strict.getDefaultReadLimit())
     first, names = step(before)

@@ -139,6 +139,7 @@ def test_a_bound_beyond_the_end_is_data_loss(queue: Path, options: dict[str, str
         read(queue, **options)
 
 
+@pytest.mark.slow
 def test_a_large_segment_is_cut_and_small_ones_are_packed(queue: Path, large: Path) -> None:
     cut = batch_reader(large, maxPartitionBytes="300k").partitions()
     packed = batch_reader(queue).partitions()
@@ -221,6 +222,7 @@ def test_other_modes_read_round_damage(queue: Path) -> None:
     assert offsets_of(permissive) == list(range(40))
 
 
+@pytest.mark.slow
 def test_the_damage_table_lists_exactly_what_is_missing(large: Path) -> None:
     (segment,) = segment_files(large)
     for number in (0, 777, 5000, 9999):

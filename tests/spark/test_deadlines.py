@@ -105,6 +105,7 @@ def test_live_items_are_rows_with_the_columns_of_every_kind_and_their_own(queue:
     assert {row["type"] for row in rows} == {"pending", "buried"}
 
 
+@pytest.mark.slow
 def test_a_large_queue_is_many_tasks_that_each_merge_their_own_keys(queue: Path) -> None:
     reader = batch_reader(queue, **SMALL)
     tasks = reader.partitions()
@@ -115,6 +116,7 @@ def test_a_large_queue_is_many_tasks_that_each_merge_their_own_keys(queue: Path)
     assert [facts(row) for part in parts for row in part] == items_of(queue)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_whatever_was_done_to_a_queue_its_rows_are_what_the_reader_gives(
     tmp_path: Path, clock: FakeClock, seed: int
@@ -136,6 +138,7 @@ def test_whatever_was_done_to_a_queue_its_rows_are_what_the_reader_gives(
         assert [facts(row) for row in read(tmp_path / "q")] == items_of(tmp_path / "q")
 
 
+@pytest.mark.slow
 def test_raw_is_every_entry_and_tombstone_of_runs_and_logs(queue: Path) -> None:
     rows = read(queue, view="raw", **SMALL)
 
@@ -147,6 +150,7 @@ def test_raw_is_every_entry_and_tombstone_of_runs_and_logs(queue: Path) -> None:
     assert {row["type"] for row in rows if row["segment"].endswith(".p.run")} == {"pending"}
 
 
+@pytest.mark.slow
 def test_items_are_chosen_by_their_deadline_buried_ones_too(queue: Path) -> None:
     due = [row["deadline"] for row in read(queue)]
     middle = sorted(due)[300]

@@ -26,6 +26,7 @@ from tests.queues.beats_helpers import (
     segment_names,
 )
 from tests.spark.readers import rows_of, stream_reader
+from tests.support.inside import look_again, poll_again
 
 ALL = ReadAllAvailable()
 
@@ -75,13 +76,14 @@ class Query:
 
     def _look_again(self) -> None:
         """Lets the time pass after which a poll is done anew."""
-        self.reader._queues()._took = float("-inf")
+        poll_again(self.reader)
 
 
 def numbers(rows: list[dict[str, Any]]) -> list[int]:
     return [row["timestamp_ns"] - 10**9 for row in rows]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", ["v1", "v2-lz4", "v3-seed"])
 @pytest.mark.parametrize("limit", [ALL, ReadMaxRows(7)])
 def test_events_come_once_while_a_queue_is_written(
@@ -166,6 +168,7 @@ def test_a_directory_that_beats_writes_is_followed_frame_by_frame(
     assert numbers(query.rows) == list(range(14))
 
 
+@pytest.mark.slow
 def test_a_stream_writes_nothing_into_the_directory(tmp_path: Path, start: Any) -> None:
     path = copy_golden("v1-mid", tmp_path / "q")
     before = {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in path.iterdir()}
@@ -279,7 +282,7 @@ def test_queues_come_and_go(tmp_path: Path, start: Any) -> None:
     for file in (tmp_path / "a").iterdir():
         file.unlink()
     (tmp_path / "a").rmdir()
-    query.reader._queues().look_again()
+    look_again(query.reader)
 
     assert query.step() == [0, 1, 2, 3]
     assert query.step() == []
@@ -319,7 +322,7 @@ def test_a_queue_whose_first_segments_went_before_it_was_seen_is_data_loss(
         queue.read(2 * PER_SEGMENT).ack()
         left = segment_names(tmp_path / "b")
         for query in (strict, lenient):
-            query.reader._queues().look_again()
+            look_again(query.reader)
 
         with pytest.raises(DataLoss, match="earlier ones were acknowledged and removed"):
             strict.step()

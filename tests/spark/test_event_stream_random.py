@@ -22,6 +22,7 @@ from forebay.spark.kinds.beats import BeatsLive, BeatsMark, Counted
 from tests.counting import Count
 from tests.queues.beats_helpers import make_key, numbered, open_queue
 from tests.spark.readers import rows_of, stream_reader
+from tests.support.inside import poll_again
 
 VERSIONS = ("v1", "v2", "v2-lz4", "v3-seed")
 SEEDS = 12
@@ -75,7 +76,7 @@ class Story:
         """Does one batch; says whether it had something."""
         limit = self._draw.choice((ReadAllAvailable(), ReadMaxRows(self._draw.randrange(1, 9))))
         before = json.loads(self._places[-1])
-        self._reader._queues()._took = float("-inf")
+        poll_again(self._reader)
         after = self._reader.latestOffset(before, limit)
         text = json.dumps(after)
         if text == self._places[-1]:

@@ -62,6 +62,7 @@ def test_a_setting_that_is_not_one_of_spark_is_refused() -> None:
         session(mastr="local[2]")
 
 
+@pytest.mark.slow
 def test_importing_it_imports_neither_spark_nor_arrow() -> None:
     program = (
         "import sys, forebay.spark; from forebay.spark import session; session.__call__; "
@@ -71,6 +72,7 @@ def test_importing_it_imports_neither_spark_nor_arrow() -> None:
     assert run_python("-c", program).stdout == "[]\n"
 
 
+@pytest.mark.slow
 def test_without_pyspark_one_line_says_what_to_install() -> None:
     program = "import sys; sys.modules['pyspark'] = None; import forebay.spark as s; s.session()"
 

@@ -20,6 +20,7 @@ from forebay.storage.filesystem import DiskFilesystem
 from forebay.storage.tail import TailFile
 from tests.queues.helpers import PER_SEGMENT, SEGMENT_BYTES
 from tests.spark.readers import offset_in, offsets_of, rows_of, stream_reader
+from tests.support.inside import look_again
 from tests.support.values import numbered
 
 
@@ -66,8 +67,7 @@ def run_out(reader: QueueStreamReader, before: dict[str, Any]) -> list[list[int]
 
 def discover(reader: QueueStreamReader) -> None:
     """Lets ten seconds pass."""
-    assert reader._watch is not None
-    reader._watch.look_again()
+    look_again(reader)
 
 
 def test_a_stream_begins_at_the_end_unless_told_otherwise(tmp_path: Path, start: Any) -> None:
@@ -498,6 +498,7 @@ def test_a_directory_without_a_tail_is_read_to_its_end(tmp_path: Path, start: An
     assert after["queues"][str(tmp_path / "log")]["id"] == ""
 
 
+@pytest.mark.slow
 def test_polls_are_single_reads_and_patterns_are_looked_up_rarely(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

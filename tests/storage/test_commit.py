@@ -8,7 +8,8 @@ import time
 import pytest
 
 from forebay.storage.commit import Alarm, GroupCommit, NotWritten
-from tests.queues.helpers import run_threads, sync_together
+from tests.queues.helpers import run_threads
+from tests.support.inside import sync_together, waiting_for
 from tests.support.waiting import wait_until
 
 
@@ -131,7 +132,7 @@ def test_many_waiters_share_a_sync(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def sync() -> int:
         # The first has had no company yet that it could wait for.
-        assert disk.syncs or wait_until(lambda: len(commit._waiting) == 15)
+        assert disk.syncs or wait_until(lambda: waiting_for(commit) == 15)
         return disk.sync()
 
     commit = GroupCommit(sync, 0)
@@ -148,7 +149,7 @@ def test_a_failed_sync_reaches_everybody_who_waits() -> None:
     def work(number: int) -> None:
         if number == 0:
             assert disk.began.wait(120)
-            wait_until(lambda: len(commit._waiting) == 6)
+            wait_until(lambda: waiting_for(commit) == 6)
             disk.let_go.set()
             return
         try:

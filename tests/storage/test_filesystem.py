@@ -12,6 +12,7 @@ from forebay.errors import Locked, NotAQueue
 from forebay.storage.filesystem import DiskFilesystem, write_all
 from tests.queues.helpers import run_python
 from tests.storage.helpers import open_directory
+from tests.support.inside import descriptor_of
 
 
 def mode_of(path: Path) -> int:
@@ -191,6 +192,7 @@ def test_a_locked_directory_tells_its_owner(tmp_path: Path) -> None:
     second.close()
 
 
+@pytest.mark.slow
 def test_the_owner_of_a_lock_is_found_across_processes(tmp_path: Path) -> None:
     directory = open_directory(tmp_path)
     directory.lock()
@@ -243,7 +245,7 @@ def test_no_descriptor_is_inherited_by_programs(tmp_path: Path) -> None:
     directory = open_directory(tmp_path)
     file = directory.create("file")
 
-    descriptors = [directory._descriptor, file._descriptor]
+    descriptors = [descriptor_of(directory), descriptor_of(file)]
 
     assert [os.get_inheritable(descriptor) for descriptor in descriptors] == [False, False]
     file.close()

@@ -18,6 +18,7 @@ from forebay.spark import schemas
 from forebay.spark.source import ForebaySource
 from forebay.spark.stream import QueueStreamReader
 from tests.spark.once.points import Points
+from tests.support.inside import poll_again
 
 FORMAT = "failing-stream"
 HOOKS = (
@@ -57,7 +58,7 @@ class FailingReader(QueueStreamReader):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         # Lets the time pass after which a poll is done anew: the one before may have taken long.
-        self._queues()._took = float("-inf")
+        poll_again(self)
         return self._pass("latestOffset", super().latestOffset, start, limit)
 
     def reportLatestOffset(self) -> dict[str, Any]:

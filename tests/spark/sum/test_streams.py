@@ -86,6 +86,7 @@ def is_plain(world: World, life: Life) -> bool:
     return alone and not life.harmed and not life.removed and not life.trimmed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(EVERYDAY_SEEDS))
 def test_every_record_lands_once_or_its_loss_is_told(tmp_path: Path, seed: int) -> None:
     world, queries = run_story(tmp_path, seed)

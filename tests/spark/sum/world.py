@@ -19,6 +19,7 @@ import forebay
 from forebay.errors import DataLoss
 from tests.queues.helpers import SEGMENT_BYTES, segment_files
 from tests.spark.readers import rows_of, stream_reader
+from tests.support.inside import look_again
 
 COLUMNS = "queue,queue_id,offset,value,damage"
 # A queue to which nothing happens but appends.
@@ -215,7 +216,7 @@ class Query:
             return
         reader = self._running()
         if self._draw.random() < 0.7:
-            reader._queues().look_again()
+            look_again(reader)
         before = self._before()
         after = reader.latestOffset(before, reader.getDefaultReadLimit())
         if not self._done or after != before:
