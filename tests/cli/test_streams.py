@@ -10,9 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from forebay import Log
 from forebay.cli import exits
 from forebay.queues.kinds import KINDS
-from tests.cli.helpers import environment, make_log, numbered, values_of
+from tests.cli.deadline_helpers import PAST_MS
+from tests.cli.helpers import environment, make_log, numbered, start, start_held, values_of
+from tests.queues.deadline_helpers import open_queue
+from tests.queues.helpers import snapshot
+from tests.support.waiting import wait_until
 
 
 def shell(path: Path, arguments: str, redirection: str, stdin: bytes = b"") -> tuple[int, str]:
@@ -44,14 +49,70 @@ def test_put_needs_no_stdout(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("redirection", [">&-", ">/dev/full"])
-def test_put_whose_report_cannot_be_printed_says_that_it_has_stored(
-    tmp_path: Path, redirection: str
+@pytest.mark.parametrize("path", ["log", "new"])
+def test_put_whose_report_could_not_be_printed_stores_nothing(
+    tmp_path: Path, path: str, redirection: str
 ) -> None:
-    code, said = shell(tmp_path, "put log --json", redirection, b"a\nb\n")
+    make_log(tmp_path / "log", [b"a"])
+
+    code, said = shell(tmp_path, f"put {path} --json", redirection, b"b\n")
 
     assert code == exits.ERROR
-    assert said.startswith("2 records, offsets 0 to 1\nforebay: ")
+    assert said.startswith("forebay: ")
     assert "stdout" in said
+    assert values_of(tmp_path / "log") == [b"a"]
+    assert [each.name for each in tmp_path.iterdir()] == ["log"]
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        *("release later 1.1 --json", "requeue later 1.1 --json", "bury later 1.1 --json"),
+        *("kick later 2 --json", "merge later", "trim log"),
+        "consumers log --forget c --json",
+    ],
+)
+def test_a_change_that_could_not_be_printed_is_not_made(tmp_path: Path, verb: str) -> None:
+    with Log(tmp_path / "log", segment_bytes=1_000) as log:
+        log.append_many(numbered(200))
+        log.consumer("c", start=150)
+    with open_queue(tmp_path / "later") as queue:
+        queue.enqueue_many([b"leased", b"buried", b"left"], deadline_ms=PAST_MS)
+        queue.bury(queue.dequeue_many(2)[1], "no good")
+        queue.freeze()
+    before = snapshot(tmp_path / "log"), snapshot(tmp_path / "later")
+
+    code, said = shell(tmp_path, verb, ">&-")
+
+    assert (code, said) == (exits.ERROR, "forebay: stdout is closed\n")
+    assert (snapshot(tmp_path / "log"), snapshot(tmp_path / "later")) == before
+
+
+def test_put_whose_reader_has_gone_stores_nothing(tmp_path: Path) -> None:
+    process = start_held("import time; time.sleep(0.2)", "put", tmp_path / "log", "--json")
+    assert process.stdout is not None
+    process.stdout.close()
+
+    process.communicate(b"a\n")
+
+    assert process.returncode == exits.BROKEN_PIPE
+    assert not (tmp_path / "log").exists()
+
+
+def test_put_whose_reader_goes_meanwhile_says_that_it_has_stored(tmp_path: Path) -> None:
+    process = start("put", tmp_path / "log", "--json")
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(b"a\n")
+    process.stdin.flush()
+    came = wait_until(lambda: (tmp_path / "log" / "tail").exists())
+    process.stdout.close()
+
+    _, said = process.communicate(b"b\n")
+
+    assert came
+    assert process.returncode == exits.BROKEN_PIPE
+    assert said == b"2 records, offsets 0 to 1\n"
     assert values_of(tmp_path / "log") == [b"a", b"b"]
 
 

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from forebay.cli.framing import OUTPUT_FRAMINGS
+from forebay.cli.output import check_stdout
 from forebay.formats.deadline.items import BURIED_BIT, ID_MAX
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -77,9 +78,13 @@ def wait_option(command: _Command) -> _Command:
 
 
 def json_option(command: _Command) -> _Command:
-    """Adds --json."""
+    """Adds --json, which is refused before anything is changed if stdout takes nothing."""
     return click.option(
-        "--json", "as_json", is_flag=True, help="Print JSON on stdout, one object per line."
+        "--json",
+        "as_json",
+        is_flag=True,
+        callback=_check_output,
+        help="Print JSON on stdout, one object per line.",
     )(command)
 
 
@@ -176,6 +181,12 @@ def parse_optional_start(
 ) -> str | int | datetime | None:
     """Does the same, but returns None if the option was not given."""
     return None if value is None else parse_start(context, parameter, value)
+
+
+def _check_output(_context: click.Context, _parameter: click.Parameter, value: bool) -> bool:
+    if value:
+        check_stdout()
+    return value
 
 
 def _remember(context: click.Context, _parameter: click.Parameter, value: str) -> str:

@@ -12,7 +12,15 @@ from forebay.cli import exits
 from forebay.cli.arguments import json_option, path_argument, wait_option
 from forebay.cli.interrupts import Interrupted, Interrupts
 from forebay.cli.leases import opened
-from forebay.cli.output import Bar, plural, say, size_text, write_json, write_line
+from forebay.cli.output import (
+    Bar,
+    check_stdout,
+    plural,
+    say,
+    size_text,
+    write_json,
+    write_line,
+)
 from forebay.queues.kinds import kind_of
 
 _LOOK_SECONDS = 0.1
@@ -30,6 +38,7 @@ def command(path: str, wait: float | None, as_json: bool) -> int:
     verify are dropped, with code 4; run "forebay fsck" first to see which. Needs the lock of the
     queue.
     """
+    check_stdout()
     with Interrupts() as interrupts:
         try:
             with opened(path, "merge", wait) as queue:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import io
 import json
 import os
+import select
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -53,6 +55,17 @@ def check_stdin() -> None:
     """Raises if stdin is closed."""
     if "stdin" in _closed:
         raise exits.Failure("stdin is closed; give a FILE or a pipe")
+
+
+def check_stdout() -> None:
+    """Raises if stdout takes nothing: a verb that prints what it changed must not change it."""
+    with to_stdout(), contextlib.suppress(io.UnsupportedOperation):
+        descriptor = sys.stdout.fileno()
+        os.write(descriptor, b"")
+        poll = select.poll()
+        poll.register(descriptor, 0)
+        if any(events & select.POLLERR for _, events in poll.poll(0)):
+            raise BrokenPipeError
 
 
 @contextlib.contextmanager

@@ -258,7 +258,7 @@ class Putter:
         texts = {f"{key}_str": None if n is None else str(n) for key, n in places.items()}
         try:
             write_json({"count": self.count, **places, **texts}, flush=True)
-        except exits.Failure:
+        except (exits.Failure, BrokenPipeError):
             # The records are stored all the same: a caller that repeats the put would have them
             # twice.
             talk(f"{prefix}{self._text()}")

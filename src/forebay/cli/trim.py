@@ -10,7 +10,7 @@ import click
 from forebay import Log, LogReader
 from forebay.cli import exits
 from forebay.cli.arguments import json_option, path_argument, wait_option
-from forebay.cli.output import plural, write_json, write_line
+from forebay.cli.output import check_stdout, plural, write_json, write_line
 from forebay.cli.queues import find, has_consumers, open_waiting
 
 
@@ -37,6 +37,7 @@ def command(path: str, dry_run: bool, wait: float | None, as_json: bool) -> int:
     Without a consumer nothing is removed. The newest segment always stays. Needs the lock of the
     queue, except with --dry-run.
     """
+    check_stdout()
     find(path, "trim", has_consumers)
     trimmed = _plan(path) if dry_run else _trim(path, wait)
     if as_json:
