@@ -105,7 +105,7 @@ def test_put_whose_reader_goes_meanwhile_says_that_it_has_stored(tmp_path: Path)
     assert process.stdout is not None
     process.stdin.write(b"a\n")
     process.stdin.flush()
-    came = wait_until(lambda: (tmp_path / "log" / "tail").exists())
+    came = wait_until((tmp_path / "log" / "tail").exists)
     process.stdout.close()
 
     _, said = process.communicate(b"b\n")
@@ -210,3 +210,33 @@ def test_an_error_of_a_file_is_told_with_the_path_of_its_queue() -> None:
 
     assert exits.message_of(bare, "spool/q") == "spool/q/tail: Read-only file system"
     assert exits.message_of(full, "spool/q") == "spool/q: No space left on device"
+
+
+def test_a_file_that_is_not_the_queues_is_told_by_its_own_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_log(tmp_path / "q", [b"a"])
+    (tmp_path / "key").touch()
+
+    told = [
+        exits.message_of(OSError(13, "Permission denied", name), "q")
+        for name in ("q", "tail", "key", str(tmp_path / "q" / "index"))
+    ]
+
+    where = [text.partition(": ")[0] for text in told]
+    assert where == ["q", "q/tail", "key", f"{tmp_path}/q/index"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+@pytest.mark.parametrize("verb", ["put", "take --consumer c", "trim"])
+def test_every_verb_says_alike_whose_a_queue_is(tmp_path: Path, verb: str) -> None:
+    make_log(tmp_path / "q", [b"a"])
+    os.chown(tmp_path / "q", 12345, -1)
+
+    code, said = shell(tmp_path, f"{verb} q", "", b"b\n")
+
+    assert (code, said) == (
+        exits.ERROR,
+        f'forebay: {tmp_path}/q belongs to user #12345: try "sudo -u #12345"\n',
+    )

@@ -174,7 +174,7 @@ def test_a_directory_of_another_owner_is_refused(tmp_path: Path) -> None:
     path = three_segments(tmp_path)
     os.chown(path, 12345, -1)
 
-    with pytest.raises(NotAQueue, match="belongs to user 12345"):
+    with pytest.raises(NotAQueue, match='belongs to user #12345: try "sudo -u #12345"'):
         Log(path)
 
     assert read_all(path) == numbered(3 * PER_SEGMENT)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import pwd
 
 import click
 
@@ -21,6 +20,7 @@ from forebay.errors import (
     UnsupportedVersion,
 )
 from forebay.queues.shared.reports import place_of
+from forebay.storage.filesystem import whose
 
 OK = 0
 ERROR = 1
@@ -81,14 +81,20 @@ def message_of(error: BaseException, path: str | None = None) -> str:
         text = f'{place_of(damage)}: {damage.reason}; run "forebay fsck" to see what is lost'
     elif isinstance(error, OSError) and error.strerror:
         where = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else ""
-        # The system knows a file of a queue by its name only.
-        where = os.path.join(path or "", where).rstrip("/")
+        where = _in_queue(where, path or "")
         text = f"{where}: {error.strerror}" if where else error.strerror
         if isinstance(error, PermissionError):
             text += _whose(where)
     else:
         text = str(error) or type(error).__name__
     return " ".join(text.split())
+
+
+def _in_queue(name: str, path: str) -> str:
+    """Returns where a file is: the system knows one of the queue at `path` by its name only."""
+    joined = os.path.join(path, name).rstrip("/")
+    elsewhere = name == path or (os.path.lexists(name) and not os.path.lexists(joined))
+    return name if elsewhere else joined
 
 
 def _whose(path: str) -> str:
@@ -101,11 +107,7 @@ def _whose(path: str) -> str:
             continue
         if number == os.geteuid():
             return "; its mode forbids it"
-        try:
-            name = pwd.getpwuid(number).pw_name
-        except KeyError:
-            name = f"#{number}"
-        return f'; {path} belongs to user {name}: try "sudo -u {name}"'
+        return f"; {path} {whose(number)}"
     return ""
 
 

@@ -5,6 +5,7 @@ Commits whatever input has arrived as one batch; a slow pipe does not wait for a
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import io
@@ -32,7 +33,6 @@ from forebay.cli.queues import open_waiting, options_for, refuse
 from forebay.errors import (
     ForebayError,
     InvalidEvent,
-    Locked,
     NotAQueue,
     RecordTooLarge,
 )
@@ -146,12 +146,17 @@ def command(
     names = files or ("-",)
     if "-" in names:
         check_stdin()
-    found = _kind(path, kind)
+    found, there = _kind(path, kind)
     due = options_for(found, found.records.put, {"--delay": delay, "--deadline": deadline})
     if found.lines and framing != "lines":
         refuse(found, f"--framing {framing}")
     settings = _settings(found, options)
-    with Interrupts() as interrupts, _open(found, path, settings, wait) as queue:
+
+    def open_queue() -> Any:
+        with contextlib.nullcontext() if there else _creating(path):
+            return open_waiting(lambda: found.open_queue(path, **settings), wait)
+
+    with Interrupts() as interrupts, open_queue() as queue:
         putter = Putter(found, queue, due)
         return _put(putter, interrupts, names, framing, as_json)
 
@@ -173,26 +178,26 @@ def _settings(kind: Kind, options: dict[str, Any]) -> dict[str, Any]:
     return {"when_full": "reject", **settings}
 
 
-def _kind(path: str, wanted: str | None) -> Kind:
-    """Returns the kind at a path, or the kind to create there; rejects a kind that differs."""
+def _kind(path: str, wanted: str | None) -> tuple[Kind, bool]:
+    """Returns the kind at a path, or the kind to create there, and whether there is a queue."""
     default = kind_named(wanted or KINDS[-1].name)
     if not os.path.isdir(path) or not os.listdir(path):
-        return default
+        return default, False
     try:
         found = sure_kind_of(path)
     except NotAQueue:
         # Not a queue at all: opening it as the wanted kind reports what is in the way.
-        return default
+        return default, False
     if wanted is not None and wanted != found.name:
         raise click.UsageError(f"--kind {wanted}: {path} is {found.title}")
-    return found
+    return found, True
 
 
-def _open(kind: Kind, path: str, settings: dict[str, Any], wait: float | None) -> Any:
+@contextlib.contextmanager
+def _creating(path: str) -> Iterator[None]:
+    """Ends with the code for a queue that cannot be created."""
     try:
-        return open_waiting(lambda: kind.open_queue(path, **settings), wait)
-    except Locked:
-        raise
+        yield
     except NotAQueue as error:
         raise exits.Failure(exits.message_of(error), exits.CANNOT_CREATE) from None
     except OSError as error:

@@ -17,6 +17,7 @@ import fcntl
 import functools
 import mmap
 import os
+import pwd
 import stat
 import struct
 import warnings
@@ -392,7 +393,7 @@ class DiskDirectory:
         """Rejects a directory that another user could change behind the owner's back."""
         status = os.fstat(self._descriptor)
         if status.st_uid != os.geteuid():
-            raise NotAQueue(f"{self.path} belongs to user {status.st_uid}, not to this process")
+            raise NotAQueue(f"{self.path} {whose(status.st_uid)}")
         if status.st_mode & 0o022:
             mode = stat.S_IMODE(status.st_mode)
             raise NotAQueue(
@@ -578,6 +579,15 @@ def is_owned(path: str) -> bool | None:
         return lock_owner(path) is not None
     except OSError:
         return None
+
+
+def whose(user: int) -> str:
+    """Says that something belongs to another user, and how to act as that user."""
+    try:
+        name = pwd.getpwuid(user).pw_name
+    except KeyError:
+        name = f"#{user}"
+    return f'belongs to user {name}: try "sudo -u {name}"'
 
 
 def real_path(path: str) -> str:

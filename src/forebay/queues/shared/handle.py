@@ -79,7 +79,10 @@ class Handle(Closing):
         if self._closed:
             return
         self._closed = True
-        self._disowned = Closed(f"{self.path} was opened before a fork; open it in the child")
+        self._disowned = Closed(
+            f"{self.path} was opened before a fork, and a queue has one owner: the child can open "
+            "it after the parent has closed it"
+        )
         self._abandon(self._disowned)
         self._give_back_directory()
 
