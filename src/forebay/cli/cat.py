@@ -18,7 +18,6 @@ from forebay.cli.arguments import (
 )
 from forebay.cli.printing import Printer
 from forebay.cli.queues import find, for_each, offers, options_for
-from forebay.queues.deadline.original import is_deadline_file
 from forebay.queues.kinds import ORIGINAL
 
 
@@ -67,7 +66,7 @@ def command(
     given = {"--start": start, "--unread": unread, "--raw": raw, "--key-file": key_file}
 
     def print_queue(path: str) -> int:
-        kind = ORIGINAL if is_deadline_file(path) else find(path, "cat", offers("scan"))
+        kind = ORIGINAL if ORIGINAL.records.is_file(path) else find(path, "cat", offers("scan"))
         scan = kind.records.scan
         options_for(kind, scan, {"--unread": everything})
         options = options_for(kind, scan, given)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import click
 
-from forebay import DeadlineItem, DeadlineQueue
 from forebay.cli import exits
 from forebay.cli.arguments import (
     check_due,
@@ -26,8 +26,8 @@ from forebay.formats.deadline.items import ID_MAX
 
 
 @contextlib.contextmanager
-def opened(path: str, verb: str, wait: float | None) -> Iterator[DeadlineQueue]:
-    """Opens an existing deadline queue for one change."""
+def opened(path: str, verb: str, wait: float | None) -> Iterator[Any]:
+    """Opens an existing queue whose items are leased, for one change."""
     kind = find(path, verb, lambda kind: kind.leases)
     with open_waiting(lambda: kind.open_queue(path, background=False), wait) as queue:
         yield queue
@@ -45,7 +45,7 @@ def release(path: str, tokens: list[tuple[int, int]], wait: float | None, as_jso
     valid tokens are released in one commit. Each invalid one is reported, and the code is 3. With
     --json prints {"released":N,"lost":[TOKEN,...]}. Needs the lock of the queue.
     """
-    items: list[DeadlineItem] = []
+    items: list[Any] = []
     lost = []
     with opened(path, "release", wait) as queue:
         for id, count in dict.fromkeys(tokens):
@@ -94,7 +94,6 @@ def requeue(
         item = queue.reclaim(*token)
         queue.requeue(item, delay=delay, deadline_ms=deadline, value=value)
         requeued = queue.get(item.id)
-    assert requeued is not None
     if as_json:
         write_json(as_json_object({"id": item.id, "deadline_ms": requeued.deadline_ms}))
     else:

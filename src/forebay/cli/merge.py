@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import threading
+from typing import Any
 
 import click
 
-from forebay import DeadlineQueue
 from forebay.cli import exits
 from forebay.cli.arguments import json_option, path_argument, wait_option
 from forebay.cli.interrupts import Interrupted, Interrupts
@@ -66,7 +66,7 @@ def _sizes(path: str) -> dict[str, int]:
     return {"runs": runs, "files": len(files), "bytes": sum(file.bytes for file in files)}
 
 
-def _merge(queue: DeadlineQueue, interrupts: Interrupts) -> None:
+def _merge(queue: Any, interrupts: Interrupts) -> None:
     """Merges in a thread, to show a bar; Ctrl-C closes the queue, which ends the merge."""
     # Freeze the log first: the items that it removes are in the runs.
     queue.freeze()

@@ -36,8 +36,6 @@ from forebay.errors import (
     NotAQueue,
     RecordTooLarge,
 )
-from forebay.formats.fflg import VERSIONS_WRITABLE
-from forebay.queues.beats.options import VERSIONS
 from forebay.queues.kinds import KINDS, Kind, kind_named, sure_kind_of
 from forebay.queues.shared.options import SYNC_POLICIES
 from forebay.queues.shared.reports import plural_of
@@ -83,7 +81,7 @@ _OPTIONS = {
 @click.option("--segment-bytes", type=int, help="Size of a segment file.  [default: 100000000]")
 @click.option(
     "--version",
-    type=click.Choice(sorted({str(name) for name in (*VERSIONS_WRITABLE, *VERSIONS)})),
+    metavar="V",
     help="Format of new segments.  [default: that of the queue, else 2; with a key v3-seed]",
 )
 @click.option(

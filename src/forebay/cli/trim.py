@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import click
 
-from forebay import Log, LogReader
 from forebay.cli import exits
 from forebay.cli.arguments import json_option, path_argument, wait_option
 from forebay.cli.output import check_stdout, plural, write_json, write_line
 from forebay.cli.queues import find, has_consumers, open_waiting
+from forebay.queues.kinds import Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +39,8 @@ def command(path: str, dry_run: bool, wait: float | None, as_json: bool) -> int:
     queue, except with --dry-run.
     """
     check_stdout()
-    find(path, "trim", has_consumers)
-    trimmed = _plan(path) if dry_run else _trim(path, wait)
+    kind = find(path, "trim", has_consumers)
+    trimmed = _plan(kind, path) if dry_run else _trim(kind, path, wait)
     if as_json:
         write_json(
             {
@@ -69,8 +70,8 @@ def _range(names: list[str]) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
 
 
-def _plan(path: str) -> _Trimmed:
-    with LogReader(path) as reader:
+def _plan(kind: Kind, path: str) -> _Trimmed:
+    with kind.open_reader(path) as reader:
         holders, lowest = _lowest(reader)
         bases = reader.segments.bases
         names = [
@@ -82,28 +83,28 @@ def _plan(path: str) -> _Trimmed:
         return _Trimmed(begin - reader.begin, names, begin, reader.end, holders, lowest)
 
 
-def _trim(path: str, wait: float | None) -> _Trimmed:
-    def open_log() -> Log:
-        return Log(path, background=False, trim_interval_seconds=None)
+def _trim(kind: Kind, path: str, wait: float | None) -> _Trimmed:
+    def open_queue() -> Any:
+        return kind.open_queue(path, background=False, trim_interval_seconds=None)
 
-    with open_waiting(open_log, wait) as log:
+    with open_waiting(open_queue, wait) as log:
         # Opening may have recovered and adopted: only now are these the segments that trim sees.
-        before = _names(path)
+        before = _names(kind, path)
         records = log.trim()
-        after = set(_names(path))
+        after = set(_names(kind, path))
         begin, end = log.begin, log.end
-        with LogReader(path) as reader:
+        with kind.open_reader(path) as reader:
             holders, lowest = _lowest(reader)
     names = [name for name in before if name not in after]
     return _Trimmed(records, names, begin, end, holders, lowest)
 
 
-def _names(path: str) -> list[str]:
-    with LogReader(path) as reader:
+def _names(kind: Kind, path: str) -> list[str]:
+    with kind.open_reader(path) as reader:
         return [reader.segments.names[base] for base in reader.segments.bases]
 
 
-def _lowest(reader: LogReader) -> tuple[list[str], int | None]:
+def _lowest(reader: Any) -> tuple[list[str], int | None]:
     places = [*reader.consumers().items(), *reader.cursors().items()]
     lowest = min((offset for _, offset in places), default=None)
     return [name for name, offset in places if offset == lowest], lowest

@@ -50,9 +50,8 @@ class Kind:
     writes.
 
     What it can do: `has_consumers`, records stay and are read by name; `leases`, items are given
-    out by token; `deadlines`, items are due; `streams`, Spark follows it; `cursors`, a reader in
-    another process keeps a place in it; `sink`, Spark writes into it; `drops_oldest`, it may drop
-    the oldest records when it is full; `lines`, its records are printed and put as lines of JSON.
+    out by token; `deadlines`, items are due; `drops_oldest`, it may drop the oldest records when it
+    is full; `lines`, its records are printed and put as lines of JSON.
     """
 
     name: str
@@ -70,9 +69,6 @@ class Kind:
     has_consumers: bool = False
     leases: bool = False
     deadlines: bool = False
-    streams: bool = False
-    cursors: bool = False
-    sink: bool = False
     drops_oldest: bool = True
     lines: bool = False
 
@@ -157,6 +153,10 @@ class Records(Protocol):
         """Yields all records, and each damage in its place."""
         ...
 
+    def is_file(self, path: str) -> bool:
+        """Says whether `scan` takes a path that is a file; only of the original's files."""
+        ...
+
     def peek(self, path: str, **options: Any) -> Iterator[Rows | Damage]:
         """Yields what comes next; it stays."""
         ...
@@ -203,7 +203,6 @@ KINDS = [
         record="event",
         read_options=("key_file",),
         versions=tuple(name for name, row in LAYOUTS.items() if row.writable),
-        streams=True,
         lines=True,
     ),
     Kind(
@@ -239,9 +238,6 @@ KINDS = [
         lambda names: True,
         *("forebay.queues.log", "Log", "LogReader", "LogOptions"),
         has_consumers=True,
-        streams=True,
-        cursors=True,
-        sink=True,
     ),
 ]
 # What is no queue of ours, and is scanned, checked and copied all the same.

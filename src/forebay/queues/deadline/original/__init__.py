@@ -41,7 +41,7 @@ _LOGS = {FileKind.LOG, FileKind.CLOSED_LOG, FileKind.CLOSED_LOG_OF_SEED}
 _KNOWN_BY_END = set(FileKind) - _LOGS - {FileKind.WAL}
 
 
-def is_deadline_file(path: str) -> bool:
+def is_file(path: str) -> bool:
     """Says whether a path names a run or a log of a deadline queue."""
     return _parse(os.path.basename(path)) is not None
 
