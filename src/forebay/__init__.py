@@ -27,14 +27,14 @@ from forebay.errors import (
     WrongKey,
 )
 from forebay.kernels import compiled
-from forebay.queues.kinds import accept_losses, check, convert, recover
+from forebay.queues.kinds import accept_losses, check, convert, describe, recover, segments
 from forebay.queues.log.consumer import Consumer
 from forebay.queues.log.info import LogInfo
 from forebay.queues.log.queue import Log
 from forebay.queues.log.reader import LogReader
 from forebay.queues.log.staged import Record
 from forebay.queues.opening import open, read
-from forebay.queues.shared.reports import CopyReport, QueueInfo, Report
+from forebay.queues.shared.reports import CopyReport, QueueInfo, Report, SegmentFacts
 
 if TYPE_CHECKING:
     from forebay.formats.beats.events import Event
@@ -111,6 +111,7 @@ __all__ = [
     "Reentered",
     "Report",
     "Root",
+    "SegmentFacts",
     "UndecodableEvent",
     "UnsupportedVersion",
     "WrongKey",
@@ -118,9 +119,11 @@ __all__ = [
     "check",
     "compiled",
     "convert",
+    "describe",
     "open",
     "read",
     "recover",
+    "segments",
 ]
 
 

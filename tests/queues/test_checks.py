@@ -58,8 +58,8 @@ def test_a_whole_queue_has_no_damage_and_is_told_as_what_it_is(tmp_path: Path, k
     before = snapshot(path)
 
     report = forebay.check(path)
-    facts = kind.checks.describe(str(path))
-    files = list(kind.checks.segments(str(path)))
+    facts = forebay.describe(path)
+    files = forebay.segments(path)
 
     assert kind_of(path) is kind
     assert (report.kind, report.state, report.records) == (kind.name, "closed", COUNT)

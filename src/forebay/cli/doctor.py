@@ -24,7 +24,7 @@ from forebay.cli.arguments import json_option
 from forebay.cli.output import plural, size_text, write_json, write_table
 from forebay.errors import ForebayError, NotInstalled
 from forebay.kernels.buffers import LIBRARY
-from forebay.queues.kinds import sure_kind_of
+from forebay.queues.kinds import describe, kind_named
 from forebay.queues.shared.reports import STATES
 
 if TYPE_CHECKING:
@@ -187,10 +187,9 @@ def _queue(path: str) -> Iterator[Finding]:
         return
     status = os.stat(path)
     try:
-        kind = sure_kind_of(path)
-        facts = kind.checks.describe(path)
-        records = plural(facts.records, kind.record)
-        found = f"{kind.name} of {records}, {STATES[facts.state]}"
+        facts = describe(path)
+        records = plural(facts.records, kind_named(facts.kind).record)
+        found = f"{facts.kind} of {records}, {STATES[facts.state]}"
     except (ForebayError, OSError) as error:
         empty = os.access(path, os.R_OK) and not _has_queue_files(path)
         yield Finding(

@@ -20,7 +20,7 @@ from forebay.cli.output import (
     write_json,
 )
 from forebay.cli.queues import find, for_each, offers, options_for
-from forebay.queues.kinds import Kind
+from forebay.queues.kinds import Kind, describe
 from forebay.queues.shared.reports import STATES, QueueInfo, describe_damage, plural_of
 
 _WITHIN = {
@@ -51,7 +51,7 @@ def command(paths: tuple[str, ...], key_file: str | None, as_json: bool) -> int:
     def tell(path: str) -> int:
         kind = find(path, "info", offers("describe"))
         options = options_for(kind, kind.checks.describe, {"--key-file": key_file})
-        facts = kind.checks.describe(path, **options)
+        facts = describe(path, **options)
         if as_json:
             write_json(as_json_object(facts))
         else:

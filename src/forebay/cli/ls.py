@@ -11,8 +11,7 @@ from forebay.cli import exits
 from forebay.cli.arguments import json_option
 from forebay.cli.output import as_json_object, say, write_json, write_table
 from forebay.errors import ForebayError, NotAQueue
-from forebay.queues.kinds import sure_kind_of
-from forebay.queues.shared.reports import QueueInfo
+from forebay.queues.kinds import describe
 
 _COLUMNS = ("path", "kind", "state", "owner", "records", "bytes")
 
@@ -31,7 +30,7 @@ def command(paths: tuple[str, ...], as_json: bool) -> int:
     rows = []
     for path in _candidates(paths or (".",)):
         try:
-            facts = _facts(path)
+            facts = describe(path)
         except NotAQueue:
             continue
         except (ForebayError, OSError) as error:
@@ -52,10 +51,3 @@ def _candidates(paths: tuple[str, ...]) -> Iterator[str]:
         with os.scandir(path) as entries:
             names = sorted(entry.name for entry in entries if entry.is_dir())
         yield from (os.path.normpath(os.path.join(path, name)) for name in names)
-
-
-def _facts(path: str) -> QueueInfo:
-    kind = sure_kind_of(path)
-    if not hasattr(kind.checks, "describe"):
-        raise NotAQueue(f"{path} is {kind.title}")
-    return kind.checks.describe(path)

@@ -21,7 +21,7 @@ from forebay.cli.output import (
     write_json,
     write_line,
 )
-from forebay.queues.kinds import kind_of
+from forebay.queues.kinds import segments
 
 _LOOK_SECONDS = 0.1
 
@@ -61,7 +61,7 @@ def command(path: str, wait: float | None, as_json: bool) -> int:
 
 
 def _sizes(path: str) -> dict[str, int]:
-    files = list(kind_of(path).checks.segments(path))
+    files = segments(path)
     runs = sum(1 for file in files if file.records is not None or file.trouble is not None)
     return {"runs": runs, "files": len(files), "bytes": sum(file.bytes for file in files)}
 

@@ -10,6 +10,7 @@ from forebay.cli import exits
 from forebay.cli.arguments import json_option, key_option, paths_argument
 from forebay.cli.output import as_json_object, say, time_text, write_json, write_table
 from forebay.cli.queues import find, for_each, offers, options_for
+from forebay.queues.kinds import segments
 
 
 @click.command("segments")
@@ -27,7 +28,7 @@ def command(paths: tuple[str, ...], key_file: str | None, as_json: bool) -> int:
     def list_files(path: str) -> int:
         kind = find(path, "segments", offers("segments"))
         options = options_for(kind, kind.checks.segments, {"--key-file": key_file})
-        files = list(kind.checks.segments(path, **options))
+        files = segments(path, **options)
         if as_json:
             for file in files:
                 write_json(as_json_object(file))

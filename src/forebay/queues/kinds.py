@@ -4,7 +4,7 @@ A record says how a kind is told by the names in a directory, which classes it h
 do. Its room has two modules more: `check` looks at a queue from outside, and `kind` scans, puts and
 lends. They are imported at first use: who only has logs needs neither LZ4 nor AES nor CBOR.
 
-`check`, `recover` and `convert` work on a queue of whatever kind it is, without its lock.
+`describe`, `segments`, `check`, `recover` and `convert` work on a queue of whatever kind it is, without its lock.
 """
 
 from __future__ import annotations
@@ -280,6 +280,26 @@ def kind_named(name: str) -> Kind:
             return kind
     there = ", ".join(repr(kind.name) for kind in KINDS)
     raise InvalidOption(f"kind = {name!r}: must be one of {there}")
+
+
+def describe(path: _Path, *, key_file: _Path | None = None) -> QueueInfo:
+    """Returns the state of a queue, as its `info` does, without its lock, dead or alive.
+
+    `key_file` is the key of an encrypted Beats queue.
+    """
+    kind, options = _kind_and_options(path, key_file)
+    kind.refuse_foreign(path)
+    return kind.checks.describe(os.fspath(path), **options)
+
+
+def segments(path: _Path, *, key_file: _Path | None = None) -> list[SegmentFacts]:
+    """Describes the files that hold the records of a queue, without its lock.
+
+    `key_file` is the key of an encrypted Beats queue.
+    """
+    kind, options = _kind_and_options(path, key_file)
+    kind.refuse_foreign(path)
+    return list(kind.checks.segments(os.fspath(path), **options))
 
 
 def check(
