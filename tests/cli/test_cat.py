@@ -196,3 +196,19 @@ def _damaged_log(tmp_path: Path) -> Path:
     path = make_log(tmp_path / "log", numbered(100))
     flip(path / segments_of(path)[0], HEADER_BYTES + 3 * (FRAME_BYTES + 8) + FRAME_BYTES)
     return path
+
+
+def test_cat_stops_at_an_offset_or_a_time(tmp_path: Path) -> None:
+    path = make_log(tmp_path / "log", numbered(9))
+    time_ms = json_lines(run("cat", path, "--json"))[0]["time_ms"]
+    past, future = (
+        datetime.fromtimestamp(time_ms / 1000 + hours * 3600, UTC).isoformat() for hours in (-1, 1)
+    )
+
+    found = {
+        until: run("cat", path, "--start", 3, "--until", until).stdout.splitlines()
+        for until in (5, 2, 99, past, future)
+    }
+
+    assert [len(lines) for lines in found.values()] == [2, 0, 6, 0, 6]
+    assert found[5] == ["record 3", "record 4"]

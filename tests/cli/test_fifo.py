@@ -490,6 +490,46 @@ def test_a_directory_that_is_no_queue_is_not_made_one(tmp_path: Path) -> None:
     assert snapshot(tmp_path) == {"notes.txt": b"precious"}
 
 
+def make_dead(path: Path) -> Path:
+    """Makes a fifo of one entry, with two that came back too often."""
+    with Fifo(path, max_attempts=1, background=False) as fifo:
+        fifo.push_many([b"bad", b"worse"], ttl_seconds=1_000)
+        for _ in range(2):
+            with pytest.raises(KeyError), fifo.take():
+                raise KeyError
+        fifo.push(b"good")
+    return path
+
+
+def test_cat_prints_what_was_put_aside_and_kick_brings_it_back(tmp_path: Path) -> None:
+    path = make_dead(tmp_path / "q")
+
+    rows = json_lines(run("cat", path, "--dead", "--json"))
+    one = run("kick", path, rows[1]["id"])
+    again = run("kick", path, rows[1]["id"])
+    rest = run("kick", path, "--count", 9, "--json")
+
+    assert [(row["value"], row["ttl_seconds"]) for row in rows] == [("bad", 1000), ("worse", 1000)]
+    assert (one.exit_code, one.stderr) == (exits.OK, "1 entry kicked\n")
+    assert again.exit_code == exits.NOTHING
+    assert f"{path} has set aside no entry {rows[1]['id']}" in again.stderr
+    assert json_lines(rest) == [{"kicked": 1}]
+    assert run("cat", path).stdout == "good\nworse\nbad\n"
+    assert run("cat", path, "--dead").stdout == ""
+    assert json_lines(run("cat", path, "--json"))[2]["ttl_seconds"] == 1000
+
+
+def test_fsck_counts_one_entry_as_one(tmp_path: Path) -> None:
+    path = make_dead(tmp_path / "q")
+    with Fifo(path, background=False) as fifo:
+        fifo.take().__enter__()
+
+    result = run("fsck", path)
+
+    assert "note: 2 entries put aside in dead/\n" in result.stdout
+    assert "note: 1 entry taken and not finished with\n" in result.stdout
+
+
 @pytest.mark.slow
 def test_each_batch_that_was_taken_is_gone_for_good_before_the_next() -> None:
     filesystem = ForgetfulFilesystem()

@@ -159,11 +159,11 @@ def tokens_argument(command: _Command) -> _Command:
     )(command)
 
 
-def parse_start(
-    _context: click.Context, _parameter: click.Parameter, value: str
-) -> str | int | datetime:
+def parse_place(
+    _context: click.Context, _parameter: click.Parameter, value: str | None
+) -> str | int | datetime | None:
     """Returns the place in a log that a text names: earliest, latest, an offset or a time."""
-    if value in ("earliest", "latest"):
+    if value in (None, "earliest", "latest"):
         return value
     if value.isascii() and value.isdigit():
         return int(value)
@@ -174,13 +174,6 @@ def parse_start(
             f"{value!r} is not earliest, latest, an offset or a time such as "
             "2026-11-01T09:00 or 2026-11-01T09:00:00Z"
         ) from None
-
-
-def parse_optional_start(
-    context: click.Context, parameter: click.Parameter, value: str | None
-) -> str | int | datetime | None:
-    """Does the same, but returns None if the option was not given."""
-    return None if value is None else parse_start(context, parameter, value)
 
 
 def _check_output(_context: click.Context, _parameter: click.Parameter, value: bool) -> bool:

@@ -12,7 +12,7 @@ from forebay.cli.arguments import (
     framing_option,
     json_option,
     key_option,
-    parse_optional_start,
+    parse_place,
     paths_argument,
     salvage_option,
 )
@@ -25,13 +25,20 @@ from forebay.queues.kinds import ORIGINAL
 @paths_argument
 @click.option(
     "--start",
-    callback=parse_optional_start,
+    callback=parse_place,
     metavar="PLACE",
     help="Where in a log to start: earliest (default), latest, an offset, or a time "
     "(2026-11-01T09:00Z; local time if it has no zone).",
 )
+@click.option(
+    "--until",
+    callback=parse_place,
+    metavar="PLACE",
+    help="Where in a log to stop: before this offset, or before the first record of this time.",
+)
 @click.option("--all", "everything", is_flag=True, help="All events of a Beats queue (default).")
 @click.option("--unread", is_flag=True, help="Only events that are not acknowledged yet.")
+@click.option("--dead", is_flag=True, help="Fifo: the entries that were put aside instead.")
 @click.option("--raw", is_flag=True, help="Deadline: everything in the files, unmerged.")
 @key_option
 @count_option(None, least=0)
@@ -41,8 +48,10 @@ from forebay.queues.kinds import ORIGINAL
 def command(
     paths: tuple[str, ...],
     start: str | int | datetime | None,
+    until: str | int | datetime | None,
     everything: bool,
     unread: bool,
+    dead: bool,
     raw: bool,
     key_file: str | None,
     count: int | None,
@@ -63,7 +72,14 @@ def command(
     """
     if everything and unread:
         raise click.UsageError("--all and --unread exclude each other")
-    given = {"--start": start, "--unread": unread, "--raw": raw, "--key-file": key_file}
+    given = {
+        "--start": start,
+        "--until": until,
+        "--unread": unread,
+        "--dead": dead,
+        "--raw": raw,
+        "--key-file": key_file,
+    }
 
     def print_queue(path: str) -> int:
         kind = ORIGINAL if ORIGINAL.records.is_file(path) else find(path, "cat", offers("scan"))

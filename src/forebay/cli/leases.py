@@ -20,7 +20,7 @@ from forebay.cli.arguments import (
     wait_option,
 )
 from forebay.cli.output import as_json_object, check_stdin, plural, say, talk, time_text, write_json
-from forebay.cli.queues import find, open_waiting
+from forebay.cli.queues import find, offers, open_waiting
 from forebay.errors import LeaseLost
 from forebay.formats.deadline.items import ID_MAX
 
@@ -132,19 +132,21 @@ def bury(path: str, token: tuple[int, int], reason: str, wait: float | None, as_
 def kick(path: str, id: int | None, count: int | None, wait: float | None, as_json: bool) -> int:
     """Make the buried item ID of the deadline queue PATH pending again, or the --count oldest.
 
-    They are due at once, and their attempts count from 0 again. Code 3 if no such item is buried.
-    With --json prints {"kicked":N}. Needs the lock of the queue.
+    They are due at once, and their attempts count from 0 again. In a fifo, brings back entries that
+    were put aside ("forebay cat --dead" prints them): they go to its end, with new ids. Code 3 if
+    there is no such item or entry. With --json prints {"kicked":N}. Needs the lock of the queue.
     """
     if (id is None) == (count is None):
         raise click.UsageError("give an ID or --count N")
-    with opened(path, "kick", wait) as queue:
-        kicked = queue.kick(id, count=count)
+    kind = find(path, "kick", offers("kick"))
+    with open_waiting(lambda: kind.open_queue(path, background=False), wait) as queue:
+        kicked = kind.records.kick(queue, id, count=count)
     if as_json:
         write_json({"kicked": kicked})
     elif kicked or id is None:
-        talk(f"{plural(kicked, 'item')} kicked")
+        talk(f"{plural(kicked, kind.record)} kicked")
     else:
-        say(f"{path} has no buried item {id}")
+        say(f"{path} has set aside no {kind.record} {id}")
     return exits.OK if kicked else exits.NOTHING
 
 

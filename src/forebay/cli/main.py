@@ -33,7 +33,7 @@ GROUPS = {
         "release": "Remove leased items for good.",
         "requeue": "Return a leased item, due later.",
         "bury": "Set a leased item aside.",
-        "kick": "Make buried items pending again.",
+        "kick": "Bring back what was set aside; of a fifo, too.",
         "merge": "Merge all files of the queue into one run.",
     },
     "Inspect": {

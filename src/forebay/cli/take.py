@@ -54,7 +54,7 @@ _LEASED_BYTES_MAX = 64 << 20
 @consumer_option
 @click.option(
     "--lease",
-    type=float,
+    type=click.FloatRange(min=0, min_open=True),
     callback=check_seconds,
     metavar="SECONDS",
     help="Deadline: keep the items; they are due again after this long, unless released by the "

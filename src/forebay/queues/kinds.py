@@ -188,6 +188,10 @@ class Records(Protocol):
         """Leases records, which come again after some time; only of kinds that have `leases`."""
         ...
 
+    def kick(self, queue: Any, id: int | None = None, *, count: int | None = None) -> int:
+        """Brings back records that were set aside; only of kinds that set some aside."""
+        ...
+
     def tail(self, path: str, *, count: int, follow: bool = False) -> Iterator[Rows | Damage | int]:
         """Yields the last records and goes on; only of kinds whose records stay."""
         ...

@@ -263,7 +263,7 @@ def count_records(
             buried += item.buried
             progress(records, total)
     if buried:
-        findings.notes.append(f"{buried} of the items are buried")
+        findings.notes.append(f"{plural(buried, 'item')} buried")
     return records, buried
 
 

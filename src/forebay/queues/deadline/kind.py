@@ -68,6 +68,11 @@ def put(
     return ids[0], ids[-1]
 
 
+def kick(queue: DeadlineQueue, id: int | None = None, *, count: int | None = None) -> int:
+    """Makes a buried item pending again, or the `count` oldest ones; returns how many."""
+    return queue.kick(id, count=count)
+
+
 def lender(queue: DeadlineQueue) -> Callable[[int], AbstractContextManager[Lent]]:
     """Returns what lends items that are due; they are released as each block ends."""
     return partial(_lend, queue)

@@ -90,7 +90,7 @@ def check(path: str, progress: Progress) -> FifoReport:
         _check_names(reader, findings)
         findings.note_kept(reader.directory)
         if expired:
-            text = f"{expired} of the entries have expired; they go when somebody takes the next"
+            text = f"{plural(expired, 'entry')} expired; skipped when the next one is taken"
             findings.notes.append(text)
         return FifoReport(
             kind="fifo",
@@ -328,7 +328,7 @@ def _check_side_files(reader: FifoReader, findings: Findings, owner: int | None)
         lost = plural(reader.begin - reader.tail.durable, "popped entry")
         findings.notes.append(f"{lost} are not on the disk; the next open goes on after them")
     if reader.lent:
-        findings.notes.append(f"{len(reader.lent)} of the entries are taken and not finished with")
+        findings.notes.append(f"{plural(len(reader.lent), 'entry')} taken and not finished with")
     aside = list(dead.read(reader.directory))
     findings.found += [item for item in aside if isinstance(item, Damage)]
     if aside:

@@ -2,7 +2,7 @@
 
 Each is a file of its own in the entry format, durable before the head of the queue lets go of the
 entry; a crash in between puts it aside once more, into the same file. Nobody but the user removes
-them. A name is the number of the entry and its id in hex: `5-018bcfe568000005.entry`.
+them, or brings them back. A name is the number of the entry and its id in hex: `5-018bcfe568000005.entry`.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ def keep(queue: Directory, entry: Entry, version: bytes) -> None:
     directory = queue.directory(DIRECTORY, create=True)
     try:
         queue.sync()
-        name = f"{entry.offset}-{entry.id:016x}.entry"
-        atomic.replace(directory, name, encode_entry(entry, version))
+        atomic.replace(directory, _name(entry), encode_entry(entry, version))
     finally:
         directory.close()
 
@@ -54,6 +53,20 @@ def read(queue: Directory) -> Generator[Entry | Damage, None, None]:
                 yield error.damage
     finally:
         directory.close()
+
+
+def remove(queue: Directory, entry: Entry) -> None:
+    """Removes an entry that is in the queue again; durable on return."""
+    directory = queue.directory(DIRECTORY)
+    try:
+        directory.unlink(_name(entry))
+        directory.sync()
+    finally:
+        directory.close()
+
+
+def _name(entry: Entry) -> str:
+    return f"{entry.offset}-{entry.id:016x}.entry"
 
 
 def _names(queue: Directory) -> list[tuple[int, str]]:

@@ -12,17 +12,25 @@ from forebay.damage import Damage
 from forebay.errors import Damaged, Empty
 from forebay.formats.entry import SIZE_MAX
 from forebay.kernels.entry import METADATA_BYTES, Entry
+from forebay.queues.fifo import dead as aside
 from forebay.queues.fifo.check import end_damage, is_alive
 from forebay.queues.fifo.queue import Fifo
 from forebay.queues.fifo.reader import FifoReader
 from forebay.queues.fifo.scanner import EntryBatch
 from forebay.queues.shared.rows import Lent, Limits, Rows, value_json
-from forebay.storage.filesystem import lock_owner
+from forebay.storage.filesystem import DiskFilesystem, lock_owner
 
 
-def scan(path: str) -> Iterator[Rows | Damage]:
-    """Yields what has not left a fifo, also what has expired, and each damage in its place."""
+def scan(path: str, *, dead: bool = False) -> Iterator[Rows | Damage]:
+    """Yields what has not left a fifo, also what has expired, and each damage in its place.
+
+    With `dead` yields the entries that were put aside instead.
+    """
     with FifoReader(path) as reader:
+        if dead:
+            for found in aside.read(reader.directory):
+                yield found if isinstance(found, Damage) else _rows_of_entries([found])
+            return
         # The owner first: one that ends meanwhile has finished what it was writing.
         owner = lock_owner(reader.path)
         for item in reader.scan():
@@ -58,6 +66,23 @@ def limits(fifo: Fifo) -> Limits:
 def put(fifo: Fifo, values: list[bytes]) -> tuple[None, int | None]:
     """Pushes entries; returns the id of the last."""
     return None, fifo.push_many(values)
+
+
+def kick(fifo: Fifo, id: int | None = None, *, count: int | None = None) -> int:
+    """Pushes an entry that was put aside again, or the `count` oldest ones; returns how many.
+
+    They get new ids and live as long again. A crash may leave one in both places, never in none.
+    """
+    chosen = [entry for entry in fifo.dead() if id is None or entry.id == id][:count]
+    directory = DiskFilesystem().open_directory(fifo.path)
+    try:
+        for entry in chosen:
+            fifo.push(entry.value, ttl_seconds=entry.ttl_seconds)
+            fifo.sync()
+            aside.remove(directory, entry)
+    finally:
+        directory.close()
+    return len(chosen)
 
 
 def lender(fifo: Fifo) -> Callable[[int], AbstractContextManager[Lent]]:

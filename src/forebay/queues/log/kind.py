@@ -19,15 +19,18 @@ from forebay.queues.shared.rows import Lent, Limits, Rows, value_json
 from forebay.storage.filesystem import lock_owner
 
 
-def scan(path: str, *, start: Start = "earliest") -> Iterator[Rows | Damage]:
-    """Yields the records from a place on, and each damage in its place."""
+def scan(
+    path: str, *, start: Start = "earliest", until: Start | None = None
+) -> Iterator[Rows | Damage]:
+    """Yields the records from a place on, up to another, and each damage in its place."""
     with LogReader(path) as reader:
         # The owner first: one that ends meanwhile has finished what it was writing.
         owner = lock_owner(reader.path)
-        for item in reader.scan(start):
+        stop = None if until is None else reader.resolve(until)
+        for item in reader.scan(start, stop):
             yield item if isinstance(item, Damage) else rows_of(item)
         end = end_damage(reader, owner)
-        if end is not None:
+        if end is not None and (stop is None or stop >= reader.end):
             yield end
 
 
