@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from forebay.cli import exits
-from forebay.queues.kinds import KINDS, Kind
-from tests.cli.helpers import environment, json_lines, run, start
+from forebay.queues.kinds import KINDS, Kind, kind_named
+from tests.cli.helpers import environment, flip, json_lines, run, start
 from tests.queues.helpers import snapshot
 
 each_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
@@ -236,3 +236,48 @@ def test_an_option_that_a_kind_does_not_have_is_refused(
         assert snapshot(path) == before
     else:
         assert "does not apply" not in result.stderr
+
+
+# The side files of each kind that a queue of several files has, once something was taken from it.
+SIDE_FILES = {
+    "log": ["tail", "index-check"],
+    "fifo": ["fifo-head", "fifo-tail", "fifo-bounds"],
+    "deadline": ["deadline-mark"],
+    "beats": ["mark", "contents", "state.dat"],
+}
+
+
+@each_kind
+def test_fsck_notes_what_follows_the_end_of_a_side_file(tmp_path: Path, kind: Kind) -> None:
+    size = {"log": ("--segment-bytes", 1000), "beats": ("--segment-bytes", 1000)}
+    path = make(kind, tmp_path / "q", numbered(100), *size.get(kind.name, ()), *file_bytes_of(kind))
+    run("take", path, *consumer_of(kind))
+    before = [row for row in json_lines(run("fsck", path, "--json")) if "note" in row]
+    for name in SIDE_FILES[kind.name]:
+        with (path / name).open("ab") as file:
+            file.write(b"junk")
+
+    result = run("fsck", path, "--json")
+    notes = [row["note"] for row in json_lines(result) if "note" in row]
+
+    assert result.exit_code == exits.OK
+    assert before == []
+    for name, note in zip(SIDE_FILES[kind.name], notes, strict=True):
+        assert note in (
+            f"{name}: there are bytes outside its slots",
+            f"{name} has 4 bytes after its end that nobody reads",
+        )
+
+
+def file_bytes_of(kind: Kind) -> tuple[object, ...]:
+    return ("--file-bytes", 4096) if kind.name == "fifo" else ()
+
+
+def test_fsck_notes_a_bad_slot_of_a_head_that_costs_nothing(tmp_path: Path) -> None:
+    path = make(kind_named("fifo"), tmp_path / "q", numbered(2))
+    flip(path / "fifo-head", 4096 + 20)
+
+    result = run("fsck", path)
+
+    assert result.exit_code == exits.OK
+    assert "note: fifo-head: the slot at byte 4096 does not verify\n" in result.stdout

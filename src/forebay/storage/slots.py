@@ -115,9 +115,9 @@ class SlotFile:
         write_all(self._file, head + _CRC.pack(crc32(head)), sequence % 2 * _STRIDE)
         self.sequence, self.payload = sequence, payload
 
-    def faults(self) -> list[str]:
-        """Lists what is not a good slot, in a file that nobody is writing."""
-        data = Readable(self._file).pread(self._file.size(), 0)
+    def faults(self, end: int | None = None) -> list[str]:
+        """Lists what is not a good slot, up to `end`, in a file that nobody is writing."""
+        data = Readable(self._file).pread(self._file.size(), 0)[:end]
         longest = _HEAD.size + _CRC.size + max(size for _, size in self._layouts)
         found = []
         for start in (0, _STRIDE):

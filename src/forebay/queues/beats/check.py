@@ -12,8 +12,16 @@ from forebay.damage import Damage
 from forebay.errors import Damaged, UndecodableEvent, WrongKey
 from forebay.formats.beats.events import decode_event, encode_event, join_events
 from forebay.formats.beats.versions import segment_name
+from forebay.queues.beats.contents import contents_bytes, read_contents
 from forebay.queues.beats.info import BeatsInfo
-from forebay.queues.beats.names import OWN_DIRECTORIES, OWN_NAMES
+from forebay.queues.beats.mark import MARK_BYTES, MarkFile
+from forebay.queues.beats.names import (
+    CONTENTS_NAME,
+    MARK_NAME,
+    OWN_DIRECTORIES,
+    OWN_NAMES,
+    STATE_NAME,
+)
 from forebay.queues.beats.place import Place
 from forebay.queues.beats.queue import BeatsQueue
 from forebay.queues.beats.reader import BeatsReader, Payloads, undecodable
@@ -63,6 +71,9 @@ def check(path: str, progress: Progress, key_file: str | None = None) -> Report:
                 findings.notes.append(f"{where}: {item.reason}; no event is lost by it")
             else:
                 findings.found.append(item)
+        owner = lock_owner(reader.path)
+        if owner is None:
+            _check_side_files(reader, findings)
         known = {*OWN_NAMES, *OWN_DIRECTORIES, *reader.segments.names.values()}
         for name in sorted(set(reader.directory.names()) - known):
             if name.endswith(TEMPORARY):
@@ -73,7 +84,7 @@ def check(path: str, progress: Progress, key_file: str | None = None) -> Report:
         return Report(
             kind="beats",
             path=reader.path,
-            state=_state(reader, lock_owner(reader.path)),
+            state=_state(reader, owner),
             records=sum(segment.events for segment in segments),
             segments=len(segments),
             bytes=sum(segment.size for segment in segments),
@@ -168,6 +179,30 @@ def _state(reader: BeatsReader, owner: int | None) -> str:
     if reader.tail is None:
         return "foreign"
     return "closed" if reader.tail.clean else "crashed"
+
+
+def _check_side_files(reader: BeatsReader, findings: Findings) -> None:
+    """Takes note of what is wrong in the side files and costs no event."""
+    findings.note_faults(MARK_NAME, lambda: _mark_faults(reader))
+    _, held = read_contents(reader.directory)
+    ends = {
+        MARK_NAME: MARK_BYTES,
+        CONTENTS_NAME: contents_bytes(len(held)) if held else None,
+        STATE_NAME: len(reader.state.encode()) if reader.state is not None else None,
+    }
+    for name, end in ends.items():
+        if end is not None:
+            findings.note_junk(name, reader.size_of(name), end)
+
+
+def _mark_faults(reader: BeatsReader) -> list[str]:
+    file = MarkFile.open(reader.directory, write=False)
+    if file is None:
+        return []
+    try:
+        return file.faults()
+    finally:
+        file.close()
 
 
 def _read_segments(

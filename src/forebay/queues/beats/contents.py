@@ -109,6 +109,11 @@ def read_contents(directory: Directory) -> tuple[bytes | None, dict[int, Held]]:
     return queue_id, dict(_rows(queue_id, data))
 
 
+def contents_bytes(segments: int) -> int:
+    """Returns the size of the file for so many segments."""
+    return _ROW_BYTES * (1 + segments)
+
+
 def _rows(queue_id: bytes, data: bytes) -> Iterable[tuple[int, Held]]:
     """Yields the records that verify."""
     for start in range(_ROW_BYTES, len(data) - _ROW_BYTES + 1, _ROW_BYTES):

@@ -48,6 +48,7 @@ _CLEAN = 1
 _LIVE = struct.Struct(">4Q")
 _CRC = struct.Struct(">I")
 _LIVE_POSITION = 8192
+MARK_BYTES = _LIVE_POSITION + _LIVE.size + _CRC.size
 _NUMBER_MAX = 2**63
 
 
@@ -155,6 +156,10 @@ class MarkFile:
         """Returns the newest slot; None if none verifies."""
         payload = self._slots.read()
         return _read_older(self._directory) if payload is None else Mark.decode(payload)
+
+    def faults(self) -> list[str]:
+        """Lists what is not a good slot, in a queue that nobody is writing."""
+        return self._slots.faults(_LIVE_POSITION) if self.is_current else []
 
     def write(self, mark: Mark, *, sync: bool = False) -> None:
         """Publishes a new end; with `sync` it is durable on return."""

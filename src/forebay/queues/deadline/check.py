@@ -22,9 +22,11 @@ from forebay.formats.deadline.items import (
     file_name,
 )
 from forebay.formats.deadline.manifest import NAME as MANIFEST
+from forebay.formats.deadline.mark import NAME as MARK
 from forebay.formats.deadline.wal import Record
 from forebay.queues.deadline.folder import Folder
 from forebay.queues.deadline.info import DeadlineInfo
+from forebay.queues.deadline.mark import mark_faults
 from forebay.queues.deadline.names import OWN_DIRECTORIES, OWN_NAMES, is_temporary, list_files
 from forebay.queues.deadline.original import export_run
 from forebay.queues.deadline.queue import DeadlineQueue
@@ -103,7 +105,9 @@ def check(path: str, progress: Progress) -> DeadlineReport:
         records, buried = count_records(items, findings, progress, folder.entry_count)
         for run in folder.runs:
             findings.found += map(_harmless, run.check_ids())
-        findings.found += folder.torn if owner is None else []
+        if owner is None:
+            findings.found += folder.torn
+            findings.note_faults(MARK, lambda: mark_faults(folder.directory))
         _check_names(folder, findings)
         findings.note_kept(folder.directory)
         return DeadlineReport(

@@ -78,7 +78,7 @@ class MarkFile:
 def read_mark(directory: Directory) -> Mark | None:
     """Returns the mark as it is in the file now; None if there is none that verifies."""
     try:
-        slots = SlotFile.open(directory, NAME, MAGIC, PAYLOAD_BYTES, write=False, sound=is_sound)
+        slots = _open(directory)
     except (OSError, ForebayError):
         return None
     if slots is None:
@@ -87,3 +87,18 @@ def read_mark(directory: Directory) -> Mark | None:
         return None if slots.payload is None else Mark.decode(slots.payload)
     finally:
         slots.close()
+
+
+def mark_faults(directory: Directory) -> list[str]:
+    """Lists what is not a good slot, in a queue that nobody is writing."""
+    slots = _open(directory)
+    if slots is None:
+        return []
+    try:
+        return slots.faults() if slots.payload is not None else []
+    finally:
+        slots.close()
+
+
+def _open(directory: Directory) -> SlotFile | None:
+    return SlotFile.open(directory, NAME, MAGIC, PAYLOAD_BYTES, write=False, sound=is_sound)

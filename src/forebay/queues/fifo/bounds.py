@@ -66,10 +66,14 @@ class Bounds:
         self._file: File | None = None
         self._written = 0
         data = _read(directory)
+        good = 0
         for start in range(0, len(data) - _ROW_BYTES + 1, _ROW_BYTES):
             *row, crc = _CHECKED_ROW.unpack_from(data, start)
             if crc == crc32(data[start : start + _ROW.size], self._seed):
                 self._rows[row[0]] = Boundary(*row)
+                good += _ROW_BYTES
+        # Of the file, and of the rows in it that verify.
+        self.sizes = len(data), good
         self._files = sorted(self._rows)
         self._is_plain = len(data) == len(self._rows) * _ROW_BYTES
 

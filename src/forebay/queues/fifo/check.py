@@ -16,9 +16,10 @@ from forebay.formats.entry import file_name, parse_file_name
 from forebay.kernels.entry import Entry
 from forebay.queues.fifo import dead
 from forebay.queues.fifo.bounds import Bounds
-from forebay.queues.fifo.head import HEAD_BYTES, read_head
+from forebay.queues.fifo.head import HEAD_BYTES, SLOT_STRIDE, read_head, read_slots
 from forebay.queues.fifo.info import FifoInfo
 from forebay.queues.fifo.names import (
+    BOUNDS,
     COPY,
     HEAD,
     OWN_DIRECTORIES,
@@ -43,9 +44,7 @@ from forebay.queues.shared.reports import (
 from forebay.storage.filesystem import disk_bytes, lock_owner
 from forebay.storage.losses import count_unaccepted
 from forebay.storage.quarantine import count_kept
-
-# Two slots in two pages.
-_TAIL_BYTES_MAX = 8192
+from forebay.storage.tail import TailFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,7 +303,7 @@ def _check_sizes(
             continue
         if file.bytes > file_bytes:
             # Nothing is missing, and nobody reads it.
-            findings.notes.append(_junk(file.name, file.bytes - file_bytes))
+            findings.note_junk(file.name, file.bytes, file_bytes)
             continue
         torn = file.trouble is None
         if torn and owner is not None:
@@ -333,14 +332,28 @@ def _check_side_files(reader: FifoReader, findings: Findings, owner: int | None)
     findings.found += [item for item in aside if isinstance(item, Damage)]
     if aside:
         findings.notes.append(f"{plural(len(aside), 'entry')} put aside in {dead.DIRECTORY}/")
-    for name, most in ((HEAD, HEAD_BYTES), (TAIL, _TAIL_BYTES_MAX)):
-        size = reader.size_of(name)
-        if size > most:
-            findings.notes.append(_junk(name, size - most))
+    findings.note_junk(HEAD, reader.size_of(HEAD), HEAD_BYTES)
+    if owner is None:
+        findings.note_faults(HEAD, lambda: _head_faults(reader))
+        findings.note_faults(TAIL, lambda: _tail_faults(reader))
+        findings.note_junk(BOUNDS, *Bounds(reader.directory, reader.head.version).sizes)
 
 
-def _junk(name: str, size: int) -> str:
-    return f"{name} has {plural(size, 'byte')} after its end that nobody reads"
+def _head_faults(reader: FifoReader) -> Iterator[str]:
+    """Says which slots do not verify, if that costs nothing: the others tell the head."""
+    if reader.head_is_stored and not reader.trouble:
+        for slot in read_slots(reader.directory).bad:
+            yield f"the slot at byte {slot * SLOT_STRIDE} does not verify"
+
+
+def _tail_faults(reader: FifoReader) -> list[str]:
+    file = TailFile.open(reader.directory, write=False, name=TAIL)
+    if file is None:
+        return []
+    try:
+        return file.faults() if reader.tail is not None else []
+    finally:
+        file.close()
 
 
 def _check_names(reader: FifoReader, findings: Findings) -> None:

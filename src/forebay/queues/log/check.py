@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from forebay.damage import Damage
-from forebay.errors import Damaged, ForebayError, InvalidOption, NotAQueue
+from forebay.errors import Damaged, ForebayError, InvalidOption
 from forebay.formats.fflg import LAYOUTS, VERSION_DEFAULT
 from forebay.queues.log.info import LogInfo
 from forebay.queues.log.places import INDEX, read_consumers
@@ -347,19 +347,11 @@ def _check_side_files(reader: LogReader, findings: Findings, owner: int | None) 
     except Damaged as error:
         findings.found.append(error.damage)
     if owner is None:
-        findings.notes += _side_file_faults(reader)
+        findings.note_faults(TAIL, lambda: _tail_faults(reader))
+        findings.note_faults(f"{INDEX}-check", CheckedFile(reader.directory, INDEX).faults)
     if reader.tail is None and TAIL in reader.directory.names():
         path = f"{reader.path}/{TAIL}"
         findings.found.append(Damage(path, 0, 0, "it tells no end that is true", count=0))
-
-
-def _side_file_faults(reader: LogReader) -> Iterator[str]:
-    """Says what is wrong in the side files and costs no record."""
-    for name, faults in ((TAIL, _tail_faults), (f"{INDEX}-check", _check_faults)):
-        try:
-            yield from (f"{name}: {fault}" for fault in faults(reader))
-        except (OSError, NotAQueue, Damaged) as error:
-            yield f"{name}: {error}; the next open sets it aside"
 
 
 def _tail_faults(reader: LogReader) -> list[str]:
@@ -370,10 +362,6 @@ def _tail_faults(reader: LogReader) -> list[str]:
         return file.faults() if reader.tail is not None else []
     finally:
         file.close()
-
-
-def _check_faults(reader: LogReader) -> list[str]:
-    return CheckedFile(reader.directory, INDEX).faults()
 
 
 def _check_names(reader: LogReader, findings: Findings) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from forebay.clock import SystemClock
 from forebay.damage import Damage
+from forebay.errors import Damaged, NotAQueue
 from forebay.storage.filesystem import Directory
 from forebay.storage.losses import Loss, is_same, read_losses
 from forebay.storage.quarantine import count_kept
@@ -137,6 +138,19 @@ class Findings:
     def note_half_made(self, name: str) -> None:
         """Takes note of a file that a crash left half made."""
         self.notes.append(f"{name} was left half made; the next open removes it")
+
+    def note_faults(self, name: str, find: Callable[[], Iterable[str]]) -> None:
+        """Takes note of what is wrong in a side file and costs no record."""
+        try:
+            self.notes += [f"{name}: {fault}" for fault in find()]
+        except (OSError, NotAQueue, Damaged) as error:
+            self.notes.append(f"{name}: {error}; the next open sets it aside")
+
+    def note_junk(self, name: str, size: int, end: int) -> None:
+        """Takes note of bytes after the end of a file."""
+        if size > end:
+            rest = plural(size - end, "byte")
+            self.notes.append(f"{name} has {rest} after its end that nobody reads")
 
     def note_kept(self, directory: Directory) -> None:
         """Takes note of what `quarantine/` holds."""
