@@ -44,10 +44,10 @@ class SystemClock:
     def ahead_ms(self) -> int:
         """Returns how far wall time is ahead of the time that the machine has run.
 
-        In whole milliseconds, but not as the difference of two rounded times: a later call must not
-        return less, or what is due for one handle would not yet be due for the next. The largest of
-        three measurements: if the thread has to wait between its two readings, the result is too
-        low.
+        The result is in whole milliseconds, but it is not the difference of two rounded times: a
+        later call must not return less, or an item that is due for one handle would not yet be due
+        for the next. It is the largest of three measurements, because a measurement is too low if
+        the thread has to wait between its two readings.
         """
         boot = time.CLOCK_BOOTTIME
         looks = [time.time_ns() - time.clock_gettime_ns(boot) for _ in range(3)]

@@ -1,9 +1,9 @@
 """Small files that are replaced whole, even on a full disk, and small checked documents.
 
 `replace` writes a temporary file, syncs it, renames it over the old one and syncs the directory:
-after a crash the name has the old bytes or the new ones. A `reserve` file holds some space back.
-When the disk is full it is given up, so that a consumer's position can still be saved and trimming
-can make room. A document is one line of JSON and one line with its CRC-32 in hex.
+after a crash the name has the old bytes or the new ones. A `reserve` file holds some space back. It
+is removed when the disk is full, so that a consumer's position can still be saved and trimming can
+make room. A document is one line of JSON and one line with its CRC-32 in hex.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ def keep_reserve(directory: Directory) -> None:
     except FileNotFoundError:
         pass
     except (OSError, NotAQueue):
-        # Something else has that name; a queue works without a reserve.
+        # The name belongs to something else; a queue works without a reserve.
         return
     file = directory.create(RESERVE)
     try:
         file.allocate(0, RESERVE_BYTES)
     except OSError:
-        # posix_fallocate keeps what it got: an incomplete reserve would be a false promise.
+        # A failed posix_fallocate keeps what it got, but an incomplete reserve may not suffice.
         directory.unlink(RESERVE)
     finally:
         file.close()
@@ -117,7 +117,7 @@ def decode_document(data: bytes, path: str) -> Any:
 
 def typed(name: str, value: object, kind: type[Any]) -> Any:
     """Returns a field of a document if it has the right type, else raises `ValueError`."""
-    # Compare the exact type: to Python, true is a whole number.
+    # Compare the exact type: in Python, a bool is an int.
     if type(value) is not kind:
         raise ValueError(f"{name} = {value!r:.60}: must be of type {kind.__name__}")
     return value

@@ -33,8 +33,9 @@ class CheckedFile:
     def read(self) -> tuple[bytes, bool | None]:
         """Returns the content (empty if there is no file) and whether it is what was written.
 
-        The second is None if that is unknown: without a check file, as other programs leave it, or
-        with one that does not verify. Raises `Damaged` if the content cannot be read.
+        The second value is None if that is unknown: there is no check file, as in a directory that
+        another program wrote, or it does not verify. Raises `Damaged` if the content cannot be
+        read.
         """
         data = read_whole(self._directory, self._name) or b""
         try:
@@ -48,11 +49,11 @@ class CheckedFile:
         if payload is None:
             return data, None
         sound = crc32(data) in _CHECK.unpack(payload)
-        # With a bad slot the check itself is damaged, and the one that matches may be lost.
+        # With a bad slot the check itself is damaged: the slot that matches may be the lost one.
         return data, True if sound else False if check.whole else None
 
     def write(self, data: bytes) -> None:
-        """Replaces the content; durable on return, and whole even if the power fails meanwhile."""
+        """Replaces the content; durable on return, old or new as a whole after a power cut."""
         if self._check is None:
             self._check = self._open_check_or_set_aside()
         present = self._present()
@@ -82,7 +83,7 @@ class CheckedFile:
         self._settle(data)
 
     def _settle(self, data: bytes) -> None:
-        """Takes back that the file may be empty: emptying or removing it is then damage."""
+        """Records that the file is no longer empty: emptying or removing it is then damage."""
         assert self._check is not None
         self._check.write(_CHECK.pack(crc32(data), crc32(data)))
         self._check.sync()

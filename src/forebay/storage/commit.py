@@ -1,22 +1,22 @@
-"""Group commit: one sync serves all who wait for it.
+"""Group commit: one sync serves all threads that wait for it.
 
-The first who waits leads: it notes the end, syncs outside the queue's lock, tells what is durable
-now and wakes all who wait below it. Those who came meanwhile are the next group, led by the first
-of them. A leader whose last group had company waits a moment for it to come back, as long as
-somebody keeps arriving: with 64 writers a sync then carries most of them, and a lone writer never
-waits.
+The first thread that waits becomes the leader: it notes the end, syncs outside the queue's lock,
+publishes the durable end and wakes the threads that wait below it. Threads that arrived meanwhile
+are the next group, led by the first of them. If its last group had more than one thread, the leader
+first waits a moment for the others to come back, as long as threads keep arriving: with 64 writers
+a sync then serves most of them, and a lone writer never waits.
 
-A failed sync is final: the kernel may have dropped the dirty pages and a second sync would claim
-success for bytes that the disk lacks. Everybody who waits, and everybody who comes later, gets it.
-A failed write is not: who waits for what was not written gets the error (`abandon`), and the queue
-goes on. So it does if what had to be written first is acknowledged and stays where it is
-(`NotWritten`): the next sync tries again.
+A failed sync is final: the kernel may have dropped the dirty pages, and a second sync would report
+success for bytes that the disk lacks. Every thread that waits, now or later, gets the error.
+A failed write is not final: a thread that waits for what was not written gets the error
+(`abandon`), and the queue goes on. The queue also goes on if what had to be written first is
+acknowledged and stays where it is (`NotWritten`): the next sync tries again.
 
-An exception of a signal handler may come at every call. Whoever leads ends its lead all the same:
-each step of that can be done twice.
+A signal handler may raise an exception at any call. Even then a leader ends its lead: each step of
+ending it can be done twice.
 
-Who cannot wait, such as a loop, is called back (`notify`). Then one of a few threads, which are the
-process's and end when they are idle, waits in its place.
+A caller that cannot wait, such as an event loop, is called back (`notify`). One of a few threads,
+which belong to the process and end when they are idle, then waits in its place.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ from forebay.storage.workers import Workers
 
 
 class Alarm:
-    """Wakes a thread that sleeps: it is set or not. Any thread may set it; one waits for it.
+    """A flag that wakes a sleeping thread. Any thread may set it; one thread waits for it.
 
-    A `threading.Event` is plain Python: an exception of a signal handler, such as Ctrl-C, that
-    comes while it holds its own lock leaves it locked, and the next who touches it waits for ever.
-    Each step here is one call into C, before or after which such an exception does no harm.
+    A `threading.Event` is plain Python: if a signal handler raises, as after Ctrl-C, while the
+    event holds its own lock, the event stays locked, and the next thread that uses it waits for
+    ever. Each step here is one call into C, before or after which such an exception does no harm.
     """
 
     def __init__(self) -> None:
         self._marks: SimpleQueue[None] = SimpleQueue()
 
     def set(self) -> None:
-        """Wakes who waits, now or at its next wait."""
+        """Wakes the thread that waits, now or at its next wait."""
         if self._marks.empty():
             self._marks.put(None)
 
     def clear(self) -> None:
-        """Takes it as not set."""
+        """Resets it to not set."""
         while not self._marks.empty():
             self.wait(0)
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Waits until it is set, and clears it; False if the time is up."""
+        """Waits until it is set, and clears it; returns False if the time is up."""
         try:
             self._marks.get(True, seconds)
         except Empty:
@@ -61,7 +61,7 @@ class Alarm:
 
 
 _ARRIVAL_SECONDS = 0.0005
-# As many queues sync at the same time for those who are called back.
+# At most this many queues sync at the same time on behalf of callers that are called back.
 _committers = Workers("forebay commit", 3)
 
 
@@ -76,21 +76,22 @@ class NotWritten(Exception):
 class Epoch:
     """The time between two failed writes.
 
-    Who was given an offset keeps the epoch of that moment, and with it all that come after: however
-    late it looks, it finds every failure that it has to know of. Nobody else keeps them.
+    A caller that was given an offset keeps the epoch of that moment, and with it all later ones: no
+    matter how late it checks, it finds every failure that concerns it. Nothing else keeps old
+    epochs alive.
     """
 
     __slots__ = ("error", "first", "next")
 
     def __init__(self) -> None:
         self.next: Epoch | None = None
-        # Of the write that ended it: all offsets above `first` that were given out got the error.
+        # The error of the write that ended it; it applies to all offsets above `first` given out.
         self.error: OSError | ForebayError | None = None
         self.first = 0
 
 
 class Ticket(NamedTuple):
-    """Something that was applied: durable when the group commit has passed `end`."""
+    """A change that was applied; it is durable when the group commit has passed `end`."""
 
     commit: GroupCommit
     end: int
@@ -98,7 +99,7 @@ class Ticket(NamedTuple):
 
     @property
     def is_settled(self) -> bool:
-        """Whether it is durable; raises what has kept it from that."""
+        """Whether it is durable; raises the error that prevents it."""
         return self.commit.is_settled(self.end, self.epoch)
 
     def settle(self) -> None:
@@ -106,15 +107,15 @@ class Ticket(NamedTuple):
         self.commit.wait(self.end, self.epoch)
 
     def notify(self, call: Callable[[BaseException | None], None]) -> None:
-        """Calls back when it is durable, or with what has kept it from that; never waits.
+        """Calls back when it is durable, or with the error that prevents it; never waits.
 
-        The call comes once, from any thread, and must neither wait nor raise.
+        `call` is called once, on any thread, and must neither wait nor raise.
         """
         self.commit.notify(self, call)
 
 
 class _Lead:
-    """A thread that leads, and those whom it has to wake when it is done."""
+    """A thread that leads, and the threads that it has to wake when it ends its lead."""
 
     __slots__ = ("waiting",)
 
@@ -135,7 +136,7 @@ class GroupCommit:
         self._company = Alarm()
         self._company_wanted = 0
         self._error: Exception | None = None
-        # Those who are called back, and whether a thread waits for them.
+        # The callers to be called back, and whether a thread waits on their behalf.
         self._calls: list[tuple[Ticket, Callable[[BaseException | None], None]]] = []
         self._called_for = False
         self.epoch = Epoch()
@@ -145,8 +146,8 @@ class GroupCommit:
     def wait(self, offset: int, epoch: Epoch | None = None) -> None:
         """Returns when all records below `offset` are durable.
 
-        `epoch` is that of the moment when the offset was given out: after an `abandon` the same
-        offset may stand for another record. None: nothing is ever abandoned.
+        `epoch` is the one in which the offset was given out: after an `abandon` the same offset may
+        stand for another record. None means that nothing is ever abandoned.
         """
         while True:
             lead: _Lead | None = None
@@ -160,7 +161,7 @@ class GroupCommit:
                     if turn is None:
                         lead = self._leader = _Lead()
                 if turn is not None:
-                    # Woken when the group before is done: served by it, or part of the next.
+                    # Woken when the previous group has ended: served by it, or part of the next.
                     turn.acquire()
                     continue
                 durable = self._lead()
@@ -168,7 +169,7 @@ class GroupCommit:
                 error = caught
                 raise
             finally:
-                # Whatever happens, even an interrupt: nobody may be left waiting for a leader.
+                # Even after an interrupt, no thread may be left waiting for a leader.
                 if lead is not None:
                     try:
                         self._finish(lead, durable, error)
@@ -180,7 +181,7 @@ class GroupCommit:
                 return
 
     def is_settled(self, offset: int, epoch: Epoch | None = None) -> bool:
-        """Says whether all records below `offset` are durable; raises as `wait` does."""
+        """Returns whether all records below `offset` are durable; raises as `wait` does."""
         with self._mutex:
             return self._is_settled(offset, epoch)
 
@@ -193,7 +194,7 @@ class GroupCommit:
             _committers.submit(self._wait_for_calls)
 
     def advance(self, durable: int) -> None:
-        """Takes note of records that are durable already."""
+        """Raises the durable end, for records that are durable already."""
         with self._mutex:
             self.durable = max(self.durable, durable)
 
@@ -204,14 +205,14 @@ class GroupCommit:
                 _raise_abandoned(offset, epoch)
 
     def abandon(self, error: OSError | ForebayError, first: int) -> None:
-        """Gives the error to all who wait for offsets above `first` that were given out so far."""
+        """Raises the error in all waits for offsets above `first` that were given out so far."""
         epoch = Epoch()
         with self._mutex:
             last, self.epoch = self.epoch, epoch
             last.first, last.error, last.next = first, error, epoch
 
     def _wait_for_calls(self) -> None:
-        """Waits for all who are to be called back, and calls them."""
+        """Waits on behalf of all callers to be called back, and calls them."""
         while True:
             with self._mutex:
                 if not self._calls:
@@ -229,7 +230,7 @@ class GroupCommit:
     def _take_settled(
         self, error: BaseException | None
     ) -> list[tuple[Callable[[BaseException | None], None], BaseException | None]]:
-        """Takes those off the list whose wait is over; with an error, all of them."""
+        """Removes and returns the calls whose wait is over; with an error, all of them."""
         settled: list[tuple[Callable[[BaseException | None], None], BaseException | None]] = []
         left = []
         with self._mutex:
@@ -275,16 +276,16 @@ class GroupCommit:
             if self.epoch is epoch:
                 self._error = error
                 raise
-            # Only a write failed: those who wait for it find that out for themselves.
+            # Only a write failed: the threads that wait for it find the error in their epoch.
             return None
 
     def _await_company(self) -> None:
-        """Waits while others arrive, up to as many as were served last time."""
+        """Waits while other threads arrive, up to as many as were served last time."""
         arrived = -1
         while True:
             with self._mutex:
                 count = len(self._waiting)
-                # Without news since the last look, the rest is not coming.
+                # If no thread has arrived since the last look, the rest are not coming.
                 if count + 1 >= self._group or count == arrived:
                     self._company_wanted = 0
                     return
@@ -295,7 +296,7 @@ class GroupCommit:
                 return
 
     def _finish(self, lead: _Lead, durable: int | None, error: BaseException | None) -> None:
-        """Ends a lead and wakes all who wait; a second time does what is left of it."""
+        """Ends a lead and wakes all waiting threads; a second call does what is left of it."""
         with self._mutex:
             if self._leader is lead:
                 self._group = len(self._waiting) + 1
@@ -303,7 +304,7 @@ class GroupCommit:
                     self.durable = max(self.durable, durable)
                 if error is None:
                     self.syncs += 1
-                # One step: who is not woken by this lead is woken by the next.
+                # In one step: a thread that this lead does not wake is woken by the next one.
                 lead.waiting, self._waiting, self._leader = self._waiting, [], None
         while lead.waiting:
             turn = lead.waiting[-1]

@@ -46,7 +46,7 @@ class Cursor:
             try:
                 if not slots.lock():
                     raise Locked(f"{directory.path}/{name}", None)
-                # Read only with the lock: the last holder may have moved it until a moment ago.
+                # Read only with the lock: the last holder may have moved it just before it closed.
                 if slots.read() is None:
                     slots.begin(directory, payload)
             except BaseException:
@@ -76,7 +76,7 @@ def read_cursors(queue: Directory) -> Iterator[tuple[str, int]]:
     except FileNotFoundError:
         return
     except OSError:
-        # Something else has that name: the readers are unknown.
+        # The name belongs to something else, so the readers are unknown.
         yield DIRECTORY, 0
         return
     try:

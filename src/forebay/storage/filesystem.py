@@ -1,8 +1,8 @@
 """The only access to the disk, mapped memory included.
 
 Owns every system call that touches a file. All other modules use `Filesystem`, `Directory` and
-`File`, so that the tests can substitute a file system that forgets what was not synced, tears,
-reorders, fails and runs full.
+`File`, so that the tests can substitute a file system that forgets what was not synced, tears and
+reorders writes, fails and fills up.
 
 Files are opened relative to a directory descriptor, never through a symbolic link, and must be
 regular files with one link: a name in a queue directory that is anything else is rejected.
@@ -43,8 +43,8 @@ Mapping = mmap.mmap | bytearray
 class File(Protocol):
     """An open file.
 
-    After `close` everything except `close` raises `OSError` with EBADF. A refusal of the system is
-    an `OSError` with its number, unchanged. Any thread may call it.
+    After `close` everything except `close` raises `OSError` with EBADF. An error of the system is
+    raised unchanged, as an `OSError` with its number. Any thread may call it.
     """
 
     def pread(self, size: int, position: int) -> bytes:
@@ -84,8 +84,8 @@ class File(Protocol):
     def map(self, size: int) -> Mapping:
         """Maps the first `size` bytes for reading and writing; the file must have them.
 
-        Mapping and file are one: each shows at once what was written to the other, and a store
-        survives the process. Only for allocated files, where `Directory.maps` is true.
+        The mapping and the file show the same bytes at any time, and a store survives the process.
+        Only for allocated files, where `Directory.maps` is true.
         """
         ...
 
@@ -123,7 +123,7 @@ class Directory(Protocol):
         """Lists its names, in no particular order.
 
         The list has every name that was created before the call, and none that was removed before
-        it, whoever did so and whatever other threads list meanwhile.
+        it, even by another process and even if other threads list at the same time.
         """
         ...
 
@@ -173,7 +173,7 @@ class Directory(Protocol):
 class Filesystem(Protocol):
     """A machine with a disk.
 
-    `tests/filesystems/` holds every implementation to these docstrings.
+    The tests in `tests/filesystems/` check every implementation against these docstrings.
     """
 
     def open_directory(
@@ -192,7 +192,7 @@ class Filesystem(Protocol):
 
 
 def plain_name(name: str) -> str:
-    """Returns the name of something in a directory; rejects a path and anything else."""
+    """Returns the name if it is the plain name of a directory entry; rejects anything else."""
     try:
         plain = "/" not in name and "\0" not in name and os.fsencode(name) not in _NO_NAMES
     except UnicodeEncodeError:
@@ -203,7 +203,7 @@ def plain_name(name: str) -> str:
 
 
 def unmap(mapping: Mapping) -> None:
-    """Ends a mapping; if an exception in flight still holds a view of it, once that is gone."""
+    """Ends a mapping; if a pending exception still holds a view of it, it ends with that view."""
     if isinstance(mapping, mmap.mmap):
         with contextlib.suppress(BufferError):
             mapping.close()
@@ -221,7 +221,7 @@ def write_all(file: File, data: Buffer, position: int) -> None:
     while written < len(data):
         count = file.pwrite(rest[written:], position + written)
         if count == 0:
-            raise OSError(errno.EIO, "the disk took no bytes and gave no reason")
+            raise OSError(errno.EIO, "the disk accepted no bytes and reported no error")
         written += count
 
 
@@ -292,7 +292,7 @@ class DiskFile:
         return True
 
     def close(self) -> None:
-        # First, so that a second call cannot close what another thread has opened meanwhile.
+        # Cleared first, so that a second call cannot close what another thread opened meanwhile.
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
@@ -390,7 +390,7 @@ class DiskDirectory:
             raise Locked(self.path, lock_owner(self.path)) from None
 
     def check_safe(self) -> None:
-        """Rejects a directory that another user could change behind the owner's back."""
+        """Rejects a directory that another user could change."""
         status = os.fstat(self._descriptor)
         if status.st_uid != os.geteuid():
             raise NotAQueue(f"{self.path} {whose(status.st_uid)}")
@@ -412,8 +412,8 @@ class DiskDirectory:
 class Doorbell:
     """Wakes a thread that sleeps in a poll; any thread or signal handler may ring.
 
-    It stays open as long as the process: a late ring must not write to a file that has been given
-    its number.
+    It stays open as long as the process runs: a late ring must not write to another file that has
+    received its descriptor number.
     """
 
     def __init__(self) -> None:
@@ -431,7 +431,7 @@ class Doorbell:
             os.eventfd_read(self.descriptor)
 
     def replace(self) -> None:
-        """Replaces it by a new one, in the child of a fork."""
+        """Replaces it with a new one, in the child of a fork."""
         os.close(self.descriptor)
         self.descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
@@ -452,7 +452,7 @@ class Watcher:
         return None if descriptor < 0 else cls(descriptor)
 
     def add(self, directory: Directory) -> int | None:
-        """Watches a directory; returns the number that `read` reports for it, None if it cannot."""
+        """Watches a directory; returns its number for `read`, None if it cannot be watched."""
         if not isinstance(directory, DiskDirectory):
             return None
         path = f"/proc/self/fd/{directory._descriptor}".encode()
@@ -540,7 +540,7 @@ def _libc() -> ctypes.CDLL:
 def _filesystem_type(descriptor: int) -> int | None:
     """Returns the magic number of a descriptor's file system, if it can be determined."""
     try:
-        # Larger than the structure on any system; the type is its first word.
+        # The buffer is larger than the structure on any system; the type is its first word.
         status = ctypes.create_string_buffer(512)
         if _libc().fstatfs(descriptor, status) != 0:
             return None
@@ -604,7 +604,7 @@ def disk_bytes(path: str) -> int:
 
 
 def lock_owner(path: str) -> int | None:
-    """Finds the process that holds the lock; the kernel lists it by device and inode."""
+    """Returns the process that holds a lock; the kernel lists locks by device and inode."""
     descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
         wanted = f"{_lock_device(descriptor)}:{os.fstat(descriptor).st_ino}"

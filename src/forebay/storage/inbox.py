@@ -1,10 +1,10 @@
 """`inbox/`: work that other processes leave for the owner, and the ledger of adopted batches.
 
 A writer puts complete, synced files under unique names (`*.part`) and publishes them by renaming
-one manifest to `*.ready`. The owner adopts a manifest whole or not at all: the ledger line and the
-decision which part becomes which segment are one synced replacement of `ledger`. What follows, the
-new headers and the renames, is repeated after a crash until it is finished. A manifest whose
-(writer, batch) is already in the ledger is dropped: a replay does nothing.
+one manifest to `*.ready`. The owner adopts a manifest whole or not at all: one synced replacement
+of `ledger` contains both the ledger line and the decision on which part becomes which segment. The
+steps after it, the new headers and the renames, are repeated after a crash until they are finished.
+A manifest whose (writer, batch) is already in the ledger is dropped: a replay does nothing.
 
 Manifests and the ledger are checked documents (`atomic.py`); both are source of truth. Other
 processes write the manifests, so each name, number and size in one is checked when it is read. A
@@ -33,7 +33,7 @@ DIRECTORY = "inbox"
 LEDGER = "ledger"
 PART = ".part"
 READY = ".ready"
-# A writer of one batch that never returns: its ledger line is removed with its manifest.
+# Prefix of a writer of a single batch: its ledger line is removed with its manifest.
 ONE_TIME = "once:"
 ORPHAN_MS = 24 * 60 * 60 * 1000
 NUMBER_MAX = 2**62
@@ -58,7 +58,7 @@ class Part:
 class Manifest:
     """One batch of one writer; batch numbers of a writer increase.
 
-    `kind` is the kind of queue that the records were made for; "" means any that takes them.
+    `kind` is the kind of queue that the records were made for; "" means any that accepts them.
     """
 
     writer: str
@@ -93,7 +93,7 @@ def new_stem(now_ms: int) -> str:
 
 
 def made_ms(name: str) -> int | None:
-    """Returns when a file was made, if its name is one of `new_stem`."""
+    """Returns when a file was made, if its name comes from `new_stem`."""
     found = _TIMED.fullmatch(name)
     return None if found is None else int(found[1])
 
@@ -116,7 +116,7 @@ def publish(queue: Directory, stem: str, manifest: Manifest) -> None:
             file.sync()
         finally:
             file.close()
-        # Parts and the manifest get their names in one sync; that of the manifest comes last.
+        # One sync makes the names of the parts durable; the manifest gets its name after it.
         directory.sync()
         directory.rename(stem + atomic.TEMPORARY, stem + READY)
         directory.sync()
@@ -147,7 +147,7 @@ def _read_manifest(inbox: Directory, name: str) -> Manifest | None:
     try:
         data = read_whole(inbox, name, MANIFEST_BYTES_MAX)
     except Damaged:
-        # Try once more: what a disk does not return at first may be whole.
+        # Try once more: the second read of a disk may succeed where the first one failed.
         data = read_whole(inbox, name, MANIFEST_BYTES_MAX)
     return None if data is None else _decode(data, _manifest, path)
 
@@ -158,20 +158,20 @@ def read_ledger(queue: Directory) -> Ledger:
         data = read_whole(queue, LEDGER)
         return Ledger() if data is None else _decode(data, _ledger, f"{queue.path}/{LEDGER}")
     except Damaged as error:
-        # It costs no record: at worst a batch is adopted twice.
+        # This costs no record: at worst a batch is adopted twice.
         raise Damaged(replace(error.damage, count=0)) from None
 
 
 def own_ledger(queue: Directory) -> Ledger:
     """Returns the ledger of a queue that this process owns; sets a damaged one aside.
 
-    Without it an adopted batch may be adopted again, if its writer submits it again; nothing in the
-    queue is touched.
+    Without the ledger an adopted batch is adopted again if its writer submits it again; nothing in
+    the queue is touched.
     """
     with contextlib.suppress(Damaged):
         return read_ledger(queue)
     try:
-        # Try once more: what a disk does not return at first may be whole.
+        # Try once more: the second read of a disk may succeed where the first one failed.
         return read_ledger(queue)
     except Damaged as error:
         _logger.error(
@@ -190,7 +190,7 @@ def write_ledger(queue: Directory, ledger: Ledger) -> None:
 
 
 def finish_moves(queue: Directory, inbox: Directory, moves: Sequence[Move]) -> None:
-    """Turns the parts into segments; may be repeated any number of times until it is finished."""
+    """Turns the parts into segments; may be repeated any number of times until it succeeds."""
     waiting = set(inbox.names())
     for move in moves:
         if move.part not in waiting:
@@ -207,9 +207,9 @@ def finish_moves(queue: Directory, inbox: Directory, moves: Sequence[Move]) -> N
 
 
 def warn_of_waiting(queue: Directory) -> None:
-    """Logs a warning if batches wait in `inbox/` of a queue of a kind that adopts none.
+    """Logs a warning if batches wait in `inbox/` of a queue whose kind does not adopt batches.
 
-    Earlier versions of such a queue adopted them.
+    Earlier versions of that kind adopted them.
     """
     try:
         inbox = queue.directory(DIRECTORY)
@@ -291,7 +291,7 @@ def _ledger(value: object) -> Ledger:
 def _move(value: object) -> Move:
     fields = typed("move", value, dict)
     header = typed("header", fields.get("header"), str)
-    # Any error in it must show here, not in the middle of an adoption.
+    # An error in it must be found here, not in the middle of an adoption.
     bytes.fromhex(header)
     segment = typed("segment", fields.get("segment"), str)
     if _SEGMENT.fullmatch(segment) is None:

@@ -1,13 +1,13 @@
-"""`losses`: what a queue has lost, on record until somebody has seen it.
+"""`losses`: what a queue has lost, on record until it is marked as seen.
 
-Damage that stays in place is met again by every reader. Damage whose evidence disappears would be
-forgotten with it: for example a missing run that leaves the manifest, or a segment that moves to
-`quarantine/`. So an owner records both here, the second kind before the evidence disappears, and
-`forebay fsck` exits with 4 until `fsck --accept` marks them as seen.
+Every reader finds damage that stays in place again. Damage whose evidence disappears would be
+forgotten with it: for example a missing run that is dropped from the manifest, or a segment that
+moves to `quarantine/`. So an owner records both here, the second kind before the evidence
+disappears, and `forebay fsck` exits with 4 until `fsck --accept` marks them as seen.
 
 The file is a checked document (`atomic.py`), replaced whole, and source of truth. If it does not
 verify, that is itself a loss of an unknown number of records. It holds at most `LOSSES_MAX` losses:
-the last one sums up those beyond.
+the last one sums up the rest.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _Key = tuple[str, int, str]
 class Loss:
     """A damage on record.
 
-    `gone` means that its evidence is no longer in the files, so that no scan meets it again;
-    `accepted` that somebody has seen it.
+    `gone` means that its evidence is no longer in the files, so that no scan finds it again;
+    `accepted` means that it was marked as seen.
     """
 
     damage: Damage
@@ -49,7 +49,7 @@ class Losses:
         self._losses = {_key(loss.damage): loss for loss in losses}
         self._raised: set[_Key] = set()
         self._dirty = dirty
-        # Whether `next_pending` has something: taking verbs check this at every call.
+        # Whether `next_pending` would return a loss: the verbs that take check this at every call.
         self.waiting = False
         self._look_for_pending()
 
@@ -63,16 +63,16 @@ class Losses:
 
     @property
     def unaccepted(self) -> int:
-        """Returns how many losses nobody has marked as seen."""
+        """Returns how many losses are not marked as seen."""
         return sum(not loss.accepted for loss in self._losses.values())
 
     def accepted(self, damage: Damage) -> bool:
-        """Returns whether somebody has already seen this damage."""
+        """Returns whether this damage was already marked as seen."""
         loss = self._losses.get(_key(damage))
         return loss is not None and loss.accepted
 
     def of_file(self, name: str) -> Damage | None:
-        """Returns a loss of one file that nobody has seen; None if there is none."""
+        """Returns a loss of one file that is not marked as seen; None if there is none."""
         found = (
             loss.damage
             for (file, *_), loss in self._losses.items()
@@ -83,8 +83,9 @@ class Losses:
     def note(self, damage: Damage, *, gone: bool = False) -> bool:
         """Remembers damage; returns whether to raise it now.
 
-        True once per damage and handle, and never for damage that was accepted. With `gone`, the
-        caller saves before it removes the evidence; `next_pending` then returns the damage.
+        Returns True once per damage and handle, and never for damage that was accepted. With
+        `gone`, the caller saves before it removes the evidence; `next_pending` then returns the
+        damage.
         """
         key = _key(damage)
         known = self._losses.get(key)
@@ -134,7 +135,7 @@ def read_losses(directory: Directory) -> list[Loss]:
 
 
 def count_unaccepted(directory: Directory) -> int:
-    """Says how many losses nobody has marked as seen, without owning the queue."""
+    """Returns how many losses are not marked as seen, without owning the queue."""
     return sum(not loss.accepted for loss in read_losses(directory))
 
 
@@ -192,7 +193,7 @@ def _write(directory: Directory, losses: Iterable[Loss]) -> None:
 
 
 def _clear_the_name(directory: Directory) -> None:
-    """Moves aside what has the name of the file and could not be replaced by a rename."""
+    """Moves aside anything with the name of the file that a rename could not replace."""
     try:
         atomic.read_small(directory, NAME)
     except (OSError, NotAQueue):

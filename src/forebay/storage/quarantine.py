@@ -50,7 +50,7 @@ def count_kept(queue: Directory) -> tuple[int, int]:
         names = directory.names()
         total = 0
         for name in names:
-            # A link or a directory that had the name of a file, or a file of mode 000.
+            # Skips a link or a directory that had the name of a file, and a file of mode 000.
             with contextlib.suppress(OSError, NotAQueue):
                 file = directory.open(name)
                 total += file.size()

@@ -1,9 +1,9 @@
 """Reads files that the disk returns only in part: what cannot be read is damage, not an error.
 
-A bad sector answers with EIO; a file may have mode 000, or its name may belong to a directory, a
-symbolic link or a FIFO. All scans of the files of a queue open them here, so that such a place
-costs only what it holds. Any other `OSError` passes through untouched: too many open files are not
-damage.
+Reading a bad sector fails with EIO; a file may have mode 000, or its name may belong to a
+directory, a symbolic link or a FIFO. All scans of the files of a queue open them here, so that such
+a place costs only the records in it. Any other `OSError` passes through untouched: too many open
+files are not damage.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from forebay.errors import Damaged, NotAQueue
 
 # How a disk, or a file system that checks its blocks, reports a place that it cannot return.
 _UNREADABLE = {errno.EIO, errno.EBADMSG, errno.EUCLEAN, errno.EREMOTEIO, errno.ENODATA}
-# Errors that show that a file cannot be opened, however often that is tried.
+# Errors that mean that a file cannot be opened, no matter how often it is tried.
 _UNOPENABLE = _UNREADABLE | {errno.EACCES, errno.EPERM, errno.ELOOP, errno.EISDIR, errno.ENXIO}
 _SECTOR_BYTES = 512
 _File = TypeVar("_File")
@@ -47,7 +47,7 @@ class Content(Protocol):
 
 
 class StoredFile(Content, Protocol):
-    """A file that is open for reading; what was removed since can still be read."""
+    """A file that is open for reading; it can still be read after its name was removed."""
 
     def close(self) -> None:
         """Closes it; a second time does nothing."""
@@ -55,10 +55,10 @@ class StoredFile(Content, Protocol):
 
 
 class Store(Protocol):
-    """All that a reader needs of the place where the files of a queue lie.
+    """What a reader needs from the place that holds the files of a queue.
 
-    A directory is one. `open` raises `FileNotFoundError`, `NotAQueue` for what is no regular file,
-    or `OSError`.
+    A `Directory` is one. `open` raises `FileNotFoundError`, `NotAQueue` for anything that is not a
+    regular file, or `OSError`.
     """
 
     path: str
@@ -82,7 +82,7 @@ class Readable:
     def pread(self, size: int, position: int) -> bytes:
         """Reads up to `size` bytes, fewer only at the end; unreadable bytes are replaced by zeros.
 
-        `hole` returns where.
+        `hole` tells where they are.
         """
         try:
             return self._content.pread(size, position)
@@ -104,7 +104,7 @@ class Readable:
         return min(met, key=lambda hole: hole.start, default=None)
 
     def _read_round(self, size: int, position: int) -> bytes:
-        """Halves a range that failed, down to single sectors."""
+        """Reads what it can of a range that failed, by halving it down to single sectors."""
         if size <= 0:
             return b""
         try:
@@ -143,7 +143,7 @@ class ReadableFile(Readable):
 
 
 def open_readable(store: Store, name: str) -> ReadableFile:
-    """Opens a file to scan what can be read of it; raises as `open_stored` does."""
+    """Opens a file to scan its readable parts; raises as `open_stored` does."""
     return ReadableFile(open_stored(store, name), f"{store.path}/{name}")
 
 
@@ -172,7 +172,7 @@ def unopenable(path: str, error: OSError | NotAQueue) -> Damage:
 
 
 def open_again(open_file: Callable[[], _File]) -> _File:
-    """Opens a file; if the disk refuses, tries once more before the failure is believed."""
+    """Opens a file; if the disk reports an error, tries once more."""
     try:
         return open_file()
     except OSError as error:
@@ -219,5 +219,5 @@ def is_readable(store: Store, name: str) -> bool:
 
 
 def why_unreadable(error: OSError) -> str:
-    """Returns an error of the disk as the reason of a damage."""
+    """Returns the reason that a `Damage` states for an error of the disk."""
     return f"cannot be read: {os.strerror(error.errno or 0)}"

@@ -1,9 +1,9 @@
 """Segments: files of frames. Append, roll, seal; read, and scan past damage.
 
-Knows no format: it uses one through the protocol `FrameCodec`. A segment that is being written is
-preallocated if its format allows it, so its tail is zeros; a sealed one ends at its last frame.
-What a segment holds at or beyond the base of the next one does not count: recovery may have written
-it again there.
+This module knows no format: it uses one through the protocol `FrameCodec`. A segment that is being
+written is preallocated if its format allows it, so its tail is zeros; a sealed one ends at its last
+frame. Entries of a segment at or beyond the base of the next one do not count: recovery may have
+written them again there.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ALLOCATE_BYTES = 8 << 20
 # megabytes may stand for gigabytes, if its format compresses. Frames of up to half this size are
 # found wherever they are.
 _WINDOW_BYTES = 128 << 20
-# No file has room for so many.
+# No file has room for so many entries.
 _INDEX_MAX = 2**62
 # In every format, a frame starts with its size.
 _SIZE_BYTES = 4
@@ -88,7 +88,7 @@ class SegmentWriter:
         self.end = 0
         self.broken = False
         try:
-            # Before any space is allocated: nobody could tell what a file of zeros is.
+            # Before any space is allocated: a file of only zeros could not be identified.
             write_all(self._file, header, 0)
         except OSError:
             self._file.close()
@@ -138,7 +138,7 @@ class SegmentWriter:
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EOPNOTSUPP):
                 raise
-            # The little that is left may still suffice for the record: its own write decides.
+            # The little space that is left may still suffice for the record: its write decides.
             self._cut_back()
         else:
             self._allocated = stop
@@ -158,7 +158,7 @@ class SegmentList:
         self.bases = sorted(named)
         self.names = dict(named)
         self.sizes: dict[int, int] = {}
-        # From where on records must exist; None if that is not on record.
+        # The offset from which on records must exist; None if that is not on record.
         self.begin: int | None = None
 
     def add(self, base: int, name: str) -> None:
@@ -209,13 +209,13 @@ def scan_segment(
     """Walks over a segment from a frame on, past all damage.
 
     `expected` entries must exist: a shortfall is damage, never a torn end. Entries from `limit` on
-    do not count. `chunk_bytes` is how much a batch is read from. What the disk cannot return is
-    damage as well.
+    do not count. `chunk_bytes` is how much is read for a batch. What the disk cannot return is also
+    damage.
     """
     file = content if isinstance(content, Readable) else Readable(content)
     size = file.size()
     limit = min(limit, _INDEX_MAX)
-    # A file may have been cut below the position up to which it was read.
+    # The file may have been cut below the position up to which it was read before.
     position = min(position, size)
     while index < limit:
         batch = _next_batch(file, codec, size, position, index, limit, chunk_bytes)
@@ -272,7 +272,8 @@ def _judge(
 ) -> tuple[Damage, int, int] | None:
     """Classifies the bytes at `position`, which are not a good frame of this index.
 
-    Returns the damage and where the next good frame is; None if the segment just ends here.
+    Returns the damage, and position and index of the next good frame; None if the segment simply
+    ends here.
     """
     rest = size - position
     used = 0
@@ -321,7 +322,7 @@ def _claimed_size(file: Readable, codec: FrameCodec, data: bytes, position: int)
 
 
 def _windows(rest: int) -> Iterator[tuple[int, int]]:
-    """Yields the parts of the rest of a segment to search, in turn: start and length.
+    """Yields the parts of the rest of a segment to search, in order: start and length.
 
     Damage is usually short: more is read only if the next chunk holds no good frame.
     """
@@ -345,9 +346,9 @@ def _next_good(
     *,
     first: bool,
 ) -> tuple[int, int, str] | None:
-    """Finds the good frame after a bad one: how far on, its index, and what is wrong here.
+    """Finds the good frame after a bad one: its distance, its index, and what is wrong here.
 
-    `first` means that the bad one is at the start of the data, `claimed` is its claimed size.
+    `first` means that the bad frame is at the start of the data; `claimed` is its claimed size.
     """
     if claimed is not None and claimed <= len(data):
         # A damaged blob leaves the size intact: the next frame is where it points.

@@ -1,8 +1,8 @@
 """A small file of two checked slots, written in turn.
 
 A write goes to the slot that is not the newest, so a crash in the middle of it leaves the other
-one. A reader in another process gets a whole slot with one `pread`, never a mixture. Works on a
-full disk: the space is allocated from the start.
+one intact. A reader in another process gets a whole slot with one `pread`, never a mixture. Writes
+work on a full disk: the space is allocated from the start.
 
 Slot, big-endian: `magic 4 | sequence 8 | payload | crc32 of all before 4`, at 0 and at 4096.
 """
@@ -116,7 +116,7 @@ class SlotFile:
         self.sequence, self.payload = sequence, payload
 
     def faults(self, end: int | None = None) -> list[str]:
-        """Lists what is not a good slot, up to `end`, in a file that nobody is writing."""
+        """Lists what is not a good slot, up to `end`, in a file that is not being written."""
         data = Readable(self._file).pread(self._file.size(), 0)[:end]
         longest = _HEAD.size + _CRC.size + max(size for _, size in self._layouts)
         found = []

@@ -2,8 +2,8 @@
 
 A put there is a memory copy that survives `kill -9`. The buffer holds one chunk at a time: frames
 that are, byte for byte, the next entries of the segment being written. It is drained by one
-`pwrite`, and its space is reused only after that returned. Source of truth for records that were
-acknowledged under a weak sync policy and are not in the segments yet.
+`pwrite`, and its space is reused only after that has returned. Source of truth for records that
+were acknowledged under a weak sync policy and are not in the segments yet.
 
 Chunk header, big-endian, 96 bytes, checked; the frames follow it:
 
@@ -18,7 +18,7 @@ Chunk header, big-endian, 96 bytes, checked; the frames follow it:
 | note | 8 | how many frames there are, and its complement, little-endian; zeros: not noted |
 
 Frames of an older chunk that lie after the newest frame have other indexes or another salt and do
-not verify. An owner blanks the header, and syncs that, before it serves.
+not verify. An owner blanks the header durably before it serves.
 """
 
 from __future__ import annotations

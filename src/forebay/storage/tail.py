@@ -19,7 +19,8 @@ so an old one is still true, only low. Two checked slots (`slots.py`); payload, 
 | salt | 8 | of the segment above, which ties the mark to it; zeros: not on record |
 
 Before `begin` and `salt` were added the magic was `FBTL`; now it is `FBT2`. Both are read. `begin`
-is durable before anything below it is removed: a first file that is missing above it is damage.
+is durable before anything below it is removed: if the first file above it is missing, that is
+damage.
 """
 
 from __future__ import annotations
@@ -171,7 +172,7 @@ class TailFile:
         return self._slots.whole
 
     def faults(self) -> list[str]:
-        """Lists what is not a good slot, in a queue that nobody is writing."""
+        """Lists what is not a good slot, in a queue that is not being written."""
         return self._slots.faults()
 
     def sync(self) -> None:

@@ -1,7 +1,7 @@
-"""A few threads that do what others must not wait for, and end when they are idle.
+"""A few threads for work that other threads must not wait for; they end when they are idle.
 
-A process that waits for nothing has none of them. They are daemons: what they do may be cut off
-anywhere when the process ends, as by a crash.
+A process without such work has none of them. They are daemon threads: when the process ends, their
+work may be cut off anywhere, as by a crash.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Workers:
         _all.add(self)
 
     def submit(self, job: Callable[[], None]) -> None:
-        """Has a job done, soon: by a thread that is idle or a new one, or as one becomes free.
+        """Runs a job soon: on an idle thread, on a new one, or when a thread becomes free.
 
-        The job must not raise, nor wait for another one.
+        The job must neither raise nor wait for another one.
         """
         with self._mutex:
             if self._idle:
@@ -42,10 +42,10 @@ class Workers:
         threading.Thread(target=self._work, args=(job,), name=self._name, daemon=True).start()
 
     def forget(self) -> None:
-        """Begins again, in the child of a fork, which has no threads."""
+        """Starts over in the child of a fork, which has no threads."""
         self._mutex = threading.Lock()
         self._waiting: deque[Callable[[], None]] = deque()
-        # Where those who are idle get their next job.
+        # Where the idle threads get their next job.
         self._idle: list[SimpleQueue[Callable[[], None]]] = []
         self._threads = 0
 
@@ -62,10 +62,10 @@ class Workers:
                         self._idle.remove(inbox)
                         self._threads -= 1
                         return
-                # A job has come just now.
+                # A job arrived just now.
                 continue
             job()
-            # What it knows must not live as long as this thread is idle.
+            # What the job refers to must not be kept alive while this thread is idle.
             del job
             with self._mutex:
                 if self._waiting:
