@@ -1,8 +1,7 @@
 """The entries of a fifo, and the files that hold them; the page is docs/formats/entry.md.
 
 Owns the layout of an entry's metadata, the meaning of an id, and the names of a tape's files. No
-I/O.
-The loops over many entries are in `kernels/entry.py`.
+I/O. The loops over many entries are in `kernels/entry.py`.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from forebay.errors import Damaged, InvalidOption
 from forebay.kernels.buffers import crc32
 from forebay.kernels.entry import METADATA_BYTES, Entry
 
-# The version of entries in directories of version 0.1, which had no version of their own queue.
+# The version of entries in directories of version 0.1, where no queue had a version of its own.
 OLD_VERSION = b"FBENTRY1"
 _VERSION = b"FBE2"
 VERSION_BYTES = 8
@@ -30,7 +29,7 @@ TTL_SECONDS_MAX = 2**32 - 1
 # | data hash     | 4     | CRC-32 of the data                            |
 _METADATA = struct.Struct("<I8sIIQI")
 assert _METADATA.size == METADATA_BYTES
-# Zero-padded to ten digits, and no leading zeros beyond.
+# Zero-padded to ten digits; a longer number has no leading zeros.
 _FILE_NAME = re.compile(r"(?:[0-9a-f]{10}|[1-9a-f][0-9a-f]{10,14})\.tape")
 
 
@@ -119,7 +118,7 @@ def decode_entry(
 
 
 def describe_version(version: bytes) -> str:
-    """Returns why an entry with another version than the queue's is not read."""
+    """Returns why an entry whose version is not that of the queue is not read."""
     if is_known(version):
         return f"an entry of another queue, of version {version!r}"
     return f"an entry of version {version!r}, which this program does not read"

@@ -1,11 +1,11 @@
 """The fflg segment format, and the `index` of its consumers. Page: docs/formats/fflg.md.
 
-Owns the byte layouts of versions 0, 1 and 2: headers, names and frames. Promises that what `decode`
-accepts re-encodes to the same bytes. Rejects an unknown magic, version or name with an error that
-names the file. No I/O, no clock: the frames' hot loops are in `forebay.kernels.fflg`.
+Owns the byte layouts of versions 0, 1 and 2: headers, names and frames. Promises that what it
+decodes re-encodes to the same bytes. Rejects an unknown magic, version or name with an error that
+names the file. No I/O, no clock; the hot loops over frames are in `forebay.kernels.fflg`.
 
 The `index` follows the seed exactly, big-endian: `u32 id length | u64 offset | id in UTF-8`,
-repeated to the end of the file. It has no checksum; storage keeps one beside it.
+repeated to the end of the file. It has no checksum; storage keeps one in a file beside it.
 """
 
 from __future__ import annotations
@@ -123,14 +123,15 @@ def _decode_header_0(data: bytes, path: str) -> Header:
 def repair_header(data: bytes, base_offset: int) -> Header | None:
     """Finds the one flipped bit in a version 2 header, if that is what happened.
 
-    Otherwise a single bad bit in 34 bytes would cost every record of the segment. At this length
-    the CRC distinguishes one flipped bit from all others; the file's name must agree.
+    Without the repair a single bad bit in 34 bytes would cost every record of the segment. At this
+    length the CRC distinguishes each single flipped bit from all others; the file's name must
+    agree.
     """
     if len(data) < _HEADER_2.size:
         return None
     known = _HEADER_1.pack(MAGIC, 2, base_offset)
     guess = known + data[len(known) : _HEADER_2.size]
-    # Bit -1 stands for none: the flipped bit is in the fields that follow from the name.
+    # Bit -1 stands for none: the flipped bit is in the fields that the name determines.
     for bit in range(-1, (_HEADER_2.size - len(known)) * 8):
         fixed = bytearray(guess)
         if bit >= 0:
@@ -180,7 +181,7 @@ class Frames:
     ) -> int:
         """Writes the frames of `count` values to `buffer`; returns their size.
 
-        All get the same `ms` since the epoch, or each its own from `times`.
+        All have the same `ms` since the epoch, or each has its own from `times`.
         """
         if self.layout.checked:
             return kernel.encode(values, first, count, buffer, index, self.seed, ms, times)

@@ -1,25 +1,18 @@
 """The logical bytes of a Beats segment: decrypted, and decompressed where a stream holds them.
 
 A codec scans these as if they were the file. Their positions are those of `state.dat`: the header
-counts, the initialization vector does not, and compression does not show. Reads nothing itself: it
-asks the `RawBytes` that it is given, and holds one block and one chunk of them.
+counts, the initialization vector does not, and compression does not matter. The module reads
+nothing itself: it calls the `RawBytes` that it is given, and holds one block and one chunk of them.
 
 A block of a stream that cannot be decoded is replaced by 0xff bytes, as many as it takes in the
 file. No frame starts with them; a scan skips them like any other damage. What follows is intact,
 but its logical positions are then not those that the writer counted.
 
-LZ4 as the Beats segments use it: a block per event, or a stream of blocks per segment.
-
-Owns the limits: no event and no block grows beyond them, whatever the bytes claim. A block of the
+Segments use LZ4 as a block per event, or as a stream of blocks per segment. This module owns the
+limits: no event and no block grows beyond them, no matter what the bytes claim. A block of the
 seed's version 3 does not contain its original size, so the buffer grows until it fits. The blocks
 of a stream do not depend on one another, so each can be read without those before it. Page:
 docs/formats/beats.md.
-
-AES-128-CTR, as the encrypted Beats segments use it. Page: docs/formats/beats.md.
-
-Owns the key and the keystream of one segment. Promises that a key appears in no repr, message or
-textual copy. Rejects a key that is not 16 bytes. CTR hides and does not authenticate: whoever may
-write to the file can flip chosen bits of an event and adjust the CRC beside it.
 """
 
 from __future__ import annotations
@@ -194,7 +187,7 @@ class LogicalBytes(RawBytes, Protocol):
 
 
 def open_bytes(raw: RawBytes, header: Header, key: Key | None, path: str) -> LogicalBytes:
-    """Returns the logical bytes of a segment; raises WrongKey if a needed key is missing."""
+    """Returns the logical bytes of a segment; raises WrongKey if it needs a key that is missing."""
     layout = header.layout
     source: LogicalBytes = PlainBytes(raw)
     if layout.encrypted:
@@ -234,7 +227,7 @@ class DecryptedBytes:
         self._header_bytes = header_bytes
 
     def pread(self, size: int, position: int) -> bytes:
-        """Decrypts a part; the header is never encrypted."""
+        """Reads and decrypts a part; the header is never encrypted."""
         if position < self._header_bytes:
             head = self._raw.pread(min(size, self._header_bytes - position), position)
             rest = size - len(head)
@@ -247,7 +240,7 @@ class DecryptedBytes:
         return self._raw.size() - IV_BYTES
 
     def file_position(self, position: int) -> int:
-        """Returns where the byte is in the file."""
+        """Returns where in the file the byte at a position is."""
         return position if position < self._header_bytes else position + IV_BYTES
 
     def look_again(self) -> None:
@@ -382,7 +375,7 @@ class StreamBytes:
 
     def _find_block_with_frame(self, data: bytes) -> int:
         position = kernel.find_block(data, 0, BLOCK_BYTES_MAX)
-        # Candidates claim megabytes: a view avoids copying each.
+        # Candidates claim megabytes: the view avoids a copy of each.
         view = memoryview(data)
         while position >= 0 and self._search_left > 0:
             block = decode_block_head(view[position : position + _HEAD_BYTES], position)
@@ -401,7 +394,7 @@ class StreamBytes:
         return decode_block(self._read(block.size, block.position + _HEAD_BYTES), block)
 
     def _add(self, position: int, size: int, *, good: bool) -> None:
-        # A stream that ends inside its descriptor has less than nothing after it.
+        # For a stream that ends inside its descriptor the size is negative.
         if size <= 0:
             return
         self._starts.append(self._end)
@@ -413,7 +406,7 @@ class StreamBytes:
         self._add(position, end - position, good=False)
 
     def _part(self, number: int, first: int, stop: int) -> bytes:
-        """Returns a part of the content of a located block, or as many filler bytes."""
+        """Returns a part of the content of a located block, or the same number of filler bytes."""
         last = number + 1 == len(self._starts)
         size = (self._end if last else self._starts[number + 1]) - self._starts[number]
         content = self._content(number) if self._good[number] else None
@@ -444,7 +437,7 @@ def _holds_frame(content: bytes | memoryview, block: Block) -> bool:
     """Returns whether a frame verifies in what may be the content of a block.
 
     Any bytes pass for an uncompressed block, so only its first frame counts: a search through
-    megabytes at every byte would not end.
+    megabytes for every candidate would take too long.
     """
     if block.compressed:
         return kernel.find(content, 0) >= 0

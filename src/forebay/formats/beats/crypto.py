@@ -1,8 +1,8 @@
 """AES-128-CTR, as the encrypted Beats segments use it. Page: docs/formats/beats.md.
 
 Owns the key and the keystream of one segment. Promises that a key appears in no repr, message or
-textual copy. Rejects a key that is not 16 bytes. CTR hides and does not authenticate: whoever may
-write to the file can flip chosen bits of an event and adjust the CRC beside it.
+textual copy. Rejects a key that is not 16 bytes. CTR encrypts but does not authenticate: anyone who
+can write to the file can flip chosen bits of an event and adjust its CRC.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Key:
         return hash(self._data)
 
     def __reduce__(self) -> tuple[object, ...]:
-        # A key sent along with a task would end up in the plans and logs of a cluster.
+        # A key that is sent with a task would end up in the plans and logs of a cluster.
         raise TypeError("a key cannot be copied to another process: pass the key file instead")
 
     def keystream(self, iv: bytes) -> Keystream:

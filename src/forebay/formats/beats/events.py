@@ -1,8 +1,8 @@
 """Beats events: the payload of a frame as Python values. Page: docs/formats/beats.md.
 
-Reads CBOR (version 1 on) and JSON (version 0), which differ in their first byte. Writes CBOR,
-exactly within what the original reader accepts. Before it encodes a byte it rejects values that it
-would not read back. When reading it rejects tags, and nesting and numbers beyond the limits.
+Reads CBOR (from version 1 on) and JSON (version 0), which differ in their first byte. Writes only
+CBOR that the original reader accepts. Before it encodes a byte it rejects values that Beats would
+not read back. When reading it rejects tags, and nesting and numbers beyond the limits.
 
 Text that is not UTF-8 is a `str` with the bad bytes as lone surrogates ("surrogateescape"), so that
 it is written back unchanged.
@@ -238,7 +238,7 @@ def _replace(value: Value, undefined: object) -> Value:
 
 def _decode_json(data: bytes) -> dict[str, Value]:
     text = data.decode("utf-8", "replace")
-    # The parser recurses: a bomb of brackets must not get that far.
+    # The parser recurses: text with very many brackets must not reach it.
     if data.count(b"[") + data.count(b"{") > NESTING_MAX and _nesting(text) > NESTING_MAX:
         raise UndecodableEvent(f"not an event: {_REASONS[kernel.TOO_DEEP]}")
     try:
@@ -282,7 +282,7 @@ def _refuse_constant(text: str) -> NoReturn:
 
 
 def _mended(value: Value) -> Value:
-    """Returns a value with U+FFFD for every lone surrogate: alone it is not a character."""
+    """Returns a value with U+FFFD for every lone surrogate, which is not a character."""
     if isinstance(value, str):
         return _SURROGATES.sub("\ufffd", value)
     if isinstance(value, dict):

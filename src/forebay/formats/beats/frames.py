@@ -35,8 +35,7 @@ class Frames:
         self.header = header
         self.layout = header.layout
         self._in_blocks = header.layout.compression == "block"
-        # About the last `find`: whether it gave up, and whether the index that it returned is
-        # exact.
+        # Whether the last `find` gave up, and whether the index that it returned is exact.
         self.gave_up = False
         self.exact = True
 
@@ -57,8 +56,9 @@ class Frames:
     def find(self, data: bytes, position: int, index: int, limit: int) -> tuple[int, int] | None:
         """Searches for the next good frame from `position` on; returns its position and index.
 
-        The index is exact if the sizes of the bad frames lead there. Otherwise it is unknown how
-        many were lost, and the index is one more than `index`: at least one was.
+        The index is exact if the sizes of the bad frames lead to that position. Otherwise the
+        number of lost frames is unknown, and the index is one more than `index`: at least one frame
+        was lost.
         """
         self.gave_up = False
         if limit <= index:
@@ -88,9 +88,9 @@ class Frames:
 class SegmentEncoder:
     """Encodes one new segment, front to back.
 
-    What it returned counts as written: after a failed write it must not be used again, because a
-    stream's checksum has moved on and a keystream must never cover two contents. The queue then
-    starts a new segment. One thread at a time may use it.
+    Bytes that it has returned count as written. After a failed write it must not be used again,
+    because the checksum of a stream already includes them and a keystream must never cover two
+    contents; the queue then starts a new segment. One thread at a time may use it.
     """
 
     def __init__(self, header: Header, key: Key | None = None) -> None:
@@ -108,9 +108,9 @@ class SegmentEncoder:
             self._keystream = key.keystream(header.iv)
 
     def fit(self, values: list[bytes], first: int, room: int) -> tuple[int, int]:
-        """Returns how many of the events from `first` on fit in `room` bytes, and what they take.
+        """Returns how many of the events from `first` on fit in `room` bytes, and their size.
 
-        If events are compressed, that is the most they can take.
+        If events are compressed, it is the largest size that they can have.
         """
         if not self._in_blocks:
             return fit(values, first, room, FRAME_BYTES)

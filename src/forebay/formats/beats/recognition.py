@@ -40,12 +40,12 @@ from forebay.kernels.beats import check_cbor
 # The reason of the damage if a file is all zeros.
 ZEROS = "nothing but zeros"
 _FIRST_BYTES = 4096
-# How much of a segment is searched for a frame, in turn: the first event may be damaged, and tens
-# of megabytes long.
+# How much of a segment is searched for a frame, one size after the other: the first event may be
+# damaged and tens of megabytes long.
 _SEARCH_BYTES = (1 << 20, 16 << 20, 2 * EVENT_BYTES_MAX)
-# The start of every CBOR event of Beats and Forebay, and where it shows under each compression.
-# With a wrong key it does not show, so it separates a damaged segment from one opened with a wrong
-# key.
+# The start of every CBOR event of Beats and Forebay. It is visible under each compression, within
+# this many bytes. With a wrong key it is not, so it tells a damaged segment from one that is opened
+# with a wrong key.
 _EVENT_START = b"\xa4\x69timestamp"
 _SIGN_BYTES = 48
 # A raw LZ4 block of literals starts with their number, in one byte per 255.
@@ -72,17 +72,17 @@ def recognise(
         if dialect in (None, row.dialect)
         for header in _headers([row], data)
     )
-    # Without room for a frame there is nothing to test a repaired vector on.
+    # Without room for a frame, a repaired vector cannot be tested.
     framed = raw.size() > HEADER_BYTES_MAX + FRAME_BYTES
-    # The strongest evidence first. A frame of the seed's version 3 also verifies as one of its
-    # version 2, but its content is then not an event.
+    # The strongest evidence comes first. A frame of the seed's version 3 also verifies as one of
+    # its version 2, but its content is then not an event.
     tries: tuple[tuple[_Evidence, Iterable[Header]], ...] = (
         (_Evidence(path, key, _first_event, _looks_like_event), claimed),
         (_Evidence(path, key, _first_event, _looks_like_event), others),
         (_Evidence(path, key, _first_event, bool), claimed),
         (_Evidence(path, key, _find_event, bool), claimed),
         (_Evidence(path, key, _first_event, bool), _mended_vectors(claimed if framed else [])),
-        # If the whole start is gone, frames further on can still be recognised as frames.
+        # If the whole start is lost, later frames can still be recognised as frames.
         (_Evidence(path, None, _find_event, _looks_like_event), _header_in_clear(data, dialect)),
     )
     for evidence, headers in tries:
@@ -126,7 +126,7 @@ def _headers(rows: Iterable[Layout], data: bytes) -> list[Header]:
 def _header_in_clear(data: bytes, dialect: Dialect | None) -> list[Header]:
     """Returns the header for reading frames whose own header is gone.
 
-    The unencrypted rows differ in the position of the first frame, and that one is gone too.
+    The unencrypted rows differ in the position of the first frame, which is lost too.
     """
     header = decode_header_as(LAYOUTS["v2"], data)
     return (
@@ -139,7 +139,7 @@ def _header_in_clear(data: bytes, dialect: Dialect | None) -> list[Header]:
 def _mended_vectors(headers: list[Header]) -> Iterator[Header]:
     """Yields encrypted headers with one bit of the vector flipped.
 
-    Otherwise a single bad bit in those 16 bytes would cost every event of the segment.
+    Without this, a single bad bit in those 16 bytes would cost every event of the segment.
     """
     for header in headers:
         vector = int.from_bytes(header.iv, "big")
@@ -179,7 +179,7 @@ def _find_event(content: LogicalBytes, header: Header) -> bytes | None:
 
 
 def _refuse_protobuf(header: Header, event: bytes, path: str) -> None:
-    """Rejects Protobuf events; the bit alone may be damage, if the event is not Protobuf."""
+    """Rejects Protobuf events; if the event is not Protobuf, the bit alone may be damage."""
     if header.layout.dialect == "released" and not _looks_like_event(event):
         raise _protobuf(path, header.options)
 
@@ -197,7 +197,7 @@ def _without_evidence(
     """Decides by the words alone: no event can be read, or none with this key."""
     version, options = (*words_of(data, 3), 0, 0)[0:3:2]
     if raw.size() > LAYOUTS["v0"].header_bytes and not any(data):
-        # What a file system leaves of a file that it lost; a version 0 segment has frames here.
+        # A file system leaves this of a file that it lost; a version 0 segment has frames here.
         raise Damaged(Damage(path, 0, raw.size(), ZEROS))
     if not claimed_layouts(data, None):
         raise UnsupportedVersion(f"{path}: Beats version {version}; this program reads 0 to 3")
@@ -209,7 +209,7 @@ def _without_evidence(
             return header
     first = claimed[0]
     if first.layout.encrypted:
-        # So few bytes prove nothing about the key.
+        # Fewer bytes would prove nothing about the key.
         if key is None or raw.size() - first.layout.body_position >= _SIGN_BYTES // 2:
             raise _wrong_key(path, first, key)
     elif first.layout.dialect == "released" and OPTION_PROTOBUF <= options <= OPTIONS_KNOWN:
@@ -218,12 +218,12 @@ def _without_evidence(
 
 
 def _has_sign(raw: RawBytes, header: Header, key: Key, path: str) -> bool:
-    """Returns whether a key makes sense of the first bytes, although no frame verifies."""
+    """Returns whether a key decrypts the first bytes to known ones, although no frame verifies."""
     if header.layout.compression == "stream":
         return _has_stream(raw, header, key, path)
     start = _start_of_body(raw, header, key, path)
     if header.layout.compression == "block" and start[5:21] == b"\xff" * 16:
-        # After the size of the frame there are only bytes of a length: a long run of literals.
+        # After the frame size there are only bytes of a length: that of a long run of literals.
         start = _start_of_body(raw, header, key, path, _LENGTH_BYTES_MAX + _SIGN_BYTES)
         start = start[5:].lstrip(b"\xff")[: 2 * len(_EVENT_START)]
     return _EVENT_START in start

@@ -48,8 +48,8 @@ class State:
     def position(self, header_bytes: int) -> int:
         """Returns the logical position of the first frame that is not acknowledged.
 
-        Byte index 0 is the first frame of the segment. To Beats, frame index 0 means the same,
-        whatever the bytes are.
+        Byte index 0 is the first frame of the segment. For Beats, frame index 0 means the same, no
+        matter what the byte index is.
         """
         if self.frame_index is None:
             return header_bytes + self.byte_index
@@ -65,8 +65,8 @@ class State:
 def decode_state(data: bytes, path: str) -> State | None:
     """Reads `state.dat`; None if it is empty, as Beats leaves it before the first acknowledgement.
 
-    Bytes after the state are ignored, as Beats ignores them. Raises Damaged if it is cut off, or
-    has a version that no program writes: a flipped bit. Beats then starts at the oldest segment.
+    Bytes after the state are ignored, as in Beats. Raises Damaged if the state is cut off, or has a
+    version that no program writes, as after a flipped bit. Beats then starts at the oldest segment.
     """
     if not data:
         return None

@@ -6,12 +6,11 @@ JSON has no bytes and no NaN, and is always UTF-8, so these values become maps w
     {"$float": "nan"}      nan, inf, -inf
     {"$str_b64": "…"}      text that is not UTF-8
 
-A key of a map that is not UTF-8 becomes the text `$str_b64:` followed by its base64. The text of an
+A map key that is not UTF-8 becomes the text `$str_b64:` followed by its base64. The text of an
 event reads back as the same event, except for the bits of a NaN. Rejects what an event cannot hold.
 
-Events as columns in Arrow's layout: numbers, and text with the end of each value.
-
-Where possible it creates no object per field of an event. An event that cannot be decoded gets no
+Also returns events as columns in Arrow's layout: numbers, and text with the end of each value.
+Where possible it creates no object per field of an event. An event that cannot be decoded has no
 row; it is listed with its reason, so that nothing is lost silently.
 """
 
@@ -113,7 +112,7 @@ def make_event(document: Mapping[str, Any], timestamp_ns: int | None = None) -> 
 
 
 def _exact_time(document: Mapping[str, Any], timestamp_ns: int | None) -> Any:
-    """Returns the time; the text counts, in case a program with floats rounded the number."""
+    """Returns the time; the text is preferred, because a program may have rounded the number."""
     time, text = document.get("timestamp_ns", timestamp_ns), document.get("timestamp_ns_str")
     if isinstance(text, str) and _NANOSECONDS.fullmatch(text) and time in (int(text), float(text)):
         return int(text)
@@ -210,8 +209,8 @@ class Text:
 class EventColumns:
     """Some events, column by column. `numbers` holds the payload number of each row.
 
-    `bad` are the payloads that are not events: number and reason. `taken` is how many payloads were
-    decoded; fewer than given if the text would have grown too large.
+    `bad` lists the payloads that are not events: number and reason. `taken` is how many payloads
+    were used: fewer than given if the text would have grown too large.
     """
 
     taken: int

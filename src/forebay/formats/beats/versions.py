@@ -70,8 +70,8 @@ class Layout:
 
 
 _ROWS = (
-    # Read only: Beats 7.10 to 7.13 wrote JSON, which cannot express all that an event may hold
-    # here.
+    # Read only: Beats 7.10 to 7.13 wrote JSON, which cannot express everything that an event may
+    # hold here.
     Layout("v0", 0, 1),
     Layout("v1", 1, 2, writable=True),
     Layout("v2", 2, 3, "released", 0, writable=True),
@@ -83,7 +83,7 @@ _ROWS = (
     Layout("v3-seed-stream", 3, 1, "seed", encrypted=True, compression="stream", writable=True),
 )
 LAYOUTS = {row.name: row for row in _ROWS}
-# Every Beat loses events of these because of its own bugs; warn when one is chosen.
+# Every Beat loses events of these versions because of its own bugs; warn when one is chosen.
 LOSSY_IN_BEATS = ("v2-lz4", "v2-aes-lz4")
 HEADER_BYTES_MAX = max(row.body_position for row in _ROWS)
 assert HEADER_BYTES_MAX == 28
@@ -94,7 +94,7 @@ class Header:
     """The start of a segment.
 
     `count` is 0 while the segment is being written and after a crash: it means "unknown", never
-    "none". `repaired` is set if the words in the file name another layout than its frames have.
+    "none". `repaired` is set if the words in the file claim another layout than that of its frames.
     """
 
     layout: Layout
@@ -131,7 +131,7 @@ def lossy_warning(name: str) -> str:
     return (
         f"{name}: because of its own bugs, a released Beat reads only some of the events in "
         "compressed segments after a restart, and none after a crash; for a queue that goes back "
-        f"to a Beat choose {'v2' if name == 'v2-lz4' else 'v2-aes'}"
+        f"to a Beat, choose {'v2' if name == 'v2-lz4' else 'v2-aes'}"
     )
 
 
@@ -174,7 +174,7 @@ def claimed_layouts(data: bytes, dialect: Dialect | None) -> list[Layout]:
 
 
 def _may_be_released(row: Layout, options: int, dialect: Dialect | None) -> bool:
-    """Returns whether an options word fits a row: a vector looks this small once in 2²⁹."""
+    """Returns whether an options word fits a row; a random vector is this small once in 2²⁹."""
     plausible = options <= OPTIONS_KNOWN or dialect == "released"
     return plausible and row.options == options & _OPTIONS_OF_LAYOUT
 

@@ -28,7 +28,7 @@ END_MAGICS = {2: b"FBDE", 3: b"FBDF"}
 COMPRESSIONS = ("none", "lz4")
 BLOCK_ENTRIES_MAX = 2**16
 BODY_BYTES_MAX = 2**31 - 1
-# A block may be filled up to this size; the columns of the most entries that it may have still fit.
+# A block may be filled up to this size; the columns still fit, even for the most entries allowed.
 BLOCK_BYTES_MAX = 2**30
 _COLUMNS_BYTES_MAX = HEAD_BYTES + 64 * BLOCK_ENTRIES_MAX
 assert max(BLOCK_BYTES_MAX, VALUE_BYTES_MAX) + REASON_BYTES_MAX + _COLUMNS_BYTES_MAX < 2**31
@@ -294,7 +294,7 @@ def decode_footer(data: bytes, size: int, path: str) -> Footer:
 
 
 def encode_block(body: bytes, number: int, count: int, header: Header) -> bytes:
-    """Returns a block with its head; compressed if the run is and that makes it smaller."""
+    """Returns a block with its head; it is compressed if the run is and that makes it smaller."""
     stored = body
     if header.compression == "lz4":
         compressed = bytes(lz4.block.compress(body, mode="fast", store_size=False))
@@ -305,7 +305,7 @@ def encode_block(body: bytes, number: int, count: int, header: Header) -> bytes:
 
 
 def decode_head(data: bytes, room: int) -> Head | str:
-    """Reads the head of a block with `room` bytes for it, or returns why it is not valid."""
+    """Reads the head of a block that has `room` bytes, or returns why it is not valid."""
     if len(data) < BLOCK_HEAD_BYTES:
         return "the head of a block is cut off"
     mark, *fields = _HEAD.unpack_from(data)

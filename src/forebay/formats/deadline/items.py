@@ -2,7 +2,7 @@
 
 Owns keys, items and tombstones, the names of all files, and the byte layout of the seed's runs.
 Reads version 1 in both existing orders (ids signed, as the original program sorted them, and
-unsigned) and writes the unsigned one. The format has no checksum to rely on: impossible values are
+unsigned) and writes the unsigned one. The format has no checksum, so impossible values are
 rejected, with their position. No I/O.
 """
 
@@ -19,14 +19,14 @@ from forebay.errors import Damaged, RecordTooLarge
 
 TIME_MS_MAX = 2**48 - 1
 ID_MAX = 2**64 - 1
-# No queue reaches this, however often it is opened: a higher next id is wrong, and there must be
-# ids left above it to assign.
+# No queue reaches this, no matter how often it is opened. A higher next id is wrong, and ids above
+# it must be left to assign.
 NEXT_ID_MAX = ID_MAX - 2**40
 DEQUEUE_COUNT_MAX = 2**32 - 1
 VALUE_BYTES_MAX = 2**30
 REASON_BYTES_MAX = 2**16 - 1
-# In the deadline of a buried item's key: it is never due, and its tombstone states which it
-# removes.
+# Set in the deadline of a buried item's key: the item is never due, and its tombstone states that
+# it removes the buried one.
 BURIED_BIT = 1 << 47
 
 # Every integer is little-endian; of the two words of 128 bits the upper comes first.
@@ -47,7 +47,7 @@ _MASK = 2**64 - 1
 _PENDING = 0
 _TOMBSTONE = 3
 
-# Zero-padded to ten digits, and no leading zeros beyond.
+# Zero-padded to ten digits; a longer number has no leading zeros.
 _HEX_NAME = re.compile(r"([0-9a-f]{10}|[1-9a-f][0-9a-f]{10,15})(\.wal|\.[ptcd]\.run)")
 _DECIMAL_NAME = re.compile(
     r"([0-9]{10}|[1-9][0-9]{10,18})(\.log|\.closed-log|\.log_ro|\.[ptc]-idx|\.idx)"
@@ -62,7 +62,7 @@ class FileKind(StrEnum):
     TOMBSTONE_RUN = ".t.run"
     COMBINED_RUN = ".c.run"
     DEQUEUED_RUN = ".d.run"
-    # Those of the original program, and those with another name in the seed's text.
+    # The kinds of the original program, and those that the seed's text calls by another name.
     LOG = ".log"
     CLOSED_LOG = ".closed-log"
     CLOSED_LOG_OF_SEED = ".log_ro"
@@ -280,7 +280,7 @@ def scan_run(data: bytes | memoryview, path: str) -> Iterator[Entry | Damage]:
         footer = decode_footer(data, path)
     except Damaged as error:
         wrong = error.damage
-    # A readable footer is not part of a value, whatever the value's size says.
+    # A readable footer is not part of a value, even if the size of the value includes it.
     entries = memoryview(data)[:end] if footer is not None else memoryview(data)
     position = 0
     while position != end:
@@ -311,11 +311,11 @@ def _next_entry(
     if not tally.accepts(entry.key):
         return "the key is below the one before"
     if footer is None or tally.count >= footer.count:
-        # A file that lost its bytes in a power cut is all zeros, which would be items without end.
+        # A file that lost its bytes in a power cut is all zeros, which would decode as many items.
         if not any(data[position:end]):
             return "zeros where an entry should be"
     elif tally.count + 1 == footer.count and end != len(data):
-        # The last entry ends where the footer starts, unless the count is what is wrong.
+        # The last entry ends where the footer starts, unless the count is wrong.
         following = decode_entry(data, end)
         if isinstance(following, str) or following[0].key < entry.key:
             return "the last entry does not end where the footer starts"

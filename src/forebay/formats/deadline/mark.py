@@ -1,8 +1,8 @@
-"""`deadline-mark`: up to where the logs of a deadline queue were durable, and written.
+"""`deadline-mark`: how far the logs of a deadline queue were durable, and how far written.
 
 Source of truth for what is durable: a mark is written only after the bytes below its durable end
-were synced, so an old one is still true, only low. It has two checked slots (`storage/slots.py`),
-so it needs no space on a full disk. No I/O. Page: docs/formats/deadline.md.
+were synced, so an old mark is still true, but lower than it could be. It has two checked slots
+(`storage/slots.py`), so it needs no space on a full disk. No I/O. Page: docs/formats/deadline.md.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAGIC = b"FBDK"
 # | salt       | 8     | of the log that the written end is in                            |
 # | durable    | 5 x 8 | number of the log, position in it, batches before it, next id,   |
 # |            |       | how many items there are                                         |
-# | written    | 5 x 8 | the same of what survives the process                            |
+# | written    | 5 x 8 | the same for the end that survives the process                   |
 # | flags      | 4     | 1: closed cleanly; 2: the staging buffer holds more              |
 _PAYLOAD = struct.Struct("<16s16sQ8s5Q5QI")
 assert _PAYLOAD.size == 132

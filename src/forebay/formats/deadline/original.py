@@ -8,15 +8,13 @@ A log is a sequence of entries, each a varint with its size and a Protobuf messa
     Stats      1 dequeue_count: uint32 | 2 enqueue_time: Timestamp | 3 requeue_time: Timestamp
     Timestamp  1 seconds: int64 | 2 nanos: int32
 
-Accepts only what the original's library writes: fields in the order of their numbers and once,
-shortest varints, no explicit zeros. Without a checksum, this strictness is what separates an entry
-from garbage. No I/O.
+Accepts only what the original's library writes: each field once, in the order of the field numbers,
+shortest varints, no explicit zeros. There is no checksum, so only this strictness separates an
+entry from garbage. No I/O.
 
-Merging sorted entries of a deadline queue, and cancelling items with their tombstones.
-
+Also merges the sorted entries of a deadline queue, and cancels items with their tombstones.
 Promises that the result is sorted, and that a tombstone removes exactly one item with its deadline
-and id, whichever of the two comes first and wherever it is.
-Page: docs/formats/deadline.md.
+and id, no matter which of the two comes first and which run each is in.
 """
 
 from __future__ import annotations
@@ -50,10 +48,10 @@ _NANOS_MAX = 999_999_999
 
 
 def scan_log(data: bytes, path: str) -> Iterator[Entry | Damage]:
-    """Yields the entries of a log in the order of writing, and what is damaged.
+    """Yields the entries of a log in the order in which they were written, and the damage.
 
-    Bad bytes followed by good entries are damage. Bad bytes followed by none are what a crash
-    leaves: torn.
+    Bad bytes followed by good entries are damage. Bad bytes that no good entry follows are torn, as
+    a crash leaves them.
     """
     position = 0
     while position < len(data):
@@ -98,7 +96,7 @@ def _decode(data: bytes, position: int) -> tuple[Entry, int] | _Wrong:
 def _find(data: bytes, position: int) -> int | None:
     """Searches for the next entry after a bad one: one followed by another or by the end.
 
-    Where the bad one claims to end is tried first: its value may contain what looks like an entry.
+    The claimed end of the bad entry is tried first: its value may contain what looks like an entry.
     """
     for found in _candidates(data, position):
         decoded = _decode(data, found)
@@ -212,10 +210,10 @@ _DEADLINE_MS = attrgetter("key.deadline_ms")
 def merge(runs: Iterable[Iterable[Entry]], *, full: bool) -> Iterator[Entry]:
     """Yields what is left of the entries of runs, oldest run first, each sorted by key.
 
-    `full` means that every run is included that can hold the item of a tombstone: then a tombstone
-    that meets no item is dropped. Otherwise it is kept, because an older run may hold that item.
-    The same item in two files, as a crash between freezing a log and removing it leaves it, counts
-    once.
+    `full` means that every run that can hold the item of a tombstone is included: a tombstone
+    without an item is then dropped. Otherwise it is kept, because an older run may hold that item.
+    An item that is in two files counts once: a crash after a log was frozen and before it was
+    removed leaves such items.
     """
     merged = heapq.merge(*map(_checked, runs), key=_KEY)
     for _, same in groupby(merged, _KEY):
@@ -226,7 +224,7 @@ def merge(runs: Iterable[Iterable[Entry]], *, full: bool) -> Iterator[Entry]:
                 tombstones.append(entry)
             elif entry not in items:
                 items.append(entry)
-        # Of several copies of a key the newest stays.
+        # Of several items with the same key the newest stay.
         yield from items[len(tombstones) :]
         if not full:
             yield from tombstones[len(items) :]
@@ -242,7 +240,7 @@ def in_unsigned_order(entries: Iterable[Entry]) -> Iterator[Entry]:
 
 
 def _checked(entries: Iterable[Entry]) -> Iterator[Entry]:
-    """Passes entries on, but raises at an unsorted one, which would silently corrupt the merge."""
+    """Yields the entries; raises at an unsorted one, which would silently corrupt the merge."""
     last = (-1, -1)
     for entry in entries:
         key = entry.key.deadline_ms, entry.key.id

@@ -50,8 +50,8 @@ class RunEncoder:
     `block_bytes` is the approximate size of a block before compression: smaller blocks have more
     overhead, larger ones cost more at each lookup. A larger value gets its own block. `id_index`
     adds about four bytes per entry, and lets `find_id` read a single block. With `identity` the run
-    has version 3, and contains which run of which queue it is. A caller whose entries are not
-    objects puts them into `builder`, and calls `end_block` when the next one does not fit.
+    has version 3 and states which run of which queue it is. A caller whose entries are not objects
+    puts them into `builder`, and calls `end_block` when the next one does not fit.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class RunEncoder:
             salt=self._header.salt,
             identity=self._header.identity,
         )
-        # A view is not joined with the rest: the ids of a large run take much memory.
+        # A view is not joined with the rest: the ids of a large run take a lot of memory.
         self._done += [index, memoryview(id_index), footer.encode()]
         return self.take_parts()
 
@@ -137,7 +137,7 @@ class RunEncoder:
 
         The remaining ones go into `builder`; if one does not fit, call `end_block`.
         """
-        # The header is waiting to be taken, too.
+        # The header may still be waiting to be taken.
         is_taken = self.waiting <= self._header.size and not self.builder.count
         stream = self.stream if is_taken and len(rows) - at >= _STREAM_ROWS_MIN else None
         if stream is not None:

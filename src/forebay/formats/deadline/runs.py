@@ -3,7 +3,7 @@
 Reads bytes by position; `run_encoder.py` writes them, and the parts are in `blocks.py`. Promises
 that an entry is returned only if the check of its block matches, and that a bad block costs its own
 entries and no others. A run whose header, footer or index is lost is opened by walking its blocks:
-every block that verifies is in it, and what is missing between them is damage. No I/O.
+every block that verifies is included, and what is missing between them is damage. No I/O.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ class Run:
         return block
 
     def load(self, row: int) -> kernel.Block | Damage:
-        """Returns a block, or what is wrong with it."""
+        """Reads and returns a block, or what is wrong with it."""
         if self._kept is not None and self._kept[0] == row:
             return self._kept[1]
         block = self.decode(row, self.read(row, row + 1))
@@ -186,7 +186,7 @@ class Run:
     def table(self, first: int, stop: int) -> array[int]:
         """Returns where blocks start in the result of `read`, their numbers and entries; the end.
 
-        Three numbers for each, in the form that a merge takes.
+        There are three numbers for each block, in the form that a merge expects.
         """
         places, rows = self.places, array("Q")
         start = places.positions[first]
@@ -289,7 +289,7 @@ def rebuild_run(
         footer = read_footer(read, size, path)
         read_index(read, footer, path)
     except Damaged as error:
-        # The index only says where the blocks are: walking them finds what they have lost.
+        # The index only says where the blocks are: walking them finds what is missing.
         damage.append(replace(error.damage, count=0))
     try:
         header = decode_header(read(0, min(size, HEADER_BYTES_MAX)), path)
@@ -378,7 +378,7 @@ class _Walk:
         """Notes how many entries are missing, if they can only be in one gap."""
         missing = max(expected - sum(self.places.counts), 0)
         if not missing:
-            # What lies there is not a block: the end of a run that was cut before its index.
+            # No block is missing there: it is the end of a run that was cut before its index.
             self.damage = [replace(each, count=0) for each in self.damage]
         elif len(self.damage) == 1:
             self.damage[0] = replace(self.damage[0], count=missing)

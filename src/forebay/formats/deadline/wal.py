@@ -1,9 +1,9 @@
 """The write-ahead log of a deadline queue. Page: docs/formats/deadline.md.
 
 Owns the header and the records; the loops over batches are in `kernels/deadline.py`. Promises that
-a record is returned only if the check of its batch matches, which holds for one place in one file
-only. A tail of zeros ends a log; a bad end is torn, bad bytes before a good batch are damage. No
-I/O.
+a record is returned only if the check of its batch matches, and that check is valid at one place in
+one file only. A tail of zeros ends a log; a bad end is torn, bad bytes before a good batch are
+damage. No I/O.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ _KNOWN_BYTES = 16
 _ITEM = struct.Struct("<B6sQ6s6sIBHI")
 _TOMBSTONE = struct.Struct("<B6sQ")
 _DEQUEUED = struct.Struct("<B6sQI6s")
-# A program that does not know these kinds skips them. Version 0.1 wrote the first two, which are
-# only read now.
+# A program that does not know these kinds skips them. The first two were written by version 0.1 and
+# are now only read.
 # kind 1 | length 4 | position 8
 _DURABLE_KIND = kernel.PASSED_OVER
 # kind 1 | length 4 | number 8 | position 8
@@ -95,8 +95,8 @@ class Durable:
 class After:
     """States, first in a log, which log it continues, and at which position that one had ended.
 
-    It is present if that log was not durable yet: if a power cut took its end, this log is gone
-    with it.
+    It is present if that log was not durable yet: if a power cut took the end of that log, this log
+    is lost too.
     """
 
     number: int
@@ -108,8 +108,8 @@ class Origin:
     """States, first in a log, what it continues, so that missing items can be counted.
 
     `before` is the number of the previous log, 0 if there is none, and `end` is where it had ended;
-    `durable` is whether it was durable by then. Ids from `first_id` on are assigned in this log,
-    and it starts with `copied` items that an open brought along from others.
+    `durable` is whether it was durable by then. Ids from `first_id` on are assigned in this log. It
+    starts with `copied` items, which were copied from other logs when the queue was opened.
     """
 
     before: int = 0
@@ -121,7 +121,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """States that the items of its batch were brought along from another log."""
+    """States that the items of its batch were copied from another log."""
 
 
 Record = Item | Tombstone | Dequeued
@@ -184,7 +184,8 @@ def decode_header(data: bytes, path: str) -> Header:
 def repair_header(data: bytes, number: int) -> Header | None:
     """Finds the one flipped bit in a header, if that is what happened.
 
-    Otherwise a single bad bit would cost every record of the log. The number is in the file's name.
+    Without the repair a single bad bit would cost every record of the log. The number is in the
+    file's name.
     """
     for version, layout in _HEADERS.items():
         fields = (MAGIC, version, 0, number, b"", *([b""] * (version - 1)), 0)
@@ -203,7 +204,7 @@ def repair_header(data: bytes, number: int) -> Header | None:
 
 
 class Batches:
-    """The batches of one log, for one header. Has no state: the caller counts the batches."""
+    """The batches of one log, for one header. It has no state: the caller counts the batches."""
 
     def __init__(self, header: Header) -> None:
         self.header = header
@@ -224,7 +225,7 @@ class Batches:
     ) -> int:
         """Writes a batch of new items to the start of `buffer`; returns its size.
 
-        Each has its own deadline; the first gets the id, the others the ids that follow.
+        Each has its own deadline; the first has the id `id`, the others have the ids after it.
         """
         size = self.fresh_size(values)
         count = len(values)
@@ -306,7 +307,7 @@ def encode_record(record: Record) -> bytes:
 
 
 def scan_wal(data: bytes, path: str, header: Header | None = None) -> Iterator[Record | Damage]:
-    """Yields the records of a log in the order of writing, and what is damaged.
+    """Yields the records of a log in the order in which they were written, and the damage.
 
     `header` is as in `scan_all`.
     """
@@ -318,7 +319,7 @@ def scan_wal(data: bytes, path: str, header: Header | None = None) -> Iterator[R
 def scan_all(
     data: bytes, path: str, header: Header | None = None
 ) -> Iterator[Record | Note | Damage]:
-    """Yields the records of a log in the order of writing, what was durable, what is damaged.
+    """Yields the records, notes and damage of a log, in the order in which they were written.
 
     `header` is as in `scan_rows`.
     """
@@ -334,9 +335,9 @@ def scan_rows(
 ) -> Iterator[tuple[list[kernel.Record] | Note | Damage, int]]:
     """Yields what `scan_all` yields, several records at a time, in the form of the kernel.
 
-    Each comes with a position that is after it, and before what does not verify. `header` is the
-    repaired one of a file whose own does not verify; otherwise the header is read, and Damaged is
-    raised if that fails. `at_once` is how many batches may come together.
+    Each comes with a position that is after it and before anything that does not verify. `header`
+    is the repaired header of a file whose own does not verify; if it is None, the header is read,
+    and Damaged is raised if that fails. `at_once` is how many batches may come together.
     """
     header = header or decode_header(data, path)
     seed = header.seed
@@ -360,7 +361,7 @@ def scan_rows(
 
 
 def decode_note(row: kernel.Record) -> Note | None:
-    """Makes a note from a row of the kernel; None if it is a record, or of a later program."""
+    """Makes a note from a row of the kernel; None if it is a record or from a later program."""
     kind, content = row[0], row[8]
     if kind == _DURABLE_KIND and len(content) == 8:
         return Durable(int.from_bytes(content, "little"))
@@ -377,7 +378,7 @@ def decode_note(row: kernel.Record) -> Note | None:
 def whole_bytes(data: bytes, number: int, header: Header, *, holes: bool = False) -> int:
     """Returns where the batches that verify end, starting with a number.
 
-    With `holes` it is where the last of them ends, whatever lies between.
+    With `holes` it is where the last of them ends, even if bad bytes lie between.
     """
     end = position = 0
     while True:
@@ -391,7 +392,7 @@ def whole_bytes(data: bytes, number: int, header: Header, *, holes: bool = False
 
 
 def _judge(data: bytes, position: int, number: int, seed: int, path: str) -> tuple[Damage, int]:
-    """Returns what is wrong with the batch at a position, and which one is due after the damage."""
+    """Returns what is wrong with the batch at a position, and the batch number after the damage."""
     size = int.from_bytes(data[position : position + 4], "little")
     if kernel.batch_verifies(data, position, number, seed):
         reason = f"batch {number} holds a record that this program does not know"
