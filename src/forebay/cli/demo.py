@@ -1,6 +1,6 @@
 """`forebay demo`: kills a writer, flips a bit, and compares what is left, record by record.
 
-The bytes of a record follow from its offset, so every record that is read back can be checked. The
+The offset of a record determines its bytes, so every record that is read back can be checked. The
 writer that is killed is a separate process: this module, run as a program.
 """
 
@@ -30,7 +30,7 @@ RECORD_BYTES = 278
 _RECORDS_MIN = 5_000
 _BATCHES = 500
 _SEGMENT_BYTES = 4_000_000
-# Long enough that few of them fit into a pipe: the writer cannot finish before it is killed.
+# So long that only a few fit into a pipe: the writer cannot finish before it is killed.
 _ACKNOWLEDGEMENT_BYTES = 512
 
 

@@ -40,7 +40,7 @@ _FREE_BYTES_MIN = 1_000_000_000
 _MEMORY_FILE_SYSTEMS = ("tmpfs", "ramfs")
 _NETWORK_FILE_SYSTEMS = ("nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "ceph", "glusterfs")
 
-# For one small job a Java that starts fast is better than one that computes fast.
+# For one small job it is better that Java starts fast than that it computes fast.
 _FAST_START = {"spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}
 
 
@@ -285,7 +285,7 @@ def _package(name: str, executor: Executor) -> Iterator[Finding]:
 
 
 def _visible(name: str, path: str, found: int | str) -> Finding:
-    """Checks whether an executor sees a path, and the same directory there as this process."""
+    """Checks whether an executor sees a path, and whether it is the directory seen here."""
     if isinstance(found, str):
         return Finding(name, f"not visible: {found}", BAD)
     with contextlib.suppress(OSError):

@@ -37,8 +37,8 @@ _closed: set[str] = set()
 def prepare_streams() -> None:
     """Replaces streams that are closed, and makes every text printable.
 
-    Otherwise a file of a queue would get the number of a closed stream, and the output would go
-    into that file.
+    Otherwise a file of a queue would get the descriptor number of a closed stream, and the output
+    would go into that file.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         stream = getattr(sys, name)
@@ -70,7 +70,7 @@ def check_stdout() -> None:
 
 @contextlib.contextmanager
 def to_stdout() -> Iterator[None]:
-    """Marks a failure of stdout as such: the queue did not fail."""
+    """Reports a failure of stdout as one of stdout: the queue did not fail."""
     if "stdout" in _closed:
         raise exits.Failure("stdout is closed")
     try:
@@ -87,7 +87,7 @@ def say(text: str) -> None:
 
 
 def talk(text: str) -> None:
-    """Prints a line on stderr, beside the data; a stderr that cannot be written is no error."""
+    """Prints a line on stderr, apart from the data; it is no error if stderr cannot be written."""
     with contextlib.suppress(OSError):
         print(text, file=sys.stderr)
 
@@ -112,7 +112,7 @@ def json_text(document: Mapping[str, Any]) -> bytes:
 def as_json_object(value: Any) -> Any:
     """Returns a value in the form that JSON takes: dataclasses as objects, ids also as text.
 
-    Ids may exceed 2**53, and programs whose numbers are floats would change those.
+    Ids may exceed 2**53, and programs that read numbers as floats would change those.
     """
     if dataclasses.is_dataclass(value):
         fields = dataclasses.fields(value)

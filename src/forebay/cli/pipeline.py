@@ -42,8 +42,8 @@ def command() -> None:
 def ingest_command(file: str, backfill: str | None, master: str | None, as_json: bool) -> int:
     """Load the records of queues into tables, as described in FILE (TOML; see docs/pipelines.md).
 
-    Continues where the last run ended, however it ended. Without a trigger in FILE it processes
-    what is there and stops; with one it runs until Ctrl-C.
+    Continues where the last run ended, no matter how it ended. Without a trigger in FILE it
+    processes what is there and stops; with one it runs until Ctrl-C.
     """
     from forebay.pipelines import plan, read_settings
 
@@ -51,7 +51,7 @@ def ingest_command(file: str, backfill: str | None, master: str | None, as_json:
     if backfill is not None:
         settings["backfill"] = backfill
         settings.pop("trigger", None)
-    # Plan before Spark starts, which takes long: most mistakes show without it.
+    # Plan before Spark starts, which takes a while: most mistakes are found without it.
     job = plan(**settings)
     with _spark(master) as spark, _Stop() as stop, pipeline_report.Meter(as_json=as_json) as meter:
         result = job.run(spark, meter.update, stop.event)
@@ -68,7 +68,7 @@ def reconcile_command(paths: tuple[str, ...], master: str | None, as_json: bool)
     """Prove that every record of the queues is in the tables exactly once, or report where not.
 
     Takes the TOML files of ingests, or the directories of their tables. Changes nothing, and may
-    run beside an ingest. Exit code 4 if something does not add up.
+    run during an ingest. Exit code 4 if something does not add up.
     """
     from forebay.pipelines import read_settings, reconcile
     from forebay.pipelines.ingest.output import Output

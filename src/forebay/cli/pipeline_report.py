@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from forebay.pipelines import IngestResult, Progress, Reconciliation
 
 _COUNTS = ("landed", "decoded", "rejected", "deduplicated", "filtered", "damaged", "trimmed")
-# How an error of Forebay looks in the Python traceback that is part of Java's message.
+# Matches an error of Forebay in the Python traceback that is part of Java's message.
 _OURS = re.compile(r"^(?:forebay\.errors\.)\w+: (.+)$", re.MULTILINE)
 
 

@@ -112,7 +112,7 @@ _OPTIONS = {
     "--when-full",
     type=click.Choice(["reject", "drop_oldest"]),
     help="At --max-bytes: stop with code 75 (default), or drop whole files, oldest first, which a "
-    "deadline queue cannot do. Waiting is not offered: nobody else can take records meanwhile.",
+    "deadline queue cannot do. Waiting is not offered: no other process can take records then.",
 )
 @wait_option
 @key_option
@@ -172,7 +172,7 @@ def _settings(kind: Kind, options: dict[str, Any]) -> dict[str, Any]:
         settings[name] = value
     if settings.get("version", "").isdigit():
         settings["version"] = int(settings["version"])
-    # Blocking would never end: while this process owns the queue, nobody else can take a record.
+    # Blocking would never end: while this process owns the queue, no other can take a record.
     return {"when_full": "reject", **settings}
 
 
@@ -262,8 +262,8 @@ class Putter:
         try:
             write_json({"count": self.count, **places, **texts}, flush=True)
         except (exits.Failure, BrokenPipeError):
-            # The records are stored all the same: a caller that repeats the put would have them
-            # twice.
+            # The records are stored nevertheless: if the caller repeated the put, they would be
+            # stored twice.
             talk(f"{prefix}{self._text()}")
             raise
 

@@ -1,4 +1,4 @@
-"""What the verbs share to work on a queue of any kind: its kind, its options, its lock."""
+"""What the verbs need to work on a queue of any kind: its kind, its options, its lock."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """`forebay recover`: copies everything readable into a new queue; never edits the old one.
 
-`write_copy` prints the result of any copy; `forebay convert` uses it, too.
+`run_copy` makes any copy and prints its result; `forebay convert` uses it, too.
 """
 
 from __future__ import annotations

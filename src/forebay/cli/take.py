@@ -37,7 +37,7 @@ from forebay.storage.filesystem import lock_owner
 # How many records are taken at a time; the limit of a fifo is slightly higher.
 _BATCH_RECORDS = 100
 _LOOK_SECONDS = 0.1
-# At most so many bytes of leased items are held back until the queue is closed.
+# At most this many bytes of leased items are held back until the queue is closed.
 _LEASED_BYTES_MAX = 64 << 20
 
 
@@ -95,8 +95,8 @@ def command(
     printer = Printer(kind, as_json=as_json, framing=framing)
 
     def open_queue() -> Any:
-        # One sync per batch instead of several per record. A power cut in between brings back
-        # records that were already printed: they come twice, and none is lost.
+        # One sync per batch instead of several per record. After a power cut in between, records
+        # that were already printed are in the queue again: they come twice, and none is lost.
         return open_waiting(lambda: kind.open_queue(path, sync="os", **reading), wait)
 
     taker = _Taker(kind, open_queue, printer, lease, options)
@@ -105,7 +105,7 @@ def command(
 
 
 def _take(taker: _Taker, watch: _Watch, count: int, timeout: float | None) -> int:
-    """Takes what is there, or waits for the first record. Does not own the queue while it waits."""
+    """Takes the records that are there, or waits for the first, without owning the queue."""
     until = time.monotonic() + (timeout or 0)
     with Interrupts() as interrupts:
         try:
@@ -176,7 +176,7 @@ class _Taker:
         self.taken = 0
 
     def take_all(self, count: int, interrupts: Interrupts) -> None:
-        """Takes up to `count` records; reports damage in front of them and skips it."""
+        """Takes up to `count` records; reports damage before them and skips it."""
         try:
             with self._open_queue() as queue:
                 lend = self._lender(queue)
@@ -195,13 +195,13 @@ class _Taker:
         return lambda count: contextlib.nullcontext(records.lease(queue, count, seconds=seconds))
 
     def _take_batch(self, lend: Callable[[int], AbstractContextManager[Lent]], count: int) -> bool:
-        """Takes one batch, which stays whole if it cannot be written. Returns whether to go on."""
+        """Takes one batch and returns whether to go on; all of it stays if it cannot be written."""
         try:
             with lend(count) as lent:
                 news = [damage for damage in lent.damage if self._tell(damage)]
                 self._print(lent.rows)
         except Damaged as error:
-            # The next owner meets it again: stopping here would never get past it.
+            # The next owner would find the same damage: stopping here would never get past it.
             if not self._tell(error.damage):
                 raise
             return True
