@@ -66,7 +66,8 @@ def test_chosen_columns_come_in_the_order_in_which_they_were_named(queue: Path) 
 
 
 def test_a_column_that_is_not_there_is_named_with_those_that_are(queue: Path) -> None:
-    with pytest.raises(InvalidOption, match="'key' is no column of the table records: queue, kind"):
+    fields = "'key' is not a column of the table records, which has: queue, kind"
+    with pytest.raises(InvalidOption, match=fields):
         batch_reader(queue, columns="key")
 
 

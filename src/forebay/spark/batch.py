@@ -70,7 +70,7 @@ class PushdownReader(RecordsReader):
     """Also skips what Spark's filters exclude; Spark applies the filters again to every row."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Notes bounds on offset, timestamp and queue; leaves every filter to Spark."""
+        """Applies bounds on offset, timestamp and queue; returns all filters for Spark to check."""
         for one in filters:
             self._limits.note(one)
         self._wanted = replace(

@@ -1,15 +1,15 @@
-"""Clusters: packs Forebay for executors that lack it, and asks every executor what it has.
+"""Clusters: packs Forebay for executors that lack it, and queries what every executor has.
 
     spark.sparkContext.addPyFile(package_zip("forebay.zip"))             # classic
     spark.addArtifacts(package_zip("forebay.zip"), pyfile=True)          # Spark Connect
     spark.dataSource.register(ForebaySource)
 
 The workers then need only pyspark and pyarrow. The kernels are sent as plain Python: correct, but
-slow. Where possible, install Forebay on every machine instead; Spark then finds the source without
+slow. If possible, install Forebay on every machine instead; Spark then finds the source without
 registration.
 
-The question to the executors is sent as a function by value and imports nothing of Forebay, so that
-an executor without Forebay can answer too. It uses only DataFrames, and so works under Spark
+The query of the executors is a function that is sent by value and imports nothing of Forebay, so
+that an executor without Forebay can answer too. It uses only DataFrames, so it works under Spark
 Connect.
 """
 
@@ -49,18 +49,17 @@ def _directory(package: str) -> Path:
     return Path(spec.origin).parent
 
 
-# Long enough that no executor answers for another that has just received its first task.
+# Long enough that no executor takes the task of another one that is still busy with its first.
 _TASK_SECONDS = 0.3
 _ROUNDS_MAX = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Executor:
-    """One process that runs tasks, by its own account.
+    """One process that runs tasks, as it describes itself.
 
     `forebay` is the version there, or None if it cannot be imported; `problem` then says why.
-    `inodes` maps each path that was asked for to its inode number, or to a text that says what is
-    wrong.
+    `inodes` maps each requested path to its inode number, or to a text that says what is wrong.
     """
 
     host: str
@@ -76,8 +75,8 @@ class Executor:
 def ask_executors(spark: SparkSession, paths: Iterable[str]) -> list[Executor]:
     """Returns the answers of the executors, grouped by host.
 
-    Asks again until a round finds no new one: under Connect Spark does not list its executors, and
-    those of a cluster start one after another.
+    Repeats the query until a round finds no new executor: under Connect, Spark does not list its
+    executors, and those of a cluster start one after another.
     """
     question = _question(list(paths), _TASK_SECONDS)
     found: dict[tuple[str, str], Executor] = {}
@@ -94,7 +93,7 @@ def ask_executors(spark: SparkSession, paths: Iterable[str]) -> list[Executor]:
 
 
 def _question(paths: list[str], seconds: float) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """Makes the function that runs in the tasks; it imports there everything that it uses."""
+    """Returns the function that runs in the tasks; it imports everything that it uses there."""
 
     def answer(batches: Iterator[Any]) -> Iterator[Any]:
         import json

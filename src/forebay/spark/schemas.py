@@ -100,14 +100,16 @@ def arrow_schema(
     if table == "records":
         known |= {"queue_id": _ID_COLUMN, "damage": _DAMAGE_COLUMN}
         for kind in all_kinds():
-            # Import only as many kinds as it takes to know the names.
+            # Import only as many kinds as needed to know the names.
             if known.keys() >= set(columns):
                 break
             known |= {field.name: field for field in kind.columns}
     for name in columns:
         if name not in known:
             allowed = ", ".join(known)
-            raise InvalidOption(f"columns: {name!r} is no column of the table {table}: {allowed}")
+            raise InvalidOption(
+                f"columns: {name!r} is not a column of the table {table}, which has: {allowed}"
+            )
     return pyarrow.schema([known[name] for name in columns])
 
 
@@ -134,5 +136,5 @@ def check_schema(table: str, schema: StructType) -> pyarrow.Schema:
 
 
 def _is_document(name: str) -> bool:
-    """Returns whether a column is JSON text, or what a user's schema makes of it."""
+    """Returns whether a column is JSON text, which a user's schema may declare as a struct."""
     return any(name in kind.documents for kind in all_kinds())

@@ -21,18 +21,19 @@ if TYPE_CHECKING:
 
 LOCAL_MASTER = "local[*]"
 
-# Without it Spark rejects a source that takes filters, which ours does with `pushdown=true`.
+# Without it Spark rejects a source that accepts filters, as this one does with `pushdown=true`.
 _ALWAYS = {"spark.sql.python.filterPushdown.enabled": "true"}
 # The times of records are in UTC, wherever the program runs.
 _NEW = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
-# Spark takes a program for a shell, and would draw a bar over its output.
+# Spark treats a program like a shell, and would draw a bar over its output.
 _NEW_CLASSIC = {"spark.ui.showConsoleProgress": "false"}
 _NEW_LOCAL = {
     "spark.ui.enabled": "false",
-    # Spark's default of 200 is for clusters: on one machine each costs more than it gains.
+    # Spark's default of 200 is for clusters: on one machine each partition costs more than it
+    # gains.
     "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
     # Arrow checks every access to a column twice; without that, reads take a tenth less time.
     "spark.driver.extraJavaOptions": (
@@ -92,8 +93,8 @@ def _prepare_environment(local: bool) -> None:
     """Sets the variables that Spark's scripts, its Java and its Python workers read."""
     _check_spark_home()
     find_java().export()
-    # Otherwise the workers take the `python3` on the PATH. In a virtual environment that is not
-    # activated that is a different one, without pyarrow.
+    # Otherwise the workers use the `python3` on the PATH. If a virtual environment is not
+    # activated, that is a different Python, without pyarrow.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

@@ -4,15 +4,16 @@ Spark keeps the offsets in the checkpoint, as JSON of this form, small and with 
 
     {"v": 1, "queues": {PATH: {"id": HEX, "incarnation": N, "offset": N, "from": N, "seen": N}}}
 
-A kind of queue may add what it needs to find the place again (`Live.fields`). `offset` is the one
-after the last record of the batch. `from` is present if a queue joined with this batch, as all do
-with the first: a replay must start there again. `seen` is the known durable end, if a limit kept
-the batch below it. `gone` marks a queue that is missing: its place is kept, because it may come
-back. The id and the incarnation reveal a queue that was replaced, and offsets that a power cut took
-back and that were assigned again: that is data loss and is never skipped.
+A kind of queue may add fields that it needs to find the place again (`Live.fields`). `offset` is
+the offset after the last record of the batch. `from` is present if this batch is the first one of a
+queue, as it is for all queues in the first batch: a replay must start there again. `seen` is the
+known durable end, if a limit kept the batch below it. `gone` marks a queue that is missing: its
+place is kept, because the queue may come back. The id and the incarnation reveal a queue that was
+replaced, and offsets that were lost in a power cut and assigned again: that is data loss and is
+never skipped.
 
 A stream reads up to the durable end only. With `consumerId` it owns `cursors/NAME` in each queue,
-and trimming never overtakes it; a second stream of that name gets `Locked`.
+and trimming never overtakes it; a second stream with that name raises `Locked`.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ Places = dict[str, dict[str, Any]]
 
 
 class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A stream over queues. Spark keeps one in its own process, and copies in the tasks."""
+    """A stream over queues. Spark keeps one in a process of its own, and copies in the tasks."""
 
     def __init__(self, options: SourceOptions, schema: Any) -> None:
         self._options = options
@@ -56,12 +57,12 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             key_file=options.key_file,
             stream=True,
         )
-        # Made at first use: planning alone opens and locks nothing.
+        # Created at first use: planning alone opens and locks nothing.
         self._watch: Watch | None = None
         self._cursors: Cursors | None = None
         self._initial: dict[str, Any] | None = None
         self._final: dict[str, Mark] | None = None
-        # Places that were compared with a mark and had lost nothing.
+        # Places that were compared with a mark, which showed no loss.
         self._sound: dict[str, tuple[Mark, int]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -95,7 +96,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Notes what is there now: a query with that trigger ends there."""
+        """Records the present ends of the queues: a query with that trigger ends there."""
         self._queues().look_again()
         self._final = self._queues().marks()
 
@@ -113,7 +114,8 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         vanished = self._check_vanished(before, known)
         begins = start == self._initial
         if begins:
-            # Spark does not record where a query started: a replay of its first batch asks again.
+            # Spark does not record where a query started: a replay of its first batch calls
+            # `initialOffset` again.
             known = {path: {"from": place["offset"], **place} for path, place in known.items()}
         ends = _limited({path: (known[path]["offset"], marks[path]) for path in known}, limit)
         after = {
@@ -124,7 +126,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"v": VERSION, "queues": after}
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        """Returns the durable ends; progress shows them beside the offsets that were read."""
+        """Returns the durable ends; progress reports show them next to the offsets read."""
         marks = self._queues().marks()
         return {"v": VERSION, "queues": {path: _place(mark) for path, mark in marks.items()}}
 
@@ -146,7 +148,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         yield from kinds.read(self._wanted, partition.value or ())
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Lets trimming follow: Spark will not request anything before `end` again."""
+        """Allows trimming up to `end`: Spark will not request anything before it again."""
         self._kept().advance(_places(end))
 
     def stop(self) -> None:
@@ -268,7 +270,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield kinds.unreadable_of(path, error, whole)
             return
         with reader:
-            # A replay comes before the first poll: from now on nobody else may move the cursor.
+            # A replay precedes the first poll: from now on no other process may move the cursor.
             self._kept().hold(path, first, place["incarnation"])
             parts = kind.resume(reader, first, before, place, self._options)
             parts = with_queue_id(parts, self._wanted, place["id"])
@@ -285,8 +287,8 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 class Cursors:
     """The positions `cursors/NAME` of one stream, held while it runs, so that trimming stays below.
 
-    Without a name nothing is held, and every call does nothing. Nothing is held either in queues of
-    kinds without cursors. One thread at a time may use it.
+    Without a name nothing is held, and every call does nothing. Queues of kinds without cursors are
+    not held either. One thread at a time may use it.
     """
 
     def __init__(self, name: str | None) -> None:
@@ -364,7 +366,7 @@ def _place(mark: Mark, offset: int | None = None) -> dict[str, Any]:
 
 
 def _limited(queues: dict[str, tuple[int, Mark]], limit: ReadLimit) -> dict[str, int]:
-    """Divides a limit among the queues by what each has waiting; at least one record passes."""
+    """Divides a limit among the queues by what is waiting in each; at least one record passes."""
     counts = {path: mark.waiting(start) for path, (start, mark) in queues.items()}
     if isinstance(limit, ReadMaxRows):
         sizes, room = dict.fromkeys(queues, 1), limit.max_rows
@@ -382,7 +384,7 @@ def _limited(queues: dict[str, tuple[int, Mark]], limit: ReadLimit) -> dict[str,
     for path in sorted(queues):
         shares[path] = room * waiting[path] // total // sizes[path]
         left -= shares[path] * sizes[path]
-    # What rounding leaves over goes to the first queues that have records waiting.
+    # What rounding leaves goes to the first queues with waiting records.
     progress = left < room
     for path in sorted(queues):
         more = min(left // sizes[path], counts[path] - shares[path])

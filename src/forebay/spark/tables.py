@@ -1,7 +1,7 @@
-"""The tables beside the records: `consumers`, `segments` and `damage`.
+"""The tables other than `records`: `consumers`, `segments` and `damage`.
 
 The first two come from headers and small files: counting the records of a thousand queues reads
-none of the records. `damage` verifies every record, in as many tasks as reading them takes.
+none of the records. `damage` verifies every record, in as many tasks as are used to read them.
 """
 
 from __future__ import annotations

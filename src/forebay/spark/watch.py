@@ -1,8 +1,8 @@
 """The queues that a stream reads: which exist, and how far each is durable.
 
-A poll looks at each queue once, through its `Live`: for a log that is one `pread` of `tail`.
-Patterns are matched again every ten seconds, never by a poll. Slow polls are made rarely, so that
-an idle stream over a thousand queues costs little: it sleeps at least nine tenths of the time.
+A poll checks each queue once, through its `Live`: for a log that is one `pread` of `tail`. Patterns
+are matched again every ten seconds, not at every poll. Slow polls are made less often, so that an
+idle stream over a thousand queues costs little: it sleeps at least nine tenths of the time.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class Mark(Protocol):
 
     @property
     def queue_id(self) -> str:
-        """Distinguishes the queue from another one at the same path; empty if nothing does."""
+        """An id that another queue at the same path does not have; empty if there is none."""
         ...
 
     @property
     def incarnation(self) -> int:
-        """How often a crash of the machine took offsets back."""
+        """How often a crash of the machine lost offsets that had been assigned."""
         ...
 
     @property
@@ -44,11 +44,11 @@ class Mark(Protocol):
 
     @property
     def record_bytes(self) -> int:
-        """About how many bytes a record takes."""
+        """The approximate number of bytes of a record."""
         ...
 
     def trouble(self, place: dict[str, Any]) -> str | None:
-        """Describes what a reader at a place has lost since; None if nothing."""
+        """Describes what a reader at a place has lost meanwhile; None if nothing."""
         ...
 
     def restart(self, place: dict[str, Any]) -> int:
@@ -68,11 +68,11 @@ class Live(Protocol):
     """A queue that is polled."""
 
     def look(self) -> Mark:
-        """Returns its present mark."""
+        """Returns the current mark of the queue."""
         ...
 
     def is_same(self) -> bool:
-        """Returns whether it is certainly still the queue at its path."""
+        """Returns whether the queue at the path is certainly still the same one."""
         ...
 
     def fields(self, mark: Any, place: dict[str, Any], end: int) -> dict[str, Any]:
@@ -114,7 +114,7 @@ class Watch:
         return any(path == one or fnmatch.fnmatchcase(path, one) for one in self._given)
 
     def marks(self) -> dict[str, Mark]:
-        """Returns the mark of each queue, as of now or a moment ago."""
+        """Returns the mark of each queue, as of now or of the last poll."""
         now = time.monotonic()
         if now - self._discovered >= DISCOVERY_SECONDS:
             self._discover()

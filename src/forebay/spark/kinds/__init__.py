@@ -1,8 +1,8 @@
 """What the source needs from a kind of queue, and the module of each kind.
 
 A kind may have a module here, named after the kind, which exports it as `KIND`. It is imported at
-first use: a task that reads logs needs neither LZ4 nor AES nor CBOR. The others are read by their
-record alone (`plain.py`).
+first use: a task that reads logs needs neither LZ4 nor AES nor CBOR. Spark reads the other kinds
+through their entry in `KINDS` alone (`plain.py`).
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class StreamedKind(Kind):
 
     @abstractmethod
     def gone(self, reader: Any) -> str | None:
-        """Describes what the queue once had and no reader can get any more; None if nothing."""
+        """Describes what the queue once had and can no longer be read; None if nothing."""
 
     @abstractmethod
     def first_offset(self, reader: Any, options: SourceOptions) -> int:
@@ -150,7 +150,7 @@ def kind_at(path: str) -> Kind:
 
 
 def all_kinds() -> Iterator[Kind]:
-    """Yields the kinds that Spark reads, each imported when it is asked for.
+    """Yields the kinds that Spark reads, each imported when it is requested.
 
     The one with the most to import comes last.
     """
@@ -183,7 +183,7 @@ def open_queues(
     """Opens the queues that paths and patterns name, one after another.
 
     A directory that is not a queue is an error if it was named, and is skipped if a pattern matched
-    it. An unreadable queue is an error too, unless `unreadable` takes it.
+    it. An unreadable queue is an error too, unless `unreadable` is given: then it is called.
     """
     named = {path for path in options.paths if not paths.is_pattern(path)}
     found = 0
@@ -241,7 +241,7 @@ def unreadable_of(path: str, error: Exception, part: Range | None = None) -> Unr
 
 
 def planned(parts: Iterator[Range], path: str, *, tolerant: bool) -> Iterator[Range]:
-    """Returns the ranges of a queue; if planning fails, those planned so far and the reason."""
+    """Yields the ranges of a queue; if planning fails, those planned so far and the reason."""
     try:
         yield from parts
     except (NotAQueue, *UNREADABLE) as error:
@@ -251,7 +251,7 @@ def planned(parts: Iterator[Range], path: str, *, tolerant: bool) -> Iterator[Ra
 
 
 def read(wanted: ReadRequest, parts: Sequence[Range]) -> Iterator[Any]:
-    """Returns the records of ranges as Arrow record batches, whatever their kind."""
+    """Yields the records of ranges of any kind as Arrow record batches."""
 
     def look(contents: Contents, part: Range) -> Iterator[Any]:
         return contents.read(wanted, part)
@@ -260,7 +260,7 @@ def read(wanted: ReadRequest, parts: Sequence[Range]) -> Iterator[Any]:
 
 
 def read_damage(wanted: ReadRequest, parts: Sequence[Range]) -> Iterator[tuple[Range, Damage]]:
-    """Returns what does not verify in ranges, and what cannot be read of them."""
+    """Yields what does not verify in ranges, and what cannot be read."""
 
     def look(contents: Contents, part: Range) -> Iterator[tuple[Range, Damage]]:
         return ((part, damage) for damage in contents.read_damage(part))
@@ -296,7 +296,7 @@ def _by_queue(
                 if not _may_pass(wanted, error):
                     raise
                 if waiting and waiting[0] is part:
-                    # The queue itself cannot be opened.
+                    # The queue itself could not be opened.
                     waiting.popleft()
                 # The ranges after the failing one are still waiting.
                 yield from tell(wanted, unreadable_of(queue, error, part))
@@ -305,7 +305,7 @@ def _by_queue(
 def _may_pass(wanted: ReadRequest, error: Exception) -> bool:
     """Returns whether to read the other ranges in spite of an error in one."""
     if isinstance(error, DataLoss):
-        # A directory that is gone as a whole counts as unreadable.
+        # A directory that is entirely gone counts as unreadable.
         return wanted.tolerant and not wanted.fail_on_data_loss
     gone = isinstance(error, FileNotFoundError | NotAQueue)
     return wanted.tolerant and not (gone and wanted.stream)

@@ -1,16 +1,16 @@
-"""Beats queues as the source sees them: their ranges, and how one is read and followed.
+"""Beats queues for the source: their ranges, and how one is read and followed.
 
 The offset of an event combines its segment and its place in the segment into one number
 (`queues/beats/place.py`). Frames do not contain their place, so one task reads a whole segment. An
-end that a crash left unfinished costs nothing that was promised: it is not damage among the
-records, and only the table `damage` lists it.
+unfinished end that a crash left costs no acknowledged event: it is not damage among the records,
+and only the table `damage` lists it.
 
 A stream writes nothing to the queue that it follows. Every poll counts and verifies the frames that
-arrived since the last one, because nothing else records how many there are. In a directory with a
+arrived since the last poll, because their number is recorded nowhere else. In a directory with a
 `mark` a poll ends at the durable end that the mark states; in one that Beats writes, after the last
 whole frame. The place in the checkpoint has two more fields: `position`, where the next frame
 starts, and `spans`, the offsets of the batch, segment by segment. A place at the end of a finished
-segment is the start of the next one. So a segment that is gone was read if the place is after it.
+segment is the start of the next one. So a missing segment was read if the place is after it.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ class _BeatsContents(Contents):
         stop = part.end - offset_of(segment, 0)
         start = Place(segment, part.position, index) if part.position else Place(segment)
         reached = 0
-        # A segment that vanished since the plan was made is not damage: its owner may have removed
+        # A segment that has disappeared since planning is not damage: its owner may have removed
         # it.
         lacking = segment in reader.missing and not part.size
         there = lacking or segment in reader.segments.names
@@ -320,9 +320,9 @@ def _decoded(item: Payloads, decoder: TextDecoder) -> Iterator[EventBatch | Dama
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """A segment: how many frames it has, where they end, and whether more can arrive.
+    """A segment: how many frames it has, where they end, and whether no more can arrive.
 
-    `position` is 0 if unknown, which it is after damage.
+    `position` is 0 if it is unknown, as after damage.
     """
 
     count: int
@@ -343,7 +343,7 @@ class BeatsMark:
     incarnation: int = 0
 
     def trouble(self, place: dict[str, Any]) -> str | None:
-        """Describes what a reader at a place has lost since; None if nothing."""
+        """Describes what a reader at a place has lost meanwhile; None if nothing."""
         segment, index = split_offset(place["offset"])
         found = self.segments.get(segment)
         if found is not None:
@@ -380,7 +380,7 @@ class BeatsMark:
         return self.behind(end)
 
     def spans(self, start: int, end: int) -> list[Span]:
-        """Returns the offsets between two, segment by segment."""
+        """Returns the offsets from `start` to `end`, segment by segment."""
         found = []
         for segment, counted in sorted(self.segments.items()):
             first = max(start, offset_of(segment, 0))
@@ -411,13 +411,13 @@ class BeatsLive:
         self._inode = _inode(reader.path)
         self._segments: dict[int, Counted] = {}
         self._gone: dict[int, int] = {}
-        # The newest one stays open: its last frames can be counted even if it is removed.
+        # The newest segment stays open: its last frames can be counted even if it is removed.
         self._held: EventSegment | None = None
         self._stamp: tuple[Any, ...] | None = None
         self._mark = self._make_mark()
 
     def look(self) -> BeatsMark:
-        """Returns its present mark."""
+        """Returns the current mark of the queue."""
         stamp = self._look_from_outside()
         if stamp != self._stamp:
             self._reader.refresh()
@@ -427,7 +427,7 @@ class BeatsLive:
         return self._mark
 
     def is_same(self) -> bool:
-        """Returns whether it is still the directory at its path."""
+        """Returns whether the directory at the path is still the same."""
         return _inode(self._reader.path) == self._inode
 
     def fields(self, mark: BeatsMark, place: dict[str, Any], end: int) -> dict[str, Any]:
@@ -442,7 +442,7 @@ class BeatsLive:
         self._reader.close()
 
     def _look_from_outside(self) -> tuple[Any, ...]:
-        """Returns a value that changes whenever the queue does, for two or three system calls."""
+        """Returns a value that changes whenever the queue does, with two or three system calls."""
         directory = os.stat(self._reader.path)
         newest = self._held.file.size() if self._held is not None else 0
         tail = self._reader.read_mark()
@@ -466,7 +466,7 @@ class BeatsLive:
         return not reader.is_unfinished(segment) and segment <= reader.tail.segment
 
     def _count(self, segment: int, *, finished: bool) -> None:
-        """Counts the new frames of a segment; an unopenable one counts as one lost frame."""
+        """Counts the new frames of a segment; one that cannot be opened counts as a lost frame."""
         before = self._segments.get(segment, Counted(0, 0, finished=False))
         count, position = before.count, before.position
         start = Place(segment, position, count) if position else Place(segment)
@@ -487,7 +487,7 @@ class BeatsLive:
         self._held = opened if isinstance(opened, EventSegment) else None
 
     def _count_rest(self, segment: int) -> None:
-        """Notes that a segment is gone, with everything that was in it at the end."""
+        """Records that a segment is gone, and how many frames it had at the end."""
         counted = self._segments.pop(segment)
         count = counted.count
         if self._held is not None and self._held.id == segment:

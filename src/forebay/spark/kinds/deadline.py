@@ -1,8 +1,9 @@
-"""Deadline queues as the source sees them: a snapshot of their items, in parts.
+"""Deadline queues for the source: a snapshot of their items, in parts.
 
-The offset of an item is its id. Items are not in the order of their ids and leave the queue from
-anywhere: there is no place from which a stream could continue, so there are no streams. Each range
-carries the text of the snapshot, which contains all that a task needs to read what the planner saw.
+The offset of an item is its id. Items are not in the order of their ids, and any of them may leave
+the queue at any time: there is no place from which a stream could continue, so there are no
+streams. Each range contains the text of the snapshot, which is all that a task needs to read what
+the planner saw.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ _logger = logging.getLogger(__name__)
 class SnapshotRange(Range):
     """A part of a snapshot: the range between two keys in all files, or some blocks of one file.
 
-    `start` and `end` are keys as numbers, or numbers of blocks. `leads` marks the first range,
-    which also reports damage before its keys.
+    `start` and `end` are keys as numbers, or block numbers. `leads` marks the first range, which
+    also reports damage before its keys.
     """
 
     snapshot: str = ""
@@ -138,7 +139,7 @@ class DeadlineSource(SnapshotReader):
     def ranges(self) -> Iterator[Range]:
         """Yields the ranges to read: entries as they are in the files, or live items.
 
-        The table of damage follows the live items: only their view knows what is missing.
+        The table of damage is based on the live items: only this view shows what is missing.
         """
         text = self.snapshot.encode()
         size = min(_RANGE_BYTES, self._options.partition_bytes)

@@ -1,9 +1,9 @@
-"""Fifos as the source sees them: where they begin and end, their ranges, and how one is read.
+"""Fifos for the source: where they begin and end, their ranges, and how one is read.
 
 The offset of an entry is its number. A read returns what is in the queue: the entries that are lent
-out, and everything after the head. Entries popped while it runs may be missing. That is not a loss
-of data: it is what a queue is for. No stream reads a fifo, because it would remove nothing and
-would miss what others take.
+out, and everything after the head. Entries that are popped during the read may be missing. That is
+not data loss: it is the purpose of a queue. No stream reads a fifo, because the stream would remove
+nothing and would miss what other processes take.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ class FifoKind(Kind):
 
     def bounds(self, reader: FifoReader, options: SourceOptions) -> tuple[int, int]:
         """Returns the numbers at which a batch read starts and ends."""
-        # It starts at 0: entries popped since then are not a loss.
+        # The extent starts at 0: entries that were popped are not lost.
         extent = Extent(reader.path, 0, reader.found.mark.number, reader.end, dict)
         end = end_offset(extent, options)
         if options.start_ms is not None:
-            # The tasks skip what is older.
+            # The tasks skip older entries.
             return _begin(reader), end
         first = planning.first_offset(extent, options, "earliest")
         return max(first, _begin(reader)), end
@@ -89,10 +89,10 @@ class FifoKind(Kind):
         return _FifoContents(queue, wanted)
 
     def segment_rows(self, reader: FifoReader) -> Iterator[dict[str, Any]]:
-        """Yields a row for each file, and one for what is not on the tape yet.
+        """Yields a row for each file, and one for the entries that are not on the tape yet.
 
-        Counts are of entries still in the queue. Where no entry begins in a file, or it is unknown
-        which one does, the counts of that file and the one before it are null.
+        Only entries that are still in the queue are counted. If no entry begins in a file, or it is
+        unknown which one does, the counts of that file and of the one before it are null.
         """
         stored = max(reader.begin, reader.stored.number)
         first = {place.position // reader.file_bytes: place.number for place in reader.boundaries()}
@@ -182,7 +182,7 @@ class _FifoContents(Contents):
 
     @functools.cached_property
     def _reader(self) -> FifoReader:
-        """Reads what is above the durable mark; opened only if a range needs it."""
+        """Returns a reader for what is above the durable mark, opened when a range needs it."""
         return FifoReader(self._queue)
 
     def _scan(self, part: Range) -> Iterator[ColumnBatch | Damage]:
@@ -199,19 +199,19 @@ class _FifoContents(Contents):
                 limit = Place(piece.limit.position, piece.end, 0)
                 yield from self._scanner.scan(piece.place._replace(last_id=0), limit)
                 continue
-            # Above the durable mark: the part in the files, and the part not in them yet.
+            # Above the durable mark: first the part in the files, then the part not in them yet.
             yield from self._scanner.scan(found.begin, found.stored)
             for batch in found.staged.batches:
                 yield from self._scanner.scan_staged(batch)
             yield from found.staged.damage
 
     def _was_popped(self, damage: Damage) -> bool:
-        """Returns whether missing entries have left the queue, and their file with them."""
+        """Returns whether missing entries have left the queue and their file was removed."""
         gone = os.path.basename(damage.path) not in self._directory.names()
         head = read_head(self._directory)
         if not gone or head is None or damage.offset is None:
             return False
-        # Entries that are lent out have not left.
+        # Entries that are lent out have not left the queue.
         return damage.offset < head.number and all(row.number != damage.offset for row in head.lent)
 
 

@@ -1,4 +1,4 @@
-"""Logs as the source sees them: where they begin and end, their ranges, and how one is read."""
+"""Logs for the source: where they begin and end, their ranges, and how one is read."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ class LogKind(StreamedKind):
                 yield part
         lost = reader.beyond and end == reader.end and not wanted.stream
         if end > reader.written or lost:
-            # In the staging buffer now, perhaps in the files when the task runs; or lost past the
-            # end, which a stream does not read.
+            # These records are in the staging buffer now and perhaps in the files when the task
+            # runs, or they are lost past the end, which a stream does not read.
             yield Range(_NAME, reader.path, min(max(start, reader.written), end), end)
 
     def open_contents(self, queue: str, wanted: ReadRequest) -> Contents:
@@ -170,7 +170,7 @@ class _LogContents(Contents):
         scanner = Scanner(self._directory, SegmentList({part.base: part.segment}), frames)
         try:
             start, end = part.start, part.end
-            # The first cut is found last: the scanner then starts where it has just been.
+            # The first cut is located last: the scanner is then already at that place.
             if part.cut_last:
                 end = min(end, scanner.cut(part.base, part.last_byte, part.end))
             if part.cut_first:
@@ -207,7 +207,7 @@ class LogMark:
     tail: Tail | None = None
 
     def trouble(self, place: dict[str, Any]) -> str | None:
-        """Describes what a reader at a place has lost since; None if nothing."""
+        """Describes what a reader at a place has lost meanwhile; None if nothing."""
         offset, incarnation = place["offset"], place["incarnation"]
         lost = offset > self.durable
         if self.tail is not None:
@@ -236,15 +236,15 @@ class LogMark:
         return start + count
 
     def _is_behind(self, place: dict[str, Any]) -> bool:
-        """Returns whether only the mark is behind the reader, and the records are there.
+        """Returns whether the mark is only out of date: the records that were read still exist.
 
-        The mark is synced less often than they are. After a crash of the machine it may be an old
-        one until the owner comes back; the stream waits for that.
+        The mark is synced less often than the records. After a crash of the machine it may be an
+        old one until the owner opens the log again; the stream waits for that.
         """
         return place["incarnation"] == self.incarnation and self._is_there(place["offset"])
 
     def _is_there(self, offset: int) -> bool:
-        """Returns whether all records below an offset exist, whatever the mark says."""
+        """Returns whether all records below an offset exist, no matter what the mark says."""
         with LogReader(self.path) as reader:
             return bool(reader.written >= offset)
 
@@ -268,7 +268,7 @@ class LogLive:
                 self._mark = replace(self._mark, durable=reader.written)
 
     def look(self) -> LogMark:
-        """Returns its present mark."""
+        """Returns the current mark of the log."""
         tail = self._tail_file.read() if self._tail_file is not None else None
         if tail is not None:
             self._mark = mark_of(self._path, tail)
@@ -332,7 +332,7 @@ def _segment_range(
 
 
 def _begins_before(reader: LogReader, base: int, time_ms: int) -> bool:
-    """Returns whether the following segment begins before a time: so do all before it."""
+    """Returns whether the next segment begins before a time, so that this one has nothing later."""
     name = reader.segments.names.get(base)
     if name is None:
         return False
@@ -358,7 +358,7 @@ def _within(batch: RecordBatch, wanted: ReadRequest) -> RecordBatch:
 
 
 def _first_at(times: Any, micros: int) -> int:
-    """Returns the index of the first of rising times that is not below the given one."""
+    """Returns the index of the first time that is not below the given one; times must ascend."""
     low, high = 0, len(times)
     while low < high:
         middle = (low + high) // 2

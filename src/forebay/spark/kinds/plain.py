@@ -1,7 +1,7 @@
-"""Kinds of queue that have no module here: Spark reads them by their record alone.
+"""Kinds of queue that have no module here: Spark reads them through their entry in `KINDS` alone.
 
-A batch read returns what the record's `scan` yields, numbered from 0, in one range: no bound on
-times, no stream, no columns but the common ones.
+A batch read returns what the `scan` of the entry yields, numbered from 0, in one range: without
+bounds on times, without streams, and with the common columns only.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class PlainKind(Kind):
         return self._record.open_reader(path)
 
     def queue_id(self, reader: Any) -> str:
-        """Returns nothing: it is not known what tells such a queue from another."""
+        """Returns an empty id: nothing known distinguishes such a queue from another."""
         return ""
 
     def bounds(self, reader: Any, options: SourceOptions) -> tuple[int, int]:
@@ -55,7 +55,7 @@ class PlainKind(Kind):
         return _PlainContents(self._record, queue)
 
     def segment_rows(self, reader: Any) -> Iterator[dict[str, Any]]:
-        """Yields a row for each file, from what the kind tells of them."""
+        """Yields a row for each file, from what the kind reports about it."""
         for segment in self._record.checks.segments(reader.path):
             yield {"segment": segment.name, "count": segment.records, "bytes": segment.bytes}
 
@@ -74,7 +74,7 @@ class _PlainContents(Contents):
         self._queue = queue
 
     def scan(self, part: Range) -> Iterator[_Batch | Damage]:
-        """Yields the records of a range, and its damage in its place."""
+        """Yields the records of a range, and each damage in its place."""
         offset = 0
         for item in self._record.records.scan(self._queue):
             count = (item.count or 0) if isinstance(item, Damage) else len(item)
@@ -97,4 +97,4 @@ class _PlainContents(Contents):
         return rows.record_batch(len(batch.values), "", ("offset", "value"), column)
 
     def close(self) -> None:
-        """Nothing is open between two scans."""
+        """Does nothing: no file is open between two scans."""

@@ -2,8 +2,8 @@
 
 Tasks write parts under names that no other attempt uses; the parts do not count until the driver
 publishes one manifest that names them all. A batch that is already published or adopted is not
-published again. The abort of a failed batch removes only parts that no manifest names: the error
-may have come after the publishing, and then the owner may be adopting them right now.
+published again. When a failed batch is aborted, only parts that no manifest names are removed: the
+error may have occurred after publishing, and the owner may be adopting the parts right now.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 
 _BUFFER_BYTES = 4 << 20
-# After each such amount, a sync runs while the next rows are written: little is left at the end.
+# After this many bytes a sync runs while the next rows are written: little is left for the end.
 _SYNC_BYTES = 16 << 20
 _INT32_MAX = 2**31 - 1
 _LAYOUT = LAYOUTS[VERSION_DEFAULT]
-# The owner removes unpublished files that are older than a day: publishing must come before that.
+# The owner removes unpublished files that are older than a day: they must be published before that.
 _PUBLISH_WITHIN_MS = inbox.ORPHAN_MS - 60 * 60 * 1000
 
 
@@ -84,7 +84,7 @@ class PartWriter:
         return [inbox.Part(part.name, part.count, part.size) for part in self._parts]
 
     def discard(self) -> None:
-        """Removes everything that it wrote."""
+        """Removes everything that this writer wrote."""
         self._syncer.shutdown(cancel_futures=True)
         for part in self._parts:
             part.file.close()
@@ -143,7 +143,7 @@ class PartWriter:
         self._syncs.append(self._syncer.submit(action))
 
     def _check_syncs(self) -> None:
-        """Raises the error of a sync: the system reports it to one sync and not to later ones."""
+        """Raises the error of a sync: the system reports it only once, not at later syncs."""
         while self._syncs and self._syncs[0].done():
             self._syncs.popleft().result()
 
@@ -200,7 +200,7 @@ def publish_batch(
     parts: Sequence[inbox.Part],
     now_ms: int,
 ) -> bool:
-    """Publishes the parts of a batch, durably and once; returns whether it did.
+    """Publishes the parts of a batch, durably and once; returns whether it published them.
 
     A batch that is already published or adopted is left alone, and the new parts are removed.
     """
@@ -224,7 +224,7 @@ def discard_parts(queue: Directory, parts: Iterable[inbox.Part]) -> None:
         published = {move.part for move in inbox.read_ledger(queue).moves}
         for manifest in manifests:
             if manifest is None:
-                # It may name any of them; after a day the owner removes what nobody published.
+                # It may name any of them; after a day the owner removes what is not published.
                 return
             published.update(part.name for part in manifest.parts)
         for part in parts:

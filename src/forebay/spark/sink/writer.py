@@ -1,11 +1,12 @@
 """The sink: `df.write.format("forebay")` and `writeStream`, into a log.
 
 Tasks write parts (`parts.py`), the driver's commit publishes them as one batch, and the owner of
-the queue adopts it; if nobody owns the queue, the commit itself adopts it. A stream is idempotent
-by its query and batch, a batch write by `txnAppId` and `txnVersion`, if they are given.
+the queue adopts it; if no process owns the queue, the commit itself adopts it. A stream is
+idempotent by its query and batch, a batch write by `txnAppId` and `txnVersion`, if they are given.
 
 Spark creates the writer on the driver, and sends one copy to each task and another to commit or
-abort: it keeps no state in between. The driver checks options and columns before any task runs.
+abort: the writer keeps no state in between. The driver checks options and columns before any task
+runs.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 
 
 VALUE = "value"
-# What the source delivers beside the value: ignored, so that a queue can be copied as it was read.
+# Columns that the source adds to the value: ignored, so that a queue can be copied as it is read.
 _IGNORED = ("queue", "queue_id", "kind", "offset", "timestamp", "segment", "position")
 _OPTIONS = ("path", "segmentBytes", "txnAppId", "txnVersion")
 # Options that Spark itself adds for a stream.
@@ -54,7 +55,7 @@ _OF_SPARK = ("checkpointlocation", "queryname")
 class SinkOptions:
     """Where to write, and as which writer.
 
-    `segment_bytes` is the most that a part takes, and so also a segment of the queue. `transaction`
+    `segment_bytes` is the largest size of a part, and so of a segment of the queue. `transaction`
     is the writer and the batch that `txnAppId` and `txnVersion` name.
     """
 
@@ -179,7 +180,7 @@ class _Sink:
                 work.close()
 
     def _publish(self, writer: str, batch: int, messages: Messages) -> None:
-        """Publishes the batch, once and durably, and adopts it if nobody owns the queue."""
+        """Publishes the batch, once and durably, and adopts it if no process owns the queue."""
         if None in messages:
             raise InvalidOption("a task sent no message; nothing was published")
         parts = _parts(messages)
@@ -191,12 +192,12 @@ class _Sink:
     def _discard(self, messages: Messages) -> None:
         """Removes what the tasks left, unless it is published."""
         made_by_tasks = False
-        # If no task got as far as writing, there may be no directory.
+        # If no task has started to write, there may be no directory.
         with contextlib.suppress(FileNotFoundError), _open_queue(self.options.path) as queue:
             discard_parts(queue, _parts(messages))
             made_by_tasks = set(queue.names()) == {inbox.DIRECTORY}
         if made_by_tasks:
-            # It is not a queue but would be taken for one. A directory that is not empty stays.
+            # The directory is not a queue but would look like one. It stays if it is not empty.
             with contextlib.suppress(OSError):
                 os.rmdir(os.path.join(self.options.path, inbox.DIRECTORY))
                 os.rmdir(self.options.path)
@@ -206,9 +207,9 @@ class ForebayWriter(_Sink, DataSourceArrowWriter):
     """Writes a DataFrame into a queue as one batch, whole or not at all."""
 
     def commit(self, messages: Messages) -> None:
-        """Publishes the batch; durable on return, and readable where nobody owns the queue."""
-        # Batches are adopted in the order of their numbers; for one-time writers the number is the
-        # time.
+        """Publishes the batch; durable on return, and readable if no process owns the queue."""
+        # Batches are adopted in the order of their numbers; a one-time writer uses the time as the
+        # number.
         once = f"{inbox.ONE_TIME}{uuid.uuid4()}", SystemClock().now_ms()
         self._publish(*(self.options.transaction or once), messages)
 
@@ -234,7 +235,7 @@ class ForebayStreamWriter(_Sink, DataSourceStreamArrowWriter):
         """Publishes the micro-batch, if it is not there yet; durable on return."""
         for query in {message.query for message in messages if isinstance(message, Written)}:
             if query is None:
-                # With one name for all, the batches of two queries would look like replays.
+                # If two queries shared a name, the batches of one would look like replays.
                 raise InvalidOption(f"Spark passed no {_QUERY_ID} to its tasks; write by batches")
             self._publish(f"query:{query}", batchId, messages)
 
@@ -282,9 +283,9 @@ def _is_group_readable(path: str) -> bool:
 
 
 def _adopt(path: str) -> None:
-    """Adopts what is published, if nobody owns the queue; a running owner does so itself.
+    """Adopts what is published if no process owns the queue; a running owner adopts it itself.
 
-    The batch is committed: an error here must not make the caller write it again.
+    The batch is already committed: an error here must not make the caller write it again.
     """
     before: set[str] = set()
     try:
@@ -293,7 +294,7 @@ def _adopt(path: str) -> None:
             Log(path, background=False, group_readable=_is_group_readable(path)).close()
             with _open_queue(path) as queue:
                 waiting = waiting_manifests(queue)
-            # A process that published while this one held the lock has left its batch to us.
+            # A process that published while this one held the lock could not adopt its batch.
             if waiting <= before:
                 return
             before = waiting
