@@ -2,11 +2,11 @@
 
 A batch is the unit: a range of offsets or times is widened to the batches that touch it, and each
 is rebuilt over the same offsets. With `deduplicate` the range is also extended to the last batch,
-because what one batch keeps decides what later ones drop. While it runs, readers see the old
-tables; one rename shows them all the new ones.
+because the records that one batch keeps determine what later ones drop. During the rebuild readers
+see the old tables; then one rename replaces all of them with the new ones.
 
 A batch is read from its queues again. If they no longer hold all its records, it is rebuilt from
-`landed`, and keeps its `landed` and `damage`.
+`landed`, and its `landed` and `damage` are kept.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Span:
             ) from None
 
     def touches(self, share: Share) -> bool:
-        """Returns whether a queue's part of a batch touches the range; without times it does."""
+        """Returns whether a queue's part of a batch touches the range; true if it has no times."""
         if not self.by_time:
             first, last = share.offsets.start, share.offsets.end - 1
         elif share.first_ms is None or share.last_ms is None:
@@ -207,11 +207,11 @@ def _is_held(queue: str, share: Share) -> bool:
     """Returns whether a queue still has the records that a batch landed."""
     offsets = share.offsets
     if offsets.snapshot is not None:
-        # Its files exist only as long as the queue does not change: the landed table is the safer
-        # source.
+        # The files of a snapshot exist only as long as the queue does not change: the landed table
+        # is the safer source.
         return False
     if offsets.begin is not None and _first(share) - offsets.start != share.counts.trimmed:
-        # Some of the records that are trimmed now had landed before.
+        # Some of the records that are trimmed now had landed earlier.
         return False
     try:
         kind, reader = open_streamed(queue, SourceOptions((queue,)))

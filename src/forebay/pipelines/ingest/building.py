@@ -1,8 +1,8 @@
 """Builds the tables of one batch, in a directory of its own, in one pass over the queues.
 
-`landed` and `damage` are written together from the source. Everything else is made from the
-`landed` just written, so that a batch can be rebuilt from `landed` alone, by the same code. Nobody
-reads the directory until it is published.
+`landed` and `damage` are written together from the source. Everything else is derived from the
+`landed` just written, so that a batch can be rebuilt from `landed` alone, by the same code. The
+directory is not read by others until it is published.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 # Rows of `dropped` that are not merged with the others yet.
 FOUND = "found"
-# Spark's default, INT96, has no statistics, and most readers take it for nanoseconds in 64 bits,
+# Spark's default, INT96, has no statistics, and most readers convert it to nanoseconds in 64 bits,
 # which end in 2262.
 _TIMES = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
 # Two open files per task, one per side, instead of a sort that groups each side.
@@ -106,7 +106,7 @@ class StagedFiles:
         first, *rest = (self._to_count(table, schema) for table, schema in tables.items())
         for rows in rest:
             first = first.unionAll(rows)
-        # One number that identifies the set of records; records that are there twice cancel out.
+        # One number that identifies the set of records; records that occur twice cancel out.
         records = F.bit_xor(F.xxhash64("queue", "offset"))
         sums = first.groupBy("queue", "name").agg(F.count("*"), F.min("us"), F.max("us"), records)
         for row in sums.collect():
@@ -190,7 +190,7 @@ class Counted:
     def are_the_same(self, table: str, *others: str) -> bool:
         """Returns whether a table has exactly the records of some others together, each once.
 
-        Equal counts are not enough: some records may be missing and others there twice.
+        Equal counts are not enough: some records may be missing and others may occur twice.
         """
         there = [rows.records for other in others for rows in self._of(other)]
         wanted = [rows.records for rows in self._of(table)]
@@ -261,7 +261,7 @@ class Builder:
         from pyspark.sql import functions as F
 
         files = StagedFiles(raw.sparkSession, staged, self.definition.format)
-        # Both sides of one write have the same columns, so damage is carried as JSON in `value`.
+        # Both sides of one write have the same columns, so damage is passed as JSON in `value`.
         value = F.when(F.col("damage").isNull(), F.col("value")).otherwise(
             F.encode(F.to_json(F.col("damage")), "UTF-8")
         )

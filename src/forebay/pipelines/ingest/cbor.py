@@ -1,8 +1,8 @@
-"""CBOR to JSON text, so that both are decoded by the same rules.
+"""Converts CBOR to JSON text, so that both are decoded by the same rules.
 
 Byte strings become base64, times ISO 8601, decimals and UUIDs text, NaN and the infinities their
-names. Rejected with a reason are values that JSON cannot represent, values above the limits of size
-and depth, and values that refer to one another, which could grow without bound.
+names. Values that JSON cannot represent, values above the limits of size and depth, and values that
+refer to one another, which could grow without bound, are rejected with a reason.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from uuid import UUID
 
 BYTES_MAX = 16 << 20
 NESTING_MAX = 64
-# Tags with which a value refers to another: shared values, shared strings and their marks.
+# Tags by which a value refers to another: shared values, shared strings and their marks.
 _REFERENCES = (25, 28, 29, 256)
 
 
@@ -50,7 +50,7 @@ def _to_text(value: object) -> str:
     try:
         return _dump(value)
     except ValueError:
-        # JSON has no such numbers, but Spark accepts their names for a DOUBLE.
+        # JSON has no NaN or infinities, but Spark accepts their names for a DOUBLE.
         return _dump(_finite(value))
 
 
@@ -72,7 +72,7 @@ def _finite(value: object) -> object:
 
 
 def _plain(value: object) -> object:
-    """Returns the JSON form of a value that JSON does not know."""
+    """Returns the JSON form of a value of a type that JSON does not have."""
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     if isinstance(value, date):

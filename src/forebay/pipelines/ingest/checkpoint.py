@@ -3,13 +3,13 @@
 Spark writes an entry `offsets/N` before it runs batch N and `commits/N` after it, and syncs
 neither. The pipeline syncs these entries before it publishes a batch, so a published batch always
 has a durable `offsets/N`. An entry that a power cut left unfinished therefore belongs to a batch
-that is not published, or is the commit of one that is. The first is removed: Spark plans that batch
-again. The second is written again: if Spark requested that batch again, the source might have
-trimmed it by now.
+that is not published, or is the commit of one that is published. In the first case the entry is
+removed: Spark plans that batch again. In the second case it is written again: if Spark requested
+that batch again, the source might have trimmed it by now.
 
-Spark calls a `MicroBatches` for every micro-batch: it builds the batch aside, then publishes it by
-one rename. It has no state except its definition. Under Spark Connect the server runs a copy of it,
-in a separate process.
+Spark calls a `MicroBatches` for every micro-batch: it builds the batch in a staging directory, then
+publishes it by one rename. It has no state except its definition. Under Spark Connect the server
+runs a copy of it, in a separate process.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ _FIRST_COMMIT = b'v1\n{"nextBatchWatermarkMs":0}'
 def batch_offsets(checkpoint: str, batch: int, starts: dict[str, int]) -> dict[str, Offsets]:
     """Returns the range of each queue in a batch that Spark has planned; empty ones are left out.
 
-    `starts` holds the start of queues that existed when the stream began. Others start at 0, so
-    that records trimmed before the stream started count as trimmed. The same holds for another
+    `starts` holds the start of queues that existed when the stream began. Other queues start at 0,
+    so that records trimmed before the stream started count as trimmed. The same applies to a new
     queue at the path of one that is gone.
     """
     after = _places(checkpoint, batch)
@@ -77,7 +77,7 @@ def batch_offsets(checkpoint: str, batch: int, starts: dict[str, int]) -> dict[s
 
 
 def committed_batches(checkpoint: str) -> list[int]:
-    """Lists the batches that Spark knows to be done, at least the newest hundred."""
+    """Lists the batches that Spark has committed, at least the newest hundred."""
     return _entries(os.path.join(checkpoint, _COMMITS))
 
 
@@ -90,7 +90,7 @@ def make_durable(checkpoint: str) -> None:
 def repair(checkpoint: str, published: Callable[[int], bool]) -> None:
     """Repairs a checkpoint after a crash; `published` returns whether a batch is published.
 
-    Raises if the checkpoint is gone while there are published batches: a new stream would number
+    Raises if the checkpoint is gone although there are published batches: a new stream would number
     its batches from 0 again.
     """
     if not _is_json(os.path.join(checkpoint, _METADATA)):
@@ -114,8 +114,7 @@ def _whole_entries(directory: str, lines: int) -> list[int]:
     entries = _entries(directory)
     while entries:
         name = str(entries[-1])
-        # The checksum file may be older or newer than the entry; without the file nothing is
-        # checked.
+        # The checksum file may be older or newer than the entry; without it Spark checks nothing.
         _forget_checksum(directory, name)
         if _is_whole(os.path.join(directory, name), lines):
             break
@@ -179,14 +178,14 @@ class MicroBatches:
 
     output: Output
     builder: Builder
-    # Where queues that existed at the definition started, unless at their beginning.
+    # Where queues started that existed at the definition, unless at their beginning.
     starts: dict[str, int]
 
     def __call__(self, raw: DataFrame, batch: int) -> None:
         """Builds and publishes a batch; durable on return. A published batch is skipped."""
         if self.output.has(batch):
             return
-        # What this batch covers must be known as long as the batch exists.
+        # The range of this batch must be known as long as the batch exists.
         make_durable(self.output.checkpoint)
         offsets = batch_offsets(self.output.checkpoint, batch, self.starts)
         staged = self.output.stage(batch)
@@ -209,5 +208,5 @@ def keys_between(directories: Iterable[str], first_us: int, last_us: int) -> lis
 
 @functools.lru_cache(maxsize=1_000_000)
 def _keys_us(directory: str) -> tuple[int, int] | None:
-    """Reads a manifest once: a published batch never changes, and another one has another name."""
+    """Reads a manifest once: a published batch never changes, and a new one has a new name."""
     return read_manifest(directory).keys_us

@@ -1,8 +1,8 @@
-"""Turns raw values into columns, and those that cannot be decoded into reasons.
+"""Turns raw values into columns, or into a reason if they cannot be decoded.
 
-Spark does the work, not Python: JSON with `from_json`, CBOR by way of JSON (see `cbor.py`). The
-rules are Spark's for JSON: a string of digits is not a number, a whole number has no fraction and
-must fit, a STRING column takes any value as its JSON text. Names are case-sensitive. A field that
+Spark does the work, not Python: JSON with `from_json`, CBOR through JSON (see `cbor.py`). The rules
+are Spark's for JSON: a string of digits is not a number, a whole number has no fraction and must
+fit, a STRING column takes any value as its JSON text. Names are case-sensitive. A field that
 is missing or null is null. Undeclared fields go to `_rescued`, as JSON. In the rare cases in which
 Spark would alter a value, Python processes the record first (see `exact_json.py`).
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 VIEW = "records"
 RESCUED = "_rescued"
-# Columns of the view `records` in front of the decoded ones.
+# Columns of the view `records` before the decoded ones.
 _PLACE = ("queue", "offset", "timestamp")
 _FOUND_CHARACTERS = 40
 _OPTIONS = {
@@ -111,7 +111,7 @@ def _no_records(spark: SparkSession, definition: Definition) -> DataFrame:
 
 
 def _place(definition: Definition) -> tuple[str, ...]:
-    """Returns the columns of `records` beside the decoded ones."""
+    """Returns the columns of `records` other than the decoded ones."""
     return (*_PLACE, *ITEM_COLUMNS) if definition.snapshots else _PLACE
 
 
@@ -164,8 +164,8 @@ def _parsed(landed: DataFrame, definition: Definition, columns: StructType) -> D
     from pyspark.sql import functions as F
 
     with_text = _with_text(landed, definition, columns)
-    # A filter on a plain column would be pushed below it, and every record would be parsed twice.
-    # Nothing is pushed below an explode.
+    # Spark would push a filter below a plain column and parse every record twice. It pushes nothing
+    # below an explode.
     return with_text.select(
         *with_text.columns, F.explode(F.array(_from_json(columns, definition))).alias("_parsed")
     )
@@ -180,8 +180,8 @@ def _with_text(landed: DataFrame, definition: Definition, columns: StructType) -
 
     convert = cbor.decode if definition.decode == "cbor" else None
     look = exact_json.looking(exact_json.Exact(exact_json.shape_of(columns), convert))
-    # The stubs do not know that the kind of function follows from its annotations. It is declared
-    # non-deterministic, or a filter would have it called twice per record.
+    # The stubs do not know that the annotations determine the kind of function. It is declared
+    # non-deterministic, because a filter would otherwise call it twice per record.
     made = arrow_udf(look, exact_json.EXACT_DDL).asNondeterministic()  # type: ignore[call-overload]
     if convert is not None:
         with_text = landed.withColumn("_exact", made("value"))
@@ -195,14 +195,14 @@ def _with_text(landed: DataFrame, definition: Definition, columns: StructType) -
     wanted |= F.col("_unknown") & text.rlike(exact_json.RENDERED_NUMBER)
     if plain is not None:
         wanted |= text.rlike(plain)
-    # Records that need no processing go to Python as null, which costs little.
+    # Records that need no processing are passed to Python as null, which costs little.
     return with_text.withColumn("_exact", made(F.when(wanted & F.is_valid_utf8(text), text)))
 
 
 def _from_json(columns: StructType, definition: Definition, text: Column | None = None) -> Column:
     """Parses the JSON as the only field of an object.
 
-    On its own, `from_json` takes the first value of a text and ignores what follows it.
+    On its own, `from_json` reads the first value of a text and ignores what follows it.
     """
     from pyspark.sql import functions as F
     from pyspark.sql.types import StringType, StructField, StructType
@@ -247,7 +247,7 @@ def _has_unknown_fields(columns: StructType) -> Column:
 
 
 def _reason(definition: Definition, columns: StructType) -> Column:
-    """Returns why a record was rejected; only rejected records are parsed again field by field."""
+    """Returns why a record was rejected; such records are parsed again, field by field."""
     from pyspark.sql import functions as F
     from pyspark.sql.types import StringType, StructField, StructType
 

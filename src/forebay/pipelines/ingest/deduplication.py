@@ -1,13 +1,13 @@
-"""Which records repeat an earlier one: the same key, at most `within` apart.
+"""Finds records that repeat an earlier one: those with the same key, at most `within` apart.
 
-A record is a duplicate if an earlier one with the same key was kept whose timestamp is at most
+A record is a duplicate if an earlier record with the same key was kept and its timestamp is at most
 `within` away: in an earlier batch, or in the same one with a lower (queue, offset). A record with a
-null in its key is never a duplicate; one without a timestamp counts as of 1970.
+null in its key is never a duplicate; a record without a timestamp counts as one of 1970.
 
 The kept keys are not part of Spark's state: each batch has a file of its keys, published with it by
-the same rename, and a batch reads those of earlier batches within reach. So a replay finds the same
-keys and drops the same records. Spark sorts the keys, on disk if it must; only one key with its
-times is in memory at a time.
+the same rename, and a batch reads the files of earlier batches within reach. So a replay finds the
+same keys and drops the same records. Spark sorts the keys, on disk if necessary; only one key with
+its times is in memory at a time.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def duplicates(decoded: DataFrame, same: Deduplicate, earlier: Sequence[str]) ->
 
 
 def _finder(within_us: int) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    # A closure over one number: the workers get it by value, and the rest by name.
+    # A closure over one number: it is sent to the workers by value, and the rest by name.
     def find(batches: Iterator[Any]) -> Iterator[Any]:
         return find_duplicates(batches, within_us)
 
@@ -90,7 +90,7 @@ def _finder(within_us: int) -> Callable[[Iterator[Any]], Iterator[Any]]:
 
 
 def find_duplicates(batches: Iterator[Any], within_us: int) -> Iterator[Any]:
-    """Takes rows sorted by key, those of earlier batches first; returns the duplicates."""
+    """Yields the duplicates among rows sorted by key, with those of earlier batches first."""
     import pyarrow
 
     timestamp = pyarrow.timestamp("us", tz="UTC")

@@ -1,8 +1,8 @@
-"""What the tables of an output are made of: the part of an ingest that may not change unnoticed.
+"""What determines the tables of an output: the part of an ingest that must not change unnoticed.
 
 A definition is stored with the tables and compared at every start. Its texts are compared exactly,
-except for white space in the schema. Durations are written as people write them: `500ms`, `30s`, `5
-minutes`, `1d`.
+except for white space in the schema. Durations have the usual forms: `500ms`, `30s`, `5 minutes`,
+`1d`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ Decoding: TypeAlias = Literal["json", "cbor", "text", "raw"]
 
 
 class Deduplication(TypedDict):
-    """What `deduplicate` takes: columns of `decoded`, and how far apart, such as "1h"."""
+    """The value of `deduplicate`: columns of `decoded`, and how far apart in time, such as "1h"."""
 
     key: str | Sequence[str]
     within: str
@@ -133,7 +133,7 @@ class Definition:
             same = self.deduplicate
             plain["deduplicate"] = {"key": list(same.key), "within": same.within}
         if not self.snapshots:
-            # The form from before snapshots existed.
+            # This is the form that definitions had before snapshots existed.
             del plain["snapshots"]
         return plain
 

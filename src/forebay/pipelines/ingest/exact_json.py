@@ -1,13 +1,13 @@
-"""Puts what Spark's `from_json` would alter in a JSON record into a form that it keeps.
+"""Converts values of a JSON record that Spark's `from_json` would alter into a form that it keeps.
 
-`from_json` formats a number again for a STRING column, and loses digits. It reads a number too
+For a STRING column, `from_json` formats a number again and loses digits. It reads a number too
 large for a DOUBLE as infinity, and 200 for a TINYINT as -56. It rounds for a DECIMAL and accepts
-text for one. It accepts a number for a TIMESTAMP, and a time without a date as one of today. A lone
-surrogate becomes a question mark.
+text for one. It accepts a number for a TIMESTAMP, and treats a time without a date as a time of
+today. A lone surrogate becomes a question mark.
 
 `suspects` returns a regular expression that finds every record to which one of these may happen,
-and few others: only those come here. For them `Exact` returns JSON in which each such value of a
-STRING column is a string, or the reason why the record is rejected.
+and few others: only those are processed here. For them `Exact` returns JSON in which each such
+value of a STRING column is a string, or the reason why the record is rejected.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ EXACT_DDL = "text STRING, json STRING, reason STRING, rescued STRING"
 # Numbers that Spark would format differently in `_rescued`: a fraction, an exponent, many digits,
 # -0.
 RENDERED_NUMBER = r"[:\[,\s]-?(?:[0-9]+[.eE]|[0-9]{19}|(?<=-)0)"
-# How the escape of a character by its number starts.
+# The start of an escape that gives a character by its number.
 ESCAPE_MARK = "\\u"
 ESCAPE = r"\\u"
 _SURROGATE = r"\\u[dD][89a-fA-F]"
 _FOUND_CHARACTERS = 40
-# Half a step above the largest FLOAT: from here on numbers round to infinity.
+# Half a step above the largest FLOAT: numbers from here on are rounded to infinity.
 _FLOAT_END = float.fromhex("0x1.ffffffp+127")
 _DATE = re.compile(r"\s*(?!0000)[0-9]{4}(?![0-9])")
 _SPACE = re.compile(r"[ \t\n\r]*")
@@ -90,7 +90,7 @@ def suspects(columns: StructType) -> tuple[str, str | None]:
         names.add(name)
         value = _SUSPECT[leaf.kind](leaf)
         if depth:
-            # No expression can determine which of its values is meant.
+            # No expression can determine which of the nested values is meant.
             value = rf"[\[{{](?s:.*?){_HUGE}" if leaf.kind in ("float", "double") else r"[\[{]"
         patterns.append(rf'{re.escape(name)}"\s*+:\s*+{value}')
     if any(set(name) & set('"\\/') or not name.isprintable() for name in names):
@@ -165,7 +165,7 @@ class Exact:
         """Returns the JSON for Spark, the reason of a rejection, and the undeclared members."""
         start = _skip(text, 0)
         if text[start : start + 1] != "{":
-            # Spark reports what it is.
+            # Spark reports what the value is.
             return text, None, None
         try:
             _, end = _scan(text, start)
@@ -250,7 +250,7 @@ def looking(exact: Exact) -> Callable[[pyarrow.Array], pyarrow.Array]:
 
 
 def _fits_double(raw: str, shape: Shape, converted: bool) -> bool:
-    # Spark itself judges text and anything else that is not a number.
+    # Spark itself checks text and anything else that is not a number.
     if raw[:1] not in "-0123456789":
         return True
     value = abs(float(raw))

@@ -1,7 +1,8 @@
 """Queues to tables, exactly once: the stream, its start, and its progress reports.
 
-A TOML file may hold the same parameters, each by its name. Relative paths in `source` and `out` are
-relative to the directory of the file, so that it means the same wherever the program is started.
+A TOML file may contain the same parameters by name. Relative paths in `source` and `out` are
+relative to the directory of the file, so that its meaning does not depend on where the program is
+started.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ def ingest(
     on_progress: Callable[[Progress], None] | None = None,
     stop: threading.Event | None = None,
 ) -> IngestResult:
-    """Loads the records of queues into tables, each exactly once, whatever is killed meanwhile.
+    """Loads the records of queues into tables, each exactly once, even if processes are killed.
 
     What is published when it returns or is killed is durable. The same call continues from there.
 
@@ -106,7 +107,7 @@ def ingest(
     - `decode`: how values become columns: "json", "cbor" (in Python, several times slower than
       JSON), "text" (one column `text`, UTF-8), "raw" (one column `value`).
     - `schema`: the columns as DDL, for "json" and "cbor". Other fields go to `_rescued`, which
-      costs a second, quick look at every record.
+      costs a second, quick check of every record.
     - `sql`: a query over the view `records`: queue, offset, timestamp and the decoded columns. It
       may drop records, which costs a second decoding and a join in each batch where it does. It
       must keep queue and offset. None: all rows and columns.
@@ -119,11 +120,11 @@ def ingest(
     These control a run and may change from run to run:
 
     - `out`: the directory of the tables, created if it is missing.
-    - `consumer_id`: keeps a cursor of that name in each queue, so that trimming follows the tables
-      and never overtakes them. None: trimming does not wait. Only logs have cursors.
+    - `consumer_id`: keeps a cursor with that name in each queue, so that trimming follows the
+      tables and never overtakes them. None: trimming does not wait. Only logs have cursors.
     - `key_file`: the key of encrypted Beats queues, in a file that every executor can read.
     - `trigger`: None processes what is there and returns; "10s" runs until stopped, with a batch
-      every 10 s, or later if there is nothing. A batch costs about a second, however small it is.
+      every 10 s, or later if there is nothing. Even a small batch costs about a second.
     - `max_offsets_per_trigger`, `max_bytes_per_trigger`: the most that goes into a batch; None:
       everything. Batches of about 100 MB cost the least per record.
     - `fail_on_data_loss`: True stops if unread records are gone; False continues and counts them
@@ -233,7 +234,7 @@ class Job:
         told = _Reporter(self.output, on_progress)
         key_file = self.options.get("keyFile")
         with self.output.locked():
-            # Another process may have created or changed it in the meantime.
+            # Another process may have created or changed the output in the meantime.
             self.check()
             columns = decoding.check_columns(spark, self.definition).json()
             builder = Builder(self.definition, columns)
@@ -270,7 +271,7 @@ class Job:
     def _start(self, spark: SparkSession, builder: Builder) -> StreamingQuery:
         starts: dict[str, int] = self.output.current().document()["starts"]
         options = dict(self.options)
-        # A queue that is gone by now has no start.
+        # A queue that is gone by now needs no start.
         there = {path: start for path, start in starts.items() if os.path.isdir(path)}
         options["startingOffsets"] = json.dumps(there) if there else "earliest"
         options["paths"] = json.dumps(list(self.definition.source))
@@ -346,7 +347,7 @@ def _refusal(output: Output, changed: list[str]) -> str:
 def _starts(definition: Definition, key_file: str | None) -> dict[str, int]:
     """Returns the start offsets of queues that exist now; none for those read from the beginning.
 
-    They are kept with the tables: "latest" must mean the same when the first batch is replayed.
+    They are stored with the tables: "latest" must mean the same when the first batch is replayed.
     """
     from forebay.spark.kinds import open_queues
 

@@ -12,17 +12,17 @@
 
 The links of a batch are made, and durable, before its directory is renamed from `_staging` to
 `_batches`: until then they lead nowhere, and readers skip such links. So all tables of a batch
-appear at one moment, and a crash at any moment leaves it whole or absent. Batches have Spark's
-numbers; batch -1 has no rows, only the columns, so that every table can be read.
+appear at one moment, and a crash at any moment leaves the batch whole or absent. Batches have
+Spark's numbers; batch -1 has no rows, only the columns, so that every table can be read.
 
-An `Output` has no state except the path: a copy in another process does the same. Only the process
-that holds the lock, or works for it, may change the output.
+An `Output` has no state except the path: a copy in another process behaves the same. Only the
+process that holds the lock, or one that works for it, may change the output.
 
 `manifest.json` describes a batch: the range of offsets per queue, and what became of each record.
 It is in the directory of the batch and is published with its tables. It is the source of truth for
-the ranges; the counts can be taken from the tables again, and `reconcile` does so.
+the ranges; the counts can be computed from the tables again, as `reconcile` does.
 
-Spark itself syncs nothing: its files are made durable here.
+Spark itself syncs nothing, so this module makes its files durable.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 def sync_tree(path: str) -> None:
-    """Makes a directory and everything in it durable; files that vanish meanwhile are skipped."""
+    """Makes a directory and everything in it durable; skips files that disappear meanwhile."""
     for directory, _, names in os.walk(path, topdown=False):
         for name in names:
             file = os.path.join(directory, name)
@@ -99,12 +99,12 @@ class Lost:
 class Offsets:
     """The offsets of one queue that a batch covers: from `start` up to but not including `end`.
 
-    `begin` is where the queue began when the batch was written. It is noted only if offsets of the
-    range were already gone: those missing below it were trimmed. `spans` are the parts of the range
-    that have records, if there are gaps between them.
+    `begin` is where the queue began when the batch was written. It is recorded only if offsets of
+    the range were already gone: those missing below it were trimmed. `spans` are the parts of the
+    range that have records, if there are gaps between them.
 
-    For a snapshot, `snapshot` is its id, and the range has the length of its item count: it states
-    how many items there are, not which.
+    For a snapshot, `snapshot` is its id, and the length of the range is the item count: it states
+    how many items there are, not which ones.
     """
 
     id: str
@@ -198,7 +198,7 @@ def account(
     The last is negative if more records landed than the range holds.
     """
     known: list[tuple[int, int]] = []
-    # How many records may be missing while it is unknown which.
+    # How many records may be missing although it is unknown which ones.
     unknown = 0
     for lost in damage:
         if lost.count is None:
@@ -369,7 +369,7 @@ class Output:
                 f"out = {self.path!r}: holds batches, but the link {_CURRENT!r} to its tables is "
                 "missing; restore it, or give a new directory"
             )
-        # An unfinished creation may have left a checkpoint of a stream that had no tables.
+        # An unfinished creation may have left the checkpoint of a stream without tables.
         shutil.rmtree(self.checkpoint, ignore_errors=True)
         for name in (_SETS, _POOL):
             os.makedirs(self._inner(name), exist_ok=True)
@@ -403,7 +403,7 @@ class Output:
         return os.path.basename(staged)
 
     def replace(self, changed: Mapping[int, str], document: Mapping[str, Any]) -> None:
-        """Replaces the batches of the same numbers by settled ones, all by one rename."""
+        """Replaces the batches with the same numbers by settled ones, all by one rename."""
         name = uuid.uuid4().hex[:8]
         unfinished = self._inner(_STAGING, name)
         for table in (*TABLES, _INDEX):
@@ -429,7 +429,7 @@ class Output:
         return os.path.exists(self._inner(_CURRENT, _INDEX, batch_name(batch)))
 
     def clean(self) -> None:
-        """Removes leftovers of a crash, and tables that were replaced a while ago."""
+        """Removes what a crash left, and tables that were replaced a while ago."""
         shutil.rmtree(self._inner(_STAGING), ignore_errors=True)
         current = os.path.basename(os.path.realpath(self._inner(_CURRENT)))
         age = time.time() - os.lstat(self._inner(_CURRENT)).st_mtime
@@ -455,7 +455,7 @@ class Output:
         index = os.path.join(table_set, _INDEX, name)
         replace_link(f"../../../{_POOL}/{directory}", index, self._inner(_STAGING))
         for table in tables:
-            # The text of the link is always the same: an existing one is right.
+            # The text of the link is always the same: an existing link is correct.
             with contextlib.suppress(FileExistsError):
                 os.symlink(
                     f"../{_INDEX}/{name}/{table}", os.path.join(table_set, table, f"batch={name}")

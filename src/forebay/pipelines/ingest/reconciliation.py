@@ -3,10 +3,10 @@
 For each queue: the offsets of its range = landed + damaged + trimmed, landed = decoded + rejected +
 deduplicated + filtered, each landed offset is in exactly one of the other tables, none is in a
 table twice, and the ranges of the batches follow one another without a gap. The counts are taken
-from the tables; the counts in the manifests must be the same. For snapshots all this holds for each
-batch on its own.
+from the tables; the counts in the manifests must be the same. For snapshots all this applies to
+each batch separately.
 
-A queue is identified by its id: a queue that was created later at the same path gets its own proof.
+A queue is identified by its id: a queue that was created later at the same path has its own proof.
 The manifest of a batch states which queue was at a path.
 """
 
@@ -57,7 +57,7 @@ class QueueProof:
     """One queue: its range, what became of the records, and what does not add up."""
 
     queue: str
-    # Distinguishes it from another queue at the same path; empty if nothing does.
+    # Distinguishes the queue from another one at the same path; empty if there is no id.
     id: str
     start: int
     end: int
@@ -92,15 +92,15 @@ class Reconciliation:
 def reconcile(out: str | os.PathLike[str], *, spark: SparkSession | None = None) -> Reconciliation:
     """Compares the tables of an output with the ranges of its batches; changes nothing.
 
-    May run during an ingest: it covers the batches that are published when it starts. Costs one
-    shuffle of queue and offset of every record, and reads no values.
+    It may run during an ingest: it covers the batches that are published when it starts. It costs
+    one shuffle of queue and offset of every record, and reads no values.
     """
     if spark is None:
         from forebay.spark.session import session
 
         spark = session()
     output = Output.at(out)
-    # Read this before the tables: every batch done by now is in them.
+    # Read this before the tables: they then contain every batch that was committed by now.
     done = checkpoint.committed_batches(output.checkpoint)
     tables = output.current()
     document = tables.document()
@@ -127,7 +127,7 @@ def reconcile(out: str | os.PathLike[str], *, spark: SparkSession | None = None)
 
 
 class _Lives:
-    """The queues, each with what is known of it: a path may have had several in succession."""
+    """The queues and what is known of each: a path may have had several in succession."""
 
     def __init__(self, starts: dict[str, int]) -> None:
         self._starts = starts
@@ -214,7 +214,7 @@ class _Sums:
         offsets = share.offsets
         self.id = offsets.id
         if offsets.snapshot is not None:
-            # Each snapshot stands alone: the queue as it was at one moment.
+            # Each snapshot is independent: it is the queue as it was at one moment.
             self.end += offsets.count
             self.range += offsets.count
             return

@@ -1,9 +1,9 @@
-"""Deadline queues to tables: each run lands one snapshot of their live items, as one batch.
+"""Deadline queues to tables: each ingest lands one snapshot of their live items, as one batch.
 
 A stream cannot follow the items of a deadline queue, because they have no fixed order. A batch
 holds all live items (pending, leased and buried) of every queue that has changed since its last
-snapshot. Their number is known from the footers of the runs and from the logs before anything
-lands. A run that finds no change lands nothing.
+snapshot. Their number is known before anything lands, from the footers of the queue's runs and from
+its logs. An ingest that finds no change lands nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-# How often an owner may merge files away while they are being read, before a run gives up.
+# How often an owner may merge and remove files while they are being read, before this gives up.
 _TRIES_MAX = 10
 _COLUMNS = ",".join([SOURCE_COLUMNS, *ITEM_COLUMNS])
 
@@ -81,7 +81,7 @@ def land(spark: SparkSession, output: Output, builder: Builder) -> Iterator[Mani
         except PySparkException:
             if tries == _TRIES_MAX or all(one.is_held() for one in changed):
                 raise
-            # Frozen or merged while it was being read: there is a newer one.
+            # The queue was frozen or merged while it was being read: there is a newer snapshot.
             shutil.rmtree(staged)
             continue
         offsets = {one.path: one.offsets() for one in changed}
