@@ -2,13 +2,13 @@
 
 The modules of `MODULES` are ordinary Python files with Cython annotations: they run as they are,
 and are compiled at installation if there is a C compiler. Both forms have one source and the same
-tests. Beside each there is a `.pyi` with the types that its callers see. The modules in this
+tests. Next to each there is a `.pyi` with the types that its callers see. The modules in this
 package know no queue, lock or clock; those that hold the state of a queue are in the package of
 that kind.
 
-Either all of them are compiled or none is, since they call one another without Python in between.
+Either all of them are compiled or none is, because they call one another without Python in between.
 If one is missing, or with `FOREBAY_PURE=1` in the environment, the plain files are loaded;
-`compiled` tells which.
+`compiled` tells which form is in use.
 """
 
 from __future__ import annotations
@@ -57,6 +57,6 @@ def _is_extension(name: str) -> bool:
 
 _found = [_is_extension(name) for name in (*MODULES, SHARED)]
 compiled = all(_found) and os.environ.get("FOREBAY_PURE") != "1"
-# A package in a zip file has none; there the import system finds the plain files on its own.
+# A package in a zip file has no such files; there the import system finds the plain ones itself.
 if any(_found) and not compiled:
     sys.meta_path.insert(0, _PlainFinder)

@@ -4,17 +4,17 @@ A frame is `u32 size | payload | u32 crc | u32 size`, little-endian. The size co
 so a frame is 12 bytes longer than its payload, which is never empty. The CRC-32 covers the leading
 size and the payload. Nothing in a frame shows its place in the segment.
 
-`check_cbor` walks over the CBOR of an event before a decoder may see it, and creates no objects. It
-keeps from the decoder what must not reach it: tags (and with them bignums and values that contain
-themselves), endless nesting, and lengths of bytes that are not there.
+`check_cbor` walks over the CBOR of an event before it is passed to a decoder, and creates no
+objects. It rejects what must not reach the decoder: tags (and with them bignums and values that
+contain themselves), endless nesting, and lengths that exceed the bytes present.
 
 `Transcoder` makes the JSON text of an event from the CBOR that Beats writes, without an object per
-field. What it does not know it leaves to its caller: it returns None, and never a text that differs
-from the slow way (decode, then `json.dumps` in the text form of the page).
+field. For anything it cannot handle it returns None, so that the caller uses the slow way (decode,
+then `json.dumps` in the text form of the page). Its text never differs from that of the slow way.
 
-`is_simple` returns whether a value can be written to an event without a closer look. A value that
-is not simple may still be valid in an event: the slow way decides, and reports what is wrong with
-it.
+`is_simple` returns whether a value can be written to an event without further checks. A value that
+is not simple may still be valid in an event: the slow way decides that, and reports what is wrong
+with it.
 """
 
 from __future__ import annotations
@@ -123,9 +123,9 @@ def scan(buffer: object, position: cython.Py_ssize_t, limit: cython.Py_ssize_t) 
 def find(buffer: object, position: cython.Py_ssize_t) -> cython.Py_ssize_t:
     """Searches byte by byte for the next frame that verifies; returns its position or -1.
 
-    The two sizes are compared before anything is summed, so garbage costs no sum over megabytes.
-    Bytes crafted to pass that test everywhere must not stall the search: it ends once it has summed
-    a multiple of its input, and returns `GAVE_UP`: good frames may follow.
+    The two sizes are compared before any checksum is computed, so garbage does not cost checksums
+    of megabytes. Bytes crafted to pass that test everywhere must not stall the search: it ends once
+    it has summed a multiple of its input, and returns `GAVE_UP`: good frames may follow.
     """
     data: cython.const[cython.uchar][::1] = memoryview(buffer)
     end: cython.Py_ssize_t = len(data)
@@ -588,7 +588,7 @@ class Transcoder:
 
     @cython.cfunc
     def _is_repeated(self, depth: cython.Py_ssize_t, count: cython.Py_ssize_t) -> cython.bint:
-        """Notes where a key is; returns whether the map already has it. The last one counts."""
+        """Records where a key is; returns whether the map already has it. The last one counts."""
         if self._argument > cython.cast(cython.ulonglong, self._end - self._position):
             return True
         size: cython.Py_ssize_t = cython.cast(cython.Py_ssize_t, self._argument)

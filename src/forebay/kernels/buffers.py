@@ -1,7 +1,7 @@
 """Bytes, numbers and checksums in buffers: what all compiled modules share.
 
-Numbers are little-endian and have 1 to 8 bytes, so that a 48-bit time takes six. Here are the plain
-functions; compiled modules have the same ones inline, from `buffers.pxd`.
+Numbers are little-endian and have 1 to 8 bytes, so that a 48-bit time takes six. This module has
+the plain functions; compiled modules use the same ones inline, from `buffers.pxd`.
 
 CRC-32 (the polynomial of zlib and of Ethernet) comes from the fastest library available. On short
 records `zlib-ng` is four times as fast as the standard library. On 278 bytes its Python call costs
@@ -44,7 +44,7 @@ def direct_address() -> int:
     """Returns the address of the library's C function, or 0."""
     if not cython.compiled or LIBRARY != "zlib-ng":
         return 0
-    # Without the GIL, a caller that relies on it must take its own lock.
+    # In a Python without the GIL, a caller that relies on the GIL must take its own lock.
     if not getattr(sys, "_is_gil_enabled", lambda: True)():
         return 0
     path: bytes = _library.__file__.encode()
@@ -174,7 +174,7 @@ class Rows:
         self.used = 0
 
     def clear(self) -> None:
-        """Starts over: nobody may still read the buffers."""
+        """Starts over; the buffers must no longer be read."""
         self.rows = 0
         self.used = 0
 

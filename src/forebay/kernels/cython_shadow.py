@@ -1,7 +1,7 @@
 """Replaces the module `cython` where the compiled modules run as plain Python.
 
-Has only the names that they use outside of annotations. Cython's own shadow module need not be
-installed, and is slower: it converts and checks values.
+It has only the names that they use outside of annotations. Cython's own shadow module does not have
+to be installed, and is slower: it converts and checks values.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ A batch of a write-ahead log is `u32 size | u32 check | records`, little-endian,
     check = crc32(salt ‖ size ‖ records) XOR (number × SPREAD mod 2³²)
 
 `seed` below is crc32(salt). Because the number of the batch in its file is mixed in last, a batch
-shows which one it claims to be: salvage need not guess. A record starts with its kind:
+shows which one it claims to be: salvage does not have to guess. A record starts with its kind:
 
     1 fresh      u48 deadline | u64 id | u48 enqueue time | u32 size | value
     2 item       u48 deadline | u64 id | u48 enqueue time | u48 requeue time | u32 dequeue count
@@ -22,15 +22,15 @@ A block of n entries is eight columns, then their reasons and their values back 
     up to a whole byte | reasons | values
 
 The columns are deadline, id, enqueue time, requeue time, dequeue count, attributes, size of the
-reason and size of the value. A packed number is the number minus the base of its column; a requeue
-time is packed as 0 for never, else as one more. A tombstone has 0 for its times and its count. So
-an entry is found without unpacking others, except for the sizes.
+reason and size of the value. A packed number is the number minus the base of its column. A requeue
+time that means never is packed as 0; any other is packed as one more. A tombstone has 0 for its
+times and its count. So an entry is found without unpacking others, except for the sizes.
 
 A run is a sequence of blocks in key order; a key is a deadline and an id. `RunView` and `merge`
-walk over runs of several kinds and bring together all entries of a key: an item, its tombstone, how
-often it was delivered. `BlockStream` and `Merger` process many blocks at a time without the GIL:
-taking it for each block would keep other threads waiting, and wait for them. They exist only
-compiled. The page is docs/formats/deadline.md.
+walk over runs of several kinds and combine all entries of a key: an item, its tombstone, how often
+it was delivered. `BlockStream` and `Merger` process many blocks at a time without the GIL: taking
+it for each block would keep other threads waiting, and would wait for them. They exist only in
+compiled form. The page is docs/formats/deadline.md.
 """
 
 from __future__ import annotations
@@ -236,7 +236,7 @@ def encode_fresh(
 ) -> cython.Py_ssize_t:
     """Writes a batch of new items, each with its deadline, to the start of `buffer`.
 
-    The first gets the id, the others the ids that follow. Returns the size of the batch.
+    The first has the id `id`, the others have the ids after it. Returns the size of the batch.
     """
     out: cython.uchar[::1] = memoryview(buffer)
     position: cython.Py_ssize_t = _BATCH_SIZE
@@ -412,7 +412,7 @@ def batch_verifies(
     number: cython.ulonglong,
     seed: cython.ulonglong,
 ) -> cython.bint:
-    """Returns whether the check of the batch at a position matches, whatever its records are."""
+    """Returns whether the check of the batch at a position matches, with any kinds of records."""
     data: cython.const[cython.uchar][::1] = memoryview(buffer)
     if len(data) - position < _BATCH_SIZE:
         return False
@@ -431,9 +431,9 @@ def find_batch(
 ) -> tuple:
     """Searches byte by byte for the next good batch; returns (position, its number) or -1.
 
-    `number` is the one that is due `before` bytes ahead of `position`. The number found must be
-    possible for the bytes skipped. Bytes that are not a sequence of records are never summed:
-    garbage would cost a sum over megabytes at every byte.
+    `number` is the one that is expected `before` bytes ahead of `position`. The number found must
+    be possible for the bytes skipped. No checksum is computed of bytes that are not a sequence of
+    records: garbage would otherwise cost a checksum of megabytes at every byte.
     """
     data: cython.const[cython.uchar][::1] = memoryview(buffer)
     end: cython.Py_ssize_t = len(data)
@@ -960,7 +960,7 @@ class BlockBuilder:
         column: cython.Py_ssize_t,
     ) -> cython.Py_ssize_t:
         """Writes base, width and bits of one column of a body; returns where its bits end."""
-        # Neither a tombstone nor a missing time may pull the base down.
+        # Neither a tombstone nor a missing time may lower the base.
         is_of_items: cython.bint = column >= _ENQUEUE and column <= _COUNT
         is_requeue: cython.bint = column == _REQUEUE
         more: cython.ulonglong = 1 if is_requeue else 0
@@ -1074,8 +1074,8 @@ def sort(
 ) -> cython.Py_ssize_t:
     """Sorts `count` cells of `size` numbers by their first `words`; returns where they start.
 
-    The array has room for twice as many: the cells, and after them a work area. They end up in one
-    half or the other.
+    The array has room for twice as many: the cells, and after them a work area. The sorted cells
+    may be in either half.
     """
     ends: cython.ulonglong[::1] = memoryview(bytearray(8 * _DIGITS)).cast("Q")
     source: cython.Py_ssize_t = 0
@@ -1089,7 +1089,7 @@ def sort(
             differing = _differing(cells, source + word, count, size)
             shift = 0
             while shift < _BITS and differing >> shift > 0:
-                # A digit that all cells have in common moves none of them.
+                # A digit that is the same in all cells moves none of them.
                 if (differing >> shift) & _DIGIT_MASK > 0:
                     _move(cells, ends, source, target, count, size, word, shift)
                     source, target = target, source
@@ -1432,8 +1432,8 @@ class RunView:
     """Cursors over runs. One thread at a time may use it.
 
     After `meet`, `deadline` and `id` are the lowest key; `item` is the cursor of the item, if there
-    is one, `dead` tells that there is a tombstone, and `count` and `time_ms` how often and when it
-    was delivered, by the marks. `passed` keys are done.
+    is one; `dead` tells whether there is a tombstone; `count` and `time_ms` tell how often and when
+    it was delivered, according to the marks. `passed` is how many keys were processed.
     """
 
     def __init__(self) -> None:
@@ -1488,7 +1488,7 @@ class RunView:
     def go_on(self) -> cython.bint:
         """Leaves the lowest key.
 
-        Items go first: if the disk fails, no tombstone has moved on without the item that it
+        Items move first: if the disk fails, no tombstone has moved on without the item that it
         removes.
         """
         cursor: Cursor
@@ -1533,9 +1533,9 @@ def merge(
 ) -> cython.Py_ssize_t:
     """Moves the result of a merge into blocks; returns the kind of a full one, or 0 at the end.
 
-    After `limit` keys it returns -1: there are more, though most may be gone. `full` means that no
-    older run is left out: then tombstones and marks that meet no item are dropped. Otherwise they
-    are kept, because an older run may hold that item.
+    After `limit` keys it returns -1: there are more keys, even if most items may be gone. `full`
+    means that no older run is left out: then tombstones and marks without an item are dropped.
+    Otherwise they are kept, because an older run may hold that item.
     """
     block: Block
     at: cython.Py_ssize_t
@@ -1858,11 +1858,11 @@ def _block_check(
 
 @cython.cclass
 class Merger:
-    """A merge of sources of several kinds, which are fed when they are hungry; at first all are.
+    """A merge of sources of several kinds; a hungry source must be fed, and all start hungry.
 
-    `builders` take items, tombstones and marks. `streams` make blocks from them; if those are None,
-    each block is full at once. `seeds` are the checksums of the salts. `passed` keys were merged so
-    far.
+    `builders` hold items, tombstones and marks. `streams` make blocks from them; if they are None,
+    each block is full at once. `seeds` are the checksums of the salts. `passed` is how many keys
+    were merged so far.
     """
 
     source = cython.declare(cython.Py_ssize_t, visibility="readonly")
@@ -1960,7 +1960,7 @@ class Merger:
         )
 
     def run(self) -> cython.int:
-        """Runs until something is needed; returns what."""
+        """Runs until something is needed; returns what is needed."""
         needed: cython.int = _NO_ROOM
         while needed == _NO_ROOM:
             with cython.nogil:
@@ -1998,7 +1998,7 @@ class Merger:
     @cython.nogil
     @cython.exceptval(check=False)
     def _meet(self) -> cython.void:
-        """Notes all entries of the lowest key, and moves past them."""
+        """Records all entries of the lowest key, and moves past them."""
         self._met = True
         self._deadline = self._heap.deadline
         self._id = self._heap.id
@@ -2027,7 +2027,7 @@ class Merger:
     @cython.nogil
     @cython.exceptval(check=False)
     def _note(self, source: cython.Py_ssize_t) -> cython.void:
-        """Notes the next entry of a source."""
+        """Records the next entry of a source."""
         kind: cython.Py_ssize_t = cython.cast(cython.Py_ssize_t, self._kinds[source])
         if kind == _TOMBSTONES:
             self._dead = True
@@ -2051,7 +2051,7 @@ class Merger:
     @cython.nogil
     @cython.exceptval(check=False)
     def _put(self) -> cython.int:
-        """Puts what is left of the key into its block; returns what that needs, or 0."""
+        """Puts what is left of the key into its block; returns what is needed for that, or 0."""
         taken: cython.int = 0
         while True:
             if self._dead:

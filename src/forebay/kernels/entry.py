@@ -5,15 +5,15 @@ An entry is 32 bytes of metadata, little-endian, and its data:
     u32 hash of the 28 bytes that follow | 8 bytes version | u32 size | u32 ttl | u64 id
     | u32 hash of the data
 
-The version is `FBE2` and four random bytes of the tape, so that nothing a user puts into an entry
-looks like an entry of the tape; the caller supplies it. Old tapes have `FBENTRY1`.
+The version is `FBE2` and four random bytes of the tape, so that no data in an entry looks like an
+entry of the tape; the caller supplies the version. Old tapes have `FBENTRY1`.
 
 An id is `ms << 16 | number & 0xFFFF`: the time of the push, and the low bits of the entry's number
 on its tape. So an entry shows where it belongs, and how many are missing before it. The page is
 docs/formats/entry.md.
 
 `EntryColumns` owns buffers in Arrow's layout and fills them from verified entries, without an
-object for each.
+object for each entry.
 """
 
 from __future__ import annotations
@@ -144,8 +144,8 @@ def entry_size(
 ) -> cython.Py_ssize_t:
     """Returns the size of the data of the good entry at a position; negative if there is none.
 
-    It must be the entry with this number, and its id must be above `last_id`. -1: it continues past
-    `end`; -2: it is not good.
+    It must be the entry with this number, and its id must be above `last_id`. The result -1 means
+    that the entry continues past `end`, -2 that it is not good.
     """
     if end - position < _META:
         return _CUT_OFF
@@ -236,7 +236,7 @@ class Entry:
 
 
 def make_entries(offset: cython.longlong, values: list, ids: list, ttls: list) -> list:
-    """Makes entries of what `scan` returned; the first is of this offset."""
+    """Makes entries from the result of `scan`; the first has this offset."""
     entries: list = []
     entry: Entry
     number: cython.Py_ssize_t
@@ -288,7 +288,7 @@ def encode(
 def measure_sized(records: object, count: cython.Py_ssize_t) -> tuple:
     """Returns the sum of the sizes of records that each follow their size, and the largest.
 
-    -1 if they are not `count`, from the begin to the end of the buffer.
+    The sum is -1 if the buffer does not consist of exactly `count` records.
     """
     data: cython.const[cython.uchar][::1] = memoryview(records)
     end: cython.Py_ssize_t = len(data)
@@ -324,7 +324,7 @@ def encode_sized(
 ) -> tuple:
     """Writes the entries of measured records to `buffer`; returns size and last time.
 
-    Refuses records that were changed since: they would not fill the buffer.
+    Rejects records that were changed since: they would not fill the buffer.
     """
     data: cython.const[cython.uchar][::1] = memoryview(records)
     out: cython.uchar[::1] = memoryview(buffer)
@@ -425,8 +425,8 @@ def find(
 ) -> tuple:
     """Searches for the next good entry; returns (position, its number) or -1.
 
-    `number` is the one that is due `before` bytes ahead of `position`. The number found must be
-    possible for the bytes skipped, at most `most` above it, and its id above `last_id`.
+    `number` is the one that is expected `before` bytes ahead of `position`. The number found must
+    be possible for the bytes skipped, at most `most` above it, and its id above `last_id`.
     """
     data: cython.const[cython.uchar][::1] = memoryview(buffer)
     end: cython.Py_ssize_t = len(data)

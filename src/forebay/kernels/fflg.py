@@ -5,8 +5,8 @@ A version 2 frame is `u32 size | u32 check | u32 ms | blob`, big-endian, and
     check = crc32(salt ‖ ms ‖ blob) XOR (index × SPREAD mod 2³²)
 
 `seed` below is crc32(salt), so that one CRC covers the frame's own contiguous bytes. Because the
-index is mixed in last, a frame shows which index it claims: salvage need not guess. Frames of
-versions 0 and 1 have no check: they are `u32 size | blob`. The page is docs/formats/fflg.md.
+index is mixed in last, a frame shows which index it claims: salvage does not have to guess. Frames
+of versions 0 and 1 have no check: they are `u32 size | blob`. The page is docs/formats/fflg.md.
 
 `Columns` owns buffers in Arrow's layout and fills them from verified frames, without an object for
 each record; `encode_columns` makes frames from the two buffers of a binary column.
@@ -132,7 +132,7 @@ def encode(
 ) -> cython.Py_ssize_t:
     """Writes the frames of `count` values to the start of `buffer`; returns their size.
 
-    All get the same `ms`, or each its own from `times`.
+    All have the same `ms`, or each has its own from `times`.
     """
     out: cython.uchar[::1] = memoryview(buffer)
     position: cython.Py_ssize_t = 0
@@ -153,8 +153,8 @@ def encode(
 def measure_sized(buffer: object) -> tuple:
     """Returns how many records a buffer holds, their bytes, the largest and the smallest.
 
-    A record is `u32 size`, little-endian, and so many bytes. The count is -1 if they do not fill
-    the buffer exactly.
+    A record is `u32 size`, little-endian, and that many bytes. The count is -1 if the records do
+    not fill the buffer exactly.
     """
     data: cython.const[cython.uchar][::1] = memoryview(buffer)
     end: cython.Py_ssize_t = len(data)
@@ -184,9 +184,9 @@ def fit_sized(
     room: cython.longlong,
     frame_bytes: cython.Py_ssize_t,
 ) -> tuple:
-    """Says how many records of a buffer that was measured fit into `room` bytes, and their size.
+    """Returns how many records of a measured buffer fit into `room` bytes, and their size.
 
-    The records from `position` on; `frame_bytes` is what a frame adds to each.
+    It counts the records from `position` on; `frame_bytes` is what a frame adds to each.
     """
     data: cython.const[cython.uchar][::1] = memoryview(buffer)
     end: cython.Py_ssize_t = len(data)
@@ -287,10 +287,10 @@ def find(
 ) -> tuple:
     """Searches byte by byte for the next frame that verifies; returns (position, its index) or -1.
 
-    `index` is the one that is due `before` bytes ahead of `position`. The index found must be
+    `index` is the one that is expected `before` bytes ahead of `position`. The index found must be
     possible for the bytes skipped, at most `most` above it: the chance of a false hit is that range
-    against 2³². A large frame is summed only if what follows it can be a frame: garbage would cost
-    a sum over megabytes at every byte.
+    divided by 2³². The checksum of a large frame is computed only if what follows it can be a
+    frame: garbage would otherwise cost a checksum of megabytes at every byte.
     """
     data: cython.const[cython.uchar][::1] = memoryview(buffer)
     end: cython.Py_ssize_t = len(data)
@@ -409,8 +409,8 @@ class Columns(Rows):
     ) -> tuple:
         """Adds good frames of `buffer` from `position` on; returns (count, where it stopped).
 
-        `base` is the offset of the segment's index 0. Stops at `limit` frames, at one that is cut
-        off or does not verify, or when the buffers are full.
+        `base` is the offset of the segment's index 0. Stops after `limit` frames, at a frame that
+        is cut off or does not verify, or when the buffers are full.
         """
         data: cython.const[cython.uchar][::1] = memoryview(buffer)
         end: cython.Py_ssize_t = len(data)
