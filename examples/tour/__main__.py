@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-# Replaces this directory, whose files have names that other modules may have, too.
+# Replaces this directory, because its files have names that other modules may have too.
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-from examples.tour.tour import main  # noqa: E402  (only now it is found)
+from examples.tour.tour import main  # noqa: E402  (it can be found only now)
 
 if __name__ == "__main__":
     main()

@@ -3,8 +3,8 @@
     python -m examples.tour.actors ROLE PATH COUNT PER_SECOND SIZE
 
 They work at an even pace, and print how much is acknowledged, one count per line. Everything
-counted is on the disk before its line is printed. A process that is started again continues where
-its queue shows that it was.
+counted is on the disk before its line is printed. A process that is started again continues from
+the state that it finds in its queue.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from forebay import BeatsQueue, BeatsReader, Damage, DeadlineItem, DeadlineQueue
 _TICK_SECONDS = 0.02
 _TRIM_INTERVAL_SECONDS = 2.0
 _STEPS_AT_ONCE = 100
-# Small enough that there are runs, tombstones and merges.
+# Small enough to produce runs, tombstones and merges.
 _SEGMENT_ITEMS = 500
 _TOMORROW_SECONDS = 86_400.0
 _LEASE_SECONDS = 3_600.0
@@ -69,7 +69,7 @@ def _beats_queue(path: str, segment_bytes: int) -> Iterator[tuple[int, Append]]:
 
 
 def work(path: str, steps: int, per_second: float, jobs_count: int) -> None:
-    """Fills a deadline queue with jobs and processes them, until so many steps are done."""
+    """Fills a deadline queue with jobs and processes them, until `steps` steps are done."""
     jobs = Jobs(jobs_count)
     with DeadlineQueue(path, segment_items=_SEGMENT_ITEMS, lease_seconds=_LEASE_SECONDS) as queue:
         found = {
@@ -84,7 +84,7 @@ def work(path: str, steps: int, per_second: float, jobs_count: int) -> None:
             some = min(max(due - done, 1), _STEPS_AT_ONCE)
             if enqueued < jobs.count:
                 end = min(enqueued + some, jobs.count)
-                # Long ago, so that they are due, and in the order of their numbers.
+                # The deadlines are long past, so that the jobs are due, in the order of numbers.
                 values = [job(number) for number in range(enqueued, end)]
                 queue.enqueue_many(values, deadline_ms=_FIRST_MS + enqueued)
                 done, enqueued = done + end - enqueued, end
@@ -94,7 +94,7 @@ def work(path: str, steps: int, per_second: float, jobs_count: int) -> None:
 
 
 def _work_on(queue: DeadlineQueue, jobs: Jobs, count: int) -> int:
-    """Dequeues some jobs and treats them according to their fate; returns the number of steps."""
+    """Dequeues some jobs and does what their fate says; returns the number of steps."""
     done = 0
     released: list[DeadlineItem] = []
     for item in queue.dequeue_many(count):

@@ -1,4 +1,4 @@
-"""What the tour proves from the tables, with `reconcile` and against the events themselves.
+"""What the tour proves from the tables, by `reconcile` and by comparison with the events.
 
 The producers' events are known in advance, so the tables are compared with what must be in them,
 value by value, without relying on the counts of the pipeline.
@@ -182,7 +182,7 @@ def compare_jobs(rows: Iterable[Mapping[str, Any]], jobs: Jobs) -> Comparison:
 
 
 def claim_reconciled(sums: list[QueueSums], plan: Plan) -> Claim:
-    """The sums add up, and match the producers' events."""
+    """Claims that the sums add up and match the producers' events."""
     problems = [f"{one.queue}: {problem}" for one in sums for problem in one.problems]
     as_planned = sum(one.counts == plan.expected(one.queue) for one in sums)
     count = len(QUEUES) + 1
@@ -198,7 +198,7 @@ def claim_reconciled(sums: list[QueueSums], plan: Plan) -> Claim:
 
 
 def claim_damage(damage: list[dict[str, Any]]) -> Claim:
-    """The changed byte costs the event that it is in, and the table `damage` names the place."""
+    """Claims that the changed byte costs only its event, and that `damage` names the place."""
     places = [(row["queue"], row["offset"], row["count"], row["position"]) for row in damage]
     position = frame_position(DAMAGED_QUEUE, DAMAGED_OFFSET)
     holds = places == [(DAMAGED_QUEUE, DAMAGED_OFFSET, 1, position)]
@@ -211,13 +211,13 @@ def claim_damage(damage: list[dict[str, Any]]) -> Claim:
 
 
 def claim_landed(found: Comparison) -> Claim:
-    """Every event is in `landed`, byte for byte, once."""
+    """Claims that every event is in `landed` once, byte for byte."""
     text = f"{found.right:,} landed values compared with the events, byte by byte; {found}"
     return Claim("every event has landed, once", text, found.exact, asdict(found))
 
 
 def claim_jobs(found: Comparison) -> Claim:
-    """Every job that was not released is in the snapshot, as it was left, and no other job."""
+    """Claims that the snapshot has exactly the jobs that were not released, as they were left."""
     text = f"{found.right:,} jobs in the snapshot, each as it was left, none that was released; "
     return Claim(
         "the deadline queue is as it was left", text + str(found), found.exact, asdict(found)
@@ -225,7 +225,7 @@ def claim_jobs(found: Comparison) -> Claim:
 
 
 def claim_decoded(found: Comparison) -> Claim:
-    """Every id that must be in `decoded` is there, once."""
+    """Claims that every id that must be in `decoded` is there once."""
     text = f"{found.right:,} ids in decoded; {found}"
     return Claim("every id is decoded, once", text, found.exact, asdict(found))
 

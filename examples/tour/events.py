@@ -1,10 +1,10 @@
 """The events of the tour, and what must become of each of them.
 
 An event is a function of its queue and its offset, so a reader can check that it is the right one,
-in the right place. Some cannot be decoded, some come twice, and some are left out by the SQL: the
-offset alone decides which, so the sums are known in advance.
+in the right place. Some events cannot be decoded, some come twice, and some are left out by the
+SQL: the offset alone determines which, so the sums are known in advance.
 
-Events of the Beats queue have a number in place of the offset, which follows from their time.
+Events of the Beats queue have a number instead of an offset; their time determines it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ FILTERED = "filtered"
 
 
 def event(queue: str, offset: int) -> bytes:
-    """Returns the event of an offset, as it must land."""
+    """Returns the event at an offset, as it must land."""
     return _beats_event(offset) if queue == EVENT_QUEUE else _log_event(queue, offset)
 
 
@@ -114,12 +114,12 @@ class Plan:
 
     @property
     def per_queue(self) -> int:
-        """Returns how many events each queue gets."""
+        """Returns how many events are written to each queue."""
         return self.events // len(QUEUES)
 
     @property
     def total(self) -> int:
-        """Returns how many events all queues get."""
+        """Returns how many events are written to all queues."""
         return self.per_queue * len(QUEUES)
 
     @property

@@ -1,7 +1,7 @@
 """What happened over time: samples of the counts, and the rates and lags derived from them.
 
-The samples are taken from outside: what was appended is what the producers acknowledged, and what
-has landed is in the manifests of the published batches.
+The samples are taken from outside: the appended records are those that the producers acknowledged,
+and the landed ones are those in the manifests of the published batches.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def rates(samples: Sequence[Sample], window_seconds: float) -> list[tuple[float,
         while samples[start + 1].seconds <= sample.seconds - window_seconds:
             start += 1
         first = samples[start]
-        # At the beginning there is no whole window yet: nothing happened before it.
+        # At the beginning there is no whole window yet: nothing happened before the first sample.
         passed = max(sample.seconds - first.seconds, window_seconds)
         appended = sum(sample.appended) - sum(first.appended)
         landed = sum(sample.landed) - sum(first.landed)
@@ -101,7 +101,7 @@ class Watch:
         return time.monotonic() - self._started
 
     def mark(self, text: str) -> Mark:
-        """Notes that something happens now."""
+        """Records that something happens now."""
         mark = Mark(self.seconds, text)
         self.marks.append(mark)
         return mark
@@ -120,7 +120,7 @@ class Watch:
 
     @property
     def landed(self) -> int:
-        """Returns how far the ingest is, over all queues."""
+        """Returns how many records the ingest has covered, over all queues."""
         return sum(self._landed.values())
 
     @property

@@ -1,8 +1,8 @@
 """The jobs of the tour, which go through a deadline queue, and what must become of each of them.
 
-A job's number alone decides its fate. All are enqueued, in the order of their numbers; then those
-that are due are dequeued, and released, requeued for tomorrow, buried or kept. So the content of
-the queue shows how far its worker has come, and its content at the end is known.
+The number of a job determines its fate. All jobs are enqueued, in the order of their numbers; then
+those that are due are dequeued, and released, requeued for tomorrow, buried or kept. So the content
+of the queue shows how far its worker has come, and the content at the end is known.
 """
 
 from __future__ import annotations

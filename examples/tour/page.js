@@ -1,6 +1,6 @@
 "use strict";
 
-// Draws the plots of the page, in the colours of its style, and again when these change.
+// Draws the plots of the page in the colours of its style, and again when the colours change.
 (() => {
   const report = JSON.parse(document.getElementById("plots").textContent);
   const HEIGHT = 260;
@@ -33,7 +33,7 @@
       ctx.moveTo(x, top);
       ctx.lineTo(x, top + height);
       ctx.stroke();
-      // Letters of moments that are close together stand beside one another.
+      // Letters of moments that are close together are drawn next to one another.
       const place = Math.max(x, free);
       ctx.fillText(letter, place, top - 5 * ratio);
       free = place + 11 * ratio;

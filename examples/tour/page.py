@@ -1,7 +1,7 @@
 """A page as one HTML file: texts, tables and plots, with nothing fetched from elsewhere.
 
 Scripts and styles are inside the page, and its policy allows only those, by their hashes. Without
-JavaScript everything except the plots is there. The plots are drawn by uPlot, see
+JavaScript the page shows everything except the plots. uPlot draws the plots, see
 `vendor/README.md`.
 """
 

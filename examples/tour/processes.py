@@ -30,8 +30,8 @@ class ProcessFailed(Exception):
 class Actor:
     """A producer or a worker of one queue, and what it has acknowledged.
 
-    `role` is a name in `actors.ROLES`, and `size` an argument specific to it. `count` is what it
-    has acknowledged at the end.
+    `role` is a name in `actors.ROLES`, and `size` an argument specific to it. `count` is how much
+    it has acknowledged at the end.
     """
 
     def __init__(self, role: str, path: str, count: int, per_second: float, size: int) -> None:
@@ -49,7 +49,7 @@ class Actor:
         self._unread = b""
 
     def start(self) -> None:
-        """Starts the process; it continues after what is in the queue."""
+        """Starts the process, which continues after what is already in the queue."""
         self.found = None
         self._unread = b""
         self._process = subprocess.Popen(
@@ -61,7 +61,7 @@ class Actor:
     def look(self) -> None:
         """Reads what it has printed meanwhile; raises `ProcessFailed` if it ended too early."""
         assert self._process is not None
-        # Ask before reading the pipe: once it has ended, nothing can come after that.
+        # Check before reading the pipe: once the process has ended, nothing more can arrive.
         code = _code_of(self._process)
         self._read()
         if code is not None and self.acknowledged < self._count:
@@ -73,7 +73,7 @@ class Actor:
         return self._process is not None and _code_of(self._process) == 0
 
     def kill(self) -> None:
-        """Kills it with SIGKILL; afterwards `acknowledged` is all that it ever acknowledged."""
+        """Kills it with SIGKILL; `acknowledged` then includes everything that it acknowledged."""
         assert self._process is not None
         assert self._process.stdout is not None
         os.kill(self._process.pid, signal.SIGKILL)
@@ -112,7 +112,7 @@ class Command:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Starts it in its own session: its Java and its workers are killed with it."""
+        """Starts it in its own session, so that its Java and its workers are killed with it."""
         with open(self._log, "ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "forebay", *self._arguments],
@@ -130,7 +130,7 @@ class Command:
             raise ProcessFailed(_failure(self._arguments, code, self._log))
 
     def kill(self) -> None:
-        """Kills it and all that it started, with SIGKILL."""
+        """Kills it and every process that it started, with SIGKILL."""
         assert self._process is not None
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
@@ -163,8 +163,8 @@ class Command:
 def _code_of(process: subprocess.Popen[bytes]) -> int | None:
     """Returns the code of a process that has ended; None if it is still running.
 
-    `poll` takes a lock, and keeps it if Ctrl-C comes in the middle: a `wait` would then never
-    return, and the tour would leave its processes running.
+    `poll` takes a lock, and keeps it if Ctrl-C interrupts it: a `wait` would then never return, and
+    the tour would leave its processes running.
     """
     if process.returncode is not None:
         return process.returncode
@@ -203,7 +203,7 @@ def _failure(arguments: Sequence[str], code: int, log: str) -> str:
 
 
 def _environment() -> dict[str, str]:
-    """Returns the environment of a process that finds Forebay and the tour, from anywhere."""
+    """Returns an environment in which a process finds Forebay and the tour, in any directory."""
     package = os.path.dirname(os.path.dirname(forebay.__file__))
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     paths = [package, root, *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -211,10 +211,10 @@ def _environment() -> dict[str, str]:
 
 
 def _spark_environment(directory: str) -> dict[str, str]:
-    """Returns the environment of a process that starts Spark briefly.
+    """Returns the environment of a process that starts Spark for a short time.
 
-    A killed Java leaves its temporary files behind: they go where the tour can remove them. Quick
-    compiling and plain plans halve the time of jobs as small as these.
+    A killed Java leaves its temporary files, so they go where the tour can remove them. Quick
+    compilation and plain plans halve the time of such small jobs.
     """
     temporary = os.path.join(directory, TEMPORARY)
     os.makedirs(temporary, exist_ok=True)

@@ -34,7 +34,7 @@ def make(story: Story, proof: Proof, claims: Sequence[Claim], seconds: float) ->
         title="Forebay: from events to proven tables",
         lead=(
             f"{len(QUEUES)} producers wrote {plan.total:,} events, to one queue each, while an "
-            "ingest on Spark loaded them into tables, and a worker did "
+            "ingest on Spark loaded them into tables, and a worker performed "
             f"{plan.jobs.steps:,} steps on a deadline queue. One producer, the worker and the "
             "ingest were killed with SIGKILL and started again, and one byte was changed on the "
             "disk. "
@@ -130,7 +130,7 @@ def _crashes(facts: Facts, proof: Proof) -> Table:
     lost = max(0, facts.acknowledged - facts.found)
     lost_steps = max(0, facts.jobs_acknowledged - facts.jobs_found)
     columns = ("killed", "seconds until back", "seconds until caught up", "lost", "twice")
-    # An event that the producer wrote twice is in the place of another one: it counts as wrong.
+    # An event that the producer wrote twice takes the place of another one: it counts as wrong.
     repeated = proof.landed.wrong
     rows: list[list[Cell]] = [
         [f"producer of {KILLED_PRODUCER}", facts.producer_away_seconds, None, lost, repeated],
@@ -146,10 +146,11 @@ def _crashes(facts: Facts, proof: Proof) -> Table:
         f"found {facts.found:,} in its log when it came back. The worker had acknowledged "
         f"{facts.jobs_acknowledged:,} steps and found {facts.jobs_found:,} done. The ingest had "
         "published "
-        f"{facts.batches_before} batches and was writing the next one, which was then done again "
-        f"from the beginning. It was {ingest.lag_before:,} records behind when it was killed, and "
-        f"at most {ingest.lag_most:,} until it had caught up: until it was no further behind than "
-        "at the kill. Most of the time until it was back is Spark's startup.",
+        f"{facts.batches_before} batches and was writing the next one, which was then written "
+        f"again from the beginning. It was {ingest.lag_before:,} records behind when it was "
+        f"killed, and at most {ingest.lag_most:,} behind until it had caught up, which means that "
+        "it was no further behind than at the kill. Most of the time until it was back is Spark's "
+        "startup.",
     )
 
 
@@ -163,7 +164,7 @@ def _damage(proof: Proof) -> Table:
             for row in proof.damage
         ],
         "One byte of one event was changed on the disk before the ingest read it. It costs that "
-        "event, not its neighbours, and is never taken for a good one.",
+        "event, not its neighbours, and the damaged event is never delivered as a good one.",
     )
 
 

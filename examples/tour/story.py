@@ -1,4 +1,4 @@
-"""What the tour does: producers, a worker and an ingest run, are killed, and continue."""
+"""The steps of the tour: producers, a worker and an ingest run, are killed, and continue."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ _EVENTS_PER_SECOND = 6_000
 _SECONDS_MIN = 8.0
 _SEGMENTS = 16
 _SEGMENT_BYTES_MIN = 100_000
-# Enough that the ingest can be killed halfway, however late Spark has started.
+# Enough that the ingest can be killed halfway, no matter how late Spark has started.
 _BATCHES_MIN = 4
 _KILL_AFTER_BATCHES = 2
 _POLL_SECONDS = 0.02
 # Which byte of the event is changed.
 _FLIPPED_BYTE = 10
-# No progress for so long means that something is wrong; Spark is slow on a busy machine.
+# No progress for this long means that something is wrong; Spark is slow on a busy machine.
 _STANDSTILL_SECONDS_MAX = 300.0
 
 _SETTINGS = """\
@@ -68,7 +68,7 @@ sql = "{JOBS_SQL}"
 
 @dataclass(slots=True)
 class Facts:
-    """What the tour finds out on its way, for its claims and its report."""
+    """What the tour finds out during its run, for its claims and its report."""
 
     acknowledged: int = 0
     found: int = 0
@@ -83,7 +83,7 @@ class Facts:
 
 
 class Story:
-    """One run of the tour in a directory that holds nothing of it yet."""
+    """One run of the tour, in a directory without files of an earlier one."""
 
     def __init__(self, directory: str, plan: Plan, terminal: Terminal) -> None:
         self.plan = plan
@@ -187,9 +187,9 @@ class Story:
     def _kill_and_start(
         self, actor: Actor, at: int, text: str, unit: str
     ) -> tuple[int, int, float]:
-        """Kills a process when it has acknowledged so much, and starts it again.
+        """Kills a process when it has acknowledged `at` units, and starts it again.
 
-        Returns what it had acknowledged, what it found, and how long it was away.
+        Returns how much it had acknowledged, how much it found, and how long it was away.
         """
         self._wait(lambda: actor.acknowledged >= at, "the producers to write")
         actor.kill()
@@ -208,7 +208,7 @@ class Story:
             "the ingest to publish batches",
         )
         self._ingest.kill()
-        # A batch published in its last moment does not count as being back.
+        # A batch that was published just before the kill does not mean that the ingest is back.
         self.watch.sample()
         killed = self.watch.mark("SIGKILL to the ingest")
         before = self.watch.names()
@@ -282,7 +282,7 @@ class Story:
 
 
 def claim_recovered(acknowledged: int, found: int, seconds: float) -> Claim:
-    """Every acknowledged event is there after a producer was killed."""
+    """Claims that every acknowledged event is there after a producer was killed."""
     lost = max(0, acknowledged - found)
     text = f"back in {seconds:.1f} s: it finds {found:,} events in the log; lost: {lost}"
     facts: dict[str, object] = {"acknowledged": acknowledged, "found": found, "lost": lost}
@@ -290,7 +290,7 @@ def claim_recovered(acknowledged: int, found: int, seconds: float) -> Claim:
 
 
 def claim_worker_recovered(acknowledged: int, found: int, seconds: float) -> Claim:
-    """Every step on the deadline queue is there after its worker was killed."""
+    """Claims that every step on the deadline queue is there after its worker was killed."""
     lost = max(0, acknowledged - found)
     text = f"back in {seconds:.1f} s: {found:,} steps are in the deadline queue; lost: {lost}"
     facts: dict[str, object] = {"acknowledged": acknowledged, "found": found, "lost": lost}
@@ -298,7 +298,7 @@ def claim_worker_recovered(acknowledged: int, found: int, seconds: float) -> Cla
 
 
 def claim_resumed(before: dict[int, str], after: dict[int, str], found: Outage) -> Claim:
-    """What was published before the ingest was killed stays, and the ingest continues after it."""
+    """Claims that a killed ingest keeps its published batches and continues after them."""
     kept = sum(after.get(batch) == directory for batch, directory in before.items())
     text = (
         f"back after {found.until_back or 0:.1f} s, caught up after "

@@ -159,7 +159,7 @@ def _prove(directory: str, plan: Plan, terminal: Terminal) -> checks.Proof:
 
 
 def _check_installation() -> None:
-    """Raises `NotInstalled` if Spark or Java are missing, before anything is replaced."""
+    """Raises `NotInstalled` if Spark or Java is missing, before anything is replaced."""
     from forebay.spark.java import find_java
 
     for name in ("pyspark", "pyarrow"):
@@ -208,7 +208,7 @@ def _locked(directory: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
-    """Treats SIGTERM and a closed terminal like Ctrl-C: no process is left running."""
+    """Handles SIGTERM and a closed terminal like Ctrl-C: no process is left running."""
 
     def end(number: int, _frame: FrameType | None) -> None:
         sys.exit(128 + number)
