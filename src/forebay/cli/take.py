@@ -195,7 +195,7 @@ class _Taker:
         return lambda count: contextlib.nullcontext(records.lease(queue, count, seconds=seconds))
 
     def _take_batch(self, lend: Callable[[int], AbstractContextManager[Lent]], count: int) -> bool:
-        """Takes one batch and returns whether to go on; all of it stays if it cannot be written."""
+        """Takes one batch; all of it stays if it cannot be written. Returns whether to go on."""
         try:
             with lend(count) as lent:
                 news = [damage for damage in lent.damage if self._tell(damage)]

@@ -103,7 +103,7 @@ IS_TOMBSTONE, IS_BURIED = 1, 2
 _IS_TOMBSTONE = cython.declare(cython.ulonglong, IS_TOMBSTONE)
 _IS_BURIED = cython.declare(cython.ulonglong, IS_BURIED)
 
-# The initial size of a builder, and the estimated size of an entry beside reason and value.
+# The initial size of a builder, and the estimated size of an entry without reason and value.
 _FIRST_ENTRIES = cython.declare(cython.Py_ssize_t, 4096)
 _FIRST_BYTES = cython.declare(cython.Py_ssize_t, 4096)
 _MOST_BYTES = cython.declare(cython.Py_ssize_t, 65536)
@@ -1533,9 +1533,9 @@ def merge(
 ) -> cython.Py_ssize_t:
     """Moves the result of a merge into blocks; returns the kind of a full one, or 0 at the end.
 
-    After `limit` keys it returns -1: there are more keys, even if most items may be gone. `full`
-    means that no older run is left out: then tombstones and marks without an item are dropped.
-    Otherwise they are kept, because an older run may hold that item.
+    After `limit` keys it returns -1, even if most of their items are gone: there are more keys.
+    `full` means that no older run is left out: then tombstones and marks without an item are
+    dropped. Otherwise they are kept, because an older run may hold that item.
     """
     block: Block
     at: cython.Py_ssize_t

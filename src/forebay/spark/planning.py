@@ -31,7 +31,7 @@ _SMALLEST_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Records of one queue, by offset, in one segment or wherever they are when read."""
+    """Records of one queue, by offset: in one segment, or wherever they are when read."""
 
     kind: str
     queue: str

@@ -9,7 +9,7 @@ a sync then serves most of them, and a lone writer never waits.
 A failed sync is final: the kernel may have dropped the dirty pages, and a second sync would report
 success for bytes that the disk lacks. Every thread that waits, now or later, gets the error.
 A failed write is not final: a thread that waits for what was not written gets the error
-(`abandon`), and the queue goes on. The queue also goes on if what had to be written first is
+(`abandon`), and the queue continues. The queue also continues if what had to be written first is
 acknowledged and stays where it is (`NotWritten`): the next sync tries again.
 
 A signal handler may raise an exception at any call. Even then a leader ends its lead: each step of
@@ -205,7 +205,7 @@ class GroupCommit:
                 _raise_abandoned(offset, epoch)
 
     def abandon(self, error: OSError | ForebayError, first: int) -> None:
-        """Raises the error in all waits for offsets above `first` that were given out so far."""
+        """Fails all waits for offsets above `first` that were given out so far, with the error."""
         epoch = Epoch()
         with self._mutex:
             last, self.epoch = self.epoch, epoch

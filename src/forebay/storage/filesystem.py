@@ -31,8 +31,8 @@ _IN_MOVED_TO, _IN_CREATE = 0x80, 0x100
 # The watch, the event, a cookie, and the length of the name that follows (see inotify(7)).
 _INOTIFY_EVENT = struct.Struct("iIII")
 assert _INOTIFY_EVENT.size == 16
-# File systems on which a store to an allocated, mapped file always finds its block, whatever else
-# fills the disk: ext2 to ext4, XFS, tmpfs (see statfs(2)). If a disk copies on write, the store
+# File systems on which a store to an allocated, mapped file always has its block, even if the disk
+# is full: ext2 to ext4, XFS, tmpfs (see statfs(2)). On a file system that copies on write, a store
 # needs a new block, and if there is none the system kills the process.
 _MAPPED_STORES = {0xEF53, 0x58465342, 0x01021994}
 

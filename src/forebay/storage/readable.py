@@ -97,7 +97,7 @@ class Readable:
         return self._content.size()
 
     def hole(self, start: int, end: int) -> Hole | None:
-        """Returns the first hole met between two positions; None if there is none."""
+        """Returns the first hole found between two positions; None if there is none."""
         if not self.holes:
             return None
         met = [hole for hole in self.holes if hole.start < end and start < hole.end]

@@ -21,8 +21,8 @@ from forebay.storage.readable import Content, Readable
 
 CHUNK_BYTES = 1 << 20
 _ALLOCATE_BYTES = 8 << 20
-# How much of a segment is held in memory to search it for the next good frame. A file of a few
-# megabytes may stand for gigabytes, if its format compresses. Frames of up to half this size are
+# How much of a segment is held in memory to search it for the next good frame. If its format
+# compresses, a file of a few megabytes may decode to gigabytes. Frames of up to half this size are
 # found wherever they are.
 _WINDOW_BYTES = 128 << 20
 # No file has room for so many entries.

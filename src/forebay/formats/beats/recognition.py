@@ -43,9 +43,9 @@ _FIRST_BYTES = 4096
 # How much of a segment is searched for a frame, one size after the other: the first event may be
 # damaged and tens of megabytes long.
 _SEARCH_BYTES = (1 << 20, 16 << 20, 2 * EVENT_BYTES_MAX)
-# The start of every CBOR event of Beats and Forebay. It is visible under each compression, within
-# this many bytes. With a wrong key it is not, so it tells a damaged segment from one that is opened
-# with a wrong key.
+# The start of every CBOR event of Beats and Forebay, and the number of bytes to look for it in. It
+# is visible under each compression but not with a wrong key, so it distinguishes a damaged segment
+# from one that is opened with a wrong key.
 _EVENT_START = b"\xa4\x69timestamp"
 _SIGN_BYTES = 48
 # A raw LZ4 block of literals starts with their number, in one byte per 255.

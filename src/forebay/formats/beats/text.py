@@ -151,7 +151,7 @@ def _bytes_of_bad_text(value: str) -> bytes | None:
 
 
 def _rich(value: Any, depth: int) -> Any:
-    """Returns the value that a plain one stands for."""
+    """Returns the value that a plain value represents."""
     if depth > NESTING_MAX + 2:
         raise InvalidEvent(f"the event is nested deeper than {NESTING_MAX}")
     if isinstance(value, list):

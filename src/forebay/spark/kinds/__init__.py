@@ -225,7 +225,7 @@ def kinds_of(given: Sequence[str]) -> list[Kind]:
 
 
 def unreadable_of(path: str, error: Exception, part: Range | None = None) -> Unreadable:
-    """Returns a range that stands for an unreadable part, with the reason."""
+    """Returns a range that represents an unreadable part, with the reason."""
     if isinstance(error, Damaged):
         damage = error.damage
     else:
