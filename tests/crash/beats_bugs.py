@@ -9,7 +9,7 @@ from forebay.formats.beats.state import State
 from forebay.queues.beats import recovery as event_recovery
 from forebay.queues.beats import state as event_state
 from forebay.queues.beats.deliveries import Deliveries
-from forebay.queues.beats.mark import MarkWriter
+from forebay.queues.beats.mark import BeatsMark
 from forebay.queues.beats.names import STATE_NAME
 from forebay.queues.beats.place import Place
 from forebay.queues.beats.trimming import Room
@@ -37,13 +37,13 @@ def acknowledge_before_sync(patch: Patch) -> None:
 
 def mark_not_synced(patch: Patch) -> None:
     """In clear, what was acknowledged is then not known from what the disk held before."""
-    original = MarkWriter.publish
+    original = BeatsMark.publish
 
-    def publish(self: MarkWriter, **changes: Any) -> None:
+    def publish(self: BeatsMark, **changes: Any) -> None:
         original(self, **{**changes, "sync": False})
 
-    patch.setattr(MarkWriter, "publish", publish)
-    patch.setattr(MarkWriter, "sync", lambda self: None)
+    patch.setattr(BeatsMark, "publish", publish)
+    patch.setattr(BeatsMark, "sync", lambda self: None)
 
 
 def frames_of_other_files_trusted(patch: Patch) -> None:

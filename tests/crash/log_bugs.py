@@ -11,7 +11,7 @@ import pytest
 from forebay.formats.fflg import Frames
 from forebay.queues.log import adoption, places, recovery
 from forebay.queues.log.writer import Chunk, LogWriter
-from forebay.queues.shared.owner import End, Publisher
+from forebay.queues.shared.mark import End, TailMark
 from forebay.storage import atomic, filesystem, inbox, segments
 from forebay.storage.commit import GroupCommit
 from forebay.storage.segments import SegmentWriter
@@ -55,13 +55,13 @@ def trim_over_cursors(patch: Patch) -> None:
 
 
 def trimmed_before_it_is_on_record(patch: Patch) -> None:
-    original = Publisher.publish
+    original = TailMark.publish
 
-    def late(self: Publisher, written: int, time_ms: int, **settings: Any) -> None:
+    def late(self: TailMark, written: int, time_ms: int, **settings: Any) -> None:
         settings["begin"] = None
         original(self, written, time_ms, **settings)
 
-    patch.setattr(Publisher, "publish", late)
+    patch.setattr(TailMark, "publish", late)
 
 
 def short_write_ignored(patch: Patch) -> None:
@@ -147,12 +147,12 @@ def clean_mark_left_standing(patch: Patch) -> None:
 
 
 def mark_written_before_the_sync(patch: Patch) -> None:
-    original = Publisher.publish
+    original = TailMark.publish
 
-    def early(self: Publisher, written: int, time_ms: int, **settings: Any) -> None:
+    def early(self: TailMark, written: int, time_ms: int, **settings: Any) -> None:
         original(self, written, time_ms, **{**settings, "sync": True})
 
-    patch.setattr(Publisher, "publish", early)
+    patch.setattr(TailMark, "publish", early)
 
     def sync_files(self: LogWriter) -> int:
         with self.lock:

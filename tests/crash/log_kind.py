@@ -125,7 +125,7 @@ class LogWorkload(Workload):
             self.model.values[offset] = [value]
         self.stored = max(self.stored, first + len(values))
         end = self.stored if self.always else 0
-        incarnation = writer_of(self.queue).publisher.tail.incarnation
+        incarnation = writer_of(self.queue).mark.last.incarnation
         self.filesystem.acknowledge(Promise(end, seen=self.stored, incarnation=incarnation))
 
     def _promise_synced(self) -> None:
@@ -148,7 +148,7 @@ class LogWorkload(Workload):
         info = queue.info()
         cursors = {f"cursor {name}": place["offset"] for name, place in info.cursors.items()}
         saved = {**info.positions, **cursors}
-        return Found(seen, records, queue.begin, queue.end, writer_of(queue).publisher.tail, saved)
+        return Found(seen, records, queue.begin, queue.end, writer_of(queue).mark.last, saved)
 
     @classmethod
     def _read_all(cls, log: Any, scene: Scene) -> dict[int, bytes]:

@@ -30,12 +30,13 @@ read, and replaced at the next open.
 
 from __future__ import annotations
 
+import contextlib
 import struct
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from forebay.kernels.buffers import crc32
 from forebay.queues.beats.names import MARK_NAME
+from forebay.queues.shared.mark import DurableMark
 from forebay.storage import atomic
 from forebay.storage.filesystem import Directory, File
 from forebay.storage.slots import SlotFile
@@ -194,64 +195,31 @@ class MarkFile:
         self._file.close()
 
 
-class MarkWriter:
-    """The owner's hand on `mark`. Called with the queue's lock held, except `sync`.
+class BeatsMark(DurableMark[Mark]):
+    """The mark of a Beats queue that this process owns."""
 
-    The durable end and its place change together and only after a sync: a mark that names a wrong
-    place would make recovery cut good events.
-    """
-
-    def __init__(self, file: MarkFile, mark: Mark) -> None:
-        self._file = file
-        self.mark = mark
-        self.synced = True
-        # Ends the queue's handle: without its mark, nothing more may be acknowledged.
-        self.fail: Callable[[BaseException], None] = _ignore
+    def __init__(self, file: MarkFile, last: Mark) -> None:
+        super().__init__(file, last)
+        self._live = file
 
     def publish(self, *, sync: bool = False, **changes: Any) -> None:
         """Writes a new mark: the last one, changed."""
-        try:
-            self._write(sync, changes)
-        except OSError as error:
-            self.fail(error)
-            raise
+        self.write(self.last._replace(**changes), sync=sync)
 
     def note_live(self, end: tuple[int, int, int, int]) -> None:
         """Notes the end of what is written, after each write; costs little, promises little."""
-        try:
-            self._file.write_live(self.mark.queue_id, end)
-        except OSError:
-            # The next write notes it.
-            return
+        # If it fails, the next write notes it.
+        with contextlib.suppress(OSError):
+            self._live.write_live(self.last.queue_id, end)
 
     def announce_place(self, content: bytes) -> None:
         """Tells what `state.dat` is about to be. If it raises, the queue can go on."""
-        present = self.mark.places[0] if self.mark.places is not None else b""
-        self._write(False, {"places": (present, content)})
+        present = self.last.places[0] if self.last.places is not None else b""
+        self.publish(places=(present, content))
 
     def settle_place(self, content: bytes) -> None:
         """Tells what `state.dat` is now."""
-        self._write(False, {"places": (content, content)})
-
-    def sync(self) -> None:
-        """Makes the last mark durable itself."""
-        # Before the sync: a mark that is published meanwhile is not covered by it.
-        self.synced = True
-        try:
-            self._file.sync()
-        except OSError as error:
-            self.fail(error)
-            raise
-
-    def close(self) -> None:
-        """Closes the file."""
-        self._file.close()
-
-    def _write(self, sync: bool, changes: dict[str, Any]) -> None:
-        self.mark = self.mark._replace(**changes)
-        self.synced = False
-        self._file.write(self.mark, sync=sync)
-        self.synced = sync
+        self.publish(places=(content, content))
 
 
 def _read_older(directory: Directory) -> Mark | None:
@@ -277,7 +245,3 @@ def _from_tail(tail: Tail) -> Mark:
         tail.clean,
         tail.incarnation,
     )
-
-
-def _ignore(error: BaseException) -> None:
-    """Before there is a handle there is nothing to end."""

@@ -67,13 +67,12 @@ class BeatsMaintenance(Background["BeatsQueue"]):
     def _needs_sync(self) -> bool:
         writer = self._writer
         unsynced = self._sync_policy == "interval" and writer.written > writer.commit.durable
-        return unsynced or not writer.marks.synced
+        return unsynced or not writer.mark.synced
 
     def _sync(self) -> None:
         if self._sync_policy == "interval":
             self._writer.sync()
-        if not self._writer.marks.synced:
-            self._writer.marks.sync()
+        self._writer.sync_mark()
 
     def _activity(self) -> object:
         return self._writer.written
@@ -330,7 +329,7 @@ class BeatsQueue(Handle):
                     missing.add(segment_id)
         except BaseException:
             opened.contents.close()
-            opened.marks.close()
+            opened.mark.close()
             raise
         self._writer = BeatsWriter(
             self._filesystem,
@@ -338,7 +337,7 @@ class BeatsQueue(Handle):
             opened.segments,
             missing,
             opened.contents,
-            opened.marks,
+            opened.mark,
             options=self.options,
             layout_name=self.version,
             key=self._access.key,

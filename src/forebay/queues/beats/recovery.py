@@ -26,7 +26,7 @@ from forebay.formats.beats.recognition import ZEROS
 from forebay.formats.beats.state import State
 from forebay.formats.beats.versions import COUNT_POSITION, encode_count
 from forebay.queues.beats.contents import Contents, Held, read_contents
-from forebay.queues.beats.mark import Mark, MarkFile, MarkWriter
+from forebay.queues.beats.mark import BeatsMark, Mark, MarkFile
 from forebay.queues.beats.names import (
     CONTENTS_NAME,
     MARK_NAME,
@@ -60,7 +60,7 @@ class Opened:
     """
 
     is_of_beats: bool
-    marks: MarkWriter
+    mark: BeatsMark
     segments: SegmentList
     contents: Contents
     access: Access
@@ -97,8 +97,8 @@ def open_event_directory(filesystem: Filesystem, directory: Directory, access: A
             mark_file = MarkFile.create(directory, mark)
         else:
             mark_file.write(mark, sync=True)
-        marks = MarkWriter(mark_file, mark)
-        state_file = StateFile(directory, marks, content)
+        owned = BeatsMark(mark_file, mark)
+        state_file = StateFile(directory, owned, content)
         segments, start = found.with_missing(contents, state, place)
         if place is None and not segments.bases:
             # Beats would number its segments from 0, below the place, and delete them unread.
@@ -108,7 +108,7 @@ def open_event_directory(filesystem: Filesystem, directory: Directory, access: A
             state_file.save(place)
         return Opened(
             mark_file_found is None and STATE_NAME in names,
-            marks,
+            owned,
             segments,
             contents,
             access,

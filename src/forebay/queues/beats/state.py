@@ -15,7 +15,7 @@ from dataclasses import replace
 from forebay.damage import Damage
 from forebay.errors import Damaged, ForebayError
 from forebay.formats.beats.state import State, decode_state
-from forebay.queues.beats.mark import Mark, MarkWriter
+from forebay.queues.beats.mark import BeatsMark, Mark
 from forebay.queues.beats.names import STATE_NAME
 from forebay.queues.beats.place import Place
 from forebay.queues.beats.segments import Access, EventSegment, index_after
@@ -32,10 +32,10 @@ class StateFile:
     with that for the disk.
     """
 
-    def __init__(self, directory: Directory, marks: MarkWriter, content: bytes | None) -> None:
+    def __init__(self, directory: Directory, mark: BeatsMark, content: bytes | None) -> None:
         """`content` is what the file holds; None if that is not known."""
         self._directory = directory
-        self._marks = marks
+        self._mark = mark
         self._content = content
         self.lock = threading.Lock()
         # The last one that was saved since the queue was opened.
@@ -88,12 +88,12 @@ class StateFile:
         if content == self._content:
             return None
         self._content = None
-        self._marks.announce_place(content)
+        self._mark.announce_place(content)
         return content
 
     def _settle(self, content: bytes | None) -> None:
         if content is not None:
-            self._marks.settle_place(content)
+            self._mark.settle_place(content)
             self._content = content
 
     def _state_of(self, place: Place) -> State:

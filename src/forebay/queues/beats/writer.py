@@ -26,11 +26,11 @@ from forebay.formats.beats.versions import (
     segment_name,
 )
 from forebay.queues.beats.contents import Contents, Held
-from forebay.queues.beats.mark import MarkWriter
+from forebay.queues.beats.mark import BeatsMark
 from forebay.queues.beats.options import BeatsOptions
 from forebay.queues.beats.place import End
 from forebay.queues.beats.recovery import next_segment_id
-from forebay.queues.shared.owner import Owner, Sync, fatal_when_interrupted
+from forebay.queues.shared.owner import FatalErrors, Owner, Sync, fatal_when_interrupted
 from forebay.queues.shared.verbs import News, Steps
 from forebay.queues.shared.waiting import NoRoom
 from forebay.storage.commit import NotWritten, Ticket
@@ -163,7 +163,7 @@ class BeatsWriter(Owner):
         segments: SegmentList,
         missing: set[int],
         contents: Contents,
-        marks: MarkWriter,
+        mark: BeatsMark,
         *,
         options: BeatsOptions,
         layout_name: str,
@@ -174,8 +174,8 @@ class BeatsWriter(Owner):
 
         `missing` are segments that are on record and have no file.
         """
-        mark = marks.mark
-        super().__init__(directory, mark.written)
+        last = mark.last
+        super().__init__(directory, last.written)
         self._filesystem = filesystem
         self._options = options
         self._layout_name = layout_name
@@ -187,19 +187,18 @@ class BeatsWriter(Owner):
         self.segments = segments
         self.missing = missing
         self._contents = contents
-        self.marks = marks
-        marks.fail = self.fail
+        self.mark: BeatsMark = mark
         # Of the events that were ever put: `written` were handed in, those up to `place` are in the
         # files, those up to `durable` survive a power cut.
-        self.written = mark.written
+        self.written = last.written
         newest = segments.bases[-1] if segments.bases else -1
-        self.place = self.durable = End(mark.written, newest, 0, None)
+        self.place = self.durable = End(last.written, newest, 0, None)
         # Where the segments end that were written by this handle.
         self.ends: dict[int, int] = {}
-        self._next_id = next_segment_id(mark)
+        self._next_id = next_segment_id(last)
         self._active: ActiveSegment | None = None
         # How many events were put before those of the segment being written.
-        self._segment_offset = mark.written
+        self._segment_offset = last.written
         # Whether a sync runs without the lock: a segment that is finished meanwhile stays open.
         self._syncing = False
         self._retired: list[ActiveSegment] = []
@@ -311,12 +310,9 @@ class BeatsWriter(Owner):
             self.segments.drop_last()
             self._leftovers.append(active.name)
             return
-        try:
+        with FatalErrors(self):
             active.finish()
             active.sync()
-        except OSError as error:
-            self.fail(error)
-            raise
         self.segments.sizes[active.id] = active.raw_size
         self.ends[active.id] = active.position
         # Before the next one is made: then this one is known to have been there.
@@ -330,11 +326,8 @@ class BeatsWriter(Owner):
         """Makes what is in the files durable with the lock held."""
         if self._active is None or self.place.offset == self.durable.offset:
             return
-        try:
+        with FatalErrors(self):
             self._active.sync()
-        except OSError as error:
-            self.fail(error)
-            raise
         self._take_durable()
 
     def forget(self, segment_id: int) -> None:
@@ -345,8 +338,9 @@ class BeatsWriter(Owner):
 
     def publish(self, *, clean: bool = False, sync: bool = False) -> None:
         """Tells how much is written. Lock held."""
-        written = self.marks.mark.durable if self._always else self.place.offset
-        self.marks.publish(written=written, clean=clean, sync=sync)
+        written = self.mark.last.durable if self._always else self.place.offset
+        with FatalErrors(self):
+            self.mark.publish(written=written, clean=clean, sync=sync)
 
     def stop(self) -> None:
         """Ends the tries of a write that failed: the queue is being closed."""
@@ -363,7 +357,7 @@ class BeatsWriter(Owner):
         self._retired = []
         self._active = None
         self._contents.close()
-        self.marks.close()
+        self.mark.close()
 
     def _write_out(self) -> None:
         # Who put what cannot be written gets the error.
@@ -406,11 +400,11 @@ class BeatsWriter(Owner):
             self._pending_bytes = 0
         self.place = End(self.place.offset + count, active.id, active.position, active.raw_size)
         if not self._always:
-            mark = self.marks.mark
-            if mark.written == mark.durable:
+            last = self.mark.last
+            if last.written == last.durable:
                 # Readers in other processes learn that more is there than is durable.
                 self.publish()
-            self.marks.note_live((active.id, active.position, active.raw_size, active.count))
+            self.mark.note_live((active.id, active.position, active.raw_size, active.count))
 
     def _segment_for(self, payloads: list[bytes]) -> tuple[ActiveSegment, int]:
         """Returns a segment with room for some events, at least one, and how many."""
@@ -439,13 +433,10 @@ class BeatsWriter(Owner):
         self._active = active
         self._segment_offset = self.place.offset
         self.segments.add(segment_id, active.name)
-        try:
+        with FatalErrors(self):
             # Both before anything is acknowledged from it: a name without its header is no file.
             active.sync()
             self._directory.sync()
-        except OSError as error:
-            self.fail(error)
-            raise
         self._publish_start(segment_id, active.position, active.raw_size)
         return active, active.fit(payloads, self._options.segment_bytes)
 
@@ -461,16 +452,17 @@ class BeatsWriter(Owner):
 
     def _publish_end(self, end: End, events: int, *, sync: bool) -> None:
         """Tells where the durable end is: `events` of its segment lie before it."""
-        self.marks.publish(
-            written=end.offset if self._always else self.place.offset,
-            durable=end.offset,
-            segment=end.segment,
-            position=end.position,
-            raw_size=end.raw_size or 0,
-            events=events,
-            clean=False,
-            sync=sync,
-        )
+        with FatalErrors(self):
+            self.mark.publish(
+                written=end.offset if self._always else self.place.offset,
+                durable=end.offset,
+                segment=end.segment,
+                position=end.position,
+                raw_size=end.raw_size or 0,
+                events=events,
+                clean=False,
+                sync=sync,
+            )
 
     def _abandon(self, error: OSError | Full) -> None:
         """Gives up what is pending: all who wait for it get the error."""
@@ -510,15 +502,15 @@ class BeatsWriter(Owner):
         self._syncing = True
         return Sync(self.place.offset, files, self.place)
 
-    def _end_sync(self, sync: Sync, *, done: bool) -> MarkWriter | None:
+    def _end_sync(self, sync: Sync, *, done: bool) -> bool:
         self._syncing = False
         if not done:
-            return None
+            return False
         self._close_retired()
         if sync.end <= self.durable.offset:
-            return None
+            return False
         self._mark_durable(sync.note, sync=False)
-        return self.marks if self._mark_each else None
+        return self._mark_each
 
     def _reveal(self, sync: Sync) -> None:
         # Not back: a segment may have been finished while the mark was synced.

@@ -143,7 +143,7 @@ class Journal(Owner):
         self.wal = wal
         self._stored = 0
         self.durable = 0
-        self.mark = mark
+        self.mark: MarkFile = mark
         self._manifest = manifest
         # What the logs take that were there when the queue was opened.
         self.kept_bytes = 0
@@ -439,12 +439,13 @@ class Journal(Owner):
         files = [each.file for each in (*self._unsynced, self.wal)]
         return Sync(self.written, files, (self._end_of(self.wal), list(self._unsynced)))
 
-    def _end_sync(self, sync: Sync, *, done: bool) -> None:
+    def _end_sync(self, sync: Sync, *, done: bool) -> bool:
         if done:
             durable, before = cast(tuple[Ends, list[WalFile]], sync.note)
             self._unsynced = [each for each in self._unsynced if each not in before]
             self._publish_mark(durable)
             self._publish(sync.end)
+        return False
 
     def _disconnect(self) -> None:
         self._schedule.use_lock(self.lock)

@@ -85,7 +85,7 @@ class FifoMaintenance(Background["Fifo"]):
         popped = (
             self._sync_policy == "interval" and self._front.cursor.sequence != self._head_synced
         )
-        return popped or writer.number > writer.durable.number or not writer.publisher.synced
+        return popped or writer.number > writer.durable.number or not writer.mark.synced
 
     def _sync(self) -> None:
         if not self._writer.always:
@@ -95,8 +95,7 @@ class FifoMaintenance(Background["Fifo"]):
                 sequence = self._front.cursor.sequence
                 self._front.sync_head()
                 self._head_synced = sequence
-        if not self._writer.publisher.synced:
-            self._writer.publisher.sync()
+        self._writer.sync_mark()
 
     def _look(self, queue: Fifo) -> None:
         self._front.tell()
@@ -486,7 +485,7 @@ class Fifo(Handle):
                 expired=self._cursor.expired,
                 dropped=self._cursor.dropped,
                 damaged=self._cursor.damaged,
-                incarnation=self._writer.publisher.tail.incarnation,
+                incarnation=self._writer.mark.last.incarnation,
             )
 
     def full(self) -> bool:

@@ -30,7 +30,8 @@ from forebay.queues.fifo.options import FifoOptions
 from forebay.queues.fifo.staged import StagedEntries
 from forebay.queues.fifo.staging import STAGED, STAGED_HEADER
 from forebay.queues.fifo.tape import TapeWriter
-from forebay.queues.shared.owner import End, Owner, Publisher, Sync, fatal_when_interrupted
+from forebay.queues.shared.mark import End, TailMark
+from forebay.queues.shared.owner import FatalErrors, Owner, Sync, fatal_when_interrupted
 from forebay.queues.shared.waiting import NoRoom
 from forebay.storage.commit import Ticket
 from forebay.storage.filesystem import Directory, Filesystem, Mapping
@@ -103,7 +104,7 @@ class FifoWriter(Owner):
             self._memory_bytes = _PENDING_BYTES
         self._most = Room(options.max_bytes or NO_BOUND, options.max_entries or NO_BOUND)
         self._bounded = self._most != Room()
-        self.publisher = Publisher(tail_file, tail, filesystem.boot_id(), self.fail)
+        self.mark: TailMark = TailMark(tail_file, tail, filesystem.boot_id())
         self.stored = end
         self.durable = end
         self.memory: Mapping = bytearray()
@@ -214,11 +215,8 @@ class FifoWriter(Owner):
     def sync_now(self) -> None:
         """Makes everything durable with the lock held: nothing comes after it."""
         self.drain()
-        try:
+        with FatalErrors(self):
             self.tape.sync()
-        except OSError as error:
-            self.fail(error)
-            raise
         self._take_durable(self.stored, sync=True)
         self.commit.advance(self.stored.number)
         self.changes.announce()
@@ -276,7 +274,7 @@ class FifoWriter(Owner):
     def release_files(self) -> None:
         """Closes all files, whatever one of them says to that."""
         with contextlib.ExitStack() as stack:
-            stack.callback(self.publisher.close)
+            stack.callback(self.mark.close)
             stack.callback(self.tape.close)
             if self._staging is not None:
                 stack.callback(self._staging.close)
@@ -323,7 +321,7 @@ class FifoWriter(Owner):
         self.stored = TapeEnd(end.number + count, end.position + len(data), last_ms)
 
     def _mark_unclean(self) -> None:
-        if self.publisher.tail.clean:
+        if self.mark.last.clean:
             # Before anything is acknowledged: a clean mark would hide it after a crash.
             self._publish(sync=True)
 
@@ -332,14 +330,15 @@ class FifoWriter(Owner):
     ) -> None:
         """Tells where the end is. Lock held."""
         file, position = divmod(self.durable.position, self._file_bytes)
-        self.publisher.publish(
-            self.readable.number,
-            self.durable.last_ms,
-            durable=End(self.durable.number, file, position, STAGED if self._in_use else b""),
-            begin=begin,
-            clean=clean,
-            sync=sync,
-        )
+        with FatalErrors(self):
+            self.mark.publish(
+                self.readable.number,
+                self.durable.last_ms,
+                durable=End(self.durable.number, file, position, STAGED if self._in_use else b""),
+                begin=begin,
+                clean=clean,
+                sync=sync,
+            )
 
     def _take_durable(self, end: TapeEnd, *, sync: bool) -> None:
         if end.number >= self.durable.number:
@@ -360,12 +359,12 @@ class FifoWriter(Owner):
             self.drain()
         return Sync(self.stored.number, self.tape.begin_sync(), self.stored)
 
-    def _end_sync(self, sync: Sync, *, done: bool) -> Publisher | None:
+    def _end_sync(self, sync: Sync, *, done: bool) -> bool:
         self.tape.end_sync(done=done)
         if not done:
-            return None
+            return False
         end = cast(TapeEnd, sync.note)
         # With each full file the mark itself is synced: recovery never reads more than that.
         full = end.position // self._file_bytes > self.durable.position // self._file_bytes
         self._take_durable(end, sync=False)
-        return self.publisher if full else None
+        return full

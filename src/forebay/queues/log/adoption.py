@@ -18,7 +18,7 @@ from forebay.errors import Damaged, ForebayError, NotAQueue
 from forebay.formats.fflg import HEADER_BYTES_MAX, Frames, Header, decode_header, segment_name
 from forebay.kernels.fflg import verify
 from forebay.queues.log.writer import LogWriter
-from forebay.queues.shared.owner import End
+from forebay.queues.shared.mark import End
 from forebay.storage import inbox, quarantine
 from forebay.storage.atomic import TEMPORARY
 from forebay.storage.filesystem import Directory

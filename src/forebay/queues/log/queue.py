@@ -85,13 +85,12 @@ class Maintenance(Background["Log"]):
         writer = self._writer
         if self._sync_policy == "os":
             return bool(writer.sealed)
-        return writer.written > writer.commit.durable or not writer.publisher.synced
+        return writer.written > writer.commit.durable or not writer.mark.synced
 
     def _sync(self) -> None:
         if self._sync_policy != "always":
             self._writer.sync()
-        if not self._writer.publisher.synced:
-            self._writer.publisher.sync()
+        self._writer.sync_mark()
 
     def _activity(self) -> object:
         return self._writer.end
@@ -520,7 +519,7 @@ class Log(Handle):
                 ),
                 consumers_damage=None if unsure is None else unsure.reason,
                 cursors=places({each.name: each.offset for each in saved if each.is_cursor}, end),
-                incarnation=self._writer.publisher.tail.incarnation,
+                incarnation=self._writer.mark.last.incarnation,
                 adopted=adopted,
                 dropped=self._trimmer.dropped_records,
             )

@@ -24,14 +24,9 @@ from forebay.kernels.buffers import measure
 from forebay.kernels.fflg import encode_sized, fit_sized, measure_sized
 from forebay.queues.log.options import LogOptions
 from forebay.queues.log.staged import StagedFrames
+from forebay.queues.shared.mark import End, TailMark
 from forebay.queues.shared.options import SIZE_MAX
-from forebay.queues.shared.owner import (
-    End,
-    Owner,
-    Publisher,
-    Sync,
-    fatal_when_interrupted,
-)
+from forebay.queues.shared.owner import FatalErrors, Owner, Sync, fatal_when_interrupted
 from forebay.queues.shared.waiting import NoRoom
 from forebay.storage.commit import Ticket
 from forebay.storage.filesystem import Buffer, Directory, Filesystem, Mapping
@@ -64,7 +59,7 @@ class LogWriter(Owner):
         self._segments = segments
         self._options = options
         self._clock = clock
-        self.publisher = Publisher(tail_file, tail, filesystem.boot_id(), self.fail)
+        self.mark: TailMark = TailMark(tail_file, tail, filesystem.boot_id())
         self._layout = LAYOUTS[version]
         self._new_segments = NewSegments(filesystem, directory, version, options.segment_bytes)
         self._always = options.sync == "always"
@@ -236,11 +231,8 @@ class LogWriter(Owner):
             self._segments.drop_last()
             self._new_segments.discard(name)
             return
-        try:
+        with FatalErrors(self):
             self._writer.seal()
-        except OSError as error:
-            self.fail(error)
-            raise
         self._segments.sizes[self._segments.bases[-1]] = self._writer.end
         self.sealed.append(self._writer)
         self._writer = self._frames = None
@@ -250,12 +242,9 @@ class LogWriter(Owner):
 
         `begin` goes on record with it.
         """
-        try:
+        with FatalErrors(self):
             for segment in self._open_segments():
                 segment.sync()
-        except OSError as error:
-            self.fail(error)
-            raise
         self.publish(durable=self.place, sync=True, begin=begin)
         self.commit.advance(self.place.offset)
 
@@ -280,16 +269,17 @@ class LogWriter(Owner):
         written = self.written
         if self._always:
             # Nothing is readable before it is durable.
-            written = durable.offset if durable is not None else self.publisher.tail.durable
-        self.publisher.publish(
-            written,
-            self._last_ms,
-            durable=durable,
-            clean=clean,
-            begin=begin,
-            staged=staged,
-            sync=sync,
-        )
+            written = durable.offset if durable is not None else self.mark.last.durable
+        with FatalErrors(self):
+            self.mark.publish(
+                written,
+                self._last_ms,
+                durable=durable,
+                clean=clean,
+                begin=begin,
+                staged=staged,
+                sync=sync,
+            )
 
     def close(self) -> None:
         """Makes everything durable and marks the queue as cleanly closed."""
@@ -302,7 +292,7 @@ class LogWriter(Owner):
             segment.close()
         self.sealed = []
         self._writer = None
-        self.publisher.close()
+        self.mark.close()
 
     def _mark_clean(self) -> None:
         with self.lock:
@@ -390,7 +380,7 @@ class LogWriter(Owner):
             if used <= self._options.segment_bytes and in_time:
                 return self._writer, self._frames
             self.roll()
-        if self.publisher.tail.clean:
+        if self.mark.last.clean:
             # Before anything is acknowledged: a clean mark would hide it after a power cut.
             self.publish(sync=True)
         size_max = self._options.segment_bytes
@@ -399,12 +389,9 @@ class LogWriter(Owner):
             size_max = min(size_max, self._options.max_bytes - self.used_bytes)
         self._writer, self._frames = self._new_segments.create(self.written, now_ms, size_max)
         self._segments.add(self.written, self._writer.name)
-        try:
+        with FatalErrors(self):
             # After a power cut, what is acknowledged from here on must have a name.
             self._directory.sync()
-        except OSError as error:
-            self.fail(error)
-            raise
         return self._writer, self._frames
 
     def _open_segments(self) -> list[SegmentWriter]:
@@ -415,21 +402,22 @@ class LogWriter(Owner):
             self._flush()
         return Sync(self.written, self._open_segments(), (self.place, len(self.sealed)))
 
-    def _end_sync(self, sync: Sync, *, done: bool) -> Publisher | None:
+    def _end_sync(self, sync: Sync, *, done: bool) -> bool:
         if not done:
-            return None
+            return False
         place, sealed = sync.note
-        if place.offset >= self.publisher.tail.durable:
+        if place.offset >= self.mark.last.durable:
             written = place.offset if self._always else self.written
-            self.publisher.move(written, self._last_ms, place)
+            with FatalErrors(self):
+                self.mark.publish(written, self._last_ms, durable=place)
         if not sealed:
             # Without a check in the entries, only the mark tells what was written.
-            return None if self._layout.checked else self.publisher
+            return not self._layout.checked
         # After the mark: if that fails, they are closed with the other files.
         for segment in self.sealed[:sealed]:
             segment.close()
         self.sealed = self.sealed[sealed:]
-        return self.publisher
+        return True
 
 
 class _Batch(Protocol):

@@ -16,13 +16,14 @@ import functools
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from types import TracebackType
 from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from forebay.errors import Closed, ForebayError
 from forebay.queues.shared.signal import Signal
 from forebay.storage.commit import GroupCommit, Ticket
 from forebay.storage.filesystem import Directory
-from forebay.storage.tail import Tail, TailFile
 
 _Result = TypeVar("_Result")
 
@@ -57,8 +58,28 @@ def fatal_when_interrupted(
     return run
 
 
+class FatalErrors(AbstractContextManager[None]):
+    """Ends the handle if the disk fails in the block."""
+
+    def __init__(self, owner: _Fails) -> None:
+        self._owner = owner
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if isinstance(error, OSError):
+            self._owner.fail(error)
+
+
 class _Syncable(Protocol):
     def sync(self) -> None: ...
+
+
+class _Mark(_Syncable, Protocol):
+    synced: bool
 
 
 class Sync(NamedTuple):
@@ -74,6 +95,8 @@ class Owner(ABC):
 
     A kind says what is to be synced (`_begin_sync`) and what follows from it (`_end_sync`).
     """
+
+    mark: _Mark
 
     def __init__(
         self, directory: Directory, durable: int, lock: threading.Lock | None = None
@@ -142,6 +165,12 @@ class Owner(ABC):
         """
         self.ticket().settle()
 
+    def sync_mark(self) -> None:
+        """Makes the mark durable, so that a power cut leaves a recent one."""
+        if not self.mark.synced:
+            with FatalErrors(self):
+                self.mark.sync()
+
     @abstractmethod
     def drain(self) -> None:
         """Moves what is applied into the files. Lock held."""
@@ -159,10 +188,10 @@ class Owner(ABC):
         """Writes out what waits for a sync; says what to sync. Lock held."""
 
     @abstractmethod
-    def _end_sync(self, sync: Sync, *, done: bool) -> _Syncable | None:
+    def _end_sync(self, sync: Sync, *, done: bool) -> bool:
         """Moves the durable mark if the sync is done. Lock held.
 
-        Returns the mark if it has to be durable itself before anybody may know.
+        Says whether the mark has to be durable itself before anybody may know.
         """
 
     def _reveal(self, sync: Sync) -> None:
@@ -221,113 +250,14 @@ class Owner(ABC):
             finally:
                 with self.lock:
                     done = done and not self._failed
-                    mark = self._end_sync(sync, done=done)
-                    if done and mark is None:
+                    marked = self._end_sync(sync, done=done)
+                    if done and not marked:
                         self._reveal(sync)
-            if mark is not None:
-                mark.sync()
+            if marked:
+                with FatalErrors(self):
+                    self.mark.sync()
                 with self.lock:
                     self._reveal(sync)
         if self._failed:
             self.check()
         return sync.end
-
-
-class End(NamedTuple):
-    """An end of the log: the offset after it, the segment that it is in, where in it, its salt."""
-
-    offset: int
-    segment: int
-    position: int
-    salt: bytes = b""
-
-
-class Publisher:
-    """Writes `tail`: tells other processes, and recovery, where the end of a queue is.
-
-    Called with the queue's lock held, except `sync`. The durable mark and its place change together
-    and only after a sync: a mark that names a wrong place would make recovery cut good records.
-    """
-
-    def __init__(
-        self, file: TailFile, tail: Tail, boot_id: bytes, fail: Callable[[BaseException], None]
-    ) -> None:
-        """`fail` ends the queue's handle: without its mark, nothing more may be acknowledged."""
-        self._file = file
-        self._boot_id = boot_id
-        self._fail = fail
-        self.tail = tail
-        self.synced = True
-
-    def publish(
-        self,
-        written: int,
-        time_ms: int,
-        *,
-        durable: End | None = None,
-        clean: bool = False,
-        begin: int | None = None,
-        staged: bool | None = None,
-        sync: bool = False,
-    ) -> None:
-        """Writes a new mark; without `durable`, `begin` or `staged` the old one stays."""
-        old = self.tail
-        if durable is None:
-            durable = End(old.durable, old.segment, old.position, old.salt)
-        begin = old.begin if begin is None else begin
-        staged = old.staged if staged is None else staged
-        self._write(written, time_ms, durable, clean, begin, staged, sync)
-
-    def move(self, written: int, time_ms: int, durable: End) -> None:
-        """Writes a mark with a new durable end: what `publish` does most of the time."""
-        old = self.tail
-        self._write(written, time_ms, durable, False, old.begin, old.staged, False)
-
-    def _write(
-        self,
-        written: int,
-        time_ms: int,
-        durable: End,
-        clean: bool,
-        begin: int | None,
-        staged: bool,
-        sync: bool,
-    ) -> None:
-        old = self.tail
-        offset, segment, position, salt = durable
-        self.tail = Tail(
-            old.queue_id,
-            self._boot_id,
-            written,
-            offset,
-            segment,
-            position,
-            time_ms,
-            clean,
-            old.incarnation,
-            old.starts,
-            begin,
-            salt,
-            staged,
-        )
-        self.synced = False
-        try:
-            self._file.write(self.tail, sync=sync)
-        except OSError as error:
-            self._fail(error)
-            raise
-        self.synced = sync
-
-    def sync(self) -> None:
-        """Makes the last mark durable itself."""
-        # Before the sync: a mark that is published meanwhile is not covered by it.
-        self.synced = True
-        try:
-            self._file.sync()
-        except OSError as error:
-            self._fail(error)
-            raise
-
-    def close(self) -> None:
-        """Closes the file."""
-        self._file.close()
