@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,8 @@ import pytest
 
 import forebay
 from forebay import Closed, Full, Log, Overtaken
+from forebay.storage.cursors import Cursor
+from forebay.storage.filesystem import DiskFilesystem
 from tests.crash.forgetful import ForgetfulFilesystem
 from tests.queues.helpers import (
     PER_SEGMENT,
@@ -151,6 +155,54 @@ def test_a_blocked_append_waits_as_long_as_nobody_commits(tmp_path: Path) -> Non
         assert waited
         assert not blocked.is_alive()
         assert log.end == 4 * PER_SEGMENT + 4
+
+
+@pytest.fixture
+def full_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Log]:
+    """A log without room, in which nobody looks at cursors without having been told."""
+    monkeypatch.setattr("forebay.queues.log.queue._CURSORS_SECONDS", 3_600.0)
+    with open_log(tmp_path, "reject") as log:
+        fill(log)
+    with open_log(tmp_path, "block") as log:
+        yield log
+
+
+@contextlib.contextmanager
+def cursor_of(log: Log) -> Iterator[Cursor]:
+    directory = DiskFilesystem().open_directory(log.path)
+    with (
+        contextlib.closing(directory),
+        contextlib.closing(Cursor.open(directory, "spark", start=0, incarnation=1)) as cursor,
+    ):
+        yield cursor
+
+
+def start_blocked(log: Log) -> threading.Thread:
+    thread = threading.Thread(target=lambda: log.append(b"x" * 100, timeout=60))
+    thread.start()
+    wait_until(lambda: log.changes.is_watched)
+    time.sleep(0.05)
+    return thread
+
+
+def test_a_blocked_append_goes_on_when_a_cursor_of_another_process_moves(full_log: Log) -> None:
+    with cursor_of(full_log) as cursor:
+        thread = start_blocked(full_log)
+
+        cursor.advance(3 * PER_SEGMENT, 1)
+
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+def test_a_blocked_append_is_told_of_a_cursor_that_is_new(full_log: Log) -> None:
+    thread = start_blocked(full_log)
+
+    with cursor_of(full_log) as cursor:
+        cursor.advance(3 * PER_SEGMENT, 1)
+
+        thread.join(30)
+        assert not thread.is_alive()
 
 
 @each_sync

@@ -27,7 +27,7 @@ from typing import Protocol
 from forebay.errors import InvalidOption, Locked, NotAQueue
 
 _NO_NAMES = (b"", b".", b"..")
-_IN_MOVED_TO, _IN_CREATE = 0x80, 0x100
+_IN_MODIFY, _IN_MOVED_TO, _IN_CREATE = 0x02, 0x80, 0x100
 # The watch, the event, a cookie, and the length of the name that follows (see inotify(7)).
 _INOTIFY_EVENT = struct.Struct("iIII")
 assert _INOTIFY_EVENT.size == 16
@@ -437,7 +437,7 @@ class Doorbell:
 
 
 class Watcher:
-    """Reports names that appear in directories (inotify) to one thread."""
+    """Reports what is new in directories (inotify) to one thread: names, or what is written."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
@@ -451,12 +451,16 @@ class Watcher:
             return None
         return None if descriptor < 0 else cls(descriptor)
 
-    def add(self, directory: Directory) -> int | None:
-        """Watches a directory; returns its number for `read`, None if it cannot be watched."""
+    def add(self, directory: Directory, *, writes: bool = False) -> int | None:
+        """Watches a directory for names, or also for `writes` to its files.
+
+        Returns the number that `read` reports for it, None if it cannot.
+        """
         if not isinstance(directory, DiskDirectory):
             return None
         path = f"/proc/self/fd/{directory._descriptor}".encode()
-        number = _libc().inotify_add_watch(self.descriptor, path, _IN_CREATE | _IN_MOVED_TO)
+        mask = _IN_CREATE | _IN_MOVED_TO | (_IN_MODIFY if writes else 0)
+        number = _libc().inotify_add_watch(self.descriptor, path, mask)
         return None if number < 0 else int(number)
 
     def remove(self, number: int) -> None:
@@ -464,7 +468,7 @@ class Watcher:
         _libc().inotify_rm_watch(self.descriptor, number)
 
     def read(self) -> set[int]:
-        """Returns the numbers of the directories with new names since the last call."""
+        """Returns the numbers of the directories with something new since the last call."""
         try:
             data = os.read(self.descriptor, 65_536)
         except BlockingIOError:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import threading
 import weakref
@@ -37,6 +38,7 @@ from forebay.queues.shared.verbs import Run, Steps, Work, run, shortcut, verb
 from forebay.queues.shared.waiting import countdown, when_there_is_room
 from forebay.storage.atomic import keep_reserve
 from forebay.storage.commit import Ticket
+from forebay.storage.cursors import DIRECTORY as CURSORS
 from forebay.storage.filesystem import Buffer, DiskFilesystem, Filesystem
 from forebay.storage.inbox import DIRECTORY as INBOX
 from forebay.storage.inbox import read_ledger
@@ -49,7 +51,7 @@ _logger = logging.getLogger(__name__)
 _ADOPT, _TRIM = "adopt", "trim"
 # How often a log looks into `inbox/` where the system does not tell of new names.
 _ADOPT_SECONDS = 1.0
-# A cursor of another process makes room without a word: so often the first who waits looks.
+# So often who waits for room looks at the cursors, where the system does not tell of them.
 _CURSORS_SECONDS = 1.0
 
 
@@ -63,8 +65,10 @@ class Maintenance(Background["Log"]):
         self._trim_failed = False
         self._start()
         # Whether the system tells of new names, and of those in `inbox/`, which may come later.
-        self._told = self.watch(log._directory) is not None
+        self._told = self.watch(log._directory)
         self._inbox_told = False
+        # Whether it tells of cursors that move, once somebody waits for room; None: there are none.
+        self._cursors_told: bool | None = None
         # Once in any case: something may have come since the log was opened.
         self._plan(_ADOPT, 0 if self._told else _ADOPT_SECONDS)
         self._plan_trim()
@@ -95,30 +99,43 @@ class Maintenance(Background["Log"]):
     def _activity(self) -> object:
         return self._writer.end
 
-    def _on_names(self) -> None:
-        self._plan(_ADOPT, 0)
+    def look_in(self, log: Log) -> float:
+        """Returns in how many seconds cursors may have made room without a word."""
+        if self._told and self._cursors_told is None:
+            self._cursors_told = self._watch_inside(log, CURSORS, writes=True)
+            if self._cursors_told:
+                # One may have moved just before.
+                return 0.0
+        return math.inf if self._told and self._cursors_told is not False else _CURSORS_SECONDS
+
+    def _on_news(self, writes: bool) -> None:
+        if not writes:
+            self._plan(_ADOPT, 0)
+        # Who waits for room looks at the cursors, and has them watched if there were none.
+        if self._writer.changes.wanted:
+            self._writer.changes.answer()
 
     def _run_others(self, queue: Log, now: float) -> None:
         if self._comes_due(_ADOPT, now):
-            if not self._inbox_told:
-                self._watch_inbox(queue)
+            if self._told and not self._inbox_told:
+                watched = self._watch_inside(queue, INBOX)
+                self._told, self._inbox_told = watched is not False, bool(watched)
             if not self._told:
                 self._due[_ADOPT] = now + _ADOPT_SECONDS
             queue.adopt()
         if self._comes_due(_TRIM, now):
             self._trim(queue)
 
-    def _watch_inbox(self, log: Log) -> None:
-        if not self._told:
-            return
+    def _watch_inside(self, log: Log, name: str, *, writes: bool = False) -> bool | None:
+        """Watches a directory of the log, if that can be done; None if it is not there."""
         try:
-            inbox = log._directory.directory(INBOX)
+            directory = log._directory.directory(name)
         except (OSError, NotAQueue):
-            return
+            return None
         try:
-            self._told = self._inbox_told = self.watch(inbox) is not None
+            return self.watch(directory, writes=writes)
         finally:
-            inbox.close()
+            directory.close()
 
     def _plan_trim(self) -> None:
         if self._trim_seconds is not None and _TRIM not in self._due and self._writer.has_sealed:
@@ -539,7 +556,7 @@ class Log(Handle):
                 apply,
                 self._trimmer.make_room,
                 seconds_left,
-                lambda: _CURSORS_SECONDS,
+                partial(self._maintenance.look_in, self),
             )
             if ticket is not None:
                 yield ticket

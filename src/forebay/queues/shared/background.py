@@ -140,10 +140,13 @@ class Background(ABC, Generic[_Queue]):
                 with self._working:
                     pass
 
-    def watch(self, directory: Directory) -> int | None:
-        """Calls `_on_names` when a name appears in a directory; None: it cannot be watched."""
+    def watch(self, directory: Directory, *, writes: bool = False) -> bool:
+        """Calls `_on_news` when a name appears in a directory, or also when a file is written to.
+
+        False if it cannot be watched.
+        """
         worker = self._worker
-        return None if worker is None else worker.watch(self, directory)
+        return worker is not None and worker.watch(self, directory, writes)
 
     def seconds_left(self) -> float:
         """Returns in how many seconds something is due; infinity if nothing is planned."""
@@ -253,8 +256,8 @@ class Background(ABC, Generic[_Queue]):
     def _run_others(self, queue: _Queue, now: float) -> None:
         """Does what else is due."""
 
-    def _on_names(self) -> None:
-        """Plans what a new name in a watched directory asks for."""
+    def _on_news(self, writes: bool) -> None:
+        """Plans what is asked for by something new in a directory, watched for `writes` or not."""
 
     def _tell(self, error: Exception) -> None:
         """Logs what failed, unless it is what failed the last time."""
@@ -292,7 +295,7 @@ class _Worker:
 
     def __init__(self) -> None:
         self._jobs: set[Background[Any]] = set()
-        self._watched: dict[int, Background[Any]] = {}
+        self._watched: dict[int, tuple[Background[Any], bool]] = {}
         self._watcher: Watcher | None = None
         self.over = False
         self.death: BaseException | None = None
@@ -314,7 +317,7 @@ class _Worker:
         """Lets go of a queue; with the last one the thread has ended on return."""
         with _process.mutex:
             self._jobs.discard(job)
-            for number in [each for each, owner in self._watched.items() if owner is job]:
+            for number in [each for each, (owner, _) in self._watched.items() if owner is job]:
                 self._unwatch(number)
             ends = not self._jobs and not self.over
             if ends:
@@ -323,17 +326,19 @@ class _Worker:
         if ends and not self.is_current:
             self._thread.join()
 
-    def watch(self, job: Background[Any], directory: Directory) -> int | None:
-        """Watches a directory for a queue; None if that cannot be done."""
+    def watch(self, job: Background[Any], directory: Directory, writes: bool) -> bool:
+        """Watches a directory for a queue; False if that cannot be done."""
         with _process.mutex:
             if self.over:
-                return None
+                return False
             if self._watcher is None:
                 self._watcher = Watcher.create()
-            number = None if self._watcher is None else self._watcher.add(directory)
+            number = None if self._watcher is None else self._watcher.add(directory, writes=writes)
             if number is not None:
-                self._watched[number] = job
-            return number
+                self._watched[number] = job, writes
+            # A thread that sleeps without a watcher does not know of the first.
+            _process.wake()
+            return number is not None
 
     def run_urgent(self) -> None:
         """Drains and syncs the queues that are due for it."""
@@ -383,9 +388,9 @@ class _Worker:
                 _process.doorbell.clear()
             elif watcher is not None:
                 for number in watcher.read():
-                    job = self._watched.get(number)
-                    if job is not None:
-                        job._on_names()
+                    found = self._watched.get(number)
+                    if found is not None:
+                        found[0]._on_news(found[1])
 
     def _forget(self, job: Background[Any]) -> None:
         with _process.mutex:
