@@ -151,7 +151,7 @@ class Front:
         self.returned = sorted(self._head.lent.values(), key=_number_of)
         self._let_go()
         self.commit = GroupCommit(
-            self._sync_head if writer.always else self._store_head, self.cursor.sequence
+            self.sync_head if writer.always else self._store_head, self.cursor.sequence
         )
         self._trouble: Damaged | None = None
         self._front = self._new_look()
@@ -412,22 +412,14 @@ class Front:
         """Ends the handle: everything raises from now on."""
         self._writer.fail(error)
 
-    def sync_head(self) -> None:
-        """Makes durable what was taken so far. Without the lock."""
-        self._sync_head()
+    def sync_head(self) -> int:
+        """Makes durable what was taken so far, and returns how far. Without the lock."""
+        return self._keep_head(self._head.commit)
 
     def settle_head(self) -> None:
         """Makes durable what was taken, in every place that holds it. Nobody pops any more."""
-        try:
-            head = self._head.state()
-            self._head.commit(head)
-            self._head.settle()
-        except OSError as error:
-            with self._writer.lock:
-                self._fail(error)
-            raise
         # A pop that waits for it has its entry, though the queue is closed.
-        self.commit.advance(head.sequence)
+        self.commit.advance(self._keep_head(self._head.settle))
 
     def save_losses(self) -> None:
         """Writes down the damage that was met. Without the lock."""
@@ -651,15 +643,15 @@ class Front:
         if self._writer.durable.position < below:
             # Recovery begins at the durable mark: the file that it is in must be there.
             self._writer.sync_now()
-        self._commit(self._head.state())
+        try:
+            self._head.commit(self._head.state())
+        except OSError as error:
+            self._fail(error)
+            raise
         tape.release(below)
         self._bounds.forget_below(below // self._file_bytes)
         keep_reserve(self._directory)
         self._writer.changes.announce()
-
-    def _sync_head(self) -> int:
-        """Makes the head durable; led by one thread at a time, without the lock."""
-        return self._keep_head(self._head.commit)
 
     def _store_head(self) -> int:
         """Writes the head, so that it survives the process; led by one thread at a time."""
@@ -677,14 +669,6 @@ class Front:
                 self._fail(error)
             raise
         return head.sequence
-
-    def _commit(self, head: Head) -> None:
-        """Makes the head durable with the lock held."""
-        try:
-            self._head.commit(head)
-        except OSError as error:
-            self._fail(error)
-            raise
 
     def _let_go(self) -> None:
         """Lets other threads pop without the lock, if nothing forbids it."""

@@ -271,7 +271,7 @@ class Popped:
 class HeadFile:
     """The head of a fifo that this process owns, and the kernel that moves it.
 
-    Called with the queue's lock held, except `commit` and `store`.
+    Called with the queue's lock held, except `commit`, `store` and `settle`.
     """
 
     def __init__(
@@ -410,8 +410,9 @@ class HeadFile:
         # Over the slot whose sync failed: the cache may show what is not on the disk.
         write_all(self._file, self.state().encode(), self._next_slot * SLOT_STRIDE)
 
-    def settle(self) -> None:
-        """Leaves the same in all slots, for a clean close; any thread may call it."""
+    def settle(self, head: Head) -> None:
+        """Makes a state durable, and leaves the same in all slots, for a clean close."""
+        self.commit(head)
         with self._mutex:
             # Not over the one that is durable: a power cut may tear all that is not synced yet.
             durable = _SYNCED[0] + _SYNCED[1] - self._next_slot
