@@ -5,6 +5,7 @@ Only reads the fifo, takes no lock, and works on one that is in use, was killed,
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -222,10 +223,8 @@ def _rest(reader: FifoReader, number: int, start: int) -> bytes:
     file = open_or_reason(reader.directory, file_name(number))
     if isinstance(file, str):
         return b""
-    try:
+    with contextlib.closing(file):
         return file.pread(reader.head.file_bytes - start, start).rstrip(b"\0")
-    finally:
-        file.close()
 
 
 def _state(reader: FifoReader, owner: int | None) -> str:

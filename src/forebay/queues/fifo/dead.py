@@ -7,6 +7,7 @@ them, or brings them back. A name is the number of the entry and its id in hex: 
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Generator
 
@@ -24,12 +25,9 @@ _NAME = re.compile(r"(0|[1-9][0-9]{0,18})-([0-9a-f]{16})\.entry")
 
 def keep(queue: Directory, entry: Entry, version: bytes) -> None:
     """Puts an entry aside; durable on return."""
-    directory = queue.directory(DIRECTORY, create=True)
-    try:
+    with contextlib.closing(queue.directory(DIRECTORY, create=True)) as directory:
         queue.sync()
         atomic.replace(directory, _name(entry), encode_entry(entry, version))
-    finally:
-        directory.close()
 
 
 def count(queue: Directory) -> int:
@@ -42,8 +40,7 @@ def read(queue: Directory) -> Generator[Entry | Damage, None, None]:
     names = _names(queue)
     if not names:
         return
-    directory = queue.directory(DIRECTORY)
-    try:
+    with contextlib.closing(queue.directory(DIRECTORY)) as directory:
         for offset, name in names:
             path = f"{queue.path}/{DIRECTORY}/{name}"
             try:
@@ -51,18 +48,13 @@ def read(queue: Directory) -> Generator[Entry | Damage, None, None]:
                 yield decode_entry(data, 0, offset, path, version_at(data, 0) or b"")[0]
             except Damaged as error:
                 yield error.damage
-    finally:
-        directory.close()
 
 
 def remove(queue: Directory, entry: Entry) -> None:
     """Removes an entry that is in the queue again; durable on return."""
-    directory = queue.directory(DIRECTORY)
-    try:
+    with contextlib.closing(queue.directory(DIRECTORY)) as directory:
         directory.unlink(_name(entry))
         directory.sync()
-    finally:
-        directory.close()
 
 
 def _name(entry: Entry) -> str:
@@ -75,8 +67,6 @@ def _names(queue: Directory) -> list[tuple[int, str]]:
         directory = queue.directory(DIRECTORY)
     except (FileNotFoundError, NotAQueue):
         return []
-    try:
+    with contextlib.closing(directory):
         found = [_NAME.fullmatch(name) for name in directory.names()]
         return sorted((int(match[1]), match[0]) for match in found if match is not None)
-    finally:
-        directory.close()

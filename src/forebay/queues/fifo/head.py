@@ -201,13 +201,11 @@ def read_slots(directory: Directory) -> Slots:
         file = open_readable(directory, HEAD)
     except FileNotFoundError:
         return Slots(None, [], 0, 0)
-    try:
+    with contextlib.closing(file):
         # A slot that the disk cannot give back does not verify, and the others do.
         data = file.pread(_SLOTS * SLOT_STRIDE, 0)
         holes = file.holes
         size = file.size()
-    finally:
-        file.close()
     slots = [data[slot * SLOT_STRIDE :][:SLOT_STRIDE] for slot in range(_SLOTS)]
     heads = [Head.decode(slot) for slot in slots]
     good = [head for head in heads if head is not None]
@@ -235,7 +233,7 @@ def write_head(directory: Directory, head: Head) -> Head:
         file = directory.open(HEAD, write=True)
     except FileNotFoundError:
         file = directory.create(HEAD)
-    try:
+    with contextlib.closing(file):
         # Allocated, not sparse: a store into a hole of a full disk would kill the process.
         file.allocate(0, _SLOTS * SLOT_STRIDE)
         data = file.pread(_SLOTS * SLOT_STRIDE, 0)
@@ -248,8 +246,6 @@ def write_head(directory: Directory, head: Head) -> Head:
             write_all(file, head._replace(sequence=sequence).encode(), slot * SLOT_STRIDE)
             file.sync()
         directory.sync()
-    finally:
-        file.close()
     return head._replace(sequence=sequence)
 
 

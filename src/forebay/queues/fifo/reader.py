@@ -8,6 +8,7 @@ read round. Entries that have expired and that nobody has passed yet are there l
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Generator, Iterator
 from typing import NamedTuple
 
@@ -118,8 +119,7 @@ class FifoReader(DirectoryReader):
 
     def lent_pieces(self, start: int, end: int) -> Iterator[Piece]:
         """Yields a piece for each entry from number `start` to `end` that is lent out."""
-        tape = TapeReader(self._directory, self.file_bytes, file_name)
-        try:
+        with contextlib.closing(TapeReader(self._directory, self.file_bytes, file_name)) as tape:
             for row in self.lent:
                 if not start <= row.number < end:
                     continue
@@ -129,8 +129,6 @@ class FifoReader(DirectoryReader):
                 size = claimed_size(tape.read(METADATA_BYTES, row.position), 0, self.head.version)
                 limit = Place(row.position + max(1, size), row.number + 1, 0)
                 yield Piece(row.number, row.number + 1, row.place, limit)
-        finally:
-            tape.close()
 
     def _place_before(self, number: int) -> Place | None:
         """Returns the nearest known place at or before an entry that is below the mark.
@@ -162,15 +160,14 @@ class FifoReader(DirectoryReader):
         """Yields batches of entries and, in its place, each damage."""
         version = self.head.version
         bounds = Bounds(self._directory, version)
-        scanner = FifoScanner(self._directory, self.head.file_bytes, version, bounds)
-        try:
+        with contextlib.closing(
+            FifoScanner(self._directory, self.head.file_bytes, version, bounds)
+        ) as scanner:
             for lent in self.lent:
                 item = self._read_lent(scanner, lent)
                 if isinstance(item, EntryBatch) or self._is_lent(lent):
                     yield item
             yield from self._scan_files(scanner)
-        finally:
-            scanner.close()
         staged: list[EntryBatch | Damage] = [*self._found.staged.batches]
         staged += self._found.staged.damage
         for item in sorted(staged, key=_first_number):

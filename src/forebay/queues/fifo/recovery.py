@@ -173,10 +173,8 @@ def read_tail(directory: Directory) -> Tail | None:
         file = TailFile.open(directory, write=False, name=TAIL)
         if file is None:
             return None
-        try:
+        with contextlib.closing(file):
             return file.read()
-        finally:
-            file.close()
     except Damaged:
         return None
 
@@ -201,11 +199,9 @@ def _is_readable(directory: Directory, name: str, whole: bool) -> bool:
     file = open_or_reason(directory, name)
     if isinstance(file, str):
         return file == MISSING
-    try:
+    with contextlib.closing(file):
         file.pread(file.size(), 0)
         return (name == staging.NAME and not whole) or not file.holes
-    finally:
-        file.close()
 
 
 def _read_slots(directory: Directory) -> Slots:
@@ -253,15 +249,10 @@ def _move_on(directory: Directory, head: Head, tail: Tail) -> Head:
     """Moves a head that is too old to the oldest entry that must be there."""
     begin = tail.begin or 0
     mark = tail.segment * head.file_bytes + tail.position
-    bounds = Bounds(directory, head.version)
-    scanner = FifoScanner(directory, head.file_bytes, head.version, bounds)
     place = head.place
-    try:
-        for item in scanner.scan(place, Place(mark, begin, 0)):
-            if isinstance(item, EntryBatch):
-                place = item.end
-    finally:
-        scanner.close()
+    bounds = Bounds(directory, head.version)
+    for batch in _scan(directory, head, bounds, Place(mark, begin, 0)):
+        place = batch.end
     if place.number < begin:
         # Nothing verifies there any more: it is damage when its turn comes.
         place = Place(place.position, begin, place.last_id)
@@ -303,11 +294,9 @@ def _file_bytes(directory: Directory, files: list[int], otherwise: int) -> int:
         file = open_or_reason(directory, file_name(number))
         if isinstance(file, str):
             continue
-        try:
+        with contextlib.closing(file):
             if file.size() >= FILE_BYTES_MIN:
                 sizes.append(file.size())
-        finally:
-            file.close()
     return max(set(sizes), key=sizes.count) if sizes else otherwise
 
 
@@ -331,10 +320,8 @@ def _read(directory: Directory, number: int, size: int) -> bytes:
     file = open_or_reason(directory, file_name(number))
     if isinstance(file, str):
         return b""
-    try:
+    with contextlib.closing(file):
         return file.pread(size, 0)
-    finally:
-        file.close()
 
 
 # For walks that go as far as there is anything.
@@ -450,15 +437,11 @@ def look_at(
 def found_tail(filesystem: Filesystem, directory: Directory, head: Head, queue_id: bytes) -> Tail:
     """Makes the mark of a new queue, or of one whose mark is lost: after the last good entry."""
     end = head.place
-    scanner = FifoScanner(directory, head.file_bytes, head.version, Bounds(directory, head.version))
+    bounds = Bounds(directory, head.version)
     files = list_files(directory)
     limit = Place(((files[-1] if files else -1) + 1) * head.file_bytes, _ALL, 0)
-    try:
-        for item in scanner.scan(head.place, limit):
-            if isinstance(item, EntryBatch):
-                end = item.end
-    finally:
-        scanner.close()
+    for batch in _scan(directory, head, bounds, limit):
+        end = batch.end
     file, position = divmod(end.position, head.file_bytes)
     tail = Tail(queue_id, filesystem.boot_id(), end.number, end.number)
     return tail._replace(segment=file, position=position, time_ms=end.last_id >> 16)
@@ -478,13 +461,20 @@ def _find_boundaries(
     place = head.place
     if row is not None and row.number > place.number:
         place = Place(row.file * head.file_bytes + row.position, row.number, row.last_id)
+    limit = Place(end.position, end.number, 0)
+    for batch in _scan(directory, head, bounds, limit, start=place):
+        _note_batch(bounds, batch, head.file_bytes, unknown)
+
+
+def _scan(
+    directory: Directory, head: Head, bounds: Bounds, end: Place, *, start: Place | None = None
+) -> Iterator[EntryBatch]:
+    """Yields the entries that verify, from a place on the tape, or the head, up to an end."""
     scanner = FifoScanner(directory, head.file_bytes, head.version, bounds)
-    try:
-        for item in scanner.scan(place, Place(end.position, end.number, 0)):
+    with contextlib.closing(scanner):
+        for item in scanner.scan(start or head.place, end):
             if isinstance(item, EntryBatch):
-                _note_batch(bounds, item, head.file_bytes, unknown)
-    finally:
-        scanner.close()
+                yield item
 
 
 def _note_batch(bounds: Bounds, batch: EntryBatch, file_bytes: int, unknown: list[int]) -> None:
@@ -574,8 +564,9 @@ class Recovery:
                 in_use = self.tail.written
             staged = read_entries(self._directory, version, in_use=in_use)
         bounds = Bounds(self._directory, version)
-        scanner = FifoScanner(self._directory, self._file_bytes, version, bounds)
-        try:
+        with contextlib.closing(
+            FifoScanner(self._directory, self._file_bytes, version, bounds)
+        ) as scanner:
             self.begin = self._begin()
             self.found = self.stored = self.begin
             limit = ((self.files[-1] if self.files else -1) + 1) * self._file_bytes
@@ -591,8 +582,6 @@ class Recovery:
                             unread = _unread(item)
                         break
                     self._add(item)
-        finally:
-            scanner.close()
         self.found = self.stored
         if staged is not None:
             self.staged = staged.after(self.stored)
@@ -672,11 +661,9 @@ class Recovery:
         except (OSError, NotAQueue):
             # Whatever it is, what comes goes into another file.
             return False
-        try:
+        with contextlib.closing(file):
             whole = file.size() == self._file_bytes
             return whole and can_write_on(file, self.tail.position, self._file_bytes)
-        finally:
-            file.close()
 
     def _begin(self) -> Place:
         """Returns where the entries above the mark begin: in a copy of them, if there is one."""
@@ -693,16 +680,15 @@ class Recovery:
         copy = _Copy(self._directory, fresh, self._file_bytes)
         try:
             number = self.begin.number
-            tape = TapeReader(self._directory, self._file_bytes, file_name)
-            try:
+            with contextlib.closing(
+                TapeReader(self._directory, self._file_bytes, file_name)
+            ) as tape:
                 for run in self._tape.runs:
                     copy.leave_out(run.start.number - number)
                     run.copy = copy.position
                     for data in _read_chunks(tape, run.start.position, run.end.position):
                         copy.write(data)
                     number = run.end.number
-            finally:
-                tape.close()
             places = self._copy_staged(copy, number)
             count = copy.finish()
         except BaseException:
@@ -761,7 +747,7 @@ class Recovery:
             file = open_or_reason(self._directory, file_name(number))
             if isinstance(file, str):
                 continue
-            try:
+            with contextlib.closing(file):
                 start = max(first, self.mark.position)
                 end = first + self._file_bytes
                 for begin, stop in _uncovered(start, end, copied):
@@ -769,8 +755,6 @@ class Recovery:
                     if rest:
                         name = f"{file_name(number)}-{begin - first}"
                         quarantine.keep_bytes(self._directory, name, rest)
-            finally:
-                file.close()
 
     def _cut(self) -> None:
         """Removes what is after the mark: it was copied, or is torn.
@@ -789,15 +773,13 @@ class Recovery:
             # Raises what is no damage.
             unopenable(file_name(self.tail.segment), error)
         else:
-            try:
+            with contextlib.closing(file):
                 content = Readable(file)
                 rest = content.pread(self._file_bytes, self.tail.position)
                 if content.holes or rest.strip(b"\0"):
                     file.truncate(self.tail.position)
                     file.truncate(self._file_bytes)
                     file.sync()
-            finally:
-                file.close()
         self._directory.sync()
 
     def _end(self, position: int, now_ms: int) -> TapeEnd:
@@ -887,12 +869,10 @@ class _Copy:
         if self._file is None:
             return
         file, self._file = self._file, None
-        try:
+        with contextlib.closing(file):
             # Not allocated: nothing more is written to it, and it need not take the space.
             file.truncate(self._file_bytes)
             file.sync()
-        finally:
-            file.close()
 
 
 def _read_chunks(tape: TapeReader, start: int, end: int) -> Iterator[bytes]:

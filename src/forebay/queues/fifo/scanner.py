@@ -8,6 +8,7 @@ searching for metadata.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeVar
@@ -231,10 +232,8 @@ class FifoScanner:
         file = open_or_reason(self._directory, name)
         if isinstance(file, str):
             return file
-        try:
+        with contextlib.closing(file):
             size = file.size()
-        finally:
-            file.close()
         return None if size == self._file_bytes else f"has {size} bytes, not {self._file_bytes}"
 
 
