@@ -23,14 +23,16 @@ from forebay.formats.deadline.items import (
 )
 from forebay.formats.deadline.manifest import NAME as MANIFEST
 from forebay.formats.deadline.mark import NAME as MARK
+from forebay.formats.deadline.runs import Run
 from forebay.formats.deadline.wal import Record
-from forebay.queues.deadline.folder import Folder
 from forebay.queues.deadline.info import DeadlineInfo
 from forebay.queues.deadline.mark import mark_faults
 from forebay.queues.deadline.names import OWN_DIRECTORIES, OWN_NAMES, is_temporary, list_files
 from forebay.queues.deadline.original import export_run
+from forebay.queues.deadline.picture import Picture
 from forebay.queues.deadline.queue import DeadlineQueue
 from forebay.queues.deadline.reader import DeadlineReader
+from forebay.queues.deadline.runs import LostRun, RunFile
 from forebay.queues.shared.reports import (
     CopyClock,
     CopyReport,
@@ -96,27 +98,30 @@ class DeadlineCopy(CopyReport):
 
 def check(path: str, progress: Progress) -> DeadlineReport:
     """Verifies every block, batch and index of the files, and the manifest."""
-    with Folder(path) as folder:
+    with DeadlineReader(path, salvage=True) as reader:
+        picture = reader.picture
         findings = Findings()
         # The owner first: one that ends meanwhile has finished what it was writing.
-        owner = lock_owner(folder.path)
-        findings.found += [*folder.damage, *folder.mended]
-        items = folder.items(whole=True)
-        records, buried = count_records(items, findings, progress, folder.entry_count)
-        for run in folder.runs:
-            findings.found += map(_harmless, run.check_ids())
+        owner = lock_owner(reader.path)
+        findings.found += [*reader.damage, *picture.mended]
+        if picture.manifest_damage is not None:
+            findings.found.append(picture.manifest_damage)
+        items = reader.entries(whole=True)
+        records, buried = count_records(items, findings, progress, picture.entry_count)
+        for run in picture.runs:
+            findings.found += map(_harmless, _check_ids(run.run))
         if owner is None:
-            findings.found += folder.torn
-            findings.note_faults(MARK, lambda: mark_faults(folder.directory))
-        _check_names(folder, findings)
-        findings.note_kept(folder.directory)
+            findings.found += picture.torn
+            findings.note_faults(MARK, lambda: mark_faults(reader.directory))
+        _check_names(picture, findings)
+        findings.note_kept(reader.directory)
         return DeadlineReport(
             kind="deadline",
-            path=folder.path,
-            state=_state(folder, owner),
+            path=reader.path,
+            state=_state(picture, owner),
             records=records,
-            segments=len(folder.runs) + len(folder.logs),
-            bytes=folder.size,
+            segments=_file_count(picture),
+            bytes=picture.size,
             buried=buried,
             **findings.as_fields(),
         )
@@ -124,32 +129,33 @@ def check(path: str, progress: Progress) -> DeadlineReport:
 
 def describe(path: str) -> DeadlineInfo:
     """Tells the state of a deadline queue, and when its items are due."""
-    with Folder(path) as folder:
-        owner = lock_owner(folder.path)
-        pending, buried, deadlines = _count_items(folder)
-        kept_files, kept_bytes = count_kept(folder.directory)
-        run_bytes, log_bytes = sum(run.size for run in folder.runs), sum(folder.logs.values())
+    with DeadlineReader(path, salvage=True) as reader:
+        picture = reader.picture
+        owner = lock_owner(reader.path)
+        pending, buried, deadlines = _count_items(reader)
+        kept_files, kept_bytes = count_kept(reader.directory)
+        log_bytes = sum(picture.log_sizes.values())
         return DeadlineInfo(
             kind="deadline",
-            path=folder.path,
-            state=_state(folder, owner),
+            path=reader.path,
+            state=_state(picture, owner),
             owner=owner,
             records=pending + buried,
-            segments=len(folder.runs) + len(folder.logs),
-            bytes=folder.size,
-            damage=tuple(folder.damage),
-            losses=count_unaccepted(folder.directory),
+            segments=_file_count(picture),
+            bytes=picture.size,
+            damage=tuple(picture.damage),
+            losses=count_unaccepted(reader.directory),
             quarantined_files=kept_files,
             quarantined_bytes=kept_bytes,
             pending=pending,
             due=deadlines["overdue"],
             working=None if owner is not None else 0,
             buried=buried,
-            next_deadline_ms=next_deadline(folder),
-            next_id=folder.manifest.next_id if folder.manifest is not None else None,
-            runs=len(folder.runs),
-            logs=len(folder.logs),
-            run_bytes=run_bytes,
+            next_deadline_ms=next_deadline(reader),
+            next_id=None if picture.guessed else picture.manifest.next_id,
+            runs=_run_count(picture),
+            logs=len(picture.log_sizes),
+            run_bytes=picture.size - log_bytes,
             log_bytes=log_bytes,
             deadlines=deadlines,
         )
@@ -157,24 +163,27 @@ def describe(path: str) -> DeadlineInfo:
 
 def segments(path: str) -> list[DeadlineFile]:
     """Describes the runs and logs that count."""
-    with Folder(path) as folder:
-        damaged = {os.path.basename(damage.path): damage.reason for damage in folder.damage}
+    with DeadlineReader(path, salvage=True) as reader:
+        picture = reader.picture
+        damaged = {os.path.basename(damage.path): damage.reason for damage in picture.damage}
         files = []
-        for found in folder.runs:
-            footer = found.run.footer if found.run is not None else None
+        runs: list[RunFile | LostRun] = [*picture.runs, *picture.lost_runs]
+        for found in sorted(runs, key=lambda run: run.name):
+            footer = found.run.footer if isinstance(found, RunFile) else None
             full = footer if footer is not None and footer.count else None
             files.append(
                 DeadlineFile(
                     name=found.name,
                     records=None if footer is None else footer.count,
-                    bytes=found.size,
+                    bytes=found.size if isinstance(found, RunFile) else 0,
                     trouble=damaged.pop(found.name, None),
                     holds=_HOLDS[found.kind],
                     first_deadline_ms=None if full is None else _deadline(full.first_key),
                     last_deadline_ms=None if full is None else _deadline(full.last_key),
                 )
             )
-        logs = {**folder.logs, **{name: 0 for name in damaged if name not in folder.logs}}
+        sizes = picture.log_sizes
+        logs = {**sizes, **{name: 0 for name in damaged if name not in sizes}}
         for name, size in logs.items():
             trouble = damaged.get(name)
             files.append(
@@ -190,11 +199,13 @@ def copy(path: str, target: str, progress: Progress) -> DeadlineCopy:
     clock at that time. A buried one stays so, with its reason and the time of its burial. Ids are
     new ones, and how often an item was given out counts from 0.
     """
-    with Folder(path) as folder:
+    with DeadlineReader(path, salvage=True) as reader:
+        picture = reader.picture
         # The owner first: one that ends meanwhile has finished what it was writing.
-        torn = folder.torn if lock_owner(folder.path) is None else []
-        copying = Copying(target, progress, folder.entry_count, [*folder.damage, *torn])
-        return copying.run("deadline", folder.path, folder.items, has_buried=folder.has_buried)
+        torn = picture.torn if lock_owner(reader.path) is None else []
+        copying = Copying(target, progress, picture.entry_count, [*picture.damage, *torn])
+        has_buried = picture.has_buried
+        return copying.run("deadline", reader.path, reader.entries, has_buried=has_buried)
 
 
 def convert(
@@ -202,15 +213,16 @@ def convert(
 ) -> DeadlineCopy:
     """Writes what is pending as a run of the original program; buried items are left out."""
     pending = buried = 0
-    with Folder(path) as folder:
-        torn = folder.torn if lock_owner(folder.path) is None else []
-        damage = [*folder.damage, *torn]
+    with DeadlineReader(path, salvage=True) as reader:
+        picture = reader.picture
+        torn = picture.torn if lock_owner(reader.path) is None else []
+        damage = [*picture.damage, *torn]
         _stop_at_damage(damage, salvage)
 
         def items() -> Iterator[Item]:
             nonlocal pending, buried
-            for record in folder.items():
-                progress(pending + buried, folder.entry_count)
+            for record in reader.entries():
+                progress(pending + buried, picture.entry_count)
                 if isinstance(record, Damage):
                     damage.append(record)
                     _stop_at_damage(damage, salvage)
@@ -224,7 +236,7 @@ def convert(
         left_out = f"{plural(buried, 'buried item')} left out: version 1 has no place for them"
         return DeadlineCopy(
             kind="deadline",
-            path=folder.path,
+            path=reader.path,
             target=os.path.abspath(target),
             copied=pending,
             damage=tuple(damage),
@@ -235,9 +247,9 @@ def convert(
         )
 
 
-def next_deadline(folder: Folder) -> int | None:
+def next_deadline(reader: DeadlineReader) -> int | None:
     """Returns when the first pending item is or was due."""
-    for item in folder.items():
+    for item in reader.entries():
         if isinstance(item, Item):
             return None if item.buried else item.key.deadline_ms
     return None
@@ -248,10 +260,30 @@ def _deadline(key: Key) -> int:
     return key.deadline_ms & ~BURIED_BIT
 
 
-def _state(folder: Folder, owner: int | None) -> str:
+def _state(picture: Picture, owner: int | None) -> str:
     if owner is not None:
         return "open"
-    return "closed" if folder.manifest is not None else "manifest-damaged"
+    return "manifest-damaged" if picture.guessed else "closed"
+
+
+def _run_count(picture: Picture) -> int:
+    return len(picture.runs) + len(picture.lost_runs)
+
+
+def _file_count(picture: Picture) -> int:
+    return _run_count(picture) + len(picture.log_sizes)
+
+
+def _check_ids(run: Run) -> list[Damage]:
+    """Returns what is wrong with the index by id, which only a look at it tells."""
+    if not run.footer.id_index_position:
+        return []
+    known = len(run.damage)
+    try:
+        run.find_id(run.footer.min_id)
+    except Damaged:
+        pass  # A bad block, which a scan tells.
+    return run.damage[known:]
 
 
 def count_records(
@@ -276,11 +308,12 @@ def _harmless(damage: Damage) -> Damage:
     return Damage(damage.path, damage.position, damage.length, reason, count=0)
 
 
-def _check_names(folder: Folder, findings: Findings) -> None:
+def _check_names(picture: Picture, findings: Findings) -> None:
     """Takes note of files that do not count, and of those that do not belong there."""
-    counting = {run.name for run in folder.runs} | set(folder.logs)
-    ours = {file_name(*found): found[1] for found in list_files(folder.names)}
-    for name in sorted(set(folder.names) - counting - OWN_NAMES - OWN_DIRECTORIES):
+    counting = {run.name for run in picture.runs} | {run.name for run in picture.lost_runs}
+    counting |= set(picture.log_sizes)
+    ours = {file_name(*found): found[1] for found in list_files(picture.names)}
+    for name in sorted(set(picture.names) - counting - OWN_NAMES - OWN_DIRECTORIES):
         if name in ours:
             what = "log" if ours[name] is FileKind.WAL else "run"
             findings.notes.append(f"{name} is a {what} that {MANIFEST} does not count any more")
@@ -290,7 +323,7 @@ def _check_names(folder: Folder, findings: Findings) -> None:
             findings.foreign.append(name)
 
 
-def _count_items(folder: Folder) -> tuple[int, int, dict[str, int]]:
+def _count_items(reader: DeadlineReader) -> tuple[int, int, dict[str, int]]:
     """Returns how many items are pending and buried, and when the pending ones are due.
 
     Counts by the indexes of the runs; where something is damaged, by going over all items.
@@ -298,12 +331,11 @@ def _count_items(folder: Folder) -> tuple[int, int, dict[str, int]]:
     now_ms = SystemClock().now_ms()
     times = [*(min(now_ms + 1000 * span, _LAST_MS) for span in _SPANS.values()), _LAST_MS]
     totals: list[int] = []
-    if not folder.damage:
-        with DeadlineReader(folder.path) as reader:
-            totals = [0, *reader.due_counts(times), len(reader)]
+    if not reader.picture.damage:
+        totals = [0, *reader.due_counts(times), len(reader)]
     # A bad block of tombstones, which nobody has read yet, takes nothing off.
     if not totals or totals != sorted(totals):
-        deadlines = [item.key.deadline_ms for item in folder.items() if isinstance(item, Item)]
+        deadlines = [item.key.deadline_ms for item in reader.entries() if isinstance(item, Item)]
         until = (bisect_right(deadlines, time_ms) for time_ms in times)
         totals = [0, *until, len(deadlines)]
     *due, buried = (after - before for before, after in pairwise(totals))

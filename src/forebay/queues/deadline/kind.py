@@ -21,11 +21,11 @@ from forebay.formats.deadline.items import (
 from forebay.formats.deadline.wal import Dequeued, Record
 from forebay.kernels.deadline import BATCH_BYTES, FRESH_BYTES
 from forebay.queues.deadline.check import next_deadline
-from forebay.queues.deadline.folder import Folder
 from forebay.queues.deadline.item import DeadlineItem, as_record
 from forebay.queues.deadline.names import list_files
 from forebay.queues.deadline.original import scan_file
 from forebay.queues.deadline.queue import DeadlineQueue
+from forebay.queues.deadline.reader import DeadlineReader
 from forebay.queues.shared.rows import Lent, Limits, Rows, value_json
 from forebay.storage.filesystem import DiskFilesystem, lock_owner
 
@@ -47,8 +47,8 @@ def peek(path: str) -> Iterator[Rows | Damage]:
 
 def next_ms(path: str) -> int | None:
     """Returns when the next item is due; None if there is none."""
-    with Folder(path) as folder:
-        return next_deadline(folder)
+    with DeadlineReader(path, salvage=True) as reader:
+        return next_deadline(reader)
 
 
 def limits(queue: DeadlineQueue) -> Limits:
@@ -117,13 +117,13 @@ def in_batches(records: Iterable[Record | Damage]) -> Iterator[Rows | Damage]:
 
 def _live_records(path: str) -> Iterator[Record | Damage]:
     """Yields what was found when the files were opened, then the items, then a torn end."""
-    with Folder(path) as folder:
+    with DeadlineReader(path, salvage=True) as reader:
         # The owner first: one that ends meanwhile has finished what it was writing.
-        owner = lock_owner(folder.path)
-        yield from folder.damage
-        yield from folder.items()
+        owner = lock_owner(reader.path)
+        yield from reader.picture.damage
+        yield from reader.entries()
         if owner is None:
-            yield from folder.torn
+            yield from reader.picture.torn
 
 
 def _raw_records(path: str) -> Iterator[Record | Damage]:

@@ -35,7 +35,7 @@ from forebay.queues.deadline.bytes import read_whole, reason_of
 from forebay.queues.deadline.mark import read_mark
 from forebay.queues.deadline.names import is_deadline_queue, list_files
 from forebay.queues.deadline.replay import STAGED_PLACE, FoundLog, find_logs, read_logs, trusted_end
-from forebay.queues.deadline.runs import LostRun, RunSet, cost_of, open_set
+from forebay.queues.deadline.runs import LostRun, RunFile, RunSet, cost_of, open_set
 from forebay.queues.deadline.schedule import Memory, replay
 from forebay.queues.deadline.state import State
 from forebay.storage import staging
@@ -88,6 +88,32 @@ class Picture:
     mended: list[Damage] = field(default_factory=list)
     # Keys of copies that only came back because their tombstones are lost.
     revived: list[KeyTuple] = field(default_factory=list)
+
+    @property
+    def runs(self) -> list[RunFile]:
+        """The runs that can be read, by name."""
+        files = (file for each in self.sets for file in each.files.values())
+        return sorted(files, key=lambda file: file.name)
+
+    @property
+    def log_sizes(self) -> dict[str, int]:
+        """How many bytes the logs have, by name; without those that cannot be read."""
+        return {log.name: len(log.data) for log in self.logs if log.header is not None}
+
+    @property
+    def size(self) -> int:
+        """How many bytes all files that count take."""
+        return sum(run.size for run in self.runs) + sum(self.log_sizes.values())
+
+    @property
+    def entry_count(self) -> int:
+        """How many entries there are to read."""
+        return sum(run.run.footer.count for run in self.runs) + self.segment.count
+
+    @property
+    def has_buried(self) -> bool:
+        """Whether an item was put aside, and may be so still."""
+        return any(run.run.footer.buried_count for run in self.runs) or self.segment.buried > 0
 
     @property
     def lost_runs(self) -> list[LostRun]:

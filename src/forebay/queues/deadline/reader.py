@@ -12,23 +12,29 @@ from collections.abc import Iterator, Sequence
 
 from forebay.damage import Damage
 from forebay.errors import Damaged
-from forebay.formats.deadline.items import BURIED_BIT
-from forebay.queues.deadline.item import DeadlineItem
-from forebay.queues.deadline.picture import look
-from forebay.queues.deadline.runs import BadBlocks
+from forebay.formats.deadline.items import BURIED_BIT, FileKind, Item, Key
+from forebay.queues.deadline.item import DeadlineItem, as_record
+from forebay.queues.deadline.picture import Picture, look
+from forebay.queues.deadline.runs import BadBlocks, RunSet
 from forebay.queues.deadline.state import State
 from forebay.queues.shared.reader import DirectoryReader
 
 
 class DeadlineReader(DirectoryReader):
-    """A view of a deadline queue's directory. One thread at a time may use it."""
+    """A view of a deadline queue's directory. One thread at a time may use it.
 
-    _state: State | None = None
+    `picture` has the files, for those who look at single ones.
+    """
+
+    picture: Picture
+    _state: State
+    _sets: Sequence[RunSet] = ()
 
     def refresh(self) -> None:
         """Looks again at what is there."""
         picture = look(self._directory, self._filesystem.boot_id())
         self._close_sets()
+        self.picture, self._sets = picture, picture.sets
         self._state = State(picture.segment, picture.sets, picture.floor_ms)
         if picture.damage or picture.guessed:
             self._state.recount()
@@ -39,17 +45,12 @@ class DeadlineReader(DirectoryReader):
 
     def __len__(self) -> int:
         """How many items there are, buried ones too."""
-        assert self._state is not None
         return self._state.schedule.total + self._state.schedule.buried
 
     def records(self) -> Iterator[DeadlineItem]:
         """Yields items by deadline, buried ones last."""
-        assert self._state is not None
         bad: BadBlocks = []
-        if self._state.lacks_tombstones():
-            # Before anything is given out that comes again under another deadline.
-            self._state.recount()
-        for items in self._state.live(damage=bad):
+        for items in self._live(bad):
             yield from items
             self._tell_bad(bad)
 
@@ -58,12 +59,22 @@ class DeadlineReader(DirectoryReader):
         for item in self.records():
             yield item.value
 
+    def entries(self, *, whole: bool = False) -> Iterator[Item | Damage]:
+        """Yields items by deadline, buried ones last, as the files have them, and bad blocks.
+
+        `whole` also reads what is gone for sure.
+        """
+        bad = self._bad_among_the_dead() if whole else []
+        for items in self._live(bad):
+            yield from map(as_record, items)
+            while bad:
+                yield self._state.lost_in(*bad.pop(0))
+
     def due_counts(self, times_ms: Sequence[int]) -> list[int]:
         """Returns for each time how many items that are not buried have a deadline up to it.
 
         Runs are counted by their indexes. Items in bad blocks still count.
         """
-        assert self._state is not None
         return [self._state.count_until(min(time_ms, BURIED_BIT - 1)) for time_ms in times_ms]
 
     def close(self) -> None:
@@ -71,25 +82,37 @@ class DeadlineReader(DirectoryReader):
         self._close_sets()
         super().close()
 
+    def _live(self, bad: BadBlocks) -> Iterator[list[DeadlineItem]]:
+        if self._state.lacks_tombstones():
+            # Before anything is given out that comes again under another deadline.
+            self._state.recount()
+        return self._state.live(damage=bad)
+
+    def _bad_among_the_dead(self) -> BadBlocks:
+        """Returns the bad blocks of what is gone for sure, which nobody reads otherwise."""
+        bad: BadBlocks = []
+        for each in self._sets:
+            file = each.files.get(FileKind.PENDING_RUN)
+            if file is not None:
+                blocks = map(file.run.load, range(file.run.row_of(Key(*each.low_water))))
+                bad += [(file.kind, block) for block in blocks if isinstance(block, Damage)]
+        return bad
+
     def _tell(self, damage: list[Damage]) -> None:
         lost = [each for each in damage if each.count != 0]
         if lost and not self.salvage:
             raise Damaged(lost[0])
-        self.damage = damage
+        self.damage = list(damage)
 
     def _tell_bad(self, bad: BadBlocks) -> None:
         """Tells of blocks that were met and do not verify."""
         while bad:
-            kind, damage = bad.pop(0)
-            assert self._state is not None
-            found = self._state.lost_in(kind, damage)
+            found = self._state.lost_in(*bad.pop(0))
             if found.count != 0 and not self.salvage:
                 raise Damaged(found)
             if found not in self.damage:
                 self.damage.append(found)
 
     def _close_sets(self) -> None:
-        if self._state is not None:
-            for each in self._state.view.sets:
-                each.close()
-            self._state = None
+        for each in self._sets:
+            each.close()
