@@ -80,9 +80,9 @@ def runs_not_synced(patch: Patch) -> None:
 def log_removed_before_the_manifest(patch: Patch) -> None:
     original = Upkeep._write_out
 
-    def write_out(self: Upkeep, segment: Memory) -> None:
+    def write_out(self: Upkeep, segment: Memory, between: Callable[[], None]) -> None:
         self._directory.unlink(wal_name(segment.number))
-        original(self, segment)
+        original(self, segment, between)
 
     patch.setattr(Upkeep, "_write_out", write_out)
 
@@ -249,9 +249,9 @@ def sync_of_the_newest_log_only(patch: Patch) -> None:
 def marks_before_the_tombstones(patch: Patch) -> None:
     original = Upkeep._write_out
 
-    def write_out(self: Upkeep, segment: Memory) -> None:
+    def write_out(self: Upkeep, segment: Memory, between: Callable[[], None]) -> None:
         self._marks[segment.number] = self._read_marks()
-        original(self, segment)
+        original(self, segment, between)
 
     patch.setattr(Upkeep, "_write_out", write_out)
 

@@ -221,6 +221,23 @@ def test_a_merge_lets_a_freeze_and_a_sync_in_between(tmp_path: Path) -> None:
         assert len(queue.dequeue_many(1000)) == 390
 
 
+def test_a_freeze_lets_a_sync_in_between(tmp_path: Path) -> None:
+    with open_queue(tmp_path / "q", sync="os", background=False) as queue:
+        queue.enqueue_many([bytes(1 << 20)] * 8)
+        durable = []
+
+        def between() -> None:
+            queue.enqueue(b"meanwhile")
+            queue.sync()
+            durable.append(queue.info().syncs)
+
+        assert queue._upkeep.freeze(between=between)
+
+        assert len(durable) > 1
+        assert durable == sorted(set(durable))
+        assert len(queue) == 8 + len(durable)
+
+
 @pytest.mark.parametrize("sync", ["always", "os"])
 def test_a_child_of_a_fork_does_not_wait_for_a_lock_that_nobody_gives_back(
     tmp_path: Path, sync: SyncPolicy

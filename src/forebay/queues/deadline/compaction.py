@@ -205,14 +205,18 @@ class SetWriter:
             for kind in _KINDS
         ]
 
-    def freeze(self, segment: Memory) -> SetRow:
-        """Writes a segment that changes no more; durable on return."""
+    def freeze(self, segment: Memory, between: Callable[[], None]) -> SetRow:
+        """Writes a segment that changes no more; durable on return.
+
+        It may take long: `between` is called again and again.
+        """
         with self._whole():
             for run, state in zip(self._runs, _STATES, strict=True):
                 rows = segment.sorted(state)
                 at = 0
                 while (at := run.encoder.encode_rows(segment, rows, at)) < len(rows):
                     run.end_block()
+                    between()
             return self._finish()
 
     def write_items(self, items: Iterable[Item]) -> SetRow:
@@ -434,14 +438,17 @@ class Upkeep:
         """Ends the handle, whose memory may not be what its files say."""
         self._journal.fail(error)
 
-    def freeze(self) -> bool:
-        """Turns all that is in memory into runs; False if there is nothing."""
+    def freeze(self, *, between: Callable[[], None] = lambda: None) -> bool:
+        """Turns all that is in memory into runs; False if there is nothing.
+
+        It may take long: `between` is called again and again.
+        """
         with self.work:
             self._check()
             self._hand_over()
             worked = False
             for segment in list(self._state.frozen):
-                self._write_out(segment)
+                self._write_out(segment, between)
                 self.freezes += 1
                 worked = True
             return worked
@@ -537,11 +544,11 @@ class Upkeep:
         self._wals[before.number] = before
         self.handed_over = self._journal.written
 
-    def _write_out(self, segment: Memory) -> None:
+    def _write_out(self, segment: Memory, between: Callable[[], None]) -> None:
         """Writes the runs of a segment, has them read, and removes its log."""
         row = self._written.get(segment.number)
         if row is None:
-            row = self.writer(segment.number).freeze(segment)
+            row = self.writer(segment.number).freeze(segment, between)
             self._written[segment.number] = row
         following = min(
             number for number in (*self._wals, self._journal.wal.number) if number > segment.number
@@ -602,7 +609,7 @@ class Upkeep:
             if self.wants_freeze and (
                 done - start > self._options.items_in_memory_max or not has_many
             ):
-                self.freeze()
+                self.freeze(between=between)
                 start = done
                 if not clears and are_half_dead(self._state.view.sets):
                     raise _Outdated

@@ -143,12 +143,12 @@ class DeadlineMaintenance(Background["DeadlineQueue"]):
         # Another thread that merges freezes too.
         if not self._upkeep.is_merging:
             if self._upkeep.wants_freeze:
-                self._upkeep.freeze()
+                self._upkeep.freeze(between=self._between)
             if self._upkeep.wants_merge:
                 self._upkeep.merge(between=self._between)
 
     def _between(self) -> None:
-        """Keeps to the time of all queues in the middle of a merge."""
+        """Keeps to the time of all queues in the middle of a freeze or a merge."""
         self.run_urgent()
         run_urgent_work()
 
