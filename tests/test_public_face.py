@@ -174,9 +174,7 @@ def test_no_public_signature_has_a_value_of_any_type(module: Any) -> None:
         (name, str(annotation))
         for name, function in functions(module)
         for annotation in annotations_of(function)
-        # What a TOML file holds is of any type.
-        if name != "read_settings"
-        and (annotation is inspect.Parameter.empty or re.search(r"\bAny\b", str(annotation)))
+        if annotation is inspect.Parameter.empty or re.search(r"\bAny\b", str(annotation))
     ]
 
     assert loose == []

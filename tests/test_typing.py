@@ -22,6 +22,7 @@ from datetime import timedelta
 
 import forebay
 import forebay.aio
+import forebay.pipelines
 
 log = forebay.Log("q", sync="os", segment_bytes=1 << 20, sync_interval_seconds=timedelta(seconds=1))
 offset: int = log.append(b"x")
@@ -38,10 +39,17 @@ events = forebay.BeatsQueue("b", retry_seconds=1.5)
 batch: forebay.EventBatch = events.read(5)
 
 known: forebay.Fifo = forebay.open("f", kind="fifo", ttl_seconds=5)
-unknown: forebay.Log | forebay.Fifo | forebay.DeadlineQueue | forebay.BeatsQueue
-unknown = forebay.open("f", sync="os")
+name: forebay.KindName = "fifo"
+unknown: forebay.AnyQueue = forebay.open("f", kind=name, sync="os", when_full="reject")
+either: forebay.Log | forebay.Fifo | forebay.DeadlineQueue | forebay.BeatsQueue = unknown
+other: forebay.AnyReader = forebay.read("f")
+minute: forebay.Duration = timedelta(minutes=1)
+defined: forebay.Definition = forebay.Root("r").definition("mail")
+fifo.push(b"x", ttl_seconds=minute, timeout=minute)
 reader: forebay.LogReader = forebay.read("q", kind="log", salvage=True)
 report: forebay.Report = forebay.check("q")
+settings = forebay.pipelines.read_settings("ingest.toml")
+out: str = str(settings["out"])
 
 
 async def main() -> None:
@@ -82,6 +90,10 @@ MISTAKES = {
     'forebay.aio.Fifo("x").take(time=5)': "time",
     'number: str = forebay.aio.Fifo("x").push(b"x")': "str",
     'forebay.aio.open("x", kind="log", ttl_seconds=1)': "open",
+    'forebay.open("f", when_full="rejct")': "open",
+    'forebay.pipelines.ingest(source="q", out="o", decod="raw")': "decod",
+    'forebay.pipelines.ingest(source="q", out="o", decode="rawe")': "decode",
+    'forebay.pipelines.plan(source="q", out="o", decod="raw")': "decod",
 }
 
 

@@ -33,7 +33,8 @@ from forebay.queues.log.info import LogInfo
 from forebay.queues.log.queue import Log
 from forebay.queues.log.reader import LogReader
 from forebay.queues.log.staged import Record
-from forebay.queues.opening import open, read
+from forebay.queues.opening import AnyQueue, AnyReader, KindName, open, read
+from forebay.queues.shared.options import Duration
 from forebay.queues.shared.reports import CopyReport, QueueInfo, Report, SegmentFacts
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
     from forebay.queues.fifo.info import FifoInfo
     from forebay.queues.fifo.queue import Fifo
     from forebay.queues.fifo.reader import FifoReader
-    from forebay.queues.root import Root
+    from forebay.queues.root import Definition, Root
 
 __version__ = "0.1.0"
 
@@ -66,6 +67,7 @@ _MODULES = {
     "BeatsReader": "forebay.queues.beats.reader",
     "Fifo": "forebay.queues.fifo.queue",
     "FifoReader": "forebay.queues.fifo.reader",
+    "Definition": "forebay.queues.root",
     "Root": "forebay.queues.root",
     "BeatsInfo": "forebay.queues.beats.info",
     "DeadlineInfo": "forebay.queues.deadline.info",
@@ -73,6 +75,8 @@ _MODULES = {
 }
 
 __all__ = [
+    "AnyQueue",
+    "AnyReader",
     "Closed",
     "Consumer",
     "CopyReport",
@@ -83,6 +87,8 @@ __all__ = [
     "DeadlineItem",
     "DeadlineQueue",
     "DeadlineReader",
+    "Definition",
+    "Duration",
     "Empty",
     "Entry",
     "Event",
@@ -97,6 +103,7 @@ __all__ = [
     "Full",
     "InvalidEvent",
     "InvalidOption",
+    "KindName",
     "LeaseLost",
     "Locked",
     "Log",

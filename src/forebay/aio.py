@@ -75,7 +75,7 @@ from forebay.queues.log.consumer import Start
 from forebay.queues.log.options import LogKeywords
 from forebay.queues.log.staged import Record
 from forebay.queues.opening import KindName
-from forebay.queues.shared.options import Duration, QueueKeywords
+from forebay.queues.shared.options import AnyKeywords, Duration
 from forebay.queues.shared.signal import Seat
 from forebay.queues.shared.verbs import Loan, Steps, Wait, Work, leave
 from forebay.storage.commit import Ticket
@@ -489,7 +489,7 @@ async def open(
 ) -> BeatsQueue: ...
 @overload
 async def open(
-    path: _Path, *, kind: KindName | None = None, **options: Unpack[QueueKeywords]
+    path: _Path, *, kind: KindName | None = None, **options: Unpack[AnyKeywords]
 ) -> AnyLoopQueue: ...
 @functools.wraps(opening.open)
 async def open(path: _Path, **options: Any) -> Any:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,15 @@ def test_a_bad_start_is_named_in_the_error_and_saves_nothing(tmp_path: Path, sta
         assert f"start = {start!r}" in str(caught.value)
         assert "an offset up to 5" in str(caught.value)
         assert log.info().positions == {}
+
+
+def test_a_time_without_a_zone_is_no_place(tmp_path: Path) -> None:
+    with open_log(tmp_path) as log:
+        with pytest.raises(InvalidOption, match=r"start = .*: must have a time zone"):
+            log.consumer("c", start=datetime(2026, 11, 1))
+        consumer = log.consumer("c", start=datetime(2026, 11, 1, tzinfo=UTC))
+        with pytest.raises(InvalidOption, match="time zone"):
+            consumer.seek(datetime(2026, 11, 1))
 
 
 @pytest.mark.parametrize("name", ["", "a\nb", "\x00", "x" * 256, "é" * 128])

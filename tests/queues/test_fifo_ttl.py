@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import forebay
+from forebay import InvalidOption
 from tests.queues.fifo_helpers import DAY_MS, TwoClocks, open_fifo, peek_all, tape_files
 from tests.queues.helpers import SYNCS, numbered
 
@@ -29,6 +34,28 @@ def test_an_expired_entry_is_passed_over_and_counted(tmp_path: Path, sync: str) 
         assert early == [b"a minute", b"for ever", b"an hour"]
         assert late == popped == [b"for ever", b"an hour"]
         assert (size, len(fifo), fifo.info().expired) == (4, 0, 2)
+
+
+@pytest.mark.parametrize("ttl", [60, 60.0, timedelta(minutes=1)])
+def test_a_time_to_live_is_whole_seconds_as_a_number_or_a_timedelta(
+    tmp_path: Path, ttl: float | timedelta
+) -> None:
+    with open_fifo(tmp_path / "q", ttl_seconds=ttl) as fifo:
+        fifo.push(b"1")
+        fifo.push(b"2", ttl_seconds=ttl)
+        fifo.push_many([b"3"], ttl_seconds=ttl)
+    with forebay.open(tmp_path / "q", kind="fifo", ttl_seconds=ttl) as fifo:
+        fifo.push(b"4")
+
+        assert [entry.ttl_seconds for entry in peek_all(fifo)] == [60] * 4
+
+
+@pytest.mark.parametrize("ttl", [0.5, timedelta(milliseconds=1_500), math.nan, math.inf, "60"])
+def test_a_time_to_live_with_a_fraction_is_refused(tmp_path: Path, ttl: Any) -> None:
+    with open_fifo(tmp_path / "q") as fifo, pytest.raises(InvalidOption, match="whole seconds"):
+        fifo.push(b"1", ttl_seconds=ttl)
+    with pytest.raises(InvalidOption, match=r"ttl_seconds = .*whole seconds"):
+        open_fifo(tmp_path / "new", ttl_seconds=ttl)
 
 
 def test_expired_entries_give_their_space_back(tmp_path: Path) -> None:

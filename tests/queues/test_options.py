@@ -2,14 +2,46 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from forebay import InvalidOption, Log
+from forebay import Closed, InvalidOption, Log
 from forebay.queues.log.options import LogOptions
+from tests.kinds import KINDS, Kind
+
+WAITS: dict[str, Callable[[Any, Any], object]] = {
+    "log": lambda log, timeout: log.consumer("c").read(timeout=timeout),
+    "fifo": lambda fifo, timeout: fifo.pop(timeout=timeout),
+    "beats": lambda queue, timeout: queue.read(timeout=timeout),
+}
+
+
+@pytest.mark.parametrize("timeout", [math.nan, "1", b"1", [1]])
+@pytest.mark.parametrize("name", WAITS)
+def test_a_timeout_that_is_no_time_is_named_in_the_error(
+    tmp_path: Path, name: str, timeout: Any
+) -> None:
+    message = r"timeout = .*: must be a number of seconds"
+    with KINDS[name].open(tmp_path / "q") as queue, pytest.raises(InvalidOption, match=message):
+        WAITS[name](queue, timeout)
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.name)
+def test_a_closed_queue_has_no_length(tmp_path: Path, kind: Kind) -> None:
+    queue = kind.open(tmp_path / "q")
+    kind.put(queue, b"value")
+    before = len(queue)
+    queue.close()
+
+    assert before == 1
+    with pytest.raises(Closed):
+        len(queue)
+    assert "closed" in repr(queue)
 
 
 @pytest.mark.parametrize(

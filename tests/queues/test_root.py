@@ -91,6 +91,13 @@ def test_a_root_keeps_a_duration_as_seconds(tmp_path: Path) -> None:
         assert root.queue("mine", "deadline").options.lease_seconds == 60
 
 
+def test_a_root_keeps_a_time_to_live_that_was_given_as_a_timedelta(tmp_path: Path) -> None:
+    with Root(tmp_path / "root") as root:
+        root.define("mine", "fifo", ttl_seconds=timedelta(minutes=1))
+
+        assert root.queue("mine", "fifo").options.ttl_seconds == 60
+
+
 def test_a_queue_that_is_forgotten_keeps_its_files(tmp_path: Path) -> None:
     with Root(tmp_path / "root") as root:
         root.define("mail", "deadline")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import struct
+from datetime import timedelta
 
 from forebay.damage import Damage
 from forebay.errors import Damaged, InvalidOption
@@ -78,11 +79,14 @@ def as_bytes(value: object) -> bytes:
 
 
 def check_ttl(ttl: object) -> int:
-    """Returns a time to live; raises if it is not valid."""
-    if isinstance(ttl, int) and not isinstance(ttl, bool) and 0 <= ttl <= TTL_SECONDS_MAX:
-        return ttl
+    """Returns a time to live in seconds, given as such or as a timedelta; raises if it is none."""
+    seconds = ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
+    if not isinstance(seconds, int | float) or isinstance(seconds, bool):
+        seconds = -1
+    if 0 <= seconds <= TTL_SECONDS_MAX and seconds % 1 == 0:
+        return int(seconds)
     raise InvalidOption(
-        f"ttl_seconds = {ttl!r}: must be a whole number, 0 (for ever) to {TTL_SECONDS_MAX}"
+        f"ttl_seconds = {ttl!r}: must be whole seconds, 0 (for ever) to {TTL_SECONDS_MAX}"
     )
 
 

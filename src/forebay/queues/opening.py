@@ -19,7 +19,7 @@ from forebay.queues.kinds import Kind, kind_named, kind_of, sure_kind_of
 from forebay.queues.log.options import LogKeywords
 from forebay.queues.log.queue import Log
 from forebay.queues.log.reader import LogReader
-from forebay.queues.shared.options import Duration, QueueKeywords, SyncPolicy, WhenFull
+from forebay.queues.shared.options import AnyKeywords, Duration, SyncPolicy, WhenFull
 
 if TYPE_CHECKING:
     from forebay.queues.beats.queue import BeatsQueue
@@ -49,7 +49,7 @@ def open(
 ) -> BeatsQueue: ...
 @overload
 def open(
-    path: _Path, *, kind: KindName | None = None, **options: Unpack[QueueKeywords]
+    path: _Path, *, kind: KindName | None = None, **options: Unpack[AnyKeywords]
 ) -> AnyQueue: ...
 def open(
     path: _Path,
@@ -68,7 +68,7 @@ def open(
     version: str | int | None = None,
     file_bytes: int | None = None,
     max_entries: int | None = None,
-    ttl_seconds: int = 0,
+    ttl_seconds: Duration = 0,
     lease_seconds: Duration = 60.0,
     max_attempts: int | None = None,
     segment_items: int = 131_072,

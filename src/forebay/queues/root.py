@@ -13,6 +13,7 @@ import json
 import os
 import re
 import threading
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
@@ -51,7 +52,7 @@ class Definition:
     """What a queue is: the name of its kind, and the options that it is opened with."""
 
     kind: str
-    options: dict[str, Any]
+    options: Mapping[str, object]
 
 
 _Definitions = dict[str, Definition]

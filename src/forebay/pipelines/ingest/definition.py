@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
-from typing import Any, Literal, TypeAlias, TypedDict
+from typing import Any, Literal, Required, TypeAlias, TypedDict
 
 from forebay.errors import InvalidOption
 from forebay.spark.paths import absolute
@@ -57,6 +57,18 @@ class Deduplication(TypedDict):
 
     key: str | Sequence[str]
     within: str
+
+
+class DefinitionSettings(TypedDict, total=False):
+    """The parameters of `ingest` that define its tables; its docstring says what they mean."""
+
+    source: Required[Source]
+    decode: Decoding
+    schema: str | None
+    sql: str | None
+    deduplicate: Deduplication | None
+    format: str
+    starting: Starting
 
 
 @dataclass(frozen=True, slots=True)

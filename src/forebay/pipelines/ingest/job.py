@@ -7,7 +7,6 @@ started.
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import threading
@@ -16,7 +15,7 @@ import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Required, Unpack, cast
 
 from forebay.errors import InvalidOption
 from forebay.pipelines.ingest import checkpoint, decoding, snapshots
@@ -27,6 +26,7 @@ from forebay.pipelines.ingest.definition import (
     Decoding,
     Deduplication,
     Definition,
+    DefinitionSettings,
     Source,
     Starting,
     duration_ms,
@@ -49,6 +49,19 @@ if TYPE_CHECKING:
 
 
 _POLL_SECONDS = 0.2
+
+
+class Settings(DefinitionSettings, total=False):
+    """The parameters of `ingest` that a file may hold; its docstring says what they mean."""
+
+    out: Required[str | os.PathLike[str]]
+    consumer_id: str | None
+    key_file: str | None
+    trigger: str | None
+    max_offsets_per_trigger: int | None
+    max_bytes_per_trigger: int | str | None
+    fail_on_data_loss: bool
+    backfill: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +185,7 @@ def plan(
     max_bytes_per_trigger: int | str | None = None,
     fail_on_data_loss: bool = True,
     backfill: str | None = None,
-    **definition: object,
+    **definition: Unpack[DefinitionSettings],
 ) -> Job:
     """Checks the parameters of `ingest` and the output, as far as that works without Spark."""
     if backfill is not None and trigger is not None:
@@ -395,16 +408,18 @@ def _source_options(
 
 
 # Parameters that only a program can give.
-_NOT_IN_A_FILE = ("spark", "on_progress", "stop")
 
 
 def known_settings() -> list[str]:
     """Lists the settings that a file may contain."""
-    return [name for name in inspect.signature(ingest).parameters if name not in _NOT_IN_A_FILE]
+    return [name for name in ingest.__annotations__ if name in Settings.__annotations__]
 
 
-def read_settings(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Returns the arguments for `ingest` from a file; raises `InvalidOption`."""
+def read_settings(path: str | os.PathLike[str]) -> Settings:
+    """Returns the arguments for `ingest` from a file; raises `InvalidOption`.
+
+    Their names are checked here, their values by `ingest`.
+    """
     try:
         with open(path, "rb") as file:
             settings = tomllib.load(file)
@@ -420,7 +435,7 @@ def read_settings(path: str | os.PathLike[str]) -> dict[str, Any]:
         if name not in settings:
             raise InvalidOption(f"{os.fspath(path)}: {name} is missing")
         settings[name] = _beside(os.path.dirname(os.path.abspath(path)), settings[name])
-    return settings
+    return cast(Settings, settings)
 
 
 def _beside(directory: str, value: Any) -> Any:

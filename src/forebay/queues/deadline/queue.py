@@ -593,7 +593,11 @@ class DeadlineQueue(Handle):
             return self._seconds_to_due()
 
     def __len__(self) -> int:
-        """How many items there are, given out and buried ones too."""
+        """Returns how many items there are, given out and buried ones too.
+
+        Raises `Closed` after a close.
+        """
+        self._journal.check()
         return self._schedule.total + self._schedule.buried
 
     def _put(
@@ -821,7 +825,8 @@ class DeadlineQueue(Handle):
         self._journal.close_mark()
 
     def __repr__(self) -> str:
-        return f"<DeadlineQueue {self.path} {'closed' if self._closed else f'of {len(self)}'}>"
+        count = self._schedule.total + self._schedule.buried
+        return f"<DeadlineQueue {self.path} {'closed' if self._closed else f'of {count}'}>"
 
     def _refuse(self, error: Closed) -> None:
         self._journal.fail(error)

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from forebay.formats.entry import TTL_SECONDS_MAX
-from forebay.queues.shared.options import SIZE_MAX, StagedKeywords, StagedOptions, WhenFull
+from forebay.formats.entry import check_ttl
+from forebay.queues.shared.options import (
+    SIZE_MAX,
+    Duration,
+    StagedKeywords,
+    StagedOptions,
+    WhenFull,
+)
 
 FILE_BYTES_MIN = 64
 FILE_BYTES_MAX = 2**31 - 1
@@ -20,7 +26,7 @@ class FifoKeywords(StagedKeywords, total=False):
     when_full: WhenFull
     file_bytes: int | None
     max_entries: int | None
-    ttl_seconds: int
+    ttl_seconds: Duration
     max_attempts: int | None
 
 
@@ -36,7 +42,7 @@ class FifoOptions(StagedOptions):
     def __post_init__(self) -> None:
         """Refuses values out of bounds."""
         StagedOptions.__post_init__(self)
-        self._between("ttl_seconds", 0, TTL_SECONDS_MAX)
+        check_ttl(self.ttl_seconds)
         if self.file_bytes is not None:
             self._between("file_bytes", FILE_BYTES_MIN, FILE_BYTES_MAX)
         if self.max_bytes is not None:

@@ -172,7 +172,7 @@ class Fifo(Handle):
         max_bytes: int | None = None,
         max_entries: int | None = None,
         when_full: WhenFull = "block",
-        ttl_seconds: int = 0,
+        ttl_seconds: Duration = 0,
         max_attempts: int | None = None,
         background: bool = True,
         group_readable: bool = False,
@@ -188,7 +188,7 @@ class Fifo(Handle):
             max_bytes=max_bytes,
             max_entries=max_entries,
             when_full=when_full,
-            ttl_seconds=ttl_seconds,
+            ttl_seconds=check_ttl(ttl_seconds),
             max_attempts=max_attempts,
             background=background,
             group_readable=group_readable,
@@ -219,7 +219,7 @@ class Fifo(Handle):
         self,
         value: Buffer,
         *,
-        ttl_seconds: int | None = None,
+        ttl_seconds: Duration | None = None,
         timeout: Duration | None = None,
         _run: Run[int] = run,
     ) -> int:
@@ -242,7 +242,7 @@ class Fifo(Handle):
         self,
         values: Iterable[Buffer],
         *,
-        ttl_seconds: int | None = None,
+        ttl_seconds: Duration | None = None,
         timeout: Duration | None = None,
     ) -> Steps[int | None]:
         """Pushes entries with one commit and returns the id of the last; None if there are none.
@@ -260,7 +260,7 @@ class Fifo(Handle):
         records: Buffer,
         count: int,
         *,
-        ttl_seconds: int | None = None,
+        ttl_seconds: Duration | None = None,
         timeout: Duration | None = None,
     ) -> Steps[int | None]:
         """Pushes `count` entries that lie in one buffer, as `push_many` does.
@@ -494,6 +494,8 @@ class Fifo(Handle):
         return room.entries < 1 or room.size < METADATA_BYTES
 
     def __len__(self) -> int:
+        """Returns how many entries there are, as `size` does; raises `Closed` after a close."""
+        self._writer.check()
         return self.size
 
     def __repr__(self) -> str:
@@ -564,7 +566,7 @@ class Fifo(Handle):
         self.changes = self._writer.changes
         self._front.put_exhausted_aside()
 
-    def _ttl_of(self, ttl_seconds: int | None) -> int:
+    def _ttl_of(self, ttl_seconds: Duration | None) -> int:
         return self._ttl_seconds if ttl_seconds is None else check_ttl(ttl_seconds)
 
     def _check_size(self, size: int) -> None:

@@ -347,10 +347,12 @@ class Log(Handle):
         return self._writer.commit.durable
 
     def __len__(self) -> int:
+        """Returns how many records are held; raises `Closed` after a close."""
+        self._writer.check()
         return self.end - self.begin
 
     def consumer(self, name: str, *, start: Start = "earliest") -> Consumer:
-        """Opens a named consumer at its saved place, or at `start` if it is new.
+        """Opens a named consumer at its saved place, or at `start` if it is new (see `seek`).
 
         A new one's place is saved at once, so that trimming respects it. A name that is in use
         raises `Locked`: close the consumer that has it first. Places that are lost because `index`
@@ -404,6 +406,8 @@ class Log(Handle):
         if start == "latest":
             return end
         if isinstance(start, datetime):
+            if start.tzinfo is None:
+                raise InvalidOption(f"start = {start!r}: must have a time zone")
             scanner = Scanner(self._directory, self.segments())
             try:
                 return scanner.offset_at(round(start.timestamp() * 1000), end, durable)
@@ -412,7 +416,7 @@ class Log(Handle):
         if isinstance(start, int) and not isinstance(start, bool) and 0 <= start <= end:
             return max(start, self.begin)
         raise InvalidOption(
-            f'start = {start!r}: must be "earliest", "latest", a datetime, or an offset up to {end}'
+            f'start = {start!r}: must be "earliest", "latest", a datetime with its zone, or an offset up to {end}'
         )
 
     def readable(self) -> tuple[int, int]:

@@ -33,6 +33,12 @@ class QueueKeywords(TypedDict, total=False):
     group_readable: bool
 
 
+class AnyKeywords(QueueKeywords, total=False):
+    """Those of a queue of any kind; a deadline queue does not drop the oldest."""
+
+    when_full: WhenFull
+
+
 class StagedKeywords(QueueKeywords, total=False):
     """Those of a queue with a mapped buffer in front of its files."""
 

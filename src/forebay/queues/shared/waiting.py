@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from numbers import Real
 from typing import TypeVar
 
 from forebay.clock import Clock
-from forebay.errors import ForebayError, Full
+from forebay.errors import ForebayError, Full, InvalidOption
 from forebay.queues.shared.options import Duration, as_seconds
 from forebay.queues.shared.owner import Owner
 from forebay.queues.shared.signal import ALL, Signal
@@ -30,10 +31,16 @@ class NoRoom(ForebayError):
 
 
 def countdown(clock: Clock, timeout: Duration | None) -> Callable[[], float]:
-    """Returns a function that tells how many seconds of a timeout are left; None: it has no end."""
+    """Returns a function that tells how many seconds of a timeout are left; None: it has no end.
+
+    Raises `InvalidOption` for what is no time. Infinity is one, and nothing below 0 waits.
+    """
     if timeout is None:
         return lambda: math.inf
-    give_up_at = clock.monotonic() + as_seconds(timeout)
+    seconds = as_seconds(timeout)
+    if not isinstance(seconds, Real) or math.isnan(seconds):
+        raise InvalidOption(f"timeout = {timeout!r}: must be a number of seconds, or a timedelta")
+    give_up_at = clock.monotonic() + seconds
     return lambda: give_up_at - clock.monotonic()
 
 
