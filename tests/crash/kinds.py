@@ -107,7 +107,7 @@ DEADLINE = Kind(
     ),
     lambda options: True,
 )
-KINDS = {"log": LOG, "beats": BEATS, "fifo": FIFO, "deadline": DEADLINE}
+KINDS = {kind.workload.kind: kind for kind in (LOG, BEATS, FIFO, DEADLINE)}
 # The long runs of this folder: one a kind, and the controls of the planted bugs.
 CRASH_CAMPAIGNS = len(KINDS) + 1
 EACH_SCENARIO = [(kind, name) for kind in KINDS for name in KINDS[kind].scenarios]

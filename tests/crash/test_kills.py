@@ -20,9 +20,9 @@ from tests.support.killing import Tell, kill_a_writer
 from tests.support.values import value_at
 
 # Every file system of `tests/filesystems` has its own, over all kinds and policies.
-KILLS_EACH = 40 if FULL else 15
-EVENT_KILLS_EACH = 15 if FULL else 6
-FIFO_KILLS_EACH = 20 if FULL else 8
+KILLS_EACH = 40 if FULL else 10
+EVENT_KILLS_EACH = 15 if FULL else 4
+FIFO_KILLS_EACH = 20 if FULL else 6
 # Trimmed by the writer alone, so that what is there stays while it is being checked.
 OPTIONS: dict[str, Any] = {
     "segment_bytes": 40_000,

@@ -39,8 +39,8 @@ _BESIDE = ("read", "salvage", "recovered (sum)")
 _LOST = re.compile(r"\b0 (record|item|entrie|entry|event)s? lost")
 _LOG_HEADER = LAYOUTS[VERSION_DEFAULT].header_bytes
 # Bytes of a record's frame before its value, and after it.
-_BEFORE = {"log": 12, "fifo": 32, "events": 120}
-_AFTER = {"log": 0, "fifo": 0, "events": 16}
+_BEFORE = {"log": 12, "fifo": 32, "beats": 120}
+_AFTER = {"log": 0, "fifo": 0, "beats": 16}
 
 
 @dataclass(slots=True)

@@ -6,9 +6,10 @@ import zlib
 from dataclasses import dataclass
 
 from tests.harm.harms import HARMS
-from tests.harm.recipes import POLICIES, RECIPES
+from tests.harm.recipes import RECIPES
 from tests.harm.roles import roles_of
 from tests.harm.states import STATES
+from tests.kinds import POLICIES
 
 SLICES = 5
 

@@ -34,7 +34,7 @@ STATES = ("closed", "killed")
 SIDE_FILES = {
     "log": ("tail", "index", "index-check", "ledger", "losses", "cursors/stream"),
     "fifo": ("fifo-head", "fifo-tail", "fifo-bounds", "losses"),
-    "events": ("mark", "contents", "state.dat", "losses"),
+    "beats": ("mark", "contents", "state.dat", "losses"),
     "deadline": ("deadline-manifest", "deadline-mark", "losses"),
 }
 _DOCUMENTS = ("ledger", "losses")

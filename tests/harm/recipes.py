@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import forebay
-from forebay import BeatsQueue, DeadlineQueue, Fifo, Log
 from forebay.damage import Damage
 from forebay.errors import Damaged, Overtaken
 from forebay.storage.cursors import Cursor
 from forebay.storage.filesystem import DiskFilesystem
 from tests.harm.machine import START_MS, SteadyMachine
 from tests.harm.values import ONE_MORE, OURS, number_of, value_of
+from tests.kinds import KINDS, Kind
 from tests.queues.helpers import publish, write_part
 from tests.support.clocks import SteppingClock
 
@@ -71,30 +71,32 @@ class Seen:
 class Recipe(ABC):
     """A kind of queue, with the story that makes one and the verbs that empty it."""
 
-    def __init__(self, name: str, **options: Any) -> None:
-        self.name = name
-        self.options = options
+    def __init__(self, kind: Kind, **options: Any) -> None:
+        self.kind = kind
+        self.name = kind.name
+        self.options = {**kind.at_once, **options}
 
     def open(self, path: Path, policy: str, letter: str = OURS, **more: Any) -> Any:
         """Opens it for its story: always the same bytes."""
         machine = SteadyMachine(f"{self.name} {policy} {letter}")
         options = {**self.options, "sync": policy, "background": False, **more}
-        return self.make(path, filesystem=machine, clock=SteppingClock(START_MS), **options)
+        return self.kind.queue(path, filesystem=machine, clock=SteppingClock(START_MS), **options)
 
     def open_later(self, path: Path, policy: str) -> Any:
         """Opens it as an owner does who knows nothing of the story."""
-        return self.make(path, sync=policy, background=False, **self.options)
-
-    @abstractmethod
-    def make(self, path: Path, **options: Any) -> Any: ...
+        return self.kind.queue(path, sync=policy, background=False, **self.options)
 
     @abstractmethod
     def write(self, queue: Any, letter: str = OURS, *, snapshot: Snapshot) -> Truth:
         """Does the story; `snapshot` is called between its parts."""
 
-    @abstractmethod
     def put(self, queue: Any, numbers: list[int], letter: str = OURS) -> None:
         """Puts values: one of them singly, several as a batch."""
+        values = [value_of(number, letter) for number in numbers]
+        if len(values) == 1:
+            self.kind.put(queue, values[0])
+        else:
+            self.kind.put_many(queue, values)
 
     @abstractmethod
     def take_all(self, queue: Any, truth: Truth) -> list[Seen]:
@@ -145,9 +147,6 @@ def _go_on(seen: Seen, step: Callable[[], bool]) -> None:
 class LogRecipe(Recipe):
     """Segments of about ten records; trimmed; three consumers; a cursor; an adopted batch."""
 
-    def make(self, path: Path, **options: Any) -> Any:
-        return Log(path, **options)
-
     def write(self, queue: Any, letter: str = OURS, *, snapshot: Snapshot) -> Truth:
         def add(first: int, count: int) -> None:
             queue.append_many([value_of(n, letter) for n in range(first, first + count)])
@@ -178,12 +177,6 @@ class LogRecipe(Recipe):
         for number in range(80, 86):
             queue.append(value_of(number, letter))
         return Truth(list(range(queue.begin, 86)), list(range(queue.begin)), places)
-
-    def put(self, queue: Any, numbers: list[int], letter: str = OURS) -> None:
-        if len(numbers) == 1:
-            queue.append(value_of(numbers[0], letter))
-        else:
-            queue.append_many([value_of(number, letter) for number in numbers])
 
     def left(self, queue: Any) -> int:
         lag: int = queue.consumer("new").lag
@@ -237,9 +230,6 @@ def _save_cursor(path: str, offset: int) -> None:
 class FifoRecipe(Recipe):
     """Files of a kilobyte; popped, taken, given back, one lent out."""
 
-    def make(self, path: Path, **options: Any) -> Any:
-        return Fifo(path, **options)
-
     def write(self, queue: Any, letter: str = OURS, *, snapshot: Snapshot) -> Truth:
         queue.push_many([value_of(n, letter) for n in range(30)])
         for _ in range(5):
@@ -264,12 +254,6 @@ class FifoRecipe(Recipe):
             queue.push(value_of(number, letter))
         return Truth([14, *range(17, 52)], [*range(14), 15, 16], lent=[14])
 
-    def put(self, queue: Any, numbers: list[int], letter: str = OURS) -> None:
-        if len(numbers) == 1:
-            queue.push(value_of(numbers[0], letter))
-        else:
-            queue.push_many([value_of(number, letter) for number in numbers])
-
     def take_all(self, queue: Any, truth: Truth) -> list[Seen]:
         seen = Seen("owner")
 
@@ -288,14 +272,11 @@ class FifoRecipe(Recipe):
         return value
 
 
-class EventRecipe(Recipe):
+class BeatsRecipe(Recipe):
     """Segments of some events; acknowledged, given back, handed out and left; in one version."""
 
     # The queue of the last story, and the batch that is out.
     out: tuple[Any, Any] = (None, None)
-
-    def make(self, path: Path, **options: Any) -> Any:
-        return BeatsQueue(path, **options)
 
     def write(self, queue: Any, letter: str = OURS, *, snapshot: Snapshot) -> Truth:
         def event(number: int) -> dict[str, Any]:
@@ -360,9 +341,6 @@ def _event(number: int, letter: str = OURS) -> dict[str, Any]:
 
 class DeadlineRecipe(Recipe):
     """Runs of items and of tombstones, logs; released, requeued, buried, deleted items."""
-
-    def make(self, path: Path, **options: Any) -> Any:
-        return DeadlineQueue(path, **options)
 
     def write(self, queue: Any, letter: str = OURS, *, snapshot: Snapshot) -> Truth:
         due = [_due(n) for n in range(2000)]
@@ -441,10 +419,9 @@ def _due(number: int) -> int:
 RECIPES: dict[str, Recipe] = {
     recipe.name: recipe
     for recipe in (
-        LogRecipe("log", segment_bytes=1300, staging_bytes=4096),
-        FifoRecipe("fifo", file_bytes=1400, staging_bytes=4096),
-        EventRecipe("events", segment_bytes=1500, retry_seconds=0, version="v2"),
-        DeadlineRecipe("deadline", segment_items=1000, staging_bytes=4096),
+        LogRecipe(KINDS["log"], segment_bytes=1300, staging_bytes=4096),
+        FifoRecipe(KINDS["fifo"], file_bytes=1400, staging_bytes=4096),
+        BeatsRecipe(KINDS["beats"], segment_bytes=1500, version="v2"),
+        DeadlineRecipe(KINDS["deadline"], segment_items=1000, staging_bytes=4096),
     )
 }
-POLICIES = ("always", "interval", "os")

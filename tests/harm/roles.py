@@ -23,7 +23,7 @@ _PATTERNS = {
         "tail": "fifo-tail",
         "bounds": "fifo-bounds",
     },
-    "events": {
+    "beats": {
         "segment": r".*\.seg",
         "contents": "contents",
         "mark": "mark",
@@ -42,7 +42,7 @@ _OF_ALL = {"staging": "staging", "reserve": "reserve", "losses": "losses", "kept
 _MOST = {
     "log": {"segment": 7},
     "fifo": {"tape": 5},
-    "events": {"segment": 5},
+    "beats": {"segment": 5},
     "deadline": {"run": 2},
 }
 

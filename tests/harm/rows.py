@@ -54,7 +54,7 @@ PARTIAL = {
     *("zero-part", "cut-end", "eio-sector"),
 }
 # Files that hold records. All others are side files.
-_DATA = {"log": "segment", "fifo": "tape", "events": "segment", "deadline": "run"}
+_DATA = {"log": "segment", "fifo": "tape", "beats": "segment", "deadline": "run"}
 
 
 def row_of(kind: str, role: str, harm: str, *, alive: bool = False) -> Row:
@@ -83,7 +83,7 @@ def row_of(kind: str, role: str, harm: str, *, alive: bool = False) -> Row:
 def _of_data(kind: str, harm: str) -> Row:
     if harm == "junk":
         return NOTHING
-    if kind == "events" and harm in ("sibling", "older"):
+    if kind == "beats" and harm in ("sibling", "older"):
         # A frame of Beats tells neither its file nor its queue.
         return CANNOT
     if kind == "log" and harm == "sibling":
@@ -100,6 +100,6 @@ _OF_SIDE_FILES = {
     ("log", "index-check"): AGAIN,
     ("fifo", "head"): AGAIN,
     # Nothing in Beats' file checks it: a wrong place in it looks like any other.
-    ("events", "state"): CANNOT,
+    ("beats", "state"): CANNOT,
     ("deadline", "manifest"): AGAIN,
 }

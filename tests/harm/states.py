@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import shutil
 import signal
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.harm.machine import files_of
 from tests.harm.recipes import RECIPES, Truth
 from tests.harm.values import LATER, OURS, SIBLING
-from tests.sources import ROOT
+from tests.support.killing import Tell, kill_a_writer
 
 # In the last one the owner is alive: `alive.py`.
 STATES = ("closed", "reopened", "killed", "alive")
@@ -68,8 +66,8 @@ def copy_queue(source: Path, target: Path) -> Path:
     return target
 
 
-def write_story(place: Path, kind: str, policy: str, letter: str, *, killed: bool) -> None:
-    """Makes a queue; ends this process in the middle of its work if it is to be killed."""
+def write_story(place: Path, kind: str, policy: str, letter: str) -> Any:
+    """Makes a queue; returns it in the middle of its work."""
     recipe = RECIPES[kind]
     queue = recipe.open(place / "queue", policy, letter)
     taken: list[None] = []
@@ -83,17 +81,15 @@ def write_story(place: Path, kind: str, policy: str, letter: str, *, killed: boo
         # Not as long as ours: a mark of the one that is taken for the other's is wrong.
         recipe.put(queue, [*LATER][:3], letter)
     (place / "truth.json").write_text(json.dumps(truth.as_json()), encoding="ascii")
-    if killed:
-        os.kill(os.getpid(), signal.SIGKILL)
-    queue.close()
+    return queue
 
 
 def _make(place: Path, kind: str, policy: str, state: str, letter: str) -> None:
     place.mkdir(mode=0o711, parents=True)
     if state == "killed":
-        _make_killed(place, kind, policy, letter)
+        kill_a_writer(lambda tell: _tell_when_written(tell, place, kind, policy, letter))
     else:
-        write_story(place, kind, policy, letter, killed=False)
+        write_story(place, kind, policy, letter).close()
     if state == "reopened":
         copy_queue(place / "queue", place / "older-9")
         RECIPES[kind].open_later(place / "queue", policy).close()
@@ -108,12 +104,8 @@ def keep_something(queue: Path, letter: str) -> None:
     (kept / "kept").write_bytes(b"bytes that an earlier recovery took out, " + letter.encode() * 99)
 
 
-def _make_killed(place: Path, kind: str, policy: str, letter: str) -> None:
-    paths = [str(ROOT / "src"), str(ROOT)]
-    ended = subprocess.run(
-        [sys.executable, "-m", "tests.harm.killed", str(place), kind, policy, letter],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-        capture_output=True,
-        check=False,
-    )
-    assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()
+def _tell_when_written(tell: Tell, place: Path, kind: str, policy: str, letter: str) -> None:
+    # The queue stays open until the kill.
+    queue = write_story(place, kind, policy, letter)
+    tell(len(queue.path))
+    signal.pause()

@@ -21,9 +21,10 @@ from tests.counting import Count
 from tests.harm.cases import run_cell
 from tests.harm.cells import SLICES, Cell, all_cells
 from tests.harm.harms import NotHere
-from tests.harm.recipes import POLICIES, RECIPES, Recipe
+from tests.harm.recipes import RECIPES, Recipe
 from tests.harm.roles import files_by_role, roles_of
 from tests.harm.states import STATES, place_of
+from tests.kinds import POLICIES
 from tests.support.campaigns import seeds
 from tests.support.memory import scratch
 

@@ -336,7 +336,7 @@ def test_reading_one_by_one_does_not_slow_down_with_what_is_out(
                 queue.read(1)
             return time.process_time() - begun
 
-    small, large = seconds(1_000), seconds(8_000)
+    small, large = seconds(500), seconds(4_000)
 
     assert large < 8 * 3 * small
 

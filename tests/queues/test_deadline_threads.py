@@ -17,9 +17,10 @@ from forebay.queues.deadline.queue import DeadlineQueue
 from forebay.queues.shared.options import SyncPolicy
 from tests.queues.deadline_helpers import files_of, must, open_queue
 from tests.queues.fifo_helpers import TwoClocks
-from tests.queues.helpers import run_python, run_threads, wait_until
+from tests.queues.helpers import run_threads, wait_until
 from tests.support.disk import SlowDisk
 from tests.support.inside import journal_of, upkeep_of
+from tests.support.killing import Tell, kill_a_writer
 
 
 @pytest.mark.slow
@@ -139,30 +140,28 @@ def test_a_child_of_a_fork_cannot_use_the_handle_and_the_parent_can(tmp_path: Pa
         assert must(queue.dequeue()).value == b"parent"
 
 
-KILLED = """
-import os, signal, sys
-from forebay.queues.deadline.queue import DeadlineQueue
-queue = DeadlineQueue(sys.argv[1], sync=sys.argv[2], segment_items=40, background=False)
-for number in range(100):
-    queue.enqueue(b"%d" % number)
-    queue.maintain()
-queue.release_many(queue.dequeue_many(10))
-queue.dequeue_many(5)
-os.kill(os.getpid(), signal.SIGKILL)
-"""
+def use_and_hold(tell: Tell, path: Path, sync: SyncPolicy) -> None:
+    """Enqueues, releases and dequeues, and holds the queue until the process is killed."""
+    queue = DeadlineQueue(path, sync=sync, segment_items=40, background=False)
+    for number in range(100):
+        queue.enqueue(b"%d" % number)
+        queue.maintain()
+    queue.release_many(queue.dequeue_many(10))
+    queue.dequeue_many(5)
+    tell(len(queue))
+    signal.pause()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sync", ["always", "interval", "os"])
 def test_a_killed_process_loses_nothing(tmp_path: Path, sync: SyncPolicy) -> None:
-    result = run_python(KILLED, tmp_path / "q", sync)
+    told = kill_a_writer(lambda tell: use_and_hold(tell, tmp_path / "q", sync))
 
     with open_queue(tmp_path / "q") as queue:
         counts = queue.pending, queue.working
         items = queue.dequeue_many(200)
 
-        assert result.returncode == -9
-        assert counts == (90, 0)
+        assert (told, counts) == (90, (90, 0))
         assert [item.value for item in items] == [b"%d" % number for number in range(10, 100)]
         assert [item.dequeue_count for item in items[:6]] == [2, 2, 2, 2, 2, 1]
 

@@ -16,6 +16,7 @@ import pytest
 
 import forebay
 from forebay.storage import inbox
+from tests.kinds import KINDS
 from tests.queues.helpers import numbered, values_of, write_part
 from tests.support.campaigns import FULL
 from tests.support.fuzz import each_change, seal
@@ -89,7 +90,7 @@ def test_a_manifest_that_is_wrong_in_one_place_costs_its_batch_at_most(
     assert taken * STEP > 5
 
 
-@pytest.mark.parametrize("made_for", ["log", "fifo", "deadline", "events"])
+@pytest.mark.parametrize("made_for", KINDS)
 def test_a_batch_for_another_kind_of_queue_is_refused(tmp_path: Path, made_for: str) -> None:
     make_log(tmp_path / "q")
     manifest = hand_in(tmp_path / "q") | {"kind": made_for}

@@ -17,8 +17,10 @@ from forebay.queues.kinds import KINDS, kind_named
 from forebay.queues.kinds import ROOT as DEFINITIONS
 from forebay.queues.root import Definition, Root
 from tests.crash.forgetful import ForgetfulFilesystem
+from tests.kinds.toy import toys
 from tests.queues.deadline_helpers import must
 from tests.queues.helpers import flip
+from tests.support.toy import Toy
 
 
 def test_queues_and_their_options_are_there_after_reopening(tmp_path: Path) -> None:
@@ -36,6 +38,19 @@ def test_queues_and_their_options_are_there_after_reopening(tmp_path: Path) -> N
         assert root.queue("mail", "deadline").options.lease_seconds == 5
         assert root.queue("bills", "deadline").options.max_attempts == 3
         assert root.queue("mail", "deadline") is root.queue("mail", "deadline")
+
+
+def test_a_kind_that_has_a_record_is_opened_by_name_like_the_others(tmp_path: Path) -> None:
+    with toys(), Root(tmp_path / "root") as root:
+        # Only the names of our own kinds are typed.
+        root.define("mine", "toy", max_bytes=10)  # type: ignore[call-overload]
+        queue: Any = root.queue("mine")
+        queue.put(b"one")
+
+        assert isinstance(queue, Toy)
+        assert (queue.options.max_bytes, queue.take(9)) == (10, [b"one"])
+    with pytest.raises(Closed):
+        queue.put(b"two")
 
 
 @pytest.mark.parametrize("kind", [kind.name for kind in KINDS])

@@ -25,7 +25,7 @@ def test_a_power_cut_after_a_drop_raises_no_alarm(sync: str) -> None:
     bounds = {"max_bytes": 4_000, "when_full": "drop_oldest", "sync": sync}
     log = open_log(machine, **bounds)
     since = machine.operations
-    for value in numbered(60, size=300):
+    for value in numbered(30, size=300):
         log.append(value)
     assert log.begin > 0
     states = list(machine.crash_states(2, since=since, limit=4))

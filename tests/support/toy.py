@@ -40,10 +40,11 @@ for part in ("options", "queue", "reader", "check", "kind"):
 class Toy(Closing):
     """Lines of text that are put at the end and taken from the front. Any thread may use it."""
 
-    def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
+    def __init__(self, path: Any, filesystem: Any = None, **options: Any) -> None:
         self.options = QueueOptions(**options)
         self._mutex = threading.Lock()
-        self._directory = DiskFilesystem().open_directory(os.fspath(path), create=True)
+        disk = filesystem or DiskFilesystem()
+        self._directory = disk.open_directory(os.fspath(path), create=True)
         self._owner = os.getpid()
         try:
             self._directory.lock()
