@@ -100,5 +100,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         patch.setenv("PYTHONPATH", os.pathsep.join(paths))
         warehouse: Path = tmp_path_factory.mktemp("warehouse")
         started = session("local[2,3]", **{**SPARK_CONF, "spark.sql.warehouse.dir": str(warehouse)})
+    # `./test --full` runs the tests once more with an older one.
+    assert started.version.startswith(os.environ.get("FOREBAY_SPARK", ""))
     yield started
     started.stop()

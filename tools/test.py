@@ -3,7 +3,8 @@
     --check        format, lint, types, architecture, house style
     --quick        for every edit: tests of less than 0.1 seconds, a minute in total
     (none)         the checks, all but the longest tests, and the codecs again as plain Python
-    --full         the same with the longest tests: campaigns that take two hours in total
+    --full         the same with the longest tests: campaigns that take two hours in total; then
+                   the everyday tests of Spark with the oldest PySpark that is supported
     --full NAME    only the campaign of one suite; --minutes sets how long it takes
     --seed S       where campaigns start; without it each continues where its last run ended
 
@@ -28,12 +29,14 @@ from xml.etree import ElementTree
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tools.budgets import BUDGETS, suite_of  # noqa: E402  (only now it is found)
+from tools import older_spark  # noqa: E402  (only now it is found)
+from tools.budgets import BUDGETS, suite_of  # noqa: E402
 
 ALL = "all"
 CAMPAIGNS = [name for name, budget in BUDGETS.items() if budget.campaign_minutes]
 RULES = ["tests/test_architecture.py", "tests/test_house_style.py"]
 PLAIN = ["tests/kernels", "tests/formats"]
+SPARK = ["tests/spark", "tests/pipelines"]
 WORKERS = 2
 NO_TESTS_COLLECTED = 5
 
@@ -133,23 +136,35 @@ def steps(tier: str, extra: list[str]) -> list[Step]:
         return [*checks, pytest("rules", [*RULES, *extra], workers=0)]
     chosen = [] if tier == "full" else ["-m", "not full"]
     environment = {"FOREBAY_FULL": "1"} if tier == "full" else {}
-    main_step = pytest("tests", [*chosen, *extra], environment)
-    plain = plain_arguments(extra)
-    if plain is None:
-        return [*checks, main_step]
-    examples = {} if tier == "full" else {"FOREBAY_QUICK": "1"}
-    environment = {**environment, **examples, "FOREBAY_PURE": "1"}
-    return [*checks, main_step, pytest("tests, plain Python", [*chosen, *plain], environment)]
+    planned = [*checks, pytest("tests", [*chosen, *extra], environment)]
+    plain = narrowed(extra, PLAIN)
+    if plain is not None:
+        examples = {} if tier == "full" else {"FOREBAY_QUICK": "1"}
+        environment = {**environment, **examples, "FOREBAY_PURE": "1"}
+        planned.append(pytest("tests, plain Python", [*chosen, *plain], environment))
+    spark = narrowed(extra, SPARK)
+    if tier == "full" and spark is not None:
+        planned += older_spark_steps(spark)
+    return planned
 
 
-def plain_arguments(extra: list[str]) -> list[str] | None:
-    """Narrows the arguments to the tests of kernels and codecs; None if none are selected."""
+def older_spark_steps(arguments: list[str]) -> list[Step]:
+    """Lists the steps that run the everyday tests of Spark with the older PySpark."""
+    version = older_spark.VERSION
+    install = Step(f"PySpark {version}", [sys.executable, "-m", "tools.older_spark"])
+    environment = {"PYTHONPATH": str(older_spark.PLACE), "FOREBAY_SPARK": version}
+    run = pytest(f"tests, PySpark {version}", ["-m", "not full", *arguments], environment)
+    return [install, run]
+
+
+def narrowed(extra: list[str], folders: list[str]) -> list[str] | None:
+    """Narrows the arguments to the tests of some folders; None if none are selected."""
     paths = [text for text in extra if Path(text.partition("::")[0]).exists()]
     rest = [text for text in extra if text not in paths]
     if paths:
-        chosen = [text for text in paths if text.startswith(tuple(PLAIN))]
+        chosen = [text for text in paths if text.startswith(tuple(folders))]
     else:
-        chosen = [text for text in PLAIN if Path(text).exists()]
+        chosen = [text for text in folders if Path(text).exists()]
     return [*chosen, *rest] if chosen else None
 
 
