@@ -1,8 +1,8 @@
 """Power cuts at every operation boundary: what was promised before is there afterwards.
 
 Everyday more than 70,000 distinct states over all kinds of queue, most of them in scenarios; in
-`--full` more than 100,000, and the campaign goes on as long as it may. A failure tells the scenario, the seed, the point and the
-choice, which replays it.
+`--full` more than 100,000, and the campaign goes on as long as it may. A failure tells the
+scenario, the seed, the point and the choice, which replays it.
 """
 
 from __future__ import annotations
