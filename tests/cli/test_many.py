@@ -65,7 +65,7 @@ def test_every_kind_has_the_same_fields_first(tmp_path: Path) -> None:
     checks = [json_lines(run("fsck", row["path"], "--json"))[-1]["summary"] for row in facts]
 
     assert all(list(row)[: len(common)] == common for row in facts)
-    assert all(list(row)[:4] == ["name", "records", "bytes", "trouble"] for row in files)
+    assert all(list(row)[:4] == ["name", "records", "bytes", "error"] for row in files)
     assert [row["records"] for row in checks] == [row["records"] for row in facts]
 
 

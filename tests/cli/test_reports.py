@@ -84,7 +84,7 @@ def test_segments_come_in_order_with_their_counts(tmp_path: Path) -> None:
     assert sum(row["records"] for row in rows) == 100
     assert [row["first_offset"] for row in rows] == [int(row["name"], 16) for row in rows]
     assert all(row["sealed"] and row["version"] == 2 for row in rows)
-    assert all(row["first_time_ms"] > 0 and row["trouble"] is None for row in rows)
+    assert all(row["first_time_ms"] > 0 and row["error"] is None for row in rows)
     assert text[0] == "name\trecords\tbytes\tfirst offset\tversion\tfirst time\tsealed"
     assert len(text) == 1 + len(rows)
 

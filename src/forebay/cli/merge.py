@@ -62,7 +62,7 @@ def command(path: str, wait: float | None, as_json: bool) -> int:
 
 def _sizes(path: str) -> dict[str, int]:
     files = segments(path)
-    runs = sum(1 for file in files if file.records is not None or file.trouble is not None)
+    runs = sum(1 for file in files if file.records is not None or file.error is not None)
     return {"runs": runs, "files": len(files), "bytes": sum(file.bytes for file in files)}
 
 

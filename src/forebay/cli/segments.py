@@ -18,7 +18,7 @@ from forebay.queues.kinds import segments
 @key_option
 @json_option
 def command(paths: tuple[str, ...], key_file: str | None, as_json: bool) -> int:
-    """List the files of each queue PATH: name, records, bytes, any problem, and more by kind.
+    """List the files of each queue PATH: name, records, bytes, any error, and more by kind.
 
     Bytes are the size of the file; the one being written is allocated ahead. For a fifo it lists
     the files of the tape, with the position and number of the first entry in each where the queue
@@ -33,14 +33,14 @@ def command(paths: tuple[str, ...], key_file: str | None, as_json: bool) -> int:
             for file in files:
                 write_json(as_json_object(file))
         elif files:
-            names = [field.name for field in fields(files[0]) if field.name != "trouble"]
+            names = [field.name for field in fields(files[0]) if field.name != "error"]
             rows = [[_cell(name, getattr(file, name)) for name in names] for file in files]
             columns = [name.removesuffix("_ms").replace("_", " ") for name in names]
             write_table(columns, rows)
-        troubled = [file for file in files if file.trouble is not None]
-        for file in troubled:
-            say(f"{path}/{file.name}: {file.trouble}")
-        return exits.DAMAGE if troubled else exits.OK
+        bad = [file for file in files if file.error is not None]
+        for file in bad:
+            say(f"{path}/{file.name}: {file.error}")
+        return exits.DAMAGE if bad else exits.OK
 
     return for_each(paths, list_files)
 

@@ -130,7 +130,7 @@ def segments(path: str, key_file: str | None = None) -> list[BeatsSegment]:
                 name=segment.name,
                 records=segment.events,
                 bytes=segment.size,
-                trouble=segment.trouble,
+                error=segment.error,
                 number=segment.id,
                 version=segment.version,
                 count=segment.count,
@@ -160,7 +160,7 @@ def convert(
 
 @dataclass(slots=True)
 class _Segment:
-    """What was read of a segment; `trouble` says why it cannot be."""
+    """What was read of a segment; `error` says why it cannot be."""
 
     id: int
     name: str
@@ -170,7 +170,7 @@ class _Segment:
     events: int = 0
     unread: int = 0
     damage: list[Damage] = field(default_factory=list)
-    trouble: str | None = None
+    error: str | None = None
 
 
 def _state(reader: BeatsReader, owner: int | None) -> str:
@@ -220,7 +220,7 @@ def _read_segments(
         except WrongKey as error:
             if raise_wrong_key:
                 raise
-            segment.trouble = str(error)
+            segment.error = str(error)
         segments.append(segment)
     return segments
 
@@ -241,14 +241,14 @@ def _read_segment(reader: BeatsReader, segment: _Segment, place: Place) -> None:
             if Place(segment.id, item.positions[number], item.index + number) >= place:
                 segment.unread += 1
     if segment.id in reader.missing:
-        segment.trouble = segment.damage[0].reason
+        segment.error = segment.damage[0].reason
     elif segment.version is None:
         opened = reader.open_segment(segment.id)
         if opened is not None and not isinstance(opened, Damage):
             segment.version, segment.count = opened.header.layout.name, opened.header.count
             opened.close()
         elif isinstance(opened, Damage):
-            segment.trouble = opened.reason
+            segment.error = opened.reason
 
 
 def _copy(

@@ -176,7 +176,7 @@ def segments(path: str) -> list[DeadlineFile]:
                     name=found.name,
                     records=None if footer is None else footer.count,
                     bytes=found.size if isinstance(found, RunFile) else 0,
-                    trouble=damaged.pop(found.name, None),
+                    error=damaged.pop(found.name, None),
                     holds=_HOLDS[found.kind],
                     first_deadline_ms=None if full is None else _deadline(full.first_key),
                     last_deadline_ms=None if full is None else _deadline(full.last_key),
@@ -185,9 +185,9 @@ def segments(path: str) -> list[DeadlineFile]:
         sizes = picture.log_sizes
         logs = {**sizes, **{name: 0 for name in damaged if name not in sizes}}
         for name, size in logs.items():
-            trouble = damaged.get(name)
+            reason = damaged.get(name)
             files.append(
-                DeadlineFile(name=name, records=None, bytes=size, trouble=trouble, holds="log")
+                DeadlineFile(name=name, records=None, bytes=size, error=reason, holds="log")
             )
         return files
 

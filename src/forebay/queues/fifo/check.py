@@ -252,7 +252,7 @@ def _tape_files(reader: FifoReader) -> list[TapeFile]:
                 name=name,
                 records=None,
                 bytes=size,
-                trouble=f"the file has {size} bytes, not {expected}" if wrong else None,
+                error=f"the file has {size} bytes, not {expected}" if wrong else None,
                 number=number,
                 first_position=None if first is None else first.position,
                 first_offset=None if first is None else first.number,
@@ -304,7 +304,7 @@ def _check_sizes(
             # Nothing is missing, and nobody reads it.
             findings.note_junk(file.name, file.bytes, file_bytes)
             continue
-        torn = file.trouble is None
+        torn = file.error is None
         if torn and owner is not None:
             continue
         reason = f"the file has {file.bytes} bytes, not {file_bytes}"

@@ -98,9 +98,9 @@ def describe(path: str) -> LogInfo:
         end = end_damage(reader, owner)
         kept_files, kept_bytes = count_kept(reader.directory)
         try:
-            positions, trouble = reader.consumers(), None
+            positions, reason = reader.consumers(), None
         except Damaged as error:
-            positions, trouble = {}, str(error)
+            positions, reason = {}, str(error)
         tail = reader.tail
         return LogInfo(
             kind="log",
@@ -120,7 +120,7 @@ def describe(path: str) -> LogInfo:
             version=newest_version(reader) if segments else None,
             last_time_ms=(tail.time_ms or None) if tail is not None else None,
             consumers=places(positions, reader.end),
-            consumers_damage=trouble,
+            consumers_damage=reason,
             cursors=places(reader.cursors(), reader.end),
             incarnation=tail.incarnation if tail is not None else None,
         )
@@ -154,7 +154,7 @@ def copy(path: str, target: str, progress: Progress) -> LogCopy:
             _append(log, clock, item)
         end = end_damage(reader, owner)
         copying.damage += [end] if end is not None else []
-        consumers, trouble = _carry_consumers(reader, log, copying)
+        consumers, reason = _carry_consumers(reader, log, copying)
         return LogCopy(
             kind="log",
             path=reader.path,
@@ -162,10 +162,10 @@ def copy(path: str, target: str, progress: Progress) -> LogCopy:
             copied=copying.copied,
             damage=tuple(copying.damage),
             runs=tuple(copying.runs),
-            notes=_consumer_notes(consumers, trouble),
+            notes=_consumer_notes(consumers, reason),
             same_offsets=all(run.source == run.target for run in copying.runs),
             consumers=consumers,
-            consumers_damage=trouble,
+            consumers_damage=reason,
         )
 
 
@@ -226,14 +226,14 @@ def _segments(reader: LogReader, owner: int | None) -> list[LogSegment]:
     for base, following in itertools.pairwise([*reader.segments.bases, None]):
         assert base is not None
         name = reader.segments.names[base]
-        version, first_time_ms, trouble = _header_facts(reader, name, base)
+        version, first_time_ms, reason = _header_facts(reader, name, base)
         end = reader.written if following is None else following
         facts.append(
             LogSegment(
                 name=name,
                 records=max(0, end - base),
                 bytes=reader.size_of(name),
-                trouble=trouble,
+                error=reason,
                 first_offset=base,
                 version=version,
                 first_time_ms=first_time_ms,
@@ -253,8 +253,8 @@ def _header_facts(
     segment.file.close()
     header = segment.frames.header
     first_time_ms = header.epoch_ms + 1 if header.layout.checked else None
-    trouble = segment.damage.reason if segment.damage is not None else None
-    return header.version, first_time_ms, trouble
+    reason = segment.damage.reason if segment.damage is not None else None
+    return header.version, first_time_ms, reason
 
 
 def _check_records(reader: LogReader, findings: Findings, progress: Progress) -> int:
@@ -417,7 +417,7 @@ def _carry_consumers(
 ) -> tuple[dict[str, int], str | None]:
     """Makes the consumers of the old log in the new one; returns them, and what went wrong."""
     carried: dict[str, int] = {}
-    trouble = None
+    reason = None
     try:
         positions = reader.consumers()
     except Damaged as error:
@@ -428,13 +428,13 @@ def _carry_consumers(
             log.consumer(name, start=place)
         except InvalidOption as error:
             # A name that only another program can have given.
-            trouble = str(error)
+            reason = str(error)
             continue
         carried[name] = place
-    return carried, trouble
+    return carried, reason
 
 
-def _consumer_notes(carried: dict[str, int], trouble: str | None) -> tuple[str, ...]:
-    if trouble is not None:
-        return (f"the consumers' places are not carried over: {trouble}",)
+def _consumer_notes(carried: dict[str, int], reason: str | None) -> tuple[str, ...]:
+    if reason is not None:
+        return (f"the consumers' places are not carried over: {reason}",)
     return (f"consumers carried over: {', '.join(carried)}",) if carried else ()

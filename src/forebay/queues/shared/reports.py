@@ -119,12 +119,12 @@ class QueueInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentFacts:
-    """One file of a queue; `trouble` says why it cannot be read, or what is wrong with it."""
+    """One file of a queue; `error` says why it cannot be read, or what is wrong with it."""
 
     name: str
     records: int | None
     bytes: int
-    trouble: str | None = None
+    error: str | None = None
 
 
 @dataclass(slots=True)
