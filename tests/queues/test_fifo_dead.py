@@ -84,6 +84,36 @@ def test_the_end_of_a_process_counts_as_well(sync: SyncPolicy) -> None:
         assert ([entry.value for entry in fifo.dead()], fifo.pop()) == ([b"poison"], b"good")
 
 
+@pytest.mark.parametrize("sync", SYNCS)
+def test_what_is_put_aside_stays_aside_when_the_process_is_killed(sync: SyncPolicy) -> None:
+    machine = ForgetfulFilesystem()
+    options: dict[str, Any] = {"sync": sync, "background": False, "file_bytes": 1_000}
+    fifo = Fifo("/q", filesystem=machine, max_attempts=1, **options)
+    fifo.push_many([b"poison", b"good"])
+    fail(fifo)
+    drop(fifo)
+    machine = machine.kill()
+
+    with Fifo("/q", filesystem=machine, **options) as fifo:
+        assert ([entry.value for entry in fifo.dead()], fifo.pop_many(9)) == ([b"poison"], [b"good"])
+
+
+@pytest.mark.parametrize("sync", SYNCS)
+def test_what_an_open_puts_aside_stays_aside_when_the_process_is_killed(sync: SyncPolicy) -> None:
+    machine = ForgetfulFilesystem()
+    options: dict[str, Any] = {"sync": sync, "background": False, "file_bytes": 1_000}
+    fifo = Fifo("/q", filesystem=machine, **options)
+    fifo.push_many([b"poison", b"good"])
+    fifo.take().__enter__()
+    drop(fifo)
+    machine = machine.kill()
+    drop(Fifo("/q", filesystem=machine, max_attempts=1, **options))
+    machine = machine.kill()
+
+    with Fifo("/q", filesystem=machine, **options) as fifo:
+        assert ([entry.value for entry in fifo.dead()], fifo.pop_many(9)) == ([b"poison"], [b"good"])
+
+
 @pytest.mark.slow
 def test_no_power_cut_loses_an_entry_that_is_put_aside() -> None:
     machine = ForgetfulFilesystem()

@@ -319,7 +319,8 @@ class Front:
 
     def put_exhausted_aside(self) -> None:
         """Puts those aside that came back too often by the end of a process; nobody pops yet."""
-        for lent in [row for row in self.returned if self.is_exhausted(row)]:
+        exhausted = [row for row in self.returned if self.is_exhausted(row)]
+        for lent in exhausted:
             entry = self._read(lent)
             # On a full disk they stay at the front: the queue must open, so that it can be drained.
             with contextlib.suppress(OSError):
@@ -327,6 +328,8 @@ class Front:
                     self.returned.remove(lent)
                     self.put_aside(lent, entry)
         self._let_go()
+        if exhausted and not self._head.mapped:
+            self.ticket().settle()
 
     def peek(self, after: int | None) -> Entry | None:
         """Returns the next entry that has not expired, or the next after an id; it stays."""

@@ -664,6 +664,8 @@ class Fifo(Handle):
         """Puts an entry that is lent out back to the front, or aside."""
         if self._front.is_exhausted(lent) and self._writer.error is None:
             yield Work(partial(self._front.put_aside, lent, entry))
+            if not self._mapped:
+                yield self._front.ticket()
             return
         with self._writer.lock:
             self._front.give_back(lent)
