@@ -22,7 +22,7 @@ from forebay.formats.deadline.items import (
 from forebay.formats.deadline.manifest import SetRow
 from forebay.formats.deadline.run_encoder import RunEncoder
 from forebay.formats.deadline.runs import Run
-from forebay.kernels.deadline import RunView, can_stream, merge
+from forebay.kernels.deadline import END, MORE, RunView, can_stream, merge
 from forebay.queues.deadline.compaction import Feeder
 from forebay.queues.deadline.runs import BadBlocks, RunSet, open_set, start_cursor
 from forebay.storage.filesystem import DiskFilesystem
@@ -88,8 +88,8 @@ class Target:
 
     def fill(self, run: Callable[[], int]) -> list[bytes]:
         """Takes what a merge leaves; gives the three runs."""
-        while kind := run():
-            if kind > 0:
+        while (kind := run()) != END:
+            if kind != MORE:
                 self.encoders[kind - 1].end_block()
                 self._data[kind - 1] += self.encoders[kind - 1].take()
         return [

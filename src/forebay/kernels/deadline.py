@@ -1523,6 +1523,13 @@ class RunView:
             self._heap.push(cursor.deadline, cursor.id, cython.cast(cython.ulonglong, at))
 
 
+# What a merge returns beside the kind of a full block: all is merged; there is more to do, though
+# no block is full.
+END, MORE = 0, -1
+_END = cython.declare(cython.Py_ssize_t, END)
+_MORE = cython.declare(cython.Py_ssize_t, MORE)
+
+
 def merge(
     view: RunView,
     full: cython.bint,
@@ -1531,9 +1538,9 @@ def merge(
     marks: BlockBuilder,
     limit: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
-    """Moves the result of a merge into blocks; returns the kind of a full one, or 0 at the end.
+    """Moves the result of a merge into blocks; returns the kind of a full one, or `END`.
 
-    After `limit` keys it returns -1, even if most of their items are gone: there are more keys.
+    After `limit` keys it returns `MORE`, even if most of their items are gone: there are more keys.
     `full` means that no older run is left out: then tombstones and marks without an item are
     dropped. Otherwise they are kept, because an older run may hold that item.
     """
@@ -1543,7 +1550,7 @@ def merge(
     value: bytes
     while view.meet():
         if limit == 0:
-            return -1
+            return _MORE
         limit -= 1
         if view.dead:
             if view.item is None and not full:
@@ -1572,7 +1579,7 @@ def merge(
                 return MARKS
             marks.add(view.deadline, view.id, view.time_ms, 0, view.count, 0, b"", b"")
         view.go_on()
-    return 0
+    return _END
 
 
 @cython.cclass

@@ -62,6 +62,8 @@ MARKS: Final = 3
 DONE: Final = 0
 HUNGRY: Final = 1
 FULL: Final = 2
+END: Final = 0
+MORE: Final = -1
 
 def pack(numbers: list[int], base: int, width: int) -> bytes: ...
 def unpack(buffer: Buffer, start: int, index: int, base: int, width: int) -> int: ...

@@ -120,17 +120,14 @@ class Feeder:
         return self._merger.passed
 
     def run(self) -> int:
-        """Goes on until somebody else should have a turn.
-
-        Gives the kind of the block that is full, 0 at the end, -1 if there is nothing to do.
-        """
+        """Goes on until another thread should have a turn; returns what `merge` does."""
         needed = self._merger.run()
         if needed == kernel.FULL:
             return self._merger.kind
         if needed == kernel.HUNGRY:
             self._sources[self._merger.source].feed(self._merger)
-            return -1
-        return 0
+            return kernel.MORE
+        return kernel.END
 
 
 class _Source:
@@ -258,9 +255,9 @@ class SetWriter:
                 source.add(start_cursor(file, (0, 0), damage))
             run = partial(merge, source, full, *builders, limit=_KEYS_AT_ONCE)
         with self._whole():
-            while kind := run():
+            while (kind := run()) != kernel.END:
                 go_on(source.passed)
-                if kind > 0:
+                if kind != kernel.MORE:
                     self._runs[kind - 1].end_block()
             return self._finish()
 
