@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
@@ -132,6 +132,35 @@ def test_open_takes_every_option_of_every_class(cls: type, keywords: type) -> No
 
     assert found == options
     assert set(options) <= set(inspect.signature(forebay.open).parameters)
+
+
+@pytest.mark.parametrize("name", ["Log", "Fifo", "DeadlineQueue", "BeatsQueue"])
+def test_each_option_has_a_line_of_its_own_on_both_faces(name: str) -> None:
+    cls, face = getattr(forebay, name), getattr(forebay.aio, name)
+    options = {*inspect.signature(cls).parameters} - {"path", "filesystem", "clock"}
+
+    lines = re.findall(r"^    - (`.*?`)[:,] ", cls.__doc__, re.MULTILINE)
+
+    assert set(re.findall(r"`(\w+)`", ", ".join(lines))) == options
+    assert face.__init__.__doc__ == cls.__doc__
+
+
+@each_face
+def test_every_verb_says_what_it_does_and_its_types_can_be_looked_up(face: type) -> None:
+    for cls in (face, FACES[face]):
+        for name, value in public(cls).items():
+            if inspect.isroutine(value):
+                assert value.__doc__, name
+                assert "return" in get_type_hints(value), name
+        for name in {"__len__", "__iter__", "__aiter__"} & set(vars(cls)):
+            assert getattr(cls, name).__doc__, name
+
+
+@pytest.mark.parametrize("face", [face for face in FACES if hasattr(face, "take")])
+def test_a_take_on_a_loop_is_an_asynchronous_context(face: Any) -> None:
+    assert "`async with " in face.take.__doc__
+    assert "`with " not in face.take.__doc__
+    assert "AsyncContextManager" in str(inspect.signature(face.take).return_annotation)
 
 
 def test_every_error_is_exported() -> None:

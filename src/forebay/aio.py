@@ -58,7 +58,7 @@ from typing import (
 )
 
 from forebay.damage import Damage
-from forebay.errors import Closed
+from forebay.errors import Closed, NotAQueue
 from forebay.formats.beats.events import Event
 from forebay.kernels.entry import Entry
 from forebay.queues import opening
@@ -313,6 +313,12 @@ def lent(
     ) -> Any:
         return _Lending(face, steps(face.queue, *arguments, **keywords))
 
+    call.__doc__ = (method.__doc__ or "").replace("`with ", "`async with ")
+    signature = inspect.signature(method)
+    returned = f"AbstractAsync{signature.return_annotation.removeprefix('Abstract')}"
+    call.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        return_annotation=returned
+    )
     return call
 
 
@@ -467,6 +473,7 @@ def _opens(
 
         face_parameter = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
         parameters = [face_parameter, *signature.parameters.values()]
+        construct.__doc__ = make.__doc__
         construct.__signature__ = signature.replace(  # type: ignore[attr-defined]
             parameters=parameters, return_annotation="None"
         )
@@ -491,21 +498,31 @@ async def open(
 async def open(
     path: _Path, *, kind: KindName | None = None, **options: Unpack[AnyKeywords]
 ) -> AnyLoopQueue: ...
-@functools.wraps(opening.open)
+@functools.wraps(opening.open, assigned=())
 async def open(path: _Path, **options: Any) -> Any:
-    """Opens a queue that is there; see `forebay.open`.
+    """Opens a queue that is there: `async with await forebay.aio.open(path) as queue`.
 
-    `async with await forebay.aio.open(path) as queue: ...`
+    `forebay.open` says what it raises, and what each option means.
     """
-    opened, cancellation = await _see_through(
-        _begin(functools.partial(opening.open, path, **options))
+    (opened, face), cancellation = await _see_through(
+        _begin(functools.partial(_open_any, path, **options))
     )
     if cancellation is not None:
         await _see_through(_begin(opened.close))
         raise cancellation
-    queue = _CLASSES[type(opened)].__new__(_CLASSES[type(opened)])
+    queue = face.__new__(face)
     queue._serve(opened)
     return queue
+
+
+def _open_any(path: _Path, **options: Any) -> tuple[Any, type[LoopQueue[Any]]]:
+    """Opens a queue of whatever kind; returns it, and the class of its name in this module."""
+    opened: Any = opening.open(path, **options)
+    face = globals().get(type(opened).__name__)
+    if face is None:
+        opened.close()
+        raise NotAQueue(f"{os.fspath(path)}: forebay.aio has no class {type(opened).__name__!r}")
+    return opened, face
 
 
 class Log(LoopQueue[log.Log]):
@@ -754,11 +771,3 @@ class EventBatch(Awaited[batch.EventBatch]):
 
     def __repr__(self) -> str:
         return f"<forebay.aio of {self._blocking!r}>"
-
-
-_CLASSES: dict[type, Any] = {
-    log.Log: Log,
-    fifo.Fifo: Fifo,
-    deadline.DeadlineQueue: DeadlineQueue,
-    beats.BeatsQueue: BeatsQueue,
-}

@@ -17,6 +17,7 @@ from forebay.queues.shared.options import SyncPolicy
 from tests.aio.helpers import begin_waiting, until
 from tests.aio.kinds import KINDS, Kind, open_small
 from tests.crash.forgetful import ForgetfulFilesystem
+from tests.kinds.toy import ToyKind, toys
 
 each_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 each_sync = pytest.mark.parametrize("sync", ["always", "interval", "os"])
@@ -89,6 +90,14 @@ def test_open_tells_the_kind_and_refuses_a_directory_without_a_queue(
         return found
 
     assert asyncio.run(run()) == (kind.make, str(tmp_path / "q"), kind.name)
+
+
+def test_a_kind_without_a_class_for_loops_is_refused_and_closed(tmp_path: Path) -> None:
+    with toys():
+        ToyKind().open(tmp_path / "q").close()
+        with pytest.raises(NotAQueue, match=r"forebay\.aio has no class 'Toy'"):
+            asyncio.run(forebay.aio.open(tmp_path / "q"))
+        ToyKind().open(tmp_path / "q").close()
 
 
 @each_kind

@@ -59,9 +59,11 @@ class EventBatch:
             self.delivery = None
 
     def __len__(self) -> int:
+        """Returns how many events it has."""
         return len(self.events)
 
     def __iter__(self) -> Iterator[Event]:
+        """Yields the events in their order."""
         return iter(self.events)
 
     def __repr__(self) -> str:

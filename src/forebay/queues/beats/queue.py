@@ -94,26 +94,25 @@ class BeatsQueue(Handle):
     Opens the directory, also one that Beats left, or creates it. Closed, the directory can be
     handed to Beats, which reads on.
 
-    `version`: of the segments it writes: "v1", "v2", "v2-aes", "v2-seed", "v3-seed" or
-    "v3-seed-stream", or a number; "v2-lz4" and "v2-aes-lz4" too, which a released Beat loses when
-    it starts again. None: what is there, else "v2", with a key "v3-seed". `key_file`: holds the
-    key, 16 raw bytes or 32 hex digits, in a file that only its owner can read. `dialect`:
-    "released" or "seed" says which version 2 it is, where a file does not tell.
-
-    `sync`: what a put waits for. "always" (default): on return a power cut loses nothing; one sync
-    of the disk, shared by all who wait. "interval": synced every `sync_interval_seconds`; a power
-    cut may cost what came since. "os": synced when a segment is full and at `close`. Both survive
-    `kill -9`, and what a power cut takes is always the newest events.
-
-    `segment_bytes`: size of a segment before compression; a larger event is refused. `max_bytes`:
-    the most that all segments may take (None: no bound); at least two segments. `when_full`:
-    "block" waits until acknowledgements make room, "reject" raises `Full`, "drop_oldest" drops
-    whole segments, counted.
-
-    `retry_seconds`: how long a write that failed is tried again, after 1 s, 2 s, 4 s and so on up
-    to every 30 s, before the put raises; 0: at once. `background`: False starts no thread; call
-    `maintain()` from time to time instead. `group_readable`: modes 0640 and 0750 instead of 0600
-    and 0700.
+    - `version`: of the segments it writes: "v1", "v2", "v2-aes", "v2-seed", "v3-seed" or
+      "v3-seed-stream", or a number; "v2-lz4" and "v2-aes-lz4" too, which a released Beat loses when
+      it starts again. None: what is there, else "v2", with a key "v3-seed".
+    - `key_file`: holds the key, 16 raw bytes or 32 hex digits, in a file that only its owner can
+      read.
+    - `dialect`: "released" or "seed" says which version 2 it is, where a file does not tell.
+    - `sync`: what a put waits for. "always" (default): on return a power cut loses nothing; one
+      sync of the disk, shared by all who wait. "interval": synced every `sync_interval_seconds`; a
+      power cut may cost what came since. "os": synced when a segment is full and at `close`. Both
+      survive `kill -9`, and what a power cut takes is always the newest events.
+    - `sync_interval_seconds`: how often "interval" syncs.
+    - `segment_bytes`: size of a segment before compression; a larger event is refused.
+    - `max_bytes`: the most that all segments may take (None: no bound); at least two segments.
+    - `when_full`: "block" waits until acknowledgements make room, "reject" raises `Full`,
+      "drop_oldest" drops whole segments, counted.
+    - `retry_seconds`: how long a write that failed is tried again, after 1 s, 2 s, 4 s and so on up
+      to every 30 s, before the put raises; 0: at once.
+    - `background`: False starts no thread; call `maintain()` from time to time instead.
+    - `group_readable`: modes 0640 and 0750 instead of 0600 and 0700.
     """
 
     def __init__(

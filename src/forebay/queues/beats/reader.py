@@ -312,6 +312,7 @@ class BeatsReader(DirectoryReader):
                     self._meet_undecodable(item, number, error)
 
     def __iter__(self) -> Iterator[Event]:
+        """Yields all events that can be read, in their order."""
         return self.events()
 
     def __repr__(self) -> str:

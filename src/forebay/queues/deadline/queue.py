@@ -185,27 +185,30 @@ class DeadlineQueue(Handle):
 
     Opens the directory or creates it.
 
-    `sync`: what every change waits for. "always" (default): on return a power cut loses nothing,
-    and nobody is given an item before it is durable; one sync of the disk each, shared by all who
-    wait. "interval": synced every `sync_interval_seconds`; a power cut may cost the newest changes.
-    "os": synced when memory is full and at `close`. Both survive `kill -9`.
-
-    `lease_seconds`: how long an item that is given out belongs to its taker, if the call does not
-    say; then it is pending again. `max_attempts`: an item that was given out so often and comes
-    back is buried (None: never). `retry_seconds`: after an exception in the block of `take` an item
-    is due again after so long, and after twice as long with each time that it was given out before,
-    up to `retry_seconds_max`.
-
-    `segment_items`, `segment_bytes`: what memory holds, and one log, before it is frozen into runs;
-    an open reads as much. `compression`: of runs, "none" or "lz4". `max_bytes`: the most that logs
-    and runs may take (None: no bound), dead items included until a merge drops them. `when_full`:
-    "block" waits until there is room, "reject" raises `Full`.
-
-    `background`: False starts no thread; call `maintain()` from time to time instead.
-    `group_readable`: modes 0640 and 0750 instead of 0600 and 0700. `staging_bytes`: size of the
-    mapped buffer that changes go to under "interval" and "os". `mapped`: False uses no mapped
-    memory, as is done on its own on all file systems but ext4, XFS and tmpfs, where a full disk
-    could kill the process; a change then costs a system call.
+    - `sync`: what every change waits for. "always" (default): on return a power cut loses nothing,
+      and nobody is given an item before it is durable; one sync of the disk each, shared by all who
+      wait. "interval": synced every `sync_interval_seconds`; a power cut may cost the newest
+      changes. "os": synced when memory is full and at `close`. Both survive `kill -9`.
+    - `sync_interval_seconds`: how often "interval" syncs.
+    - `lease_seconds`: how long an item that is given out belongs to its taker, if the call does not
+      say; then it is pending again.
+    - `max_attempts`: an item that was given out so often and comes back is buried (None: never).
+    - `retry_seconds`: after an exception in the block of `take` an item is due again after so long,
+      and after twice as long with each time that it was given out before.
+    - `retry_seconds_max`: the longest of these rests.
+    - `segment_items`: how many changes memory holds, and one log, before they are frozen into
+      runs; an open reads as many.
+    - `segment_bytes`: how many bytes of them.
+    - `compression`: of runs, "none" or "lz4".
+    - `max_bytes`: the most that logs and runs may take (None: no bound), dead items included until
+      a merge drops them.
+    - `when_full`: "block" waits until there is room, "reject" raises `Full`.
+    - `background`: False starts no thread; call `maintain()` from time to time instead.
+    - `group_readable`: modes 0640 and 0750 instead of 0600 and 0700.
+    - `staging_bytes`: size of the mapped buffer that changes go to under "interval" and "os".
+    - `mapped`: False uses no mapped memory, as is done on its own on all file systems but ext4, XFS
+      and tmpfs, where a full disk could kill the process; a
+      change then costs a system call.
     """
 
     _searched: int
@@ -493,12 +496,12 @@ class DeadlineQueue(Handle):
     def take(
         self, timeout: float | None = None, *, lease_seconds: Duration | None = None
     ) -> Steps[Loan[DeadlineItem]]:
-        """Lends out the first item that is due: released on success, requeued on an exception.
+        """Lends the first item that is due: `with queue.take() as item`.
 
-        Its lease is extended while the block runs. After an exception it is due again after
-        `retry_seconds`, twice as long with each time; if it is buried then, its reason has the text
-        of the exception. Raises `Empty` if there is none, or none became due within `timeout`
-        seconds.
+        At the end of the block it is released. After an exception in the block it is requeued, to
+        be due after `retry_seconds`, twice as long with each time; if it is buried then, its reason
+        has the text of the exception. Its lease is extended while the block runs. Raises `Empty` if
+        there is none, or none became due within `timeout` seconds.
         """
         lease_ms = self._as_lease_ms(lease_seconds)
         items = yield from self._take_off(1, 0 if timeout is None else timeout, lease_ms)

@@ -41,6 +41,7 @@ class DeadlineReader(DirectoryReader):
         self._tell(picture.damage)
 
     def __iter__(self) -> Iterator[DeadlineItem]:
+        """Yields all items that can be read, in their order."""
         return self.records()
 
     def __len__(self) -> int:

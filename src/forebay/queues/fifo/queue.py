@@ -138,28 +138,32 @@ class Fifo(Handle):
 
     Opens the directory or creates it.
 
-    `sync`: what a push and a pop wait for. "always" (default): on return a power cut neither loses
-    what was pushed nor brings back what was popped; one sync of the disk each, shared by all who
-    wait. "interval": synced every `sync_interval_seconds`; a power cut may cost the newest entries
-    that were pushed since, and bring back what was popped since. "os": synced when a file is full
-    and at `close`. Both survive `kill -9`.
-
-    `file_bytes`: size of a file of the tape, taken from the disk in steps; an entry may span files.
-    None: what is there, else 32 MiB, or half of `max_bytes` if that is less. `max_bytes`: the most
-    that the entries may take, 32 bytes each included (None: no bound); at least two files. The disk
-    holds up to two files more. `max_entries`: the most entries there may be, those that are lent
-    out included (None: no bound). `when_full`, of either: "block" waits until pops make room,
-    "reject" raises `Full`, "drop_oldest" drops the entries of whole files for bytes, and as many as
-    it takes for entries, counted.
-
-    `ttl_seconds`: how long an entry lives if its push does not say; 0: for ever. `max_attempts`: an
-    entry that `take` has lent so often, and that came back each time, is put aside, durably (see
-    `dead`); the end of the process counts as well. None: it comes back for ever. `background`:
-    False starts no thread; call `maintain()` from time to time instead. `group_readable`: modes
-    0640 and 0750 instead of 0600 and 0700. `staging_bytes`: size of the mapped buffer that single
-    pushes go to under "interval" and "os". `mapped`: False uses no mapped memory, as is done on its
-    own on all file systems but ext4, XFS and tmpfs, where a full disk could kill the process; a
-    push then costs two system calls and a pop one.
+    - `sync`: what a push and a pop wait for. "always" (default): on return a power cut neither
+      loses what was pushed nor brings back what was popped; one sync of the disk each, shared by
+      all who wait. "interval": synced every `sync_interval_seconds`; a power cut may cost the
+      newest entries that were pushed since, and bring back what was popped since. "os": synced when
+      a file is full and at `close`. Both survive `kill -9`.
+    - `sync_interval_seconds`: how often "interval" syncs.
+    - `file_bytes`: size of a file of the tape, taken from the disk in steps; an entry may span
+      files. None: what is there, else 32 MiB, or half of `max_bytes` if that is less.
+    - `max_bytes`: the most that the entries may take, 32 bytes each included (None: no bound); at
+      least two files. The disk holds up to two files more.
+    - `max_entries`: the most entries there may be, those that are lent out included (None: no
+      bound).
+    - `when_full`, of either: "block" waits until pops make room, "reject" raises `Full`,
+      "drop_oldest" drops the entries of whole files for bytes, and as many as it takes for entries,
+      counted.
+    - `ttl_seconds`: how long an entry lives if its push does not say, in whole seconds; 0: for
+      ever.
+    - `max_attempts`: an entry that `take` has lent so often, and that came back each time, is put
+      aside, durably (see `dead`); the end of the process counts as well. None: it comes back for
+      ever.
+    - `background`: False starts no thread; call `maintain()` from time to time instead.
+    - `group_readable`: modes 0640 and 0750 instead of 0600 and 0700.
+    - `staging_bytes`: size of the mapped buffer that single pushes go to under "interval" and "os".
+    - `mapped`: False uses no mapped memory, as is done on its own on all file systems but ext4, XFS
+      and tmpfs, where a full disk could kill the process; a push
+      then costs two system calls and a pop one.
     """
 
     def __init__(
@@ -306,12 +310,13 @@ class Fifo(Handle):
 
     @lends
     def take(self, timeout: Duration | None = None) -> Steps[Loan[Entry]]:
-        """Lends the oldest entry out: it is removed on success, and back at the front otherwise.
+        """Lends the oldest entry: `with fifo.take() as entry`.
 
-        After an exception or a crash it is the next one again, unless it was lent `max_attempts`
-        times: then it is put aside. Raises `Empty` if there is none, or none came within `timeout`
-        seconds. While 128 are lent out it waits until one of them is back, at most `timeout`
-        seconds if that is given; then it raises `Empty` as well.
+        At the end of the block it is removed. After an exception or a crash it is the next one
+        again, unless it was lent `max_attempts` times: then it is put aside. Raises `Empty` if
+        there is none, or none came within `timeout` seconds. While 128 are lent out it waits until
+        one of them is back, at most `timeout` seconds if that is given; then it raises `Empty` as
+        well.
         """
         writer, front = self._writer, self._front
         seconds_left = countdown(self._clock, timeout)

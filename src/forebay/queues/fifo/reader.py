@@ -195,6 +195,7 @@ class FifoReader(DirectoryReader):
         return self._sound(dead.read(self._directory))
 
     def __iter__(self) -> Iterator[Entry]:
+        """Yields all entries that can be read, in their order."""
         return self.records()
 
     def __repr__(self) -> str:

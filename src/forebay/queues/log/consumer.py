@@ -125,8 +125,9 @@ class Consumer(Closing):
         yield from self._save(self._finished)
 
     def seek(self, start: Start) -> None:
-        """Moves to "earliest", "latest", an offset, or the first record not older than a time with its zone.
+        """Moves to "earliest", "latest", an offset, or the first record not older than a time.
 
+        The time is a datetime with its zone.
         Nothing is saved before `commit`, or the end of a later `take`: the end of an earlier one
         saves nothing and brings nothing back.
         """

@@ -158,23 +158,26 @@ class Log(Handle):
 
     Opens the directory or creates it.
 
-    `sync`: what an append waits for. "always" (default): on return a power cut loses nothing; one
-    sync of the disk, shared by all who wait. "interval": synced every `sync_interval_seconds`; a
-    power cut may cost what came since. "os": synced when a segment is full and at `close`; a power
-    cut may cost what the system had not written yet, usually 30 s. Both survive `kill -9`, and what
-    a power cut takes is always the newest records, never some in the middle.
-
-    `segment_bytes`: size of a segment file; a larger record is refused. `max_bytes`: the most that
-    all segments may take (None: no bound); at least two segments. `when_full`: "block" waits until
-    trimming makes room, "reject" raises `Full`, "drop_oldest" drops whole segments, counted.
-
-    `trim_interval_seconds`: how often what all consumers have read is removed; None: only by
-    `trim()`. `version`: of the segments it writes, 0, 1 or 2; None: what is there, else 2.
-    `background`: False starts no thread; call `maintain()` from time to time instead.
-    `group_readable`: modes 0640 and 0750 instead of 0600 and 0700. `staging_bytes`: size of the
-    mapped buffer that single appends go to under "interval" and "os". `mapped`: False uses no
-    mapped memory, as is done on its own on all file systems but ext4, XFS and tmpfs, where a full
-    disk could kill the process; an append then costs two system calls.
+    - `sync`: what an append waits for. "always" (default): on return a power cut loses nothing; one
+      sync of the disk, shared by all who wait. "interval": synced every `sync_interval_seconds`; a
+      power cut may cost what came since. "os": synced when a segment is full and at `close`; a
+      power cut may cost what the system had not written yet, usually 30 s. Both survive `kill -9`,
+      and what a power cut takes is always the newest records, never some in the middle.
+    - `sync_interval_seconds`: how often "interval" syncs.
+    - `segment_bytes`: size of a segment file; a larger record is refused.
+    - `max_bytes`: the most that all segments may take (None: no bound); at least two segments.
+    - `when_full`: "block" waits until trimming makes room, "reject" raises `Full`, "drop_oldest"
+      drops whole segments, counted.
+    - `trim_interval_seconds`: how often what all consumers have read is removed; None: only by
+      `trim()`.
+    - `version`: of the segments it writes, 0, 1 or 2; None: what is there, else 2.
+    - `background`: False starts no thread; call `maintain()` from time to time instead.
+    - `group_readable`: modes 0640 and 0750 instead of 0600 and 0700.
+    - `staging_bytes`: size of the mapped buffer that single appends go to under "interval" and
+      "os".
+    - `mapped`: False uses no mapped memory, as is done on its own on all file systems but ext4, XFS
+      and tmpfs, where a full disk could kill the process; an append
+      then costs two system calls.
     """
 
     def __init__(
@@ -416,7 +419,7 @@ class Log(Handle):
         if isinstance(start, int) and not isinstance(start, bool) and 0 <= start <= end:
             return max(start, self.begin)
         raise InvalidOption(
-            f'start = {start!r}: must be "earliest", "latest", a datetime with its zone, or an offset up to {end}'
+            f'start = {start!r}: must be "earliest", "latest", a datetime, or an offset up to {end}'
         )
 
     def readable(self) -> tuple[int, int]:

@@ -183,6 +183,7 @@ class LogReader(DirectoryReader):
             yield from batch.values
 
     def __iter__(self) -> Iterator[Record]:
+        """Yields all records that can be read, in their order."""
         return self.records()
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:

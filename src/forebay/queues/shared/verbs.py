@@ -32,7 +32,7 @@ import math
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from types import GeneratorType, TracebackType
+from types import GeneratorType, GenericAlias, TracebackType
 from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from forebay.queues.shared.signal import ALL, Seat, Signal
@@ -228,8 +228,12 @@ def _keep_steps(call: Any, steps: Callable[..., Any], wrapper: str) -> None:
     if not returned.startswith(wrapper):
         raise TypeError(f"{steps.__qualname__} must return {wrapper}...], not {returned}")
     inner = returned[len(wrapper) : -wrapper.count("[")]
+    shown: str = inner
+    hint: object = inner
     if wrapper != "Steps[":
-        inner = f"AbstractContextManager[{inner}]"
-    call.__signature__ = signature.replace(return_annotation=inner)
-    call.__annotations__ = {**steps.__annotations__, "return": inner}
+        shown = f"AbstractContextManager[{inner}]"
+        # Not that text: the module of the verb need not know the name.
+        hint = GenericAlias(AbstractContextManager, (inner,))
+    call.__signature__ = signature.replace(return_annotation=shown)
+    call.__annotations__ = {**steps.__annotations__, "return": hint}
     call.steps = steps
