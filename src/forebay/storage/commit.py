@@ -196,7 +196,8 @@ class GroupCommit:
     def advance(self, durable: int) -> None:
         """Raises the durable end, for records that are durable already."""
         with self._mutex:
-            self.durable = max(self.durable, durable)
+            if durable > self.durable:
+                self.durable = durable
 
     def check(self, offset: int, epoch: Epoch | None) -> None:
         """Raises if a record was given up; `epoch` as in `wait`."""
@@ -300,8 +301,8 @@ class GroupCommit:
         with self._mutex:
             if self._leader is lead:
                 self._group = len(self._waiting) + 1
-                if durable is not None:
-                    self.durable = max(self.durable, durable)
+                if durable is not None and durable > self.durable:
+                    self.durable = durable
                 if error is None:
                     self.syncs += 1
                 # In one step: a thread that this lead does not wake is woken by the next one.

@@ -408,8 +408,7 @@ class LogWriter(Owner):
         place, sealed = sync.note
         if place.offset >= self.mark.last.durable:
             written = place.offset if self._always else self.written
-            with FatalErrors(self):
-                self.mark.publish(written, self._last_ms, durable=place)
+            self.mark.publish(written, self._last_ms, durable=place)
         if not sealed:
             # Without a check in the entries, only the mark tells what was written.
             return not self._layout.checked

@@ -238,7 +238,7 @@ class Owner(ABC):
                 if self._failed:
                     self.check()
                 sync = self._begin_sync()
-            done = False
+            done = marked = False
             try:
                 for file in sync.files:
                     file.sync()
@@ -250,7 +250,11 @@ class Owner(ABC):
             finally:
                 with self.lock:
                     done = done and not self._failed
-                    marked = self._end_sync(sync, done=done)
+                    try:
+                        marked = self._end_sync(sync, done=done)
+                    except OSError as error:
+                        self.fail(error)
+                        raise
                     if done and not marked:
                         self._reveal(sync)
             if marked:

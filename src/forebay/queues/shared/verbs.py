@@ -103,7 +103,7 @@ def run(steps: Steps[_Result]) -> _Result:
             answer: Any = None
             try:
                 if isinstance(wait, Ticket):
-                    if not wait.is_settled:
+                    if seat is None or not wait.is_settled:
                         leave(seat)
                         seat = None
                         wait.settle()
