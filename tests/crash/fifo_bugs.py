@@ -41,7 +41,7 @@ def pop_returns_before_the_sync(patch: Patch) -> None:
 
 def files_go_before_the_head_is_durable(patch: Patch) -> None:
     patch.setattr(HeadFile, "commit", lambda self, head: None)
-    patch.setattr(HeadFile, "settle", lambda self: None)
+    patch.setattr(HeadFile, "settle", lambda self, head: None)
 
 
 def files_go_that_the_mark_is_in(patch: Patch) -> None:
