@@ -349,10 +349,8 @@ def _tail_faults(reader: FifoReader) -> list[str]:
     file = TailFile.open(reader.directory, write=False, name=TAIL)
     if file is None:
         return []
-    try:
+    with contextlib.closing(file):
         return file.faults() if reader.tail is not None else []
-    finally:
-        file.close()
 
 
 def _check_names(reader: FifoReader, findings: Findings) -> None:

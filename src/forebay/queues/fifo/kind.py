@@ -74,14 +74,11 @@ def kick(fifo: Fifo, id: int | None = None, *, count: int | None = None) -> int:
     They get new ids and live as long again. A crash may leave one in both places, never in none.
     """
     chosen = [entry for entry in fifo.dead() if id is None or entry.id == id][:count]
-    directory = DiskFilesystem().open_directory(fifo.path)
-    try:
+    with contextlib.closing(DiskFilesystem().open_directory(fifo.path)) as directory:
         for entry in chosen:
             fifo.push(entry.value, ttl_seconds=entry.ttl_seconds)
             fifo.sync()
             aside.remove(directory, entry)
-    finally:
-        directory.close()
     return len(chosen)
 
 
