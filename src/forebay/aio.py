@@ -194,8 +194,6 @@ async def _take_turn(turn: asyncio.Lock) -> None:
 
 async def _settle(ticket: Ticket) -> None:
     """Waits until what was applied is durable."""
-    # All tasks that are ready to go apply first: one sync then serves them together.
-    await asyncio.sleep(0)
     loop = asyncio.get_running_loop()
     settled: asyncio.Future[None] = loop.create_future()
 
@@ -203,7 +201,12 @@ async def _settle(ticket: Ticket) -> None:
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(_end, settled, error)
 
-    ticket.notify(tell)
+    try:
+        # All tasks that are ready to go apply first: one sync then serves them together.
+        await asyncio.sleep(0)
+    finally:
+        # Also if the task is cancelled: others may wait for what it gave back to be durable.
+        ticket.notify(tell)
     await settled
 
 

@@ -11,6 +11,7 @@ import contextlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -90,30 +91,15 @@ class FifoSubject(Subject):
         await self.queue.close()
 
 
-class TakingSubject(FifoSubject):
-    """A fifo, by `take`."""
-
-    name = "fifo, take"
-
-    async def get(self) -> int:
-        got: list[int] = []
-        await self.use(got)
-        return got[0]
-
-    async def use(self, got: list[int]) -> None:
-        async with self.queue.take(timeout=math.inf) as entry:
-            # Done with when the block ends, even if the task is cancelled in that moment.
-            got.append(int(entry.value))
-
-
 class DeadlineSubject(Subject):
     """A deadline queue."""
 
     name = "deadline"
+    options: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, path: Path, sync: Any, *, small: bool) -> None:
         bounds = {**_SMALL, "segment_bytes": 1_000} if small else {}
-        self.queue = forebay.aio.DeadlineQueue(path / "q", sync=sync, **bounds)
+        self.queue = forebay.aio.DeadlineQueue(path / "q", sync=sync, **bounds, **self.options)
 
     async def put(self, number: int) -> None:
         await self.queue.enqueue(_value(number), deadline_ms=1_000 + number)
@@ -197,7 +183,128 @@ class BeatsSubject(Subject):
         await self.queue.close()
 
 
-OURS: list[Any] = [FifoSubject, TakingSubject, DeadlineSubject, LogSubject, BeatsSubject]
+class Taking(Subject):
+    """A queue, by `take`."""
+
+    @abstractmethod
+    def lend(self) -> AbstractAsyncContextManager[Any]:
+        """Lends the first record; waits until there is one."""
+
+    @abstractmethod
+    def number_of(self, record: Any) -> int:
+        """Returns the number of a record."""
+
+    async def get(self) -> int:
+        got: list[int] = []
+        await self.use(got)
+        return got[0]
+
+    async def use(self, got: list[int]) -> None:
+        async with self.lend() as record:
+            # Done with when the block ends, even if the task is cancelled in that moment.
+            got.append(self.number_of(record))
+
+
+class TakingFifo(Taking, FifoSubject):
+    """A fifo, by `take`."""
+
+    name = "fifo, take"
+
+    def lend(self) -> AbstractAsyncContextManager[Any]:
+        return self.queue.take(timeout=math.inf)
+
+    def number_of(self, record: Any) -> int:
+        return int(record.value)
+
+
+class TakingDeadline(Taking, DeadlineSubject):
+    """A deadline queue, by `take`."""
+
+    name = "deadline, take"
+    options: ClassVar[dict[str, Any]] = {"retry_seconds": 0}
+
+    def lend(self) -> AbstractAsyncContextManager[Any]:
+        return self.queue.take(timeout=math.inf)
+
+    def number_of(self, record: Any) -> int:
+        return int(record.value)
+
+
+class TakingLog(Taking, LogSubject):
+    """A log with one consumer, by `take`."""
+
+    name = "log, take"
+
+    def lend(self) -> AbstractAsyncContextManager[Any]:
+        assert self._consumer is not None
+        return self._consumer.take(timeout=math.inf)
+
+    def number_of(self, record: Any) -> int:
+        return int(record.value)
+
+
+class TakingBeats(Taking, BeatsSubject):
+    """A Beats queue, by `take`."""
+
+    name = "beats, take"
+
+    def lend(self) -> AbstractAsyncContextManager[Any]:
+        return self.queue.take(timeout=math.inf)
+
+    def number_of(self, record: Any) -> int:
+        return int(record.fields["number"])
+
+
+class ManyFifo(FifoSubject):
+    """A fifo, by the verbs for many."""
+
+    name = "fifo, many"
+
+    async def put(self, number: int) -> None:
+        await self.queue.put_many([_value(number)])
+
+    async def get(self) -> int:
+        (value,) = await self.queue.pop_many(1, timeout=math.inf)
+        return int(value)
+
+
+class ManyDeadline(DeadlineSubject):
+    """A deadline queue, by the verbs for many."""
+
+    name = "deadline, many"
+
+    async def put(self, number: int) -> None:
+        await self.queue.put_many([_value(number)], deadline_ms=1_000 + number)
+
+    async def get(self) -> int:
+        (item,) = await self.queue.dequeue_many(1, timeout=math.inf)
+        return int(item.value)
+
+
+class ManyLog(LogSubject):
+    """A log, by `put_many`."""
+
+    name = "log, many"
+
+    async def put(self, number: int) -> None:
+        await self.queue.put_many([_value(number)])
+
+
+class ManyBeats(BeatsSubject):
+    """A Beats queue, by `put_many`."""
+
+    name = "beats, many"
+
+    async def put(self, number: int) -> None:
+        await self.queue.put_many([{"fields": {"number": _value(number).decode()}}])
+
+
+TAKING: list[Any] = [TakingFifo, TakingDeadline, TakingLog, TakingBeats]
+OURS: list[Any] = [
+    *(FifoSubject, DeadlineSubject, LogSubject, BeatsSubject),
+    *TAKING,
+    *(ManyFifo, ManyDeadline, ManyLog, ManyBeats),
+]
 SUBJECTS: list[tuple[Any, str]] = [
     (Reference, ""),
     *((subject, sync) for subject in OURS for sync in ("always", "os")),

@@ -12,7 +12,7 @@ import pytest
 
 from forebay import Closed
 from tests.aio.helpers import run
-from tests.aio.subjects import OURS, SUBJECTS, Subject, opened
+from tests.aio.subjects import OURS, SUBJECTS, TAKING, Subject, opened
 
 each_subject = pytest.mark.parametrize(
     "made", SUBJECTS, ids=lambda made: f"{made[0].name} {made[1]}"
@@ -122,6 +122,40 @@ def test_an_item_that_comes_as_its_getter_is_cancelled_goes_to_the_next(
             await asyncio.wait([first])
             assert first.cancelled()
             return sorted(got + await queue.rest())
+
+    assert run(use()) == [1, 2]
+
+
+@pytest.mark.parametrize("sync", ["always", "os"])
+@pytest.mark.parametrize("kind", TAKING, ids=lambda kind: kind.name)
+@each_turns
+def test_a_body_that_is_cancelled_twice_gives_its_record_back(
+    tmp_path: Path, kind: Any, sync: str, turns: int
+) -> None:
+    async def hold(queue: Any) -> None:
+        async with queue.lend():
+            holds.set()
+            await asyncio.sleep(_FOR_EVER_SECONDS)
+
+    async def use() -> list[int]:
+        async with opened((kind, sync), tmp_path) as queue:
+            await queue.put(1)
+            await queue.put(2)
+            task = asyncio.ensure_future(hold(queue))
+            await holds.wait()
+            task.cancel()
+            await let_run(turns)
+            task.cancel()
+            await asyncio.wait([task])
+            assert task.cancelled()
+            found = await queue.rest()
+            while len(found) < 2:
+                # It is there again when that is durable, which nobody waits for.
+                await asyncio.sleep(0.001)
+                found += await queue.rest()
+            return sorted(found)
+
+    holds = asyncio.Event()
 
     assert run(use()) == [1, 2]
 
