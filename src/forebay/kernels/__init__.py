@@ -3,8 +3,8 @@
 The modules of `MODULES` are ordinary Python files with Cython annotations: they run as they are,
 and are compiled at installation if there is a C compiler. Both forms have one source and the same
 tests. Next to each there is a `.pyi` with the types that its callers see. The modules in this
-package know no queue, lock or clock; those that hold the state of a queue are in the package of
-that kind.
+package know no queue and no lock, and no time but for `buffers.boot_ms`; those that hold the state
+of a queue are in the package of that kind.
 
 Either all of them are compiled or none is, because they call one another without Python in between.
 If one is missing, or with `FOREBAY_PURE=1` in the environment, the plain files are loaded;
