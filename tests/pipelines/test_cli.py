@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from forebay.cli import exits
-from forebay.cli.pipeline_report import Meter, cause_of
+from forebay.cli.pipeline import Meter, cause_of
 from forebay.pipelines import Counts, Progress
 from forebay.pipelines.ingest.output import Output
 from tests.cli.helpers import json_lines, run

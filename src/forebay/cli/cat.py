@@ -1,24 +1,30 @@
-"""`forebay cat`: prints records from a given place on, and skips damage on request."""
+"""`forebay cat`, `peek` and `tail`: print records, take no lock and remove nothing."""
 
 from __future__ import annotations
 
+import time
 from datetime import datetime
 
 import click
 
 from forebay.cli import exits
 from forebay.cli.arguments import (
+    consumer_option,
     count_option,
     framing_option,
     json_option,
     key_option,
     parse_place,
+    path_argument,
     paths_argument,
     salvage_option,
 )
+from forebay.cli.output import plural, say
 from forebay.cli.printing import Printer
-from forebay.cli.queues import find, for_each, offers, options_for
+from forebay.cli.queues import find, for_each, need_consumer, offers, options_for
 from forebay.queues.kinds import ORIGINAL
+
+_POLL_SECONDS = 0.05
 
 
 @click.command("cat")
@@ -45,7 +51,7 @@ from forebay.queues.kinds import ORIGINAL
 @salvage_option
 @framing_option
 @json_option
-def command(
+def cat(
     paths: tuple[str, ...],
     start: str | int | datetime | None,
     until: str | int | datetime | None,
@@ -93,3 +99,63 @@ def command(
         return exits.OK
 
     return for_each(paths, print_queue)
+
+
+@click.command("peek")
+@path_argument
+@count_option(1)
+@click.option("--after", type=int, metavar="ID", help="Fifo: start after the entry with this id.")
+@consumer_option
+@key_option
+@salvage_option
+@framing_option
+@json_option
+def peek(
+    path: str,
+    count: int,
+    after: int | None,
+    consumer: str | None,
+    key_file: str | None,
+    salvage: bool,
+    framing: str | None,
+    as_json: bool,
+) -> int:
+    """Print what "forebay take" would print next. Takes no lock and removes nothing.
+
+    For a fifo, expired entries are skipped, and entries that were taken but not finished come
+    first, as they would after a crash. For a deadline queue, items come in order of deadline, due
+    or not, and buried ones are skipped. Code 3 if there is nothing.
+    """
+    kind = find(path, "peek", offers("peek"))
+    given = {"--after": after, "--consumer": consumer, "--key-file": key_file}
+    options = options_for(kind, kind.records.peek, given)
+    need_consumer(kind, "peek", consumer)
+    printer = Printer(kind, as_json=as_json, framing=framing, salvage=salvage, count=count)
+    printer.print_all(kind.records.peek(path, **options))
+    return exits.OK if printer.count else exits.NOTHING
+
+
+@click.command("tail")
+@path_argument
+@count_option(10, least=0)
+@click.option("-f", "--follow", is_flag=True, help="Print new records as they come, until Ctrl-C.")
+@salvage_option
+@framing_option
+@json_option
+def tail(
+    path: str, count: int, follow: bool, salvage: bool, framing: str | None, as_json: bool
+) -> int:
+    """Print the last records of the log PATH; with -f continue with what is appended.
+
+    Takes no lock. --json, --salvage and --framing work as in "forebay cat".
+    """
+    kind = find(path, "tail", offers("tail"))
+    printer = Printer(kind, as_json=as_json, framing=framing, salvage=salvage, flush=follow)
+    for item in kind.records.tail(path, count=count, follow=follow):
+        if not isinstance(item, int):
+            printer.print(item)
+            continue
+        if item:
+            say(f"{plural(item, kind.record)} removed before they could be printed")
+        time.sleep(_POLL_SECONDS)
+    return exits.OK

@@ -56,7 +56,10 @@ GROUPS = {
 }
 VERBS = {verb: text for group in GROUPS.values() for verb, text in group.items()}
 # Verbs that share a module.
-_MODULES = dict.fromkeys(("release", "requeue", "bury", "kick"), "leases")
+_MODULES = {
+    **dict.fromkeys(("cat", "peek", "tail"), "cat"),
+    **dict.fromkeys(("release", "requeue", "bury", "kick"), "leases"),
+}
 
 
 class VerbGroup(click.Group):
