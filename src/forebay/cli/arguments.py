@@ -78,7 +78,7 @@ def wait_option(command: _Command) -> _Command:
 
 
 def json_option(command: _Command) -> _Command:
-    """Adds --json, which is refused before anything is changed if stdout takes nothing."""
+    """Adds --json; if stdout cannot be written, the verb fails before it changes anything."""
     return click.option(
         "--json",
         "as_json",

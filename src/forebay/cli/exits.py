@@ -91,7 +91,7 @@ def message_of(error: BaseException, path: str | None = None) -> str:
 
 
 def _in_queue(name: str, path: str) -> str:
-    """Returns where a file is: the system knows one of the queue at `path` by its name only."""
+    """Returns the path of a file; the system reports a file of the queue by its name only."""
     joined = os.path.join(path, name).rstrip("/")
     elsewhere = name == path or (os.path.lexists(name) and not os.path.lexists(joined))
     return name if elsewhere else joined

@@ -27,7 +27,7 @@ from forebay.formats.deadline.items import ID_MAX
 
 @contextlib.contextmanager
 def opened(path: str, verb: str, wait: float | None) -> Iterator[Any]:
-    """Opens an existing queue whose items are leased, for one change."""
+    """Opens an existing queue of a kind with leases, for one change."""
     kind = find(path, verb, lambda kind: kind.leases)
     with open_waiting(lambda: kind.open_queue(path, background=False), wait) as queue:
         yield queue

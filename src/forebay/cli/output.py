@@ -58,7 +58,7 @@ def check_stdin() -> None:
 
 
 def check_stdout() -> None:
-    """Raises if stdout takes nothing: a verb that prints what it changed must not change it."""
+    """Raises if stdout cannot be written: a verb that prints its changes must then make none."""
     with to_stdout(), contextlib.suppress(io.UnsupportedOperation):
         descriptor = sys.stdout.fileno()
         os.write(descriptor, b"")

@@ -184,7 +184,7 @@ def _kind(path: str, wanted: str | None) -> tuple[Kind, bool]:
     try:
         found = sure_kind_of(path)
     except NotAQueue:
-        # Not a queue at all: opening it as the wanted kind reports what is in the way.
+        # Not a queue at all: opening it as the wanted kind reports why that is not possible.
         return default, False
     if wanted is not None and wanted != found.name:
         raise click.UsageError(f"--kind {wanted}: {path} is {found.title}")
@@ -193,7 +193,7 @@ def _kind(path: str, wanted: str | None) -> tuple[Kind, bool]:
 
 @contextlib.contextmanager
 def _creating(path: str) -> Iterator[None]:
-    """Ends with the code for a queue that cannot be created."""
+    """Turns errors into a failure with the code for a queue that cannot be created."""
     try:
         yield
     except NotAQueue as error:

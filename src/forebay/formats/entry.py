@@ -79,7 +79,7 @@ def as_bytes(value: object) -> bytes:
 
 
 def check_ttl(ttl: object) -> int:
-    """Returns a time to live in seconds, given as such or as a timedelta; raises if it is none."""
+    """Returns a time to live in seconds, given in seconds or as a timedelta; raises if invalid."""
     seconds = ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
     if not isinstance(seconds, int | float) or isinstance(seconds, bool):
         seconds = -1

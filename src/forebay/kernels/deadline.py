@@ -1523,8 +1523,8 @@ class RunView:
             self._heap.push(cursor.deadline, cursor.id, cython.cast(cython.ulonglong, at))
 
 
-# What a merge returns beside the kind of a full block: all is merged; there is more to do, though
-# no block is full.
+# Results of a merge other than the kind of a full block: everything is merged; there is more to do,
+# although no block is full.
 END, MORE = 0, -1
 _END = cython.declare(cython.Py_ssize_t, END)
 _MORE = cython.declare(cython.Py_ssize_t, MORE)

@@ -437,7 +437,7 @@ class Doorbell:
 
 
 class Watcher:
-    """Reports what is new in directories (inotify) to one thread: names, or what is written."""
+    """Reports new names in directories, or writes to their files, to one thread (inotify)."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
@@ -454,7 +454,7 @@ class Watcher:
     def add(self, directory: Directory, *, writes: bool = False) -> int | None:
         """Watches a directory for names, or also for `writes` to its files.
 
-        Returns the number that `read` reports for it, None if it cannot.
+        Returns the number that `read` reports for it, None if it cannot be watched.
         """
         if not isinstance(directory, DiskDirectory):
             return None
@@ -468,7 +468,7 @@ class Watcher:
         _libc().inotify_rm_watch(self.descriptor, number)
 
     def read(self) -> set[int]:
-        """Returns the numbers of the directories with something new since the last call."""
+        """Returns the numbers of the directories with changes since the last call."""
         try:
             data = os.read(self.descriptor, 65_536)
         except BlockingIOError:
@@ -586,7 +586,7 @@ def is_owned(path: str) -> bool | None:
 
 
 def whose(user: int) -> str:
-    """Says that something belongs to another user, and how to act as that user."""
+    """Returns a hint that something belongs to another user, and how to act as that user."""
     try:
         name = pwd.getpwuid(user).pw_name
     except KeyError:

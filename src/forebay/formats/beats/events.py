@@ -167,12 +167,12 @@ def _kind(value: Value) -> str:
 
 
 def join_events(payloads: Iterable[bytes]) -> bytes:
-    """Returns encoded events as one buffer: of each its size, 4 bytes little-endian, and itself."""
+    """Returns encoded events as one buffer, each after its size in 4 bytes, little-endian."""
     return b"".join([len(payload).to_bytes(4, "little") + payload for payload in payloads])
 
 
 def split_events(buffer: bytes | bytearray | memoryview, count: int) -> list[bytes]:
-    """Returns the `count` encoded events of one buffer; refuses one that holds others."""
+    """Returns the `count` encoded events of one buffer; rejects one with more or fewer."""
     payloads: list[bytes] = []
     position, end = 0, len(buffer)
     while position < end:

@@ -60,7 +60,7 @@ class Deduplication(TypedDict):
 
 
 class DefinitionSettings(TypedDict, total=False):
-    """The parameters of `ingest` that define its tables; its docstring says what they mean."""
+    """The parameters of `ingest` that define its tables; its docstring explains them."""
 
     source: Required[Source]
     decode: Decoding

@@ -52,7 +52,7 @@ _POLL_SECONDS = 0.2
 
 
 class Settings(DefinitionSettings, total=False):
-    """The parameters of `ingest` that a file may hold; its docstring says what they mean."""
+    """The parameters of `ingest` that a file may contain; its docstring explains them."""
 
     out: Required[str | os.PathLike[str]]
     consumer_id: str | None

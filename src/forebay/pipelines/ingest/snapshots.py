@@ -105,7 +105,7 @@ class _Taken:
         return Offsets(self.snapshot.queue_id, 0, 0, self.count, snapshot=self.snapshot.id)
 
     def is_held(self) -> bool:
-        """Returns whether its files still exist."""
+        """Returns whether the files of the snapshot still exist."""
         try:
             SnapshotReader(self.path, self.snapshot.encode()).close()
         except DataLoss:
