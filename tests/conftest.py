@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 
 from forebay.storage import workers
 from tests.scheduling import OneWorkerForSpark
-from tests.sources import ROOT
+from tests.sources import python_path
 from tests.support.closing import close_all
 from tests.support.memory import folder_in_memory
 
@@ -95,9 +95,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
     with pytest.MonkeyPatch.context() as patch:
         # The workers are other processes: they do not see the paths that pytest adds to its own.
-        inherited = os.environ.get("PYTHONPATH")
-        paths = [str(ROOT / "src"), str(ROOT), *filter(None, [inherited])]
-        patch.setenv("PYTHONPATH", os.pathsep.join(paths))
+        patch.setenv("PYTHONPATH", python_path())
         warehouse: Path = tmp_path_factory.mktemp("warehouse")
         started = session("local[2,3]", **{**SPARK_CONF, "spark.sql.warehouse.dir": str(warehouse)})
     # `./test --full` runs the tests once more with an older one.

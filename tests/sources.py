@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -10,6 +11,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 DIRECTORIES = ("src", "tests", "tools", "benchmarks", "examples")
+
+
+def python_path() -> str:
+    """Returns where other processes find the package, the tests, and what this one was told."""
+    inherited = os.environ.get("PYTHONPATH")
+    return os.pathsep.join([str(ROOT / "src"), str(ROOT), *filter(None, [inherited])])
 
 
 @dataclass(frozen=True)

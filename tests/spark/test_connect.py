@@ -13,7 +13,7 @@ import pytest
 import forebay
 from forebay.spark import package_zip
 from forebay.spark.java import find_java
-from tests.sources import ROOT
+from tests.sources import python_path
 from tests.support.values import numbered
 
 STORY = Path(__file__).with_name("connect_story.py")
@@ -29,7 +29,7 @@ def test_spark_connect_reads_streams_and_writes(tmp_path: Path) -> None:
     find_java().export()
     environment = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
+        "PYTHONPATH": python_path(),
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
     }

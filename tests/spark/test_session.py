@@ -18,7 +18,7 @@ from forebay import Log
 from forebay.errors import InvalidOption
 from forebay.spark import package_zip, session
 from forebay.spark.cluster import ask_executors
-from tests.sources import ROOT
+from tests.sources import ROOT, python_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,7 +39,7 @@ def run_python(*arguments: object, **environment: str) -> Result:
         capture_output=True,
         text=True,
         check=False,
-        env={**inherited, "PYTHONPATH": str(ROOT / "src"), **environment},
+        env={**inherited, "PYTHONPATH": python_path(), **environment},
     )
 
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.sources import ROOT
+from tests.sources import ROOT, python_path
 from tests.support.waiting import wait_until
 
 _NUMBER_BYTES = 8
@@ -77,7 +77,7 @@ class Program:
                 stdin=subprocess.PIPE,
                 stdout=file,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"},
+                env={**os.environ, "PYTHONPATH": python_path()},
                 cwd=ROOT,
                 # A group of its own, with the Java that a driver starts.
                 start_new_session=True,
