@@ -19,6 +19,7 @@ from tests.kinds import KINDS, POLICIES
 from tests.queues.helpers import numbered, wait_until
 from tests.support.clocks import SteppingClock
 from tests.support.disk import SYNCS, SlowDisk
+from tests.support.inside import lock_of
 
 ROUNDS = 20
 
@@ -33,7 +34,7 @@ class Watch:
 
     @contextlib.contextmanager
     def watching(self, queue: Any) -> Iterator[None]:
-        lock = queue.changes._lock
+        lock = lock_of(queue)
 
         def visit(call: str, path: str, over: bool) -> None:
             if call in SYNCS and not over:

@@ -29,6 +29,11 @@ def journal_of(queue: Any) -> Any:
     return queue._journal
 
 
+def lock_of(queue: Any) -> Any:
+    """Returns the lock of a queue of any kind."""
+    return queue.changes._lock
+
+
 def upkeep_of(queue: Any) -> Any:
     """Returns what freezes and merges for a deadline queue."""
     return queue._upkeep
