@@ -33,24 +33,8 @@ NOT_AWAITED = {
     "put_nowait",
     "get_nowait",
     # What the parts of a queue ask it, and the server.
-    "ahead",
-    "all_lent",
-    "begin",
-    "disown",
     "due_in",
-    "go_back",
-    "is_news",
-    "put_encoded",
-    "raise_losses",
-    "readable",
-    "release_name",
     "resolve",
-    "save",
-    "save_position",
-    "saving",
-    "segments",
-    "settling",
-    "wait_for",
 }
 # What may wait for something other than the disk: for room, or for something to take.
 WAITING = {

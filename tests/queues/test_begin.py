@@ -16,6 +16,7 @@ from forebay.storage.tail import TailFile
 from tests.cli.helpers import json_lines, run
 from tests.queues.helpers import PER_SEGMENT, SEGMENT_BYTES, numbered, segment_files
 from tests.queues.test_unreadable import drain
+from tests.support.inside import move_to
 
 COUNT = 4 * PER_SEGMENT
 
@@ -96,7 +97,7 @@ def test_a_trimmed_log_begins_where_it_was_trimmed(tmp_path: Path) -> None:
     with Log(path) as log:
         assert drain(log) == (numbered(16, first=16), [])
         consumer = log.consumer("late")
-        consumer._begin(8)
+        move_to(consumer, 8)
         with pytest.raises(Overtaken, match="8 unread"):
             consumer.read()
 

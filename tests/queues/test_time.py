@@ -113,14 +113,6 @@ def test_a_consumer_may_start_at_a_time_and_seek_to_one(tmp_path: Path) -> None:
         assert log.info().positions == {"c": 20}
 
 
-def test_a_time_without_a_zone_is_local_time(tmp_path: Path) -> None:
-    clock = FakeClock(START_MS)
-    with open_log(tmp_path, clock) as log:
-        append_at(log, clock, [0, 1000, 2000])
-
-        assert log.resolve(at(1000).astimezone().replace(tzinfo=None)) == 1
-
-
 def test_trimmed_records_are_not_found_by_time(tmp_path: Path) -> None:
     clock = FakeClock(START_MS)
     with open_log(tmp_path, clock) as log:

@@ -97,3 +97,8 @@ def look_again(reader: Any) -> None:
 def poll_again(reader: Any) -> None:
     """Lets the time pass after which it looks how far its queues are; a look may take long."""
     reader._queues()._took = float("-inf")
+
+
+def move_to(consumer: Any, offset: int) -> None:
+    """Moves a consumer to an offset that may be trimmed, as a saved place may be."""
+    consumer._begin(offset)

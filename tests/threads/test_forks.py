@@ -69,10 +69,8 @@ CALLS: dict[str, dict[str, tuple[Any, ...]]] = {
 }
 # Of an item that the parent was given before.
 ITEM_CALLS = ("release", "requeue", "touch", "bury")
-# What ends it, what only looks, and what its own parts call.
-NO_VERBS = {"close", "disown", "full", "empty", "qsize", "reclaim", "capacity_for"}
-NO_VERBS |= {"is_news", "raise_losses", "readable", "save_position"}
-NO_VERBS |= {"segments", "due_in", "saving", "release_name"}
+# What ends it, and what only looks.
+NO_VERBS = {"close", "full", "empty", "qsize", "reclaim", "capacity_for", "due_in"}
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 
 

@@ -41,7 +41,7 @@ class EventBatch:
         When all before them are as well, their place is saved, durably on return, and segments that
         are done with are removed. A second time does nothing.
         """
-        yield from self.settling(acknowledged=True)
+        yield from self._settling(acknowledged=True)
 
     @verb
     def nack(self) -> Steps[None]:
@@ -49,9 +49,9 @@ class EventBatch:
 
         Raises `LeaseLost` if they are acknowledged, by an `ack` that a signal handler interrupted.
         """
-        yield from self.settling(acknowledged=False)
+        yield from self._settling(acknowledged=False)
 
-    def settling(self, *, acknowledged: bool) -> Steps[None]:
+    def _settling(self, *, acknowledged: bool) -> Steps[None]:
         """Takes the events as done with, or gives them back."""
         delivery, reading = self.delivery, self._reading
         if delivery is not None and reading is not None:
@@ -85,8 +85,8 @@ class Taken:
 
     def finish(self) -> Steps[None]:
         """Takes it as done with."""
-        yield from self._batch.settling(acknowledged=True)
+        yield from self._batch._settling(acknowledged=True)
 
     def give_back(self, error: BaseException) -> Steps[None]:
         """Lets the next read hand it out again."""
-        yield from self._batch.settling(acknowledged=False)
+        yield from self._batch._settling(acknowledged=False)

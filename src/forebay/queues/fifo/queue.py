@@ -326,7 +326,7 @@ class Fifo(Handle):
                 with writer.lock:
                     writer.check()
                     found = front.lend()
-                    all_lent = found is None and self.all_lent
+                    all_lent = found is None and self._all_lent
                 if found is not None:
                     break
                 left = seconds_left()
@@ -413,7 +413,7 @@ class Fifo(Handle):
         return max(0, there) + len(self._front.returned)
 
     @property
-    def all_lent(self) -> bool:
+    def _all_lent(self) -> bool:
         """Whether there are entries, and as many are lent out by `take` as can be."""
         return not self._front.may_lend and self.size > 0
 

@@ -117,7 +117,7 @@ class Consumer(Closing):
         """Saves a place; only after a `seek` it may lie before the one that is saved."""
         waiting = [*(taken.value for taken in self._lent), *self._returned[:1]]
         place = min([end, *(record.offset for record in waiting)])
-        self.committed = yield from self._log.saving(self.name, place, back=self._sought)
+        self.committed = yield from self._log._saving(self.name, place, back=self._sought)
         self._sought = False
 
     def _save_finished(self) -> Steps[None]:
@@ -142,7 +142,7 @@ class Consumer(Closing):
         with self._mutex:
             self._closed = True
             self._scanner.close()
-        self._log.release_name(self)
+        self._log._release_name(self)
 
     def __del__(self) -> None:
         self._scanner.close()
@@ -160,7 +160,7 @@ class Consumer(Closing):
 
     def _wait(self, count: int, timeout: Duration | None) -> Steps[bool | None]:
         """Reads up to `count` records ahead, waits for the first; says whether there are any."""
-        self._log.raise_losses()
+        self._log._raise_losses()
         seconds_left = countdown(self._log._clock, 0 if timeout is None else timeout)
         return (yield from when_found(self._log.changes, lambda: self._look(count), seconds_left))
 
@@ -194,17 +194,17 @@ class Consumer(Closing):
             raise Closed(f"consumer {self.name!r} of {self._log.path} is closed")
         if self._trouble is not None:
             return False
-        return self._batches is not None or self._log.readable()[0] > self._ahead.end
+        return self._batches is not None or self._log._readable()[0] > self._ahead.end
 
     def _pass(self, damage: Damage) -> None:
         """Goes on after damage, and raises it if nobody has seen it."""
         after = (damage.offset or 0) + (damage.count or 0)
         if damage.count is None:
             # How many are lost cannot be told: none of what there is now can be read.
-            after = self._log.readable()[0]
+            after = self._log._readable()[0]
         self._trouble = None
         self._ahead = _Ahead(iter(()), max(self._ahead.end, after))
-        if self._log.is_news(damage):
+        if self._log._is_news(damage):
             raise Damaged(damage)
 
     def _fill(self, count: int) -> None:
@@ -224,7 +224,7 @@ class Consumer(Closing):
                 # A batch may have been read and not kept.
                 self._batches = None
                 if isinstance(error, OSError):
-                    self._log.readable()
+                    self._log._readable()
                 raise
             finally:
                 if self._log._closed or self._closed:
@@ -236,10 +236,10 @@ class Consumer(Closing):
         item = None if self._batches is None else next(self._batches, None)
         if item is None:
             self._batches = None
-            end, _ = self._log.readable()
+            end, _ = self._log._readable()
             if end <= ahead.end:
                 return False
-            self._scanner.look_at(self._log.segments())
+            self._scanner.look_at(self._log._segments_now())
             self._batches = self._scanner.scan(ahead.end, end, end)
             item = next(self._batches, None)
         if isinstance(item, Damage):

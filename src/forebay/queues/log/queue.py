@@ -377,7 +377,7 @@ class Log(Handle):
         try:
             if committed is None:
                 committed = self.resolve("earliest" if unsure else start)
-                self.save_position(name, committed)
+                run(self._saving(name, committed))
         except BaseException:
             consumer.close()
             raise
@@ -396,14 +396,14 @@ class Log(Handle):
         if consumer is not None:
             consumer.close()
 
-    def release_name(self, consumer: Consumer) -> None:
+    def _release_name(self, consumer: Consumer) -> None:
         """Takes note that a consumer is closed: another may have its name."""
         if self._consumers.get(consumer.name) is consumer:
             del self._consumers[consumer.name]
 
     def resolve(self, start: Start) -> int:
         """Returns the offset of "earliest", "latest", an offset or a time."""
-        end, durable = self.readable()
+        end, durable = self._readable()
         if start == "earliest":
             return self.begin
         if start == "latest":
@@ -411,7 +411,7 @@ class Log(Handle):
         if isinstance(start, datetime):
             if start.tzinfo is None:
                 raise InvalidOption(f"start = {start!r}: must have a time zone")
-            scanner = Scanner(self._directory, self.segments())
+            scanner = Scanner(self._directory, self._segments_now())
             try:
                 return scanner.offset_at(round(start.timestamp() * 1000), end, durable)
             finally:
@@ -422,7 +422,7 @@ class Log(Handle):
             f'start = {start!r}: must be "earliest", "latest", a datetime, or an offset up to {end}'
         )
 
-    def readable(self) -> tuple[int, int]:
+    def _readable(self) -> tuple[int, int]:
         """Returns the offsets up to which records may be read now, and are durable."""
         with self._writer.lock:
             self._writer.check()
@@ -435,16 +435,12 @@ class Log(Handle):
                 self._writer.check()
             return self._writer.written, self._writer.commit.durable
 
-    def segments(self) -> SegmentList:
+    def _segments_now(self) -> SegmentList:
         """Returns a snapshot of the segments that are there."""
         with self._writer.lock:
             return self._segments.copy()
 
-    def save_position(self, name: str, offset: int) -> None:
-        """Saves a consumer's place; durable on return. A higher one stays."""
-        run(self.saving(name, offset))
-
-    def saving(self, name: str, offset: int, *, back: bool = False) -> Steps[int]:
+    def _saving(self, name: str, offset: int, *, back: bool = False) -> Steps[int]:
         """Saves a consumer's place, durably, with the records below it; may it go `back`?
 
         Returns the place that is saved.
@@ -454,7 +450,7 @@ class Log(Handle):
         saved: int = yield Work(lambda: self._save_position(name, offset, back=back))
         return saved
 
-    def is_news(self, damage: Damage) -> bool:
+    def _is_news(self, damage: Damage) -> bool:
         """Takes note of damage that a consumer met; says whether to raise it.
 
         Not where nothing is missing, nor if somebody has marked it as seen.
@@ -468,7 +464,7 @@ class Log(Handle):
                 self._losses.save()
             return not self._losses.accepted(damage)
 
-    def raise_losses(self) -> None:
+    def _raise_losses(self) -> None:
         """Raises a loss that recovery has put on record, each once."""
         if not self._losses.waiting:
             return

@@ -74,7 +74,7 @@ class Handle(Closing):
             self._refuse(Closed(f"{self.path} is closed"))
             raise
 
-    def disown(self) -> None:
+    def _disown(self) -> None:
         """Ends the handle in the child of a fork; the parent's goes on."""
         if self._closed:
             return
@@ -148,7 +148,7 @@ _open_handles: weakref.WeakSet[Handle] = weakref.WeakSet()
 
 def _disown_all() -> None:
     for handle in list(_open_handles):
-        handle.disown()
+        handle._disown()
 
 
 os.register_at_fork(after_in_child=_disown_all)
