@@ -230,7 +230,7 @@ def test_a_freeze_lets_a_sync_in_between(tmp_path: Path) -> None:
             queue.sync()
             durable.append(queue.info().syncs or 0)
 
-        assert queue._upkeep.freeze(between=between)
+        assert upkeep_of(queue).freeze(between=between)
 
         assert len(durable) > 1
         assert durable == sorted(set(durable))
