@@ -4,7 +4,8 @@ A record says how a kind is told by the names in a directory, which classes it h
 do. Its room has two modules more: `check` looks at a queue from outside, and `kind` scans, puts and
 lends. They are imported at first use: who only has logs needs neither LZ4 nor AES nor CBOR.
 
-`describe`, `segments`, `check`, `recover` and `convert` work on a queue of whatever kind it is, without its lock.
+`describe`, `segments`, `check`, `recover` and `convert` work on a queue of whatever kind it is,
+without its lock.
 """
 
 from __future__ import annotations

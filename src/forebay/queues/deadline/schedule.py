@@ -73,7 +73,8 @@ _TOMBSTONE = cython.declare(cython.ulonglong, TOMBSTONE)
 _MARK = cython.declare(cython.ulonglong, MARK)
 # The numbers of a row: deadline, id, the next row of the same slot plus 1, state, and four more. Of
 # an item these are the time of the enqueue and of the requeue, how often it was given out, and the
-# number of the log; of a mark, when it was given out stands first. Of a lease: until when it is, and for which time.
+# number of the log; of a mark, when it was given out stands first. Of a lease: until when it is,
+# and for which time.
 _ROW = cython.declare(cython.Py_ssize_t, 8)
 _NEXT = cython.declare(cython.Py_ssize_t, 2)
 _STATE = cython.declare(cython.Py_ssize_t, 3)
@@ -1341,8 +1342,8 @@ class Schedule:
     The changes that users make most, `enqueue`, `dequeue`, `release` and `requeue`, take the lock
     themselves unless `held` says that the caller has it.
 
-    `lock` is the queue's. `memories` are the segments in memory, the newest first. `total` counts pending items and those
-    given out, `buried` the others.
+    `lock` is the queue's. `memories` are the segments in memory, the newest first. `total` counts
+    pending items and those given out, `buried` the others.
 
     A change returns `FULL`, and nothing has happened, if the buffer has no room for it: then
     `needed` says how many bytes it takes, and `needed_ids` how many ids. New items may go up to

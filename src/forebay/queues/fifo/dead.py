@@ -2,7 +2,8 @@
 
 Each is a file of its own in the entry format, durable before the head of the queue lets go of the
 entry; a crash in between puts it aside once more, into the same file. Nobody but the user removes
-them, or brings them back. A name is the number of the entry and its id in hex: `5-018bcfe568000005.entry`.
+them, or brings them back. A name is the number of the entry and its id in hex:
+`5-018bcfe568000005.entry`.
 """
 
 from __future__ import annotations
