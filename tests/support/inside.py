@@ -54,11 +54,6 @@ def has_failed_to_write(queue: Any) -> bool:
     return queue._writer._retries.error is not None
 
 
-def lock_of(changes: Any) -> Any:
-    """Returns the lock of a queue, which guards its changes."""
-    return changes._lock
-
-
 def waiters_of(changes: Any, line: str) -> int:
     """Returns how many wait in a line for changes."""
     return len(changes._lines.get(line, ()))
