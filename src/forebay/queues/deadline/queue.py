@@ -391,7 +391,7 @@ class DeadlineQueue(Handle):
         yield from self._change(partial(self._schedule.release, [item], True), takes=True)
 
     @shortcut
-    def release(self, item: DeadlineItem, *, _run: Run[None] = run) -> None:
+    def release(self, item: DeadlineItem, _run: Run[None] = run) -> None:
         """Takes an item away for good; raises `LeaseLost` if it is not the caller's any more."""
         if not self._always:
             done = self._schedule.release([item])

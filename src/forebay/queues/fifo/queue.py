@@ -281,9 +281,7 @@ class Fifo(Handle):
         return (yield from self._add_batch(batch, largest, ttl, timeout))
 
     @shortcut
-    def pop(
-        self, timeout: Duration | None = None, *, _run: Run[bytes | None] = run
-    ) -> bytes | None:
+    def pop(self, timeout: Duration | None = None, _run: Run[bytes | None] = run) -> bytes | None:
         """Takes the oldest entry that has not expired; None if there is none.
 
         It is gone for good on return, as durably as the sync policy says: who must not lose it to a
@@ -348,7 +346,6 @@ class Fifo(Handle):
         value: Buffer,
         block: bool = True,
         timeout: Duration | None = None,
-        *,
         _run: Run[int] = run,
     ) -> int:
         """Pushes an entry, as a `queue.Queue` takes one; returns its id."""
@@ -361,7 +358,6 @@ class Fifo(Handle):
         self,
         block: bool = True,
         timeout: Duration | None = None,
-        *,
         _run: Run[bytes | None] = run,
     ) -> bytes:
         """Takes the oldest entry, as a `queue.Queue` gives one; raises `Empty` if none came."""

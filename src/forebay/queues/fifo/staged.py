@@ -50,6 +50,8 @@ HEAD_FIXED_BYTES = 80
 LENT_BYTES = 24
 _FIXED = cython.declare(cython.Py_ssize_t, HEAD_FIXED_BYTES)
 _LENT = cython.declare(cython.Py_ssize_t, LENT_BYTES)
+_HEAD = cython.declare(cython.ulonglong, int.from_bytes(HEAD_MAGIC, "big"))
+_LENDING = cython.declare(cython.ulonglong, int.from_bytes(LENDING_MAGIC, "big"))
 _STRIDE = cython.declare(cython.Py_ssize_t, 4096)
 # What `entry_size` returns for an entry that goes on after the end.
 _CUT_OFF = cython.declare(cython.Py_ssize_t, -1)
@@ -515,7 +517,7 @@ class HeadCursor:
         self.sequence += 1
         at: cython.Py_ssize_t = cython.cast(cython.Py_ssize_t, self.sequence % 2) * _STRIDE
         size: cython.Py_ssize_t = len(self.lent)
-        put_bytes(self._slots, at, LENDING_MAGIC if size > 0 else HEAD_MAGIC, 4)
+        _put32(self._slots, at, _LENDING if size > 0 else _HEAD)
         _put64(self._slots, at + 4, self.sequence)
         _put64(self._slots, at + 12, self._file_bytes)
         _put64(self._slots, at + 20, cython.cast(cython.ulonglong, self._base + self._at))

@@ -274,9 +274,7 @@ class Log(Handle):
         return self._applied(partial(self._writer.append, data), timeout)
 
     @shortcut
-    def append(
-        self, value: Buffer, timeout: Duration | None = None, *, _run: Run[int] = run
-    ) -> int:
+    def append(self, value: Buffer, timeout: Duration | None = None, _run: Run[int] = run) -> int:
         """Appends a record and returns its offset.
 
         Under `sync="always"` it is durable on return; under the other policies it survives the

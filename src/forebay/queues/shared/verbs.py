@@ -158,7 +158,8 @@ def shortcut(
 
     The method tries the short way, and ends with `return _run(steps)` if that does not do. `_run`
     is its last parameter, hidden from its signature: `run`, unless its own steps call it. Those go
-    on with what is passed to `_run`.
+    on with what is passed to `_run`. It is keyword-only where another is: only a function without
+    such parameters is called in the fastest way.
     """
 
     signature = inspect.signature(method)
