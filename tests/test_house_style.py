@@ -42,7 +42,6 @@ REACHES = {
     "tests/crash/test_kills.py": ("_front", "a take of what came back is not the next entry"),
     "tests/pipelines/killed_driver.py": ("_move_to_pool _Reporter", "dies in the middle of it"),
     "tests/queues/test_beats_room.py": ("_access", "its text may not show the key"),
-    "tests/queues/test_begin.py": ("_begin", "a place below the beginning, which no verb gives"),
     "tests/queues/test_deadline_verbs.py": ("_touch", "sees that a lease is extended"),
     "tests/queues/test_deadline_writing.py": ("_runs", "fills a run without a queue"),
     "tests/queues/test_fifo_dead.py": ("_directory", "reads the head beside its owner"),
