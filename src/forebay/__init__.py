@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Imported at first use: who only has logs needs neither LZ4 nor AES nor CBOR.
+# Imported at first use: a program that only uses logs needs neither LZ4 nor AES nor CBOR.
 _MODULES = {
     "DeadlineItem": "forebay.queues.deadline.item",
     "DeadlineQueue": "forebay.queues.deadline.queue",

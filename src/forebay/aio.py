@@ -5,28 +5,29 @@
         async with fifo.take(timeout=5) as entry: ...
 
 The verbs, their parameters and what they promise are those of the blocking queues; so are the
-errors. A queue may be used by many tasks, and its attribute `queue`, which is the blocking one, by
-threads beside them. `Fifo` stands where an `asyncio.Queue` stood.
+errors. Many tasks may use a queue at once, and threads may use its attribute `queue`, the blocking
+queue, at the same time. `Fifo` can replace an `asyncio.Queue`.
 
-**What runs where.** A verb runs on the loop as far as it works in memory. Where it waits, it holds
-no thread: for an entry, an item, an event, a record or room it sleeps until the queue tells of a
-change; for the disk, one of a few threads syncs for all tasks that wait for it. What reads or
-computes much, and whatever opens or closes, is done on one of a few threads. All of these end when
-they are idle.
+**What runs where.** The part of a verb that works in memory runs on the loop. A verb that waits
+holds no thread: for an entry, an item, an event, a record or room it sleeps until the queue
+announces a change; for the disk, one of a few threads syncs for all tasks that wait for it. Long
+reads and computations, and everything that opens or closes, run on one of a few threads. All of
+these threads end when they are idle.
 
-**Cancellation.** A task that is cancelled is cancelled at once, and `asyncio.timeout`, `wait_for`
-and `TaskGroup` do what they do with an `asyncio.Queue`:
+**Cancellation.** A cancelled task stops at once, and `asyncio.timeout`, `wait_for` and `TaskGroup`
+work as they do with an `asyncio.Queue`:
 
-- What it has taken, by `pop`, `get`, `dequeue`, `read` or `take`, goes back to where it was; events
-  of a Beats queue when the thread that reads them is done.
-- What it adds is not there if it still waited for room. If it waited for the disk, it is there, and
+- What the task has taken, by `pop`, `get`, `dequeue`, `read` or `take`, goes back to where it was;
+  events of a Beats queue go back when the thread that reads them has finished.
+- What it was adding is not in the queue if it still waited for room. If it waited for the disk, it
+  is in the queue, and becomes durable with the next sync.
+- What it has changed, for example by `release`, `commit` or `ack`, stays changed, and becomes
   durable with the next sync.
-- What it has changed, such as by `release`, `commit` or `ack`, stays changed, and is durable with
-  the next sync.
-- What is done on a thread comes to its end there, unseen, also if the thread had not begun.
+- A call that was handed to a thread runs to its end there, even if the thread had not begun it; its
+  result is dropped.
 
-Only `open` and `close` are seen to their ends before they raise the cancellation: when the task
-goes on, nothing of ours holds the directory.
+Only `open` and `close` run to their ends before they raise the cancellation: so no handle holds the
+directory when the task goes on.
 """
 
 from __future__ import annotations
@@ -93,14 +94,14 @@ _Path: TypeAlias = str | os.PathLike[str]
 AnyLoopQueue: TypeAlias = "Log | Fifo | DeadlineQueue | BeatsQueue"
 
 _logger = logging.getLogger(__name__)
-# As many calls run at the same time for all loops of the process.
+# At most 8 calls run at the same time, for all loops of the process together.
 _workers = Workers("forebay work", 8)
 
 
 async def drive(steps: Steps[_Result], turn: asyncio.Lock | None = None) -> _Result:
     """Drives the steps of a verb on the running loop; returns its result.
 
-    `turn`, which the caller holds, is given back while the verb waits for news.
+    The caller holds `turn`; it is released while the verb waits for news.
     """
     try:
         wait = next(steps)
@@ -111,7 +112,7 @@ async def drive(steps: Steps[_Result], turn: asyncio.Lock | None = None) -> _Res
 
 
 async def _go_on(steps: Steps[_Result], wait: Wait, turn: asyncio.Lock | None) -> _Result:
-    """Drives steps that wait; whatever a wait raises, a cancellation too, is raised in them."""
+    """Drives steps that wait; what a wait raises, cancellation included, is raised in the steps."""
     bell = _Bell()
     seat: Seat | None = None
     try:
@@ -143,7 +144,7 @@ async def _go_on(steps: Steps[_Result], wait: Wait, turn: asyncio.Lock | None) -
 
 
 class _Bell:
-    """Wakes one task of the running loop: it is rung or not. Any thread may ring it."""
+    """Wakes one task of the running loop. Any thread may ring it."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -159,7 +160,7 @@ class _Bell:
                 self._loop.call_soon_threadsafe(self._wake)
 
     async def wait(self, seconds: float, turn: asyncio.Lock | None) -> None:
-        """Waits until it is rung, or so long, and clears it; others have the turn meanwhile."""
+        """Waits for a ring, `seconds` at most, and clears it; releases the turn meanwhile."""
         if not self._rung:
             self._sleeper = self._loop.create_future()
             timer = self._loop.call_later(seconds, self._wake)
@@ -179,7 +180,7 @@ class _Bell:
 
 
 async def _take_turn(turn: asyncio.Lock) -> None:
-    """Takes a turn, however often the task is cancelled meanwhile; then it is raised."""
+    """Takes a turn, however often the task is cancelled meanwhile; then raises the cancellation."""
     cancellation: asyncio.CancelledError | None = None
     while True:
         try:
@@ -202,10 +203,10 @@ async def _settle(ticket: Ticket) -> None:
             loop.call_soon_threadsafe(_end, settled, error)
 
     try:
-        # All tasks that are ready to go apply first: one sync then serves them together.
+        # Let all tasks that are ready apply their changes first: one sync then serves them all.
         await asyncio.sleep(0)
     finally:
-        # Also if the task is cancelled: others may wait for what it gave back to be durable.
+        # Also if the task is cancelled: others may wait until what it gave back is durable.
         ticket.notify(tell)
     await settled
 
@@ -221,10 +222,10 @@ def _end(future: asyncio.Future[None], error: BaseException | None) -> None:
 
 
 async def _do(work: Work) -> Any:
-    """Has a call done on a thread, also if the task is cancelled before the thread begins.
+    """Runs a call on a thread, even if the task is cancelled before the thread begins.
 
-    What it does may be what gives back something that was lent out. Of what it takes, a task that
-    is cancelled leaves nothing.
+    The call must run because it may give back something that was lent out. If the task is
+    cancelled, what the call has taken is given back.
     """
     future = _begin(work.call)
     try:
@@ -243,7 +244,7 @@ def _undo(work: Work, future: Future[Any]) -> None:
 
 
 def _begin(call: Callable[[], _Result]) -> Future[_Result]:
-    """Begins a call on a thread; from then on nothing stops it."""
+    """Begins a call on a thread; after that nothing stops it."""
     future: Future[_Result] = Future()
     future.set_running_or_notify_cancel()
 
@@ -274,13 +275,13 @@ async def _see_through(begun: Future[_Result]) -> tuple[_Result, BaseException |
 
 
 class Awaited(Generic[_Blocking_co]):
-    """An object whose verbs are awaited, over the blocking one."""
+    """An object whose verbs are awaited; it wraps the blocking object."""
 
     _blocking: _Blocking_co | None = None
 
     @property
     def queue(self) -> _Blocking_co:
-        """The object itself, with calls that block, for the threads of the same process."""
+        """The blocking object, for threads of the same process."""
         if self._blocking is None:
             raise Closed(f'{self!r}: use "async with", or await open()')
         return self._blocking
@@ -292,7 +293,7 @@ class Awaited(Generic[_Blocking_co]):
 def awaited(
     method: Callable[Concatenate[_Blocking, _Arguments], _Result],
 ) -> Callable[Concatenate[Awaited[_Blocking], _Arguments], Coroutine[Any, Any, _Result]]:
-    """Makes a verb that is awaited of a blocking one, by its steps."""
+    """Makes an awaited verb from the steps of a blocking one."""
     steps = _steps_of(method)
 
     @functools.wraps(method)
@@ -307,7 +308,7 @@ def awaited(
 def lent(
     method: Callable[Concatenate[_Blocking, _Arguments], AbstractContextManager[_Lent]],
 ) -> Callable[Concatenate[Awaited[_Blocking], _Arguments], AbstractAsyncContextManager[_Lent]]:
-    """Makes an asynchronous context manager of a blocking one that lends something out."""
+    """Makes an asynchronous context manager from a blocking one that lends something out."""
     steps = _steps_of(method)
 
     @functools.wraps(method)
@@ -352,7 +353,7 @@ class _Lending(AbstractAsyncContextManager[_Lent]):
 def off_loop(
     method: Callable[Concatenate[_Blocking, _Arguments], _Result],
 ) -> Callable[Concatenate[Awaited[_Blocking], _Arguments], Coroutine[Any, Any, _Result]]:
-    """Makes a verb that is awaited of a blocking one that works long, or waits for the disk."""
+    """Makes an awaited verb from a blocking one that works long or waits for the disk."""
 
     @functools.wraps(method)
     async def call(
@@ -366,7 +367,7 @@ def off_loop(
 def plain(
     method: Callable[Concatenate[_Blocking, _Arguments], _Result],
 ) -> Callable[Concatenate[Awaited[_Blocking], _Arguments], _Result]:
-    """Passes on a method that only reads numbers in memory."""
+    """Forwards a method that only reads numbers in memory."""
 
     @functools.wraps(method)
     def call(
@@ -410,9 +411,9 @@ class LoopQueue(Awaited[_Owned]):
     _closing: Future[None] | None = None
 
     async def open(self) -> Self:
-        """Opens the queue or creates it, as its blocking class does; an open one stays as it is.
+        """Opens the queue or creates it, as its blocking class does; does nothing if it is open.
 
-        Once closed it stays closed.
+        A closed queue stays closed: opening it raises `Closed`.
         """
         if self._closing is not None:
             raise Closed(f"{self.path} is closed")
@@ -425,9 +426,9 @@ class LoopQueue(Awaited[_Owned]):
         return self
 
     async def close(self) -> None:
-        """Makes everything durable and gives the directory back; a second time does nothing.
+        """Makes everything durable and releases the directory; a second call does nothing.
 
-        Calls that wait raise `Closed`. A cancellation is raised when the queue is closed.
+        Calls that wait raise `Closed`. A cancellation is raised after the queue is closed.
         """
         if self._blocking is None:
             return
@@ -461,7 +462,7 @@ class LoopQueue(Awaited[_Owned]):
 def _opens(
     make: Callable[_Arguments, _Owned],
 ) -> Callable[[Callable[[Any], None]], Callable[Concatenate[LoopQueue[_Owned], _Arguments], None]]:
-    """Makes a constructor that takes what the blocking class takes, and opens nothing yet."""
+    """Makes a constructor with the parameters of the blocking class that opens nothing yet."""
     signature = inspect.signature(make)
 
     def replace(
@@ -503,9 +504,9 @@ async def open(
 ) -> AnyLoopQueue: ...
 @functools.wraps(opening.open, assigned=())
 async def open(path: _Path, **options: Any) -> Any:
-    """Opens a queue that is there: `async with await forebay.aio.open(path) as queue`.
+    """Opens an existing queue: `async with await forebay.aio.open(path) as queue`.
 
-    `forebay.open` says what it raises, and what each option means.
+    The docstring of `forebay.open` says what it raises and what each option means.
     """
     (opened, face), cancellation = await _see_through(
         _begin(functools.partial(_open_any, path, **options))
@@ -519,7 +520,7 @@ async def open(path: _Path, **options: Any) -> Any:
 
 
 def _open_any(path: _Path, **options: Any) -> tuple[Any, type[LoopQueue[Any]]]:
-    """Opens a queue of whatever kind; returns it, and the class of its name in this module."""
+    """Opens a queue of any kind; returns it and the class of the same name in this module."""
     opened: Any = opening.open(path, **options)
     face = globals().get(type(opened).__name__)
     if face is None:
@@ -572,11 +573,11 @@ class Log(LoopQueue[log.Log]):
 
 
 class Consumer(Awaited[consumer.Consumer]):
-    """Reads a log from its own place on. Tasks that share one get each record once."""
+    """Reads a log from its saved place. Tasks that share a consumer get each record once."""
 
     def __init__(self, blocking: consumer.Consumer) -> None:
         self._blocking = blocking
-        # The blocking one is for one thread at a time, and reads ahead on another one.
+        # Only one thread at a time may use the blocking consumer, and it reads ahead on another.
         self._turn = asyncio.Lock()
 
     read = awaited(consumer.Consumer.read)
@@ -602,7 +603,7 @@ class Consumer(Awaited[consumer.Consumer]):
 
     @property
     def lag(self) -> int:
-        """How many records there are that it has not committed."""
+        """How many records it has not committed yet."""
         return self.queue.lag
 
     async def __aiter__(self) -> AsyncIterator[Record]:
@@ -669,7 +670,7 @@ class Fifo(LoopQueue[fifo.Fifo]):
 
 
 def _next_of(entries: Iterator[Entry]) -> list[Entry]:
-    """Returns the next few entries: a turn on a thread for each would cost more than they do."""
+    """Returns the next few entries: a call on a thread for each would cost more than the read."""
     return list(itertools.islice(entries, 100))
 
 
@@ -716,7 +717,7 @@ class DeadlineQueue(LoopQueue[deadline.DeadlineQueue]):
 
     @property
     def working(self) -> int:
-        """How many items are given out."""
+        """How many items are leased."""
         return self.queue.working
 
     @property
@@ -742,17 +743,17 @@ class BeatsQueue(LoopQueue[beats.BeatsQueue]):
     _read = awaited(beats.BeatsQueue.read)
 
     async def read(self, count: int = 1000, *, timeout: Duration | None = None) -> EventBatch:
-        """Hands out up to `count` of the next events; see `forebay.BeatsQueue.read`."""
+        """Returns up to `count` of the next events; see `forebay.BeatsQueue.read`."""
         return EventBatch(await self._read(count, timeout=timeout))
 
     @property
     def version(self) -> str:
-        """Of the segments that it writes."""
+        """The version of the segments that it writes."""
         return self.queue.version
 
     @property
     def damage(self) -> list[Damage]:
-        """What was met so far that could not be read, or looked wrong."""
+        """What it has met so far that could not be read or looked wrong."""
         return self.queue.damage
 
 

@@ -1,1 +1,1 @@
-"""Queues: each joins one format to one storage shape."""
+"""Queues: each combines one format with one way to store it."""

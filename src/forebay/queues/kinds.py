@@ -1,11 +1,12 @@
-"""The kinds of queue: one record each, which everybody asks who works on a queue of any kind.
+"""The kinds of queue: one `Kind` each, for all code that works on a queue of any kind.
 
-A record says how a kind is told by the names in a directory, which classes it has, and what it can
-do. Its room has two modules more: `check` looks at a queue from outside, and `kind` scans, puts and
-lends. They are imported at first use: who only has logs needs neither LZ4 nor AES nor CBOR.
+A `Kind` says how it is recognised by the names in a directory, which classes it has, and what it
+can do. Its package has two more modules: `check` inspects a queue from outside, and `kind` scans,
+puts and lends. They are imported at first use: a program that only uses logs needs neither LZ4 nor
+AES nor CBOR.
 
-`describe`, `segments`, `check`, `recover` and `convert` work on a queue of whatever kind it is,
-without its lock.
+`describe`, `segments`, `check`, `recover` and `convert` work on a queue of any kind, without its
+lock.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from forebay.storage import losses
 from forebay.storage.filesystem import DiskFilesystem, real_path
 
 _Path = str | os.PathLike[str]
-# The file of a root, which is no queue: see `root.py`.
+# The file that marks a root, which is not a queue: see `root.py`.
 ROOT = "root-definitions"
 
 
@@ -44,15 +45,14 @@ ROOT = "root-definitions"
 class Kind:
     """A kind of queue.
 
-    `title` is the kind in a sentence, `record` what it calls a record, `place` what tells one from
-    another. `queue`, `reader` and `options` are its classes in the modules of that name of its
-    room.
-    `read_options` are what its reader takes besides `salvage`. `versions` are those that `convert`
-    writes.
+    `title` is how a sentence names the kind, `record` is its word for a record, and `place` its
+    word for what identifies one. `room` is its package; `queue`, `reader` and `options` are its
+    classes in the modules of these names there. `read_options` are the options of its reader other
+    than `salvage`. `versions` are those that `convert` writes.
 
-    What it can do: `has_consumers`, records stay and are read by name; `leases`, items are given
-    out by token; `deadlines`, items are due; `drops_oldest`, it may drop the oldest records when it
-    is full; `lines`, its records are printed and put as lines of JSON.
+    What it can do: `has_consumers`, records stay and are read by named consumers; `leases`, items
+    are leased by token; `deadlines`, items have a due time; `drops_oldest`, it may drop the oldest
+    records when it is full; `lines`, its records are printed and put as lines of JSON.
     """
 
     name: str
@@ -84,7 +84,7 @@ class Kind:
         return self.reader_class(path, **options)
 
     def refuse_foreign(self, path: _Path) -> None:
-        """Raises `NotAQueue` if what is there can be copied and not opened."""
+        """Raises `NotAQueue` for a kind that can only be copied, not opened."""
         if not self.queue:
             raise NotAQueue(f'{path} is {self.title}: "forebay recover" brings them into a queue')
 
@@ -105,24 +105,24 @@ class Kind:
 
     @property
     def checks(self) -> Checks:
-        """What looks at a queue from outside."""
+        """The functions that inspect a queue from outside."""
         return cast(Checks, importlib.import_module(f"{self.room}.check"))
 
     @property
     def records(self) -> Records:
-        """What scans, puts and lends."""
+        """The functions that scan, put and lend."""
         return cast(Records, importlib.import_module(f"{self.room}.kind"))
 
 
 class Checks(Protocol):
-    """What the module `check` of a room offers; `options` are the kind's `read_options`."""
+    """What the module `check` of a kind offers; `options` are the kind's `read_options`."""
 
     def check(self, path: str, progress: Progress, **options: Any) -> Report:
         """Verifies every byte."""
         ...
 
     def describe(self, path: str, **options: Any) -> QueueInfo:
-        """Tells the state of a queue."""
+        """Returns the state of a queue."""
         ...
 
     def segments(self, path: str, **options: Any) -> Iterable[SegmentFacts]:
@@ -143,31 +143,31 @@ class Checks(Protocol):
         salvage: bool,
         **options: Any,
     ) -> CopyReport:
-        """Copies a queue into another version; only of kinds that have `versions`."""
+        """Copies a queue into another version; only for kinds that have `versions`."""
         ...
 
 
 class Records(Protocol):
-    """What the module `kind` of a room offers; the options differ by kind."""
+    """What the module `kind` of a kind's package offers; the options differ by kind."""
 
     def scan(self, path: str, **options: Any) -> Iterator[Rows | Damage]:
-        """Yields all records, and each damage in its place."""
+        """Yields all records, and damage where it occurs between them."""
         ...
 
     def is_file(self, path: str) -> bool:
-        """Says whether `scan` takes a path that is a file; only of the original's files."""
+        """Says whether `scan` accepts a path that is a file; only for the original's files."""
         ...
 
     def peek(self, path: str, **options: Any) -> Iterator[Rows | Damage]:
-        """Yields what comes next; it stays."""
+        """Yields the next records without removing them."""
         ...
 
     def next_ms(self, path: str, **options: Any) -> int | None:
-        """Returns when the next record is there for a taker, 0 for now; None if there is none."""
+        """Returns when the next record can be taken, 0 for now; None if there is none."""
         ...
 
     def limits(self, queue: Any) -> Limits:
-        """Returns what a queue takes."""
+        """Returns the limits of what a queue accepts."""
         ...
 
     def put(self, queue: Any, values: list[bytes], **options: Any) -> tuple[int | None, int | None]:
@@ -175,30 +175,30 @@ class Records(Protocol):
         ...
 
     def parse(self, line: bytes) -> bytes | None:
-        """Returns the record of a line as `put` takes it; only of kinds that have `lines`."""
+        """Returns the record of a line as `put` takes it; only for kinds that have `lines`."""
         ...
 
     def lender(self, queue: Any, **options: Any) -> Callable[[int], AbstractContextManager[Lent]]:
-        """Returns what lends the next records: they are gone when the block ends.
+        """Returns a function that lends the next records: they are gone when the block ends.
 
-        After an error in it, the next owner gets them again.
+        After an error in the block, the next owner gets them again.
         """
         ...
 
     def lease(self, queue: Any, count: int, *, seconds: float) -> Lent:
-        """Leases records, which come again after some time; only of kinds that have `leases`."""
+        """Leases records, which come back after some time; only for kinds that have `leases`."""
         ...
 
     def kick(self, queue: Any, id: int | None = None, *, count: int | None = None) -> int:
-        """Brings back records that were set aside; only of kinds that set some aside."""
+        """Brings back records that were set aside; only for kinds that set records aside."""
         ...
 
     def tail(self, path: str, *, count: int, follow: bool = False) -> Iterator[Rows | Damage | int]:
-        """Yields the last records and goes on; only of kinds whose records stay."""
+        """Yields the last records and goes on; only for kinds whose records stay."""
         ...
 
 
-# The last one takes what no other does: its reader says what is wrong.
+# The last one fits any directory that no other kind fits: its reader says what is wrong.
 KINDS = [
     Kind(
         "beats",
@@ -245,7 +245,7 @@ KINDS = [
         has_consumers=True,
     ),
 ]
-# What is no queue of ours, and is scanned, checked and copied all the same.
+# Not a queue of ours, but it can be scanned, checked and copied.
 ORIGINAL = Kind(
     "original",
     "a folder of the original deadline queue's files",
@@ -258,7 +258,7 @@ ORIGINAL = Kind(
 
 
 def kind_of(path: _Path) -> Kind:
-    """Tells what kind of queue a directory holds."""
+    """Returns the kind of queue that a directory holds."""
     directory = DiskFilesystem().open_directory(os.fspath(path))
     try:
         names = directory.names()
@@ -271,7 +271,7 @@ def kind_of(path: _Path) -> Kind:
 
 
 def sure_kind_of(path: _Path) -> Kind:
-    """Tells the same; raises `NotAQueue` if what is there is no queue at all."""
+    """Returns the same as `kind_of`; raises `NotAQueue` if the directory holds no queue."""
     kind = kind_of(path)
     if kind is KINDS[-1]:
         kind.open_reader(path).close()
@@ -279,7 +279,7 @@ def sure_kind_of(path: _Path) -> Kind:
 
 
 def kind_named(name: str) -> Kind:
-    """Returns the kind of a name."""
+    """Returns the kind with a given name."""
     for kind in KINDS:
         if kind.name == name:
             return kind
@@ -288,9 +288,9 @@ def kind_named(name: str) -> Kind:
 
 
 def describe(path: _Path, *, key_file: _Path | None = None) -> QueueInfo:
-    """Returns the state of a queue, as its `info` does, without its lock, dead or alive.
+    """Returns the state of a queue, as its `info` does, without its lock, in use or not.
 
-    `key_file` is the key of an encrypted Beats queue.
+    `key_file` holds the key of an encrypted Beats queue.
     """
     kind, options = _kind_and_options(path, key_file)
     kind.refuse_foreign(path)
@@ -300,7 +300,7 @@ def describe(path: _Path, *, key_file: _Path | None = None) -> QueueInfo:
 def segments(path: _Path, *, key_file: _Path | None = None) -> list[SegmentFacts]:
     """Describes the files that hold the records of a queue, without its lock.
 
-    `key_file` is the key of an encrypted Beats queue.
+    `key_file` holds the key of an encrypted Beats queue.
     """
     kind, options = _kind_and_options(path, key_file)
     kind.refuse_foreign(path)
@@ -312,10 +312,10 @@ def check(
 ) -> Report:
     """Verifies a queue from its first byte to its last; changes nothing and takes no lock.
 
-    The report holds each damage and what it costs, what was lost before and nobody has accepted
-    (see `accept_losses`), unfinished ends that a crash left, and names that do not belong there.
-    `key_file` is the key of an encrypted Beats queue. `progress` is called with the number of
-    records read and, if it is known, of all; it may raise to stop.
+    The report holds each damage and what it costs, earlier losses that have not been accepted (see
+    `accept_losses`), unfinished ends that a crash left, and names that do not belong there.
+    `key_file` holds the key of an encrypted Beats queue. `progress` is called with the number of
+    records read and, if it is known, the number of all records; it may raise to stop.
     """
     kind, options = _kind_and_options(path, key_file)
     report = kind.checks.check(os.fspath(path), progress or _no_progress, **options)
@@ -329,11 +329,11 @@ def check(
 def recover(
     path: _Path, to: _Path, *, key_file: _Path | None = None, progress: Progress | None = None
 ) -> CopyReport:
-    """Copies everything that can be read of a queue into a new one at `to`; the old one stays.
+    """Copies all that can be read of a queue into a new one at `to`; the old one stays unchanged.
 
-    `to` must not exist, or be empty. Values, order and times stay; what else does, the module
-    `check` of each kind says. The copy is durable on return; one that was stopped by an error is a
-    part, to be removed. `key_file` and `progress` are those of `check`.
+    `to` must not exist, or must be empty. Values, order and times stay the same; the module `check`
+    of each kind says what else does. The copy is durable on return; a copy that an error stopped is
+    incomplete and should be removed. `key_file` and `progress` are those of `check`.
     """
     kind, options = _kind_and_options(path, key_file)
     check_target(path, to)
@@ -349,11 +349,11 @@ def convert(
     key_file: _Path | None = None,
     progress: Progress | None = None,
 ) -> CopyReport:
-    """Copies a queue into files of another version at `to`, which must not exist, or be empty.
+    """Copies a queue into files of another version at `to`, which must be empty or not exist.
 
-    Of a Beats queue: "v1", "v2" and so on; a `key_file` is that of both. Of a deadline queue: "1",
-    a run that the original program reads, without buried items. Damage raises `Damaged`, or, with
-    `salvage`, is passed over and told in the report.
+    For a Beats queue: "v1", "v2" and so on; `key_file` is the key file of both queues. For a
+    deadline queue: "1", a run that the original program reads, without buried items. Damage raises
+    `Damaged`; with `salvage` it is passed over and listed in the report.
     """
     kind, options = _kind_and_options(path, key_file)
     if version not in kind.versions:
@@ -372,7 +372,7 @@ def convert(
 
 
 def check_target(path: _Path, to: _Path) -> None:
-    """Refuses a place for a copy that holds something, or lies within the queue: `NotAQueue`."""
+    """Raises `NotAQueue` if the target of a copy is not empty or lies within the queue."""
     source, target = real_path(os.fspath(path)), real_path(os.fspath(to))
     if os.path.commonpath([target, source]) == source:
         raise NotAQueue(f"{os.fspath(to)} lies within {os.fspath(path)}")
@@ -388,10 +388,11 @@ def check_target(path: _Path, to: _Path) -> None:
 
 
 def accept_losses(path: _Path, found: Iterable[Damage] = ()) -> int:
-    """Marks what a queue has lost as seen; returns how many losses were not yet.
+    """Marks the losses of a queue as seen; returns how many were not marked before.
 
-    `forebay fsck` reports them no more, and no handle raises `Damaged` for them. `found` are losses
-    that need not be on record. Durable on return; raises `Locked` while the queue is in use.
+    `forebay fsck` no longer reports them, and no handle raises `Damaged` for them. `found` are
+    losses that need not be on record yet. Durable on return; raises `Locked` while the queue is in
+    use.
     """
     directory = DiskFilesystem().open_directory(os.fspath(path))
     try:
@@ -411,7 +412,7 @@ def _kind_and_options(path: _Path, key_file: _Path | None) -> tuple[Kind, dict[s
 
 
 def _no_progress(done: int, total: int | None) -> None:
-    """Tells nobody."""
+    """Does nothing: the caller gave no `progress`."""
 
 
 def _load(module: str, name: str) -> Any:

@@ -1,7 +1,7 @@
-"""`open` and `read`: a queue that is there, of whatever kind it is.
+"""`open` and `read`: for an existing queue of any kind.
 
-Their parameters are those of all kinds; the overloads say which belong to which kind, for editors
-and type checkers.
+They have the parameters of all kinds; the overloads tell editors and type checkers which parameters
+belong to which kind.
 """
 
 from __future__ import annotations
@@ -78,43 +78,46 @@ def open(
     retry_seconds: Duration | None = None,
     retry_seconds_max: Duration = 300.0,
 ) -> AnyQueue:
-    """Opens a queue that is there; raises `NotAQueue` if there is none, or none of `kind`.
+    """Opens an existing queue; raises `NotAQueue` if there is none, or it is not of `kind`.
 
-    With a `kind`, editors and type checkers know its class, and all of its options.
+    With a `kind`, editors and type checkers know its class and all of its options.
 
-    Of every kind:
+    Options of every kind:
 
     - `sync`: what a change waits for: the disk ("always"), the next sync in the background
       ("interval"), or nothing ("os").
     - `sync_interval_seconds`: how often "interval" syncs.
     - `max_bytes`: the most that the queue may hold; None: no bound.
     - `when_full`: "block" waits for room, "reject" raises `Full`, "drop_oldest" drops the oldest;
-      not of deadline queues.
-    - `background`: False leaves it to the caller to call `maintain()` from time to time.
+      not for deadline queues.
+    - `background`: False means that the caller calls `maintain()` from time to time.
     - `group_readable`: the group of the files may read them.
 
-    Of logs, fifos and deadline queues:
+    Options of logs, fifos and deadline queues:
 
-    - `staging_bytes`: size of the mapped buffer that single puts go to, but under "always".
+    - `staging_bytes`: size of the mapped buffer for single puts, which `sync` "always" does not
+      use.
     - `mapped`: False uses no mapped memory.
 
-    Of single kinds:
+    Options of some kinds:
 
-    - `segment_bytes`, of all but fifos: size of a file; None: what the class has.
-    - `version`, of logs and Beats queues: of the files that are written; None: what is there.
-    - `trim_interval_seconds`, of logs: how often what all have read is removed; None: never.
-    - `file_bytes`, of fifos: size of a file; None: what is there.
-    - `max_entries`, of fifos: the most entries that there may be; None: no bound.
+    - `segment_bytes`, of all but fifos: size of a file; None: the default of the class.
+    - `version`, of logs and Beats queues: version of the files that are written; None: that of the
+      existing files.
+    - `trim_interval_seconds`, of logs: how often records that all consumers have read are removed;
+      None: never.
+    - `file_bytes`, of fifos: size of a file; None: that of the existing files.
+    - `max_entries`, of fifos: the most entries that the queue may hold; None: no bound.
     - `ttl_seconds`, of fifos: how long an entry lives if its push does not say; 0: for ever.
-    - `lease_seconds`, of deadline queues: how long an item that is given out is its taker's.
-    - `max_attempts`, of fifos and deadline queues: after so many, a record that comes back is put
-      aside, or buried; None: never.
-    - `segment_items`, of deadline queues: how many changes memory holds.
-    - `compression`, of deadline queues: of their runs.
-    - `key_file`, of Beats queues: holds the key of an encrypted one.
+    - `lease_seconds`, of deadline queues: how long an item stays leased after it is taken.
+    - `max_attempts`, of fifos and deadline queues: after so many attempts, a record that comes back
+      is put aside, or buried; None: never.
+    - `segment_items`, of deadline queues: how many changes are held in memory.
+    - `compression`, of deadline queues: compression of their runs.
+    - `key_file`, of Beats queues: holds the key of an encrypted queue.
     - `dialect`, of Beats queues: which version 2 it is, where a file does not tell.
     - `retry_seconds`, of deadline queues: how long an item rests after a failed `take`; of Beats
-      queues: how long a write that failed is tried again. None: what the class has.
+      queues: for how long a failed write is tried again. None: the default of the class.
     - `retry_seconds_max`, of deadline queues: the longest of these rests.
 
     The docstrings of `Log`, `Fifo`, `DeadlineQueue` and `BeatsQueue` say more.
@@ -157,14 +160,14 @@ def read(
     key_file: _Path | None = None,
     dialect: Dialect | None = None,
 ) -> AnyReader:
-    """Reads a queue without owning it: no lock, nothing written, dead or alive.
+    """Reads a queue without owning it: takes no lock, writes nothing, whether it is in use or not.
 
-    Raises `NotAQueue` if there is none, or none of `kind`.
+    Raises `NotAQueue` if there is none, or it is not of `kind`.
 
     - `kind`: what it must be; editors and type checkers then know the class of its reader.
-    - `salvage`: False raises `Damaged` at what does not verify; True reads on after it, and counts
-      it in `damage`.
-    - `key_file`, of Beats queues: holds the key of an encrypted one.
+    - `salvage`: False raises `Damaged` at what does not verify; True reads on after it and adds it
+      to `damage`.
+    - `key_file`, of Beats queues: holds the key of an encrypted queue.
     - `dialect`, of Beats queues: which version 2 it is, where a file does not tell.
     """
     given = {"salvage": salvage, "key_file": key_file, "dialect": dialect}
@@ -180,7 +183,7 @@ _DEFAULTS = {
 
 
 def _found(path: _Path, kind: str | None, found: Kind) -> Kind:
-    """Returns the kind that was found, if it is the one that was asked for."""
+    """Returns the kind that was found; refuses it if another one was asked for."""
     found.refuse_foreign(path)
     if kind is not None and kind_named(kind) is not found:
         raise NotAQueue(f"{os.fspath(path)} is {found.title}, not {kind_named(kind).title}")
@@ -188,7 +191,7 @@ def _found(path: _Path, kind: str | None, found: Kind) -> Kind:
 
 
 def _of_kind(kind: Kind, made: Any, given: dict[str, Any]) -> dict[str, Any]:
-    """Returns the options that were given; refuses one that the kind does not have."""
+    """Returns the options that were given; refuses any that the kind does not have."""
     options = {name: value for name, value in given.items() if name not in ("path", "kind")}
     known = inspect.signature(made).parameters
     takes_all = any(each.kind is each.VAR_KEYWORD for each in known.values())

@@ -1,9 +1,9 @@
-"""`Root`: queues of all kinds by name in one directory, each with the options it was given.
+"""`Root`: queues of all kinds by name in one directory, each with the options it was defined with.
 
 Owns the file `root-definitions`, the source of truth for which queues there are and how they
-behave: one line, `crc32 in hex | space | JSON`, replaced whole. Version 2 has a kind and options by
-name; version 1, which is read, has options alone, of deadline queues. Refuses names that are not
-plain.
+behave: one line, `crc32 in hex | space | JSON`, replaced as a whole. Version 2 has a kind and
+options for each name; version 1, which can still be read, has only options, all of deadline queues.
+Refuses names other than of letters, digits, `_` and `-`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _OWN_NAMES = {DEFINITIONS, DEFINITIONS + atomic.TEMPORARY, atomic.RESERVE}
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """What a queue is: the name of its kind, and the options that it is opened with."""
+    """The definition of a queue: the name of its kind and the options that it is opened with."""
 
     kind: str
     options: Mapping[str, object]
@@ -61,8 +61,8 @@ _Definitions = dict[str, Definition]
 class Root(Handle):
     """Queues by name, which this process owns. Any thread may call it.
 
-    Opens the directory or creates it. A queue is opened when it is asked for, and stays open until
-    the root is closed.
+    Opens the directory or creates it. A queue is opened when `queue` first asks for it, and stays
+    open until the root is closed.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Root(Handle):
         self, name: str, kind: Literal["beats"], **options: Unpack[BeatsKeywords]
     ) -> None: ...
     def define(self, name: str, kind: KindName, **options: object) -> None:
-        """Makes a queue, or gives one that is not open other options; durable on return.
+        """Defines a queue, or changes the options of one that is not open; durable on return.
 
         `kind` is "log", "fifo", "deadline" or "beats"; the options are those of its class.
         """
@@ -145,9 +145,9 @@ class Root(Handle):
     @overload
     def queue(self, name: str, kind: KindName | None = None) -> AnyQueue: ...
     def queue(self, name: str, kind: KindName | None = None) -> AnyQueue:
-        """Returns a queue that is defined, with its options; the root closes it.
+        """Returns a defined queue, opened with its options; the root closes it.
 
-        Raises `NotAQueue` if there is none of that name, or it is not of `kind`.
+        Raises `NotAQueue` if there is none with that name, or it is not of `kind`.
         """
         with self._lock:
             self._check()
@@ -165,7 +165,7 @@ class Root(Handle):
         return self._definitions[name]
 
     def forget(self, name: str) -> None:
-        """Takes a definition away and closes the queue; its files stay, and `define` finds them."""
+        """Removes a definition and closes the queue; its files stay, and `define` finds them."""
         with self._lock:
             self._check()
             rest = {key: value for key, value in self._definitions.items() if key != name}
@@ -174,7 +174,7 @@ class Root(Handle):
                 self._open.pop(name).close()
 
     def _end(self) -> None:
-        """Closes all queues and returns the directory back."""
+        """Closes all queues and releases the directory."""
         with self._lock:
             self._error = Closed(f"{self.path} is closed")
             with contextlib.ExitStack() as stack:
@@ -196,9 +196,9 @@ class Root(Handle):
         self._error = self._error or error
 
     def _abandon(self, error: Closed) -> None:
-        """Ends it in the child of a fork; the queues end themselves."""
+        """Ends it in the child of a fork; the queues are ended by their own handles."""
         self._error = error
-        # A thread of the parent may hold it, which the child does not have.
+        # A thread of the parent, which does not exist in the child, may hold the old lock.
         self._lock = threading.Lock()
         self._open = {}
 
@@ -207,7 +207,7 @@ class Root(Handle):
             raise self._error.with_traceback(None)
 
     def _refuse_foreign(self) -> None:
-        """Refuses a directory that holds something, and no definitions."""
+        """Refuses a directory that holds something but no definitions."""
         others = [name for name in self._directory.names() if name not in _OWN_NAMES]
         if others and not self._definitions and DEFINITIONS not in self._directory.names():
             raise NotAQueue(
@@ -248,7 +248,7 @@ class Root(Handle):
 
 
 def _renamed(options: dict[str, Any]) -> dict[str, Any]:
-    """Returns options under their present names: 0.1.0 had this one in milliseconds."""
+    """Returns options under their present names: 0.1.0 had the sync interval in milliseconds."""
     options = dict(options)
     if "sync_interval_ms" in options:
         options["sync_interval_seconds"] = options.pop("sync_interval_ms") / 1000
