@@ -1,1 +1,1 @@
-"""What the queues of all kinds share: names, opening, owning, waiting, options."""
+"""Parts that the queues of all kinds share: names, opening, owning, waiting, options."""

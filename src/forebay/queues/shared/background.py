@@ -1,12 +1,13 @@
-"""What queues do by themselves: one thread a process works for all of them.
+"""Background work: one thread per process works for all queues.
 
-It sleeps while nothing is due: a queue plans work when something changes, and an idle one plans
-nothing. It starts with the first queue that wants it and ends with the last. What fails is logged
-once and tried again, ever less often, and `state` tells of it; nothing else ends the thread. With
-`background=False` a queue has no part in it, and its `maintain` does the same from time to time.
+The thread sleeps while nothing is due: a queue plans work when something changes, and an idle one
+plans nothing. The thread starts with the first queue that needs it and ends with the last. Work
+that fails is logged once and tried again, less and less often, and `state` reports it; a failure
+does not end the thread. With `background=False` a queue does not use the thread: its `maintain`,
+which the caller calls from time to time, does the same work.
 
-Work that takes long (a merge) calls `run_urgent_work` in between, so that other queues are drained
-and synced in time.
+Long work (a merge) calls `run_urgent_work` in between, so that other queues are drained and synced
+in time.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ from forebay.storage.atomic import keep_reserve
 from forebay.storage.filesystem import Directory, Doorbell, Watcher
 
 DRAIN, SYNC, LOOK = "drain", "sync", "look"
-# How long the mark of what is durable may lag behind, where each change is synced at once.
+# How long the mark of the durable end may lag behind when each change is synced at once.
 MARK_SECONDS = 1.0
 _DRAIN_SECONDS = 0.05
 # How long after a change the chores of a queue are done.
 LOOK_SECONDS = 1.0
-# After a failure, doubled with each that follows.
+# The pause after a failure; it doubles with each further failure.
 _PAUSE_SECONDS = 0.5
 _PAUSE_SECONDS_MAX = 30.0
 _NAME = "forebay maintenance"
@@ -42,7 +43,7 @@ _Queue = TypeVar("_Queue", bound=Handle)
 
 
 class BackgroundOptions(Protocol):
-    """What the options of every queue have."""
+    """The options of every queue that the background work reads."""
 
     @property
     def sync(self) -> str: ...
@@ -55,12 +56,12 @@ class BackgroundOptions(Protocol):
 class Background(ABC, Generic[_Queue]):
     """The background work of one queue. Any thread may call it.
 
-    Knows when to drain, when to sync, and when to do what a subclass plans besides.
+    Knows when to drain, when to sync, and when to do the other work that a subclass plans.
     """
 
     def __init__(self, queue: _Queue, options: BackgroundOptions, clock: Clock) -> None:
         """Starts nothing: a subclass calls `_start` when it is complete."""
-        # The thread learns of a queue that was forgotten, however long it would sleep.
+        # Wake the thread when the queue is garbage collected, however long it would have slept.
         self._queue = weakref.ref(queue, lambda _: self._wake())
         self._clock = clock
         self._due: dict[str, float] = {}
@@ -83,7 +84,7 @@ class Background(ABC, Generic[_Queue]):
 
     @property
     def state(self) -> str:
-        """How the work fares, for `info`: it runs, it is off, or what keeps it from running."""
+        """The state of the work, for `info`: it runs, it is off, or why it does not run."""
         worker = self._worker
         if worker is not None and worker.death is not None:
             return f"ended: {worker.death!r}"
@@ -92,15 +93,15 @@ class Background(ABC, Generic[_Queue]):
         return "runs" if self._threaded else "off"
 
     def notice(self) -> None:
-        """Plans what a change asks for; raises if nobody would do it any more."""
+        """Plans the work that a change needs; raises if the thread has ended."""
         worker = self._worker
         if worker is not None and worker.death is not None:
-            # Nothing would be synced, drained or trimmed any more, and nobody would know.
+            # Otherwise nothing would be synced, drained or trimmed any more, without any sign.
             raise Closed(f"the thread of {self._name} has ended and must be started by reopening")
         self.plan_chores()
 
     def plan_chores(self) -> None:
-        """Plans what a change asks for: to be drained and synced, and the chores after it."""
+        """Plans the work that a change needs: to drain it, to sync it, and the chores after it."""
         if LOOK not in self._due:
             self._plan(LOOK, LOOK_SECONDS)
         self._plan_needed()
@@ -141,9 +142,9 @@ class Background(ABC, Generic[_Queue]):
                     pass
 
     def watch(self, directory: Directory, *, writes: bool = False) -> bool:
-        """Calls `_on_news` when a name appears in a directory, or also when a file is written to.
+        """Has `_on_news` called when a name appears in a directory, or with `writes` on writes too.
 
-        False if it cannot be watched.
+        Returns False if the directory cannot be watched.
         """
         worker = self._worker
         return worker is not None and worker.watch(self, directory, writes)
@@ -160,7 +161,7 @@ class Background(ABC, Generic[_Queue]):
         return queue is None or queue._forgotten
 
     def work(self) -> None:
-        """Does what is due, for the thread. What fails is told, and tried again later."""
+        """Does what is due; called by the thread. A failure is logged, and tried again later."""
         with self._working:
             if self._worker is None:
                 return
@@ -170,8 +171,8 @@ class Background(ABC, Generic[_Queue]):
             except Closed:
                 self._due.clear()
             except Exception as error:
-                # An error of the disk meets the next change as well, which raises it where it can
-                # be handled. Of one that nobody has foreseen this is the only word.
+                # A disk error also hits the next change, which raises it where it can be handled.
+                # An unexpected error is reported only here.
                 self._tell(error)
                 self._pause()
 
@@ -210,7 +211,7 @@ class Background(ABC, Generic[_Queue]):
             _process.wake()
 
     def _comes_due(self, task: str, now: float) -> bool:
-        """Says whether something is due; if so it is no longer planned."""
+        """Says whether a task is due; if so it is no longer planned."""
         at = self._due.get(task)
         if at is None or now < at:
             return False
@@ -219,45 +220,45 @@ class Background(ABC, Generic[_Queue]):
 
     @abstractmethod
     def _needs_sync(self) -> bool:
-        """Says whether something is not durable yet that the policy wants to be."""
+        """Says whether something is not durable yet that must be under the policy."""
 
     @abstractmethod
     def _sync(self) -> None:
-        """Makes it durable."""
+        """Makes everything durable that must be under the policy."""
 
     def _sync_seconds(self) -> float:
         """Returns how long a change may wait for its sync."""
         if self._sync_policy == "interval":
             return self._sync_interval_seconds
-        # "always": the mark once a second; "os": full files at once.
+        # "always": sync the mark once a second; "os": sync full files at once.
         return MARK_SECONDS if self._sync_policy == "always" else 0.0
 
     def _needs_drain(self) -> bool:
-        """Says whether there is something in a buffer in front of the files."""
+        """Says whether anything waits in a buffer in front of the files."""
         return False
 
     def _drain(self) -> None:
-        """Writes it to the files."""
+        """Writes the buffer to the files."""
 
     def _look(self, queue: _Queue) -> None:
         """Does the chores: once a second while the queue is used, and once after that.
 
-        Space is set aside again after a full disk took it, if there is any.
+        If a full disk has used up the reserve, sets it aside again as soon as there is space.
         """
         keep_reserve(queue._directory)
 
     @abstractmethod
     def _activity(self) -> object:
-        """Returns what is different after every change of the queue."""
+        """Returns a value that is different after every change of the queue."""
 
     def _rest(self) -> None:
-        """Makes sure that the next change is noticed; from now on nothing is planned."""
+        """Makes sure that the next change is noticed, because nothing is planned any more."""
 
     def _run_others(self, queue: _Queue, now: float) -> None:
-        """Does what else is due."""
+        """Does the other work that is due."""
 
     def _on_news(self, writes: bool) -> None:
-        """Plans what is asked for by something new in a directory, watched for `writes` or not."""
+        """Plans work after news from a watched directory; `writes`: as it was given to `watch`."""
 
     def _tell(self, error: Exception) -> None:
         """Logs what failed, unless it is what failed the last time."""
@@ -274,16 +275,16 @@ class Background(ABC, Generic[_Queue]):
         )
 
     def _pause(self) -> None:
-        """Plans the next try, each time later. What was due and failed is still to be done."""
+        """Plans the next try, after a longer pause each time; the failed work stays due."""
         self._resume_at = self._clock.monotonic() + self._pause_seconds
         self._pause_seconds = min(2 * self._pause_seconds, _PAUSE_SECONDS_MAX)
         self.plan_chores()
 
 
 def run_urgent_work() -> None:
-    """Drains and syncs the queues that are due for it; called by the thread in the middle of work.
+    """Drains and syncs the queues that are due for it; called by the thread during long work.
 
-    The queue that it works for is left out: it calls its own `run_urgent`.
+    The queue that the thread works for is left out: it calls its own `run_urgent`.
     """
     worker = _process.worker
     if worker is not None and worker.is_current:
@@ -307,14 +308,14 @@ class _Worker:
         return threading.current_thread() is self._thread
 
     def enter(self, job: Background[Any]) -> None:
-        """Takes a queue in; starts the thread with the first. The mutex of the module is held."""
+        """Adds a queue; the first one starts the thread. The mutex of the module is held."""
         self._jobs.add(job)
         if self._thread.ident is None:
             self._thread.start()
         _process.wake()
 
     def leave(self, job: Background[Any]) -> None:
-        """Lets go of a queue; with the last one the thread has ended on return."""
+        """Removes a queue; if it was the last one, the thread has ended on return."""
         with _process.mutex:
             self._jobs.discard(job)
             for number in [each for each, (owner, _) in self._watched.items() if owner is job]:
@@ -327,7 +328,7 @@ class _Worker:
             self._thread.join()
 
     def watch(self, job: Background[Any], directory: Directory, writes: bool) -> bool:
-        """Watches a directory for a queue; False if that cannot be done."""
+        """Watches a directory for a queue; returns False if that is not possible."""
         with _process.mutex:
             if self.over:
                 return False
@@ -336,7 +337,7 @@ class _Worker:
             number = None if self._watcher is None else self._watcher.add(directory, writes=writes)
             if number is not None:
                 self._watched[number] = job, writes
-            # A thread that sleeps without a watcher does not know of the first.
+            # The thread may sleep without a watcher: it must learn of the first one.
             _process.wake()
             return number is not None
 
@@ -364,7 +365,7 @@ class _Worker:
                 job = None
         except BaseException as error:
             self.death = error
-            # Of a SystemExit in a thread Python itself says nothing.
+            # Python itself does not report a SystemExit in a thread.
             name = _NAME if job is None else job._name
             _logger.critical("%s: background work has ended: %r", name, error)
             raise
@@ -375,7 +376,7 @@ class _Worker:
                     self._watcher.close()
 
     def _sleep(self) -> None:
-        """Sleeps until something is due, or something rings."""
+        """Sleeps until something is due, the doorbell rings or a watched directory changes."""
         seconds = min((job.seconds_left() for job in list(self._jobs)), default=math.inf)
         poll = select.poll()
         poll.register(_process.doorbell.descriptor, select.POLLIN)
@@ -400,7 +401,7 @@ class _Worker:
 
 
 class _Process:
-    """The one worker of this process, if a queue wants it. `mutex` is for what changes it."""
+    """The one worker of this process, if a queue needs it. Changing it requires `mutex`."""
 
     def __init__(self) -> None:
         self.mutex = threading.Lock()
@@ -408,7 +409,7 @@ class _Process:
         self.doorbell = Doorbell()
 
     def enter(self, job: Background[Any]) -> _Worker:
-        """Takes a queue in."""
+        """Adds a queue; starts a worker if there is none."""
         with self.mutex:
             worker = self.worker
             if worker is None:
@@ -417,7 +418,7 @@ class _Process:
             return worker
 
     def retire(self, worker: _Worker) -> None:
-        """Lets a thread end; the next queue starts another. The mutex is held."""
+        """Tells a thread to end; the next queue starts another one. The mutex is held."""
         worker.over = True
         if self.worker is worker:
             self.worker = None
@@ -427,7 +428,7 @@ class _Process:
         self.doorbell.ring()
 
     def forget(self) -> None:
-        """Begins again in the child of a fork, which has no thread."""
+        """Starts afresh in the child of a fork, which has no worker thread."""
         self.doorbell.replace()
         self.mutex = threading.Lock()
         self.worker = None

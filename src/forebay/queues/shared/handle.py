@@ -1,8 +1,8 @@
 """The life of a queue that this process owns: how it begins, and the four ways it can end.
 
-It is closed, or forgotten, or ended in the child of a fork, where two processes would write one
-queue; or the process dies. `__init__` calls `_own` when all is in order; what fails before that is
-its own to clean up.
+It is closed; or it is garbage collected; or it ends in the child of a fork, where two processes
+would write to one queue; or the process dies. `__init__` calls `_own` when everything is open; if
+it fails before that, it cleans up itself.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from forebay.storage.filesystem import Directory
 
 
 class Closing(ABC):
-    """Has a `close`, which the end of a `with` calls."""
+    """Has a `close`, which the end of a `with` block calls."""
 
     @abstractmethod
     def close(self) -> None:
-        """Closes it; a second time does nothing."""
+        """Closes it; a second call does nothing."""
 
     def __enter__(self) -> Self:
         return self
@@ -43,21 +43,21 @@ _PACKAGES = ("forebay.queues.", "forebay.storage.")
 
 
 class Handle(Closing):
-    """A queue that is open, until it is not."""
+    """An open queue, until it is closed or ended otherwise."""
 
     path: str
     _directory: Directory
-    # Until `_own`: what is not open yet is nobody's to close.
+    # True until `_own`: `close` does nothing before the queue is open.
     _closed = True
-    # Its last reference went: its own thread must not take it up again.
+    # The last reference is gone: the maintenance thread must not use it any more.
     _forgotten = False
     _disowned: Closed | None = None
 
     def close(self) -> None:
-        """Makes everything durable and returns the directory back; a second time does nothing.
+        """Makes everything durable and releases the directory; a second call does nothing.
 
-        Raises `Reentered` in a signal handler that has interrupted a call of this queue: it could
-        only wait for locks that the interrupted call holds.
+        Raises `Reentered` in a signal handler that has interrupted a call of this queue: it would
+        wait for ever for locks that the interrupted call holds.
         """
         if self._closed:
             return
@@ -70,12 +70,12 @@ class Handle(Closing):
         try:
             self._end()
         except BaseException:
-            # An interrupt may leave anything open: nothing more is written to it.
+            # An interrupt may leave any file open: nothing more may be written to them.
             self._refuse(Closed(f"{self.path} is closed"))
             raise
 
     def _disown(self) -> None:
-        """Ends the handle in the child of a fork; the parent's goes on."""
+        """Ends the handle in the child of a fork; the parent's handle stays open."""
         if self._closed:
             return
         self._closed = True
@@ -87,21 +87,21 @@ class Handle(Closing):
         self._give_back_directory()
 
     def __del__(self) -> None:
-        # What was written is in the files; only the clean mark and the last syncs are missing.
+        # All that was written is in the files; only the clean mark and the last syncs are missing.
         self._forgotten = True
         if not self._closed:
-            # The lock goes with the descriptor: the queue can be opened again. First, because the
-            # warning may be an error.
+            # Closing the descriptor releases the lock: the queue can be opened again. Do it first,
+            # because the warning may raise.
             self._give_back_directory()
             warnings.warn(f"{self.path} was not closed", ResourceWarning, stacklevel=2)
 
     def _own(self) -> None:
-        """Takes note that the queue is open, and has it ended in every child of a fork."""
+        """Marks the queue as open, and has it ended in the child of every fork."""
         self._closed = False
         _open_handles.add(self)
 
     def _check_process(self) -> None:
-        """Raises in the child of a fork, where a lock may be held by nobody that lives."""
+        """Raises in the child of a fork, where a thread that no longer exists may hold a lock."""
         if self._disowned is not None:
             raise self._disowned.with_traceback(None)
 
@@ -114,7 +114,7 @@ class Handle(Closing):
             if module.startswith(_PACKAGES) and not outside:
                 part = frame.f_locals.get("self")
                 if module == verbs.__name__:
-                    # A verb that waits is not on the stack; what drives it has its queue or steps.
+                    # A waiting verb is not on the stack, but its driver has its queue or steps.
                     part = frame.f_locals.get("queue")
                     steps = frame.f_locals.get("steps")
                     if isinstance(steps, GeneratorType) and steps.gi_frame is not None:
@@ -127,7 +127,7 @@ class Handle(Closing):
         return False
 
     def _give_back_directory(self) -> None:
-        """Lets others lock the directory; nothing is written."""
+        """Releases the lock of the directory; nothing is written."""
         self._directory.close()
 
     @abstractmethod
@@ -136,11 +136,11 @@ class Handle(Closing):
 
     @abstractmethod
     def _refuse(self, error: Closed) -> None:
-        """Makes every later call raise an error, or the one that has ended the handle."""
+        """Makes every later call raise `error`, or the error that ended the handle earlier."""
 
     @abstractmethod
     def _abandon(self, error: Closed) -> None:
-        """Makes every later call raise an error, and touches no file."""
+        """Makes every later call raise `error`, and touches no file."""
 
 
 _open_handles: weakref.WeakSet[Handle] = weakref.WeakSet()

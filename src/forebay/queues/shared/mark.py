@@ -1,8 +1,9 @@
-"""The mark of a queue, as its owner writes it: where the durable end is.
+"""The mark of a queue, which its owner writes: where the durable end is.
 
 Called with the queue's lock held, except `sync`. The durable end and its place change together, and
-only after a sync: a mark that names a wrong place would make recovery cut good records. An error of
-the disk is for the owner to judge: without its mark, nothing more may be acknowledged.
+only after a sync: a mark that names a wrong place would make recovery cut good records. A disk
+error is left to the owner, which must end the handle: without its mark, nothing more may be
+acknowledged.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class DurableMark(Generic[_Content]):
     """The last mark that was written, and whether it is durable itself."""
 
     def __init__(self, file: MarkFile[_Content], last: _Content) -> None:
-        """`last` is durable."""
+        """Starts with the mark `last`, which is durable."""
         self._file = file
         self.last = last
         self.synced = True
@@ -41,7 +42,7 @@ class DurableMark(Generic[_Content]):
 
     def sync(self) -> None:
         """Makes the last mark durable itself."""
-        # Before the sync: a mark that is written meanwhile is not covered by it.
+        # Set before the sync, because the sync does not cover a mark that is written meanwhile.
         self.synced = True
         self._file.sync()
 
@@ -51,7 +52,7 @@ class DurableMark(Generic[_Content]):
 
 
 class End(NamedTuple):
-    """An end of the log: the offset after it, the segment that it is in, where in it, its salt."""
+    """An end of the log: the offset after it, its segment, the position there, the salt."""
 
     offset: int
     segment: int
@@ -60,7 +61,7 @@ class End(NamedTuple):
 
 
 class TailMark(DurableMark[Tail]):
-    """Writes `tail`: tells other processes, and recovery, where the end of a queue is."""
+    """Writes `tail`, which tells other processes and recovery where the end of a queue is."""
 
     def __init__(self, file: TailFile, last: Tail, boot_id: bytes) -> None:
         super().__init__(file, last)
@@ -77,7 +78,7 @@ class TailMark(DurableMark[Tail]):
         staged: bool | None = None,
         sync: bool = False,
     ) -> None:
-        """Writes a new mark; without `durable`, `begin` or `staged` the old one stays."""
+        """Writes a new mark; `durable`, `begin` and `staged` keep their values if not given."""
         old = self.last
         if durable is None:
             durable = End(old.durable, old.segment, old.position, old.salt)

@@ -1,6 +1,6 @@
-"""The names in the directories of queues: what tells one kind from another, and what is foreign.
+"""The names in the directories of queues: which kind they belong to, and which are foreign.
 
-They stand together, so that each kind refuses the directory of every other kind.
+The names of all kinds are in one module, so that each kind refuses the directories of the others.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from forebay.storage.filesystem import Directory
 class Names:
     """The names in the directory of one kind of queue.
 
-    `marks` are files that only this kind has, `files` and `directories` what others may have too.
+    `marks` are files that only this kind has; others may have `files` and `directories` too.
     `is_data` says whether a name is that of a file of records.
     """
 
@@ -32,7 +32,7 @@ class Names:
 
     @property
     def own_files(self) -> frozenset[str]:
-        """All files but those of records."""
+        """All files except those of records."""
         return self.marks | self.files
 
     def fit(self, names: Iterable[str]) -> bool:
@@ -40,14 +40,14 @@ class Names:
         return any(name in self.marks or self.is_data(name) for name in names)
 
     def is_temporary(self, name: str) -> bool:
-        """Says whether a file was just being written when its writer stopped."""
+        """Says whether a name is that of a file whose writer stopped before it was complete."""
         stem = name.removesuffix(atomic.TEMPORARY)
         return stem != name and (stem in self.own_files or self.is_data(stem))
 
     def refuse_foreign(self, directory: Directory, names: Iterable[str]) -> None:
-        """Refuses a directory of another kind, and one that holds only something else."""
+        """Refuses a directory of another kind, and one that holds only unknown names."""
         given = list(names)
-        # What marks a log may stand in any directory: there the others are looked for first.
+        # Any directory may have a name that marks a log: for a log, look for other kinds first.
         kinds = [*_OTHERS, self] if self is LOG else [self, *_OTHERS]
         found = next((kind for kind in kinds if kind.fit(given)), None)
         if found is self:
@@ -96,7 +96,7 @@ FIFO = Names(
 DEADLINE = Names(
     "a deadline queue",
     frozenset({manifest.NAME, mark.NAME}),
-    # `takeover` is there while a directory of the original program is taken over.
+    # `takeover` exists while a directory of the original program is being taken over.
     _FILES | {staging.NAME, "takeover"},
     _DIRECTORIES,
     _is_deadline_file,

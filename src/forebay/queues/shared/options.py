@@ -1,7 +1,7 @@
-"""What the options of all queues have in common: frozen, keyword-only, checked.
+"""The options that all queues have in common: frozen, keyword-only, checked.
 
-Units are at the end of their names. A value out of bounds is refused with its name, itself and the
-bound. Where a caller may give a `timedelta`, `as_seconds` makes a number of it.
+Units are at the end of their names. A value out of bounds is refused with an error that tells name,
+value and bound. Where a caller may give a `timedelta`, `as_seconds` turns it into a number.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class QueueKeywords(TypedDict, total=False):
 
 
 class AnyKeywords(QueueKeywords, total=False):
-    """Those of a queue of any kind; a deadline queue does not drop the oldest."""
+    """The options of a queue of any kind; a deadline queue does not drop the oldest."""
 
     when_full: WhenFull
 
 
 class StagedKeywords(QueueKeywords, total=False):
-    """Those of a queue with a mapped buffer in front of its files."""
+    """The options, as keywords, of a queue with a mapped buffer in front of its files."""
 
     staging_bytes: int
     mapped: bool
@@ -103,12 +103,12 @@ class StagedOptions(QueueOptions):
 
 
 def as_seconds(duration: Duration) -> float:
-    """Returns a duration as a number of seconds; what is none of the two stays as it is."""
+    """Returns a duration as a number of seconds; a value of another type is returned unchanged."""
     return duration.total_seconds() if isinstance(duration, timedelta) else duration
 
 
 def make_options(kind: type[_Options], given: dict[str, Any]) -> _Options:
-    """Makes options of keyword arguments; an unknown one is named, with those there are."""
+    """Makes options from keyword arguments; refuses unknown ones, listing those that exist."""
     known = [field.name for field in fields(kind)]
     for name in given:
         if name not in known:

@@ -1,13 +1,13 @@
 """The part of a queue that owns its files: one lock, one group commit, and whether it is whole.
 
-What is changed is *applied* under the lock, which never waits for a disk, and *settled* by the
-group commit: its leader writes out what waits, syncs without the lock, moves the durable mark and
-wakes all who wait below it. A failed sync ends the handle: what was not acknowledged is never tried
-again on that file, and everything raises until the queue is reopened.
+A change is *applied* under the lock, where nothing waits for a disk, and *settled* by the group
+commit: its leader writes out what waits, syncs without the lock, moves the durable mark and wakes
+all callers that wait for something below it. A failed sync ends the handle: what was not
+acknowledged is never tried again on that file, and every call raises until the queue is reopened.
 
-An exception of a signal handler, such as Ctrl-C, can come between any two steps. Between "written
-to the file" and "noted in memory" it would make the next write repeat or skip an entry: methods
-marked `fatal_when_interrupted` end the handle then. A reopened queue is whole.
+An exception raised by a signal handler, such as Ctrl-C, can come between any two steps. Between
+"written to the file" and "noted in memory" it would make the next write repeat or skip an entry:
+methods marked `fatal_when_interrupted` end the handle then. After reopening the queue is whole.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _Owner = TypeVar("_Owner", bound=_Fails)
 def fatal_when_interrupted(
     method: Callable[Concatenate[_Owner, _Arguments], _Result],
 ) -> Callable[Concatenate[_Owner, _Arguments], _Result]:
-    """Wraps a method that handles the errors of the disk itself, and knows no others."""
+    """Wraps a method that handles disk errors itself; any other error ends the handle."""
 
     @functools.wraps(method)
     def run(
@@ -59,7 +59,7 @@ def fatal_when_interrupted(
 
 
 class FatalErrors(AbstractContextManager[None]):
-    """Ends the handle if the disk fails in the block."""
+    """Ends the handle if the block raises an `OSError`."""
 
     def __init__(self, owner: _Fails) -> None:
         self._owner = owner
@@ -83,7 +83,7 @@ class _Mark(_Syncable, Protocol):
 
 
 class Sync(NamedTuple):
-    """A sync of files: what is durable after it, the files, and what the kind remembers of it."""
+    """A sync of files: what is durable after it, the files, and a note of the kind for itself."""
 
     end: int
     files: Sequence[_Syncable]
@@ -93,7 +93,7 @@ class Sync(NamedTuple):
 class Owner(ABC):
     """Changes the files of a queue that this process owns. Any thread may call it.
 
-    A kind says what is to be synced (`_begin_sync`) and what follows from it (`_end_sync`).
+    A kind says what is to be synced (`_begin_sync`) and what to do after it (`_end_sync`).
     """
 
     mark: _Mark
@@ -101,11 +101,11 @@ class Owner(ABC):
     def __init__(
         self, directory: Directory, durable: int, lock: threading.Lock | None = None
     ) -> None:
-        """All below `durable` is durable."""
+        """Starts with all below `durable` durable."""
         self._directory = directory
         self.lock = threading.Lock() if lock is None else lock
         self.changes = Signal(self.lock)
-        # Held while files are synced without the queue's lock, so that none is closed meanwhile.
+        # Held while files are synced without the queue's lock, so that no file is closed meanwhile.
         self.syncing = threading.Lock()
         self.commit = GroupCommit(self._sync_files, durable)
         self._error: ForebayError | None = None
@@ -122,12 +122,12 @@ class Owner(ABC):
             raise self._error.with_traceback(None)
 
     def check_whole(self) -> None:
-        """Raises if the handle failed; while it is closing, what is left is still written."""
+        """Raises if the handle failed, but not while it is closing and writes what is left."""
         if self._failed:
             self.check()
 
     def fail(self, error: BaseException) -> None:
-        """Ends the handle: everything raises from now on. The first reason stays."""
+        """Ends the handle: every call raises from now on. The first error is kept."""
         self._failed = True
         self._stop()
         if self._error is None:
@@ -136,11 +136,11 @@ class Owner(ABC):
                 if isinstance(error, ForebayError)
                 else Closed(f"{self._directory.path} failed and must be reopened: {error!r}")
             )
-        # Those who wait must learn of it.
+        # All waiting callers must learn of it.
         self.changes.wake()
 
     def disown(self, error: Closed) -> None:
-        """Ends the handle in the child of a fork, whose lock may be held by nobody that lives."""
+        """Ends the handle in the child of a fork; a thread that is gone may hold the old lock."""
         self.lock = threading.Lock()
         self.changes = Signal(self.lock)
         self._error = error
@@ -152,7 +152,7 @@ class Owner(ABC):
         return self._directory.path
 
     def ticket(self) -> Ticket:
-        """Returns the ticket of all that was applied, and is in the files now."""
+        """Drains, and returns the ticket of all that was applied."""
         with self.lock:
             self.check()
             self.drain()
@@ -161,12 +161,12 @@ class Owner(ABC):
     def sync(self) -> None:
         """Makes all that was applied durable.
 
-        An interrupt in this wait leaves nothing half done: the next sync settles it.
+        An interrupt during this wait leaves nothing half done: the next sync settles the changes.
         """
         self.ticket().settle()
 
     def sync_mark(self) -> None:
-        """Makes the mark durable, so that a power cut leaves a recent one."""
+        """Makes the mark durable, so that a recent one is left after a power cut."""
         if not self.mark.synced:
             with FatalErrors(self):
                 self.mark.sync()
@@ -185,18 +185,18 @@ class Owner(ABC):
 
     @abstractmethod
     def _begin_sync(self) -> Sync:
-        """Writes out what waits for a sync; says what to sync. Lock held."""
+        """Writes out what waits for a sync; returns what to sync. Lock held."""
 
     @abstractmethod
     def _end_sync(self, sync: Sync, *, done: bool) -> bool:
         """Moves the durable mark if the sync is done. Lock held.
 
-        Says whether the mark has to be durable itself before anybody may know.
+        Says whether the mark itself must be durable before the sync is acknowledged.
         """
 
     def _reveal(self, sync: Sync) -> None:
-        """Lets what a sync has made durable be read, and tells those who wait. Lock held."""
-        # Before the news: whoever is woken finds it.
+        """Makes readable what a sync made durable, and wakes waiting callers. Lock held."""
+        # Before the announcement: a caller that is woken must find it.
         self.commit.advance(sync.end)
         self.changes.announce()
 
@@ -205,34 +205,34 @@ class Owner(ABC):
         """Makes sure that nothing more is applied."""
 
     def _disconnect(self) -> None:
-        """Makes sure that nothing more is applied; touches nothing that the parent shares."""
+        """Makes sure that nothing more is applied; touches nothing shared with the parent."""
         self._stop()
 
     def _close(self, write_out: Callable[[], None], mark_clean: Callable[[], None]) -> None:
         """Makes everything durable, then closes all files, whatever happens.
 
-        `write_out` is called with the lock held, before nothing is applied any more; `mark_clean`
-        when all is durable. Neither is called for a handle that has failed.
+        `write_out` is called with the lock held, and nothing is applied after it; `mark_clean` is
+        called when all is durable. Neither is called for a handle that has failed.
         """
         closed = Closed(f"{self._directory.path} is closed")
         try:
             if self._error is None:
                 with self.lock:
                     write_out()
-                    # From here on nobody changes anything: the clean mark would hide it.
+                    # No change may come after this: the clean mark would hide it.
                     self._error = closed
                     self._stop()
                     ticket = self._ticket()
                 ticket.settle()
                 mark_clean()
         finally:
-            # Another thread may be syncing them.
+            # Take `syncing`: another thread may be syncing the files.
             with self.syncing, self.lock:
                 self.fail(closed)
                 self.release_files()
 
     def _sync_files(self) -> int:
-        """Syncs what is written, then the mark; led by one thread at a time, without the lock."""
+        """Syncs what is written, then the mark; run by one thread at a time, without the lock."""
         with self.syncing:
             with self.lock:
                 if self._failed:

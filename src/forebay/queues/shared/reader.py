@@ -1,7 +1,7 @@
-"""What the readers of all kinds have in common: a directory, looked at and not owned.
+"""The common part of the readers of all kinds: a directory that is read but not owned.
 
-No lock, nothing written, dead or alive. Damage raises `Damaged`, or, with `salvage=True`, is
-counted in `damage` and read round.
+A reader takes no lock and writes nothing, whether the queue is in use or not. Damage raises
+`Damaged`; with `salvage=True` it is added to `damage` and skipped.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ class DirectoryReader(Closing):
 
     @abstractmethod
     def refresh(self) -> None:
-        """Looks again at what is there."""
+        """Reads the present state of the directory again."""
 
     @property
     def directory(self) -> Directory:
-        """The open directory, for those who look at single files."""
+        """The open directory, for callers that read single files."""
         return self._directory
 
     def size_of(self, name: str) -> int:
-        """Returns how many bytes a file has; 0 if it is gone, or no file."""
+        """Returns how many bytes a file has; 0 if it is gone or not a file."""
         return size_of(self._directory, name)
 
     def close(self) -> None:
@@ -63,7 +63,7 @@ class DirectoryReader(Closing):
         self._directory.close()
 
     def _read_tail(self, name: str) -> Tail | None:
-        """Returns what the owner last published; None if it never did, or it cannot be read."""
+        """Returns the tail that the owner last wrote; None if there is none that can be read."""
         if self._tail_file is None:
             try:
                 self._tail_file = TailFile.open(self._directory, write=False, name=name)
@@ -72,8 +72,8 @@ class DirectoryReader(Closing):
         return self._tail_file.read() if self._tail_file is not None else None
 
     def _sound(self, items: Generator[_Batch | Damage, None, None]) -> Iterator[_Batch]:
-        """Yields what can be read; damage raises, or is counted and passed over."""
-        # Whoever keeps the error keeps this frame: the file that is read must not stay open.
+        """Yields what can be read; damage raises, or is added to `damage` and skipped."""
+        # An error that is kept keeps this frame alive: the file being read must not stay open.
         with contextlib.closing(items):
             for item in items:
                 if isinstance(item, Damage):
@@ -88,7 +88,7 @@ class DirectoryReader(Closing):
 
 
 def size_of(directory: Directory, name: str) -> int:
-    """Returns how many bytes a file has; 0 if it is gone, or no file."""
+    """Returns how many bytes a file has; 0 if it is gone or not a file."""
     try:
         file = directory.open(name)
     except (OSError, NotAQueue):

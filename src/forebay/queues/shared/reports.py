@@ -1,7 +1,7 @@
-"""What is told of a queue from outside: what a check found, what a copy did, what is there.
+"""Reports on a queue from outside: what a check found, what a copy did, what the queue holds.
 
-Values only, the same for every kind; a kind adds its own fields by a subclass. Nothing here reads
-a file but `settle`, which compares damage with the losses on record.
+Values only, the same for every kind; a kind adds its own fields in a subclass. Only `settle` reads
+a file: it compares damage with the losses on record.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from forebay.storage.filesystem import Directory
 from forebay.storage.losses import Loss, is_same, read_losses
 from forebay.storage.quarantine import count_kept
 
-# Called with how much is done, and how much there is if that is known. It may raise to stop.
+# Called with the amount done, and the total if that is known. It may raise to stop.
 Progress = Callable[[int, int | None], None]
 
-# What state a queue is in, in a word, and what that means.
+# The states of a queue, each in one word, and what they mean.
 STATES = {
     "open": "open",
     "closed": "closed",
@@ -34,9 +34,11 @@ STATES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What a check found. `damage` is what counts: it costs records, or something else that was
-    promised. `torn` are unfinished ends that a crash left, which cost nothing; `foreign` are names
-    that do not belong to the queue.
+    """What a check found.
+
+    `damage` is what counts: it costs records, or something else that was promised. `torn` are
+    unfinished ends that a crash left, which cost nothing; `foreign` are names that do not belong to
+    the queue.
     """
 
     kind: str
@@ -52,13 +54,13 @@ class Report:
 
     @property
     def lost(self) -> int | None:
-        """How many records the damage costs; None if that cannot be told."""
+        """How many records the damage costs; None if that is not known."""
         return total_lost(self.damage)
 
 
 @dataclass(frozen=True, slots=True)
 class CopiedRun:
-    """Records that lie together in both queues: the first offset in each, and how many."""
+    """Records that are consecutive in both queues: the first offset in each, and how many."""
 
     source: int
     target: int
@@ -79,27 +81,27 @@ class CopyReport:
 
     @property
     def lost(self) -> int | None:
-        """How many records could not be read; None if that cannot be told."""
+        """How many records could not be read; None if that is not known."""
         return total_lost(self.damage)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueInfo:
-    """The state of a queue, for people and for scripts: `dataclasses.asdict` makes JSON of it.
+    """The state of a queue, for people and for scripts: `dataclasses.asdict` prepares it for JSON.
 
-    `info()` of a queue and a look from outside, such as `forebay info`, tell the same fields. What
+    `info()` of a queue and a look from outside, such as `forebay info`, fill the same fields. What
     one of them cannot know, or would have to count, is None.
 
     - `kind`, `path`: what it is, and where.
     - `state`: a word of `STATES`, such as "open", "closed" or "crashed".
-    - `owner`: the process that owns it; None if nobody does.
-    - `records`: how many have not left it.
-    - `segments`, `bytes`: how many files hold them, and what these take.
-    - `damage`: what a look at it meets, which for most kinds is only the end.
-    - `losses`: how many losses are on record that nobody has marked as seen.
+    - `owner`: the process that owns it; None if there is none.
+    - `records`: how many records it still holds.
+    - `segments`, `bytes`: how many files hold them, and the space that these take.
+    - `damage`: the damage that this look has found; for most kinds it reads only the end.
+    - `losses`: how many losses are on record that have not been marked as seen.
     - `quarantined_files`, `quarantined_bytes`: what recoveries have set aside.
-    - `maintenance`: what the background work does, or what keeps it from that; the owner's.
-    - `syncs`: how many there were since it was opened; the owner's.
+    - `maintenance`: the state of the background work, or why it does not run; only from the owner.
+    - `syncs`: how many syncs there were since it was opened; only from the owner.
     """
 
     kind: str
@@ -136,30 +138,30 @@ class Findings:
     notes: list[str] = field(default_factory=list)
 
     def note_half_made(self, name: str) -> None:
-        """Takes note of a file that a crash left half made."""
+        """Notes a file that a crash left half made."""
         self.notes.append(f"{name} was left half made; the next open removes it")
 
     def note_faults(self, name: str, find: Callable[[], Iterable[str]]) -> None:
-        """Takes note of what is wrong in a side file and costs no record."""
+        """Notes faults in a side file that cost no record."""
         try:
             self.notes += [f"{name}: {fault}" for fault in find()]
         except (OSError, NotAQueue, Damaged) as error:
             self.notes.append(f"{name}: {error}; the next open sets it aside")
 
     def note_junk(self, name: str, size: int, end: int) -> None:
-        """Takes note of bytes after the end of a file."""
+        """Notes bytes after the end of a file."""
         if size > end:
             rest = plural(size - end, "byte")
             self.notes.append(f"{name} has {rest} after its end that nobody reads")
 
     def note_kept(self, directory: Directory) -> None:
-        """Takes note of what `quarantine/` holds."""
+        """Notes what `quarantine/` holds."""
         files, size = count_kept(directory)
         if files:
             self.notes.append(f"quarantine/ keeps {plural(files, 'file')} ({size_text(size)})")
 
     def as_fields(self) -> dict[str, Any]:
-        """Returns the fields of a `Report` that tell of it."""
+        """Returns the findings as fields of a `Report`."""
         return {
             "damage": tuple(damage for damage in self.found if is_loss(damage)),
             "torn": tuple(damage for damage in self.found if not is_loss(damage)),
@@ -169,17 +171,17 @@ class Findings:
 
 
 class CopyClock(SystemClock):
-    """Stands at the time of the records that are copied, so that they keep it."""
+    """Shows the time of the records that are being copied, so that they keep their times."""
 
     def __init__(self, ms: int | None = None) -> None:
         self.ms = ms
 
     def now_ms(self) -> int:
-        """Returns the time of the records, or the present one where they have none."""
+        """Returns the time of the records, or the present time where they have none."""
         return super().now_ms() if self.ms is None else self.ms
 
     def boot_ms(self) -> int:
-        """Returns the same, so that an open queue follows it."""
+        """Returns the same as `now_ms`, so that an open queue follows it."""
         return self.now_ms()
 
 
@@ -195,7 +197,8 @@ def own_fields(value: Report | CopyReport) -> dict[str, Any]:
 def settle(report: Report, directory: Directory) -> Report:
     """Compares a report with the losses on record.
 
-    What was found counts unless it was accepted before; so does what is only on record.
+    Damage that was found counts unless it was accepted before; so does a loss that is only on
+    record.
     """
     losses = read_losses(directory)
     damage = [item for item in report.damage if not _accepted(item, losses)]
@@ -216,17 +219,17 @@ def _accepted(damage: Damage, losses: Sequence[Loss]) -> bool:
 
 
 def is_loss(damage: Damage) -> bool:
-    """Says whether damage counts, other than an unfinished end that nobody was promised."""
+    """Says whether damage counts; an unfinished end that was never acknowledged does not."""
     return not damage.torn or bool(damage.count)
 
 
 def costs_records(damage: Damage) -> bool:
-    """Says whether records are lost by damage, or may be."""
+    """Says whether damage costs records, or may cost some."""
     return is_loss(damage) and damage.count != 0
 
 
 def total_lost(found: Iterable[Damage]) -> int | None:
-    """Returns how many records the damage costs; None as soon as one place cannot tell."""
+    """Returns how many records the damage costs; None if that is not known for one of them."""
     counts = [damage.count for damage in found if is_loss(damage)]
     return None if None in counts else sum(count or 0 for count in counts)
 

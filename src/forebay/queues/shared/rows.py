@@ -1,6 +1,6 @@
-"""Records on their way out of a queue, and into it, the same for every kind.
+"""Records on their way out of a queue and into it, the same for every kind.
 
-What the command line prints and takes, and what a suite that knows no kind works with.
+The command line prints and puts them, and tests that run for every kind use them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from forebay.damage import Damage
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Records to print. A value is None where only JSON tells what it is.
+    """Records to print. A value is None if the record can only be shown as JSON.
 
     `line` returns the record of an index as one line of JSON.
     """
@@ -37,7 +37,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Lent:
-    """Records that are on loan until the block ends, and damage that was met before them."""
+    """Records that are lent until the block ends, and damage that was met before them."""
 
     rows: Rows
     damage: Sequence[Damage] = ()
@@ -45,9 +45,9 @@ class Lent:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a queue takes: a record's bytes, what it adds to each, and the most that all may take.
+    """The limits of a queue: bytes of a record, bytes added to each, and bytes of all records.
 
-    `empty` says what cannot store an empty record; None if it can be stored.
+    `empty` says why an empty record cannot be stored; None if it can be.
     """
 
     record_bytes_max: int
@@ -57,7 +57,7 @@ class Limits:
 
 
 def value_json(value: bytes) -> bytes:
-    """Returns a value as two fields of JSON: its text, null if it is none, and base64."""
+    """Returns a value as two JSON fields: its text, or null if it is not text, and its base64."""
     try:
         text = encode_basestring(value.decode()).encode()
     except UnicodeDecodeError:

@@ -1,9 +1,9 @@
-"""How those who wait for a queue learn that it has changed: woken, never polling.
+"""How waiting callers learn that a queue has changed: they are woken and never poll.
 
-Threads and tasks wait alike. Whoever waits has a seat before it looks once more: a change that
-comes after that look wakes it. Those who want the same thing, of whom only one can have it, sit in
-one line. A change wakes the one in front; it tries, and when it leaves, for whatever reason, it
-wakes the next. So a thousand who wait cost as much as one. Those without a line are all woken.
+Threads and tasks wait in the same way. A waiter takes a seat and then looks once more: a change
+after that look wakes it. Waiters for the same thing, which only one of them can get, form a line.
+A change wakes the first in the line; it tries, and when it leaves, for whatever reason, it wakes
+the next. So a thousand waiters cost as much as one. Waiters without a line are all woken.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from typing import Protocol
 
 # No timeout of a thread may be infinite: an endless wait is cut into long ones.
 _WAIT_SECONDS_MAX = 3600.0
-# The line of those who are all woken.
+# The line whose waiters are all woken.
 ALL = ""
 
 
 class Waker(Protocol):
-    """Wakes one who waits."""
+    """Wakes one waiter."""
 
     def set(self) -> None:
-        """Wakes it. Called from any thread, with the queue's lock held: must not wait or raise."""
+        """Wakes it; called from any thread, with the queue's lock held: must not wait or raise."""
         ...
 
 
 class Seat:
-    """The place of one who waits, from its first look to its last.
+    """The place of one waiter, from its first look to its last.
 
-    Knows its waker weakly: an exception of a signal handler can keep who waits from leaving, and
-    a seat that nobody sits on must not take the wake-ups of those after it.
+    Holds only a weak reference to its waker: an exception raised by a signal handler can keep the
+    waiter from leaving, and an abandoned seat must not take the wake-ups of the waiters after it.
     """
 
     __slots__ = ("_signal", "_waker", "line")
@@ -47,29 +47,29 @@ class Seat:
         self._signal.join(self)
 
     def wake(self) -> None:
-        """Wakes who sits here."""
+        """Wakes the waiter of this seat."""
         waker = self._waker()
         if waker is not None:
             waker.set()
 
     def seconds(self, give_up_in: float, look_in: float) -> float:
-        """Returns how long to sleep at most: only the one in front has to look without a change."""
+        """Returns how long to sleep at most: only the first in line looks without a change."""
         seconds = min(give_up_in, look_in) if self._signal.is_front(self) else give_up_in
         return max(0.0, min(seconds, _WAIT_SECONDS_MAX))
 
     def leave(self) -> None:
-        """Gives the seat up: what it was woken for may be for the next. May be called twice."""
+        """Gives up the seat and passes its wake-up on to the next. May be called twice."""
         self._signal.forget(self)
 
 
 class Signal:
-    """Tells changes of one queue to those who wait for them, at no cost while nobody does.
+    """Announces changes of one queue to its waiters, at no cost while there are none.
 
-    `wanted` says that somebody waits, or did: a change that takes no lock looks at it, and
-    announces itself then.
+    `wanted` says that there is a waiter, or was one: a change that takes no lock checks it, and
+    announces itself only then.
 
-    Not a `threading.Condition`: an exception of a signal handler may leave the wait of one without
-    the lock, and whoever then gives it back takes it from another thread.
+    Not a `threading.Condition`: an exception raised by a signal handler may leave its `wait`
+    without the lock, and the caller would then release a lock that another thread holds.
     """
 
     def __init__(self, lock: threading.Lock) -> None:
@@ -79,7 +79,7 @@ class Signal:
 
     @property
     def is_watched(self) -> bool:
-        """Whether somebody waits."""
+        """Whether there is a waiter."""
         return any(self._lines.values())
 
     def join(self, seat: Seat) -> None:
@@ -94,10 +94,10 @@ class Signal:
         return seat.line == ALL or not line or line[0] is seat
 
     def forget(self, seat: Seat) -> None:
-        """Takes a seat away and wakes the next of its line.
+        """Removes a seat and wakes the next in its line.
 
-        Takes no lock, because it may be called where the collector finds a waker that is gone. Each
-        step is one call into C.
+        Takes no lock, because the garbage collector may call it when a waker is gone, in any
+        thread. Each step is one call into C.
         """
         line = self._lines.get(seat.line)
         if line is None:
@@ -108,22 +108,22 @@ class Signal:
             _wake_first(line)
 
     def announce(self) -> None:
-        """Wakes those who wait. Lock held."""
+        """Wakes the waiters: all without a line, and the first of each line. Lock held."""
         if not self.wanted:
             return
-        # First: whoever comes meanwhile is wanted.
+        # Clear it first: a waiter that comes meanwhile sets it again.
         self.wanted = False
         if self.is_watched:
             self.wanted = True
             self._wake(everybody=False)
 
     def answer(self) -> None:
-        """Announces a change that found that it is wanted; called without the lock."""
+        """Announces a change that found `wanted` set; called without the lock."""
         with self._lock:
             self.announce()
 
     def wake(self) -> None:
-        """Wakes all who wait: the handle has ended. Any thread may call it without the lock."""
+        """Wakes all waiters: the handle has ended. Any thread may call it, without the lock."""
         self._wake(everybody=True)
 
     def _wake(self, *, everybody: bool) -> None:
@@ -136,6 +136,6 @@ class Signal:
 
 
 def _wake_first(line: deque[Seat]) -> None:
-    # Another thread may empty it meanwhile.
+    # Another thread may empty the line meanwhile.
     with contextlib.suppress(IndexError):
         line[0].wake()

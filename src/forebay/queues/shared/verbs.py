@@ -1,6 +1,6 @@
-"""Verbs: each is written once, for threads, for asyncio and for a server.
+"""Verbs: each is written once, for threads, asyncio and servers.
 
-A verb that may wait is a generator of *steps*: it yields what it waits for, and returns its result.
+A verb that may wait is a generator of *steps*: it yields what it waits for and returns its result.
 
     @verb
     def push(self, value: bytes, *, timeout: float | None = None) -> Steps[int]:
@@ -12,16 +12,16 @@ It may wait for three things:
 
 - a `Ticket`, until what it has applied is durable;
 - `News`, until the queue has changed or some time has passed; the verb then tries again;
-- `Work`, a call that reads much or computes long. A loop has it done on another thread.
+- `Work`, a call that reads much or computes long. A loop runs it on another thread.
 
-The lock of the queue is never held over a `yield`. If the wait fails, or the caller is cancelled,
+The lock of the queue is never held across a `yield`. If the wait fails, or the caller is cancelled,
 the error is raised at the `yield`: a verb that has taken something gives it back there and lets the
-error pass. What it does there must not wait.
+error propagate. It must not wait while it does so.
 
 `run` drives the steps of a verb on the calling thread; `forebay.aio` drives the same steps on a
-loop. `verb` and `lends` make blocking methods of steps; `shortcut` makes the steps of a blocking
-method that mostly needs no wait. All three keep the steps as the attribute `steps` of the method:
-the table of verbs that aio and the tests ask.
+loop. `verb` and `lends` make blocking methods from steps; `shortcut` makes steps from a blocking
+method that mostly needs no wait. All three store the steps in the attribute `steps` of the method,
+where aio and the tests find them.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ _Lent_co = TypeVar("_Lent_co", covariant=True)
 
 
 class News(NamedTuple):
-    """A wait for a change of the queue, at most `give_up_in` seconds.
+    """A wait for a change of the queue, for at most `give_up_in` seconds.
 
     The first wait of a verb in a line returns at once: from then on no change is missed, and the
-    verb must look again. Of those who wait in one `line`, the one in front is woken; with no line,
-    all are. `look_in`: in so many seconds there may be something without a change; only the one in
-    front needs to look then.
+    verb must look again. Of the waiters in one `line`, the first is woken; without a line, all
+    are. `look_in`: after so many seconds something may be there without a change; only the first in
+    line needs to look then.
     """
 
     changes: Signal
@@ -64,7 +64,7 @@ class News(NamedTuple):
 class Work:
     """A call that takes long; its result is what the `yield` returns.
 
-    `undo` gets the result if nobody else does, because the caller was cancelled meanwhile.
+    `undo` is called with the result if the caller was cancelled meanwhile and does not get it.
     """
 
     call: Callable[[], Any]
@@ -129,10 +129,10 @@ def run(steps: Steps[_Result]) -> _Result:
 
 
 def leave(seat: Seat | None) -> None:
-    """Gives a seat up, if there is one.
+    """Gives up a seat, if there is one.
 
-    Also before a wait for the disk, or in another line: whoever sits in front keeps the wake-ups of
-    those after it.
+    Call it also before a wait for the disk or in another line: a waiter at the front of a line
+    holds back the wake-ups of those after it.
     """
     if seat is not None:
         seat.leave()
@@ -141,7 +141,7 @@ def leave(seat: Seat | None) -> None:
 def verb(
     steps: Callable[Concatenate[_Queue, _Arguments], Steps[_Result]],
 ) -> Callable[Concatenate[_Queue, _Arguments], _Result]:
-    """Makes a blocking method of the steps of a verb."""
+    """Makes a blocking method from the steps of a verb."""
 
     @functools.wraps(steps)
     def call(queue: _Queue, /, *arguments: _Arguments.args, **keywords: _Arguments.kwargs) -> Any:
@@ -154,11 +154,12 @@ def verb(
 def shortcut(
     method: Callable[Concatenate[_Queue, _Arguments], _Result],
 ) -> Callable[Concatenate[_Queue, _Arguments], _Result]:
-    """Makes the steps of a blocking method that mostly needs no wait.
+    """Adds steps to a blocking method that mostly needs no wait.
 
-    The method tries the short way, and ends with `return _run(steps)` if that does not do. `_run`
-    is its last parameter, hidden from its signature: `run`, unless its own steps call it. Those go
-    on with what is passed to `_run`. It is keyword-only where another is: only a function without
+    The method tries the short way first, and ends with `return _run(steps)` if that is not enough.
+    `_run` is its last parameter, hidden from its signature. It is `run` for a blocking call; when
+    the method is called for its steps, these go on with the steps that are passed to `_run`.
+    `_run` is keyword-only if the method has another keyword-only parameter: only a function without
     such parameters is called in the fastest way.
     """
 
@@ -188,9 +189,9 @@ def _hand_over(steps: Steps[_Result]) -> Any:
 def lends(
     steps: Callable[Concatenate[_Queue, _Arguments], Steps[Loan[_Lent]]],
 ) -> Callable[Concatenate[_Queue, _Arguments], AbstractContextManager[_Lent]]:
-    """Makes a blocking context manager of the steps that lend something out.
+    """Makes a blocking context manager from steps that lend something out.
 
-    At the end of the block it is finished; after an exception it is given back.
+    At the end of the block the loan is finished; after an exception it is given back.
     """
 
     @functools.wraps(steps)
@@ -223,7 +224,7 @@ class _Lending(AbstractContextManager[_Lent], Generic[_Lent]):
 
 
 def _keep_steps(call: Any, steps: Callable[..., Any], wrapper: str) -> None:
-    """Gives a blocking method its steps, and a signature that returns what they return."""
+    """Stores the steps in a blocking method, and sets its signature to return their result."""
     signature = inspect.signature(steps)
     returned = str(signature.return_annotation)
     if not returned.startswith(wrapper):
@@ -233,7 +234,7 @@ def _keep_steps(call: Any, steps: Callable[..., Any], wrapper: str) -> None:
     hint: object = inner
     if wrapper != "Steps[":
         shown = f"AbstractContextManager[{inner}]"
-        # Not that text: the module of the verb need not know the name.
+        # Not the text `shown`: the module of the verb need not have that name.
         hint = GenericAlias(AbstractContextManager, (inner,))
     call.__signature__ = signature.replace(return_annotation=shown)
     call.__annotations__ = {**steps.__annotations__, "return": hint}

@@ -1,4 +1,4 @@
-"""How verbs wait: for room, or for something to take. They try, and try again at news."""
+"""How verbs wait for room or for something to take: they try, and try again after a change."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from forebay.queues.shared.signal import ALL, Signal
 from forebay.queues.shared.verbs import News, Steps, Work
 
 _Result = TypeVar("_Result")
-# Those who want the same thing, of whom only one can have it, wait in one line.
+# Callers that wait for the same thing, which only one of them can get, wait in one line.
 ROOM, ITEMS = "room", "items"
 
 
 class NoRoom(ForebayError):
-    """What is to be applied finds no room of `size` bytes now; nothing of it was applied.
+    """There is no room now for the `size` bytes of a change; no part of it was applied.
 
-    Never leaves a queue: its verb waits for room, or raises `Full`.
+    Never reaches the caller of a queue: the verb waits for room, or raises `Full`.
     """
 
     def __init__(self, size: int) -> None:
@@ -31,9 +31,10 @@ class NoRoom(ForebayError):
 
 
 def countdown(clock: Clock, timeout: Duration | None) -> Callable[[], float]:
-    """Returns a function that tells how many seconds of a timeout are left; None: it has no end.
+    """Returns a function that returns how many seconds of a timeout are left; None: infinity.
 
-    Raises `InvalidOption` for what is no time. Infinity is one, and nothing below 0 waits.
+    Raises `InvalidOption` for a value that is not a time. Infinity is allowed; a timeout below 0
+    does not wait.
     """
     if timeout is None:
         return lambda: math.inf
@@ -51,11 +52,11 @@ def when_there_is_room(
     seconds_left: Callable[[], float],
     look_in: Callable[[], float] = lambda: math.inf,
 ) -> Steps[_Result]:
-    """Applies something under the lock as soon as there is room for it; returns what that returns.
+    """Calls `apply` under the lock as soon as there is room for it; returns its result.
 
-    `apply` raises `NoRoom`. `make_room(size)` is called then, with the lock held: it says whether
-    to try again at once, or returns work that does, or raises `Full`. `look_in()`: room may come
-    without news after so long.
+    If `apply` raises `NoRoom`, `make_room(size)` is called with the lock held: it says whether to
+    try again at once, or returns work whose result says so, or raises `Full`. `look_in()`: room may
+    come without a change after so many seconds.
     """
     while True:
         with owner.lock:
@@ -81,9 +82,9 @@ def when_found(
     line: str = ALL,
     look_in: Callable[[], float] = lambda: math.inf,
 ) -> Steps[_Result | None]:
-    """Looks until there is something; returns None if no time is left.
+    """Looks until something is found; returns None if no time is left.
 
-    `look_in()`: something may be there without news after so long.
+    `look_in()`: something may be there without a change after so many seconds.
     """
     while True:
         found = yield from look()
