@@ -1,10 +1,10 @@
-"""Takes in what other processes left in `inbox/` of a log: complete segments of records.
+"""Adopts what other processes left in `inbox/` of a log: complete segments of records.
 
-The owner does it within a second, and whoever opens a stopped log does it first. A batch is taken
-whole, once, in one synced step (see `storage/inbox.py`); what a crash interrupts after that step,
-the next open finishes. A batch with a part that does not verify is not taken: its files go to
-`quarantine/` and an error is logged. Parts that no manifest names, of writers that died or came too
-late, are removed a day after they were made.
+The owner does so within a second; opening a stopped log does it first. A batch is adopted as a
+whole, once, in one synced step (see `storage/inbox.py`); if a crash comes after that step, the next
+open finishes the adoption. A batch with a part that does not verify is not adopted: its files go to
+`quarantine/` and an error is logged. Parts that no manifest names, left by writers that died or
+came too late, are removed a day after they were made.
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ from forebay.storage.readable import Content, open_readable, read_whole
 from forebay.storage.segments import CHUNK_BYTES, SegmentList
 
 _logger = logging.getLogger(__name__)
-# Of records: a clock that is set far ahead, and no sum of times that a header cannot hold.
+# The latest time of a record: allows a clock that is set far ahead, but keeps sums of times within
+# what a header can hold.
 TIME_MS_MAX = 2**60
-# What a manifest may name, where it names a kind.
+# The kind that a manifest must name, if it names one.
 _KIND = "log"
 
 
 class _Refused(Exception):
-    """A batch that must not get into the queue; its files go to quarantine.
+    """A batch that must not enter the queue; its files go to quarantine.
 
-    `damage` is that of a batch that was good when it was handed in: then it is a loss.
+    `damage` is set if the batch was good when it was handed in: then it is a loss.
     """
 
     def __init__(self, reason: object, damage: Damage | None = None) -> None:
@@ -51,17 +52,19 @@ def adopt_all(
     now_ms: int,
     losses: Losses | None = None,
 ) -> int:
-    """Adopts every batch that is ready; returns the number of records taken.
+    """Adopts every batch that is ready; returns the number of records adopted.
 
-    Everything that is wrong with a batch, and whatever else stands in the inbox as a manifest, is
-    refused into quarantine. What was good when it was handed in and is not now goes to `losses`.
+    A batch with any fault, and anything else in the inbox that looks like a manifest, is refused
+    and moved to quarantine. A batch that was good when it was handed in and is now damaged is noted
+    in `losses`.
     """
     work = _open_inbox(directory)
     if work is None:
         return 0
     losses = Losses.load(directory) if losses is None else losses
     try:
-        # Before the manifests: whatever is in the list and published by now is named by one.
+        # List the names before the manifests: then a manifest names every listed part that is
+        # published by now.
         names = work.names()
         manifests = inbox.read_manifests(work)
         _remove_orphans(work, names, manifests, now_ms)
@@ -110,11 +113,11 @@ def _remove_orphans(
     manifests: list[tuple[str, inbox.Manifest | None]],
     now_ms: int,
 ) -> None:
-    """Removes parts and half-written manifests that nobody published within a day."""
+    """Removes parts and half-written manifests that were not published within a day."""
     named: set[str] = set()
     for _, manifest in manifests:
         if manifest is None:
-            # It may name any of them; the next time it is in quarantine.
+            # It may name any of the parts; by the next time it is in quarantine.
             return
         named.update(part.name for part in manifest.parts)
     for name in names:
@@ -125,7 +128,7 @@ def _remove_orphans(
 
 
 def _named_by_rubbish(work: Directory, manifest: str) -> list[str]:
-    """Returns the parts whose names stand in a manifest that does not verify."""
+    """Returns the parts whose names occur in a manifest that does not verify."""
     try:
         data = read_whole(work, manifest, inbox.MANIFEST_BYTES_MAX) or b""
     except Damaged:
@@ -134,7 +137,7 @@ def _named_by_rubbish(work: Directory, manifest: str) -> list[str]:
 
 
 def _forget_one_time_writers(directory: Directory, work: Directory) -> None:
-    """Drops the ledger lines of writers that never come again, once their manifests are gone."""
+    """Drops the ledger lines of one-time writers once their manifests are gone."""
     ledger = inbox.own_ledger(directory)
     waiting = {manifest.writer for _, manifest in inbox.read_manifests(work) if manifest}
     kept = {
@@ -143,7 +146,7 @@ def _forget_one_time_writers(directory: Directory, work: Directory) -> None:
         if not writer.startswith(inbox.ONE_TIME) or writer in waiting
     }
     if len(kept) < len(ledger.adopted):
-        # First: a manifest that comes back after a power cut must find its line.
+        # Sync first: a manifest that comes back after a power cut must find its line.
         work.sync()
         inbox.write_ledger(directory, replace(ledger, adopted=kept))
 
@@ -156,7 +159,7 @@ def _refuse(
     parts: list[str],
     error: _Refused,
 ) -> None:
-    """Puts a batch aside; what was handed in good is on record as lost before."""
+    """Sets a batch aside; if it was good when handed in, puts the loss on record first."""
     _logger.error("inbox/%s is not adopted: %s", name, error)
     if error.damage is not None:
         losses.note(error.damage, gone=True)
@@ -167,17 +170,17 @@ def _refuse(
 
 
 def _check_batch(work: Directory, manifest: inbox.Manifest) -> list[tuple[Header, int]]:
-    """Verifies a batch; returns of each part the header and the ms of its last record."""
+    """Verifies a batch; returns the header of each part and the ms of its last record."""
     if manifest.kind not in ("", _KIND):
         raise _Refused(f"made for a queue of kind {manifest.kind!r:.60}; this is a {_KIND}")
     total = sum(part.count for part in manifest.parts)
     with contextlib.suppress(ForebayError, FileNotFoundError):
         return [_check_part(work, part) for part in manifest.parts]
     try:
-        # Once more: what a disk does not give back at once may be whole.
+        # Try once more: what a disk fails to read the first time may be whole.
         return [_check_part(work, part) for part in manifest.parts]
     except (ForebayError, FileNotFoundError) as error:
-        # One part that is bad costs the batch: it is taken whole or not at all.
+        # One bad part costs the whole batch: it is adopted as a whole or not at all.
         damage = Damage(f"{work.path}/{manifest.parts[0].name}", 0, 0, "", count=total)
         if isinstance(error, Damaged):
             damage = replace(error.damage, count=total)
@@ -208,7 +211,7 @@ def _check_part(work: Directory, part: inbox.Part) -> tuple[Header, int]:
 
 
 def _count_frames(file: Content, size: int, frames: Frames, limit: int) -> tuple[int, int, int]:
-    """Counts good frames, chunk by chunk; returns where they stop and the ms of the last, too."""
+    """Counts good frames, chunk by chunk; returns also where they stop and the ms of the last."""
     count, position, last_ms = 0, frames.layout.header_bytes, 0
     chunk_bytes = CHUNK_BYTES
     while count < limit and position < size:
@@ -235,7 +238,7 @@ def _adopt(
 ) -> int:
     with writer.lock:
         writer.check()
-        # With the lock held: under load somebody would always have appended meanwhile.
+        # Roll and sync with the lock held: under load another append would always come in between.
         writer.roll()
         writer.sync_now()
         return _adopt_locked(directory, work, segments, writer, manifest, headers, ledger)
@@ -265,7 +268,7 @@ def _adopt_locked(
         inbox.finish_moves(directory, work, moves)
     except OSError as error:
         if _may_be_decided(directory, moves):
-            # Appending on would give the offsets out twice.
+            # Further appends would use the same offsets twice.
             writer.fail(error)
         raise
     for start, size in placed:
@@ -280,9 +283,10 @@ def _adopt_locked(
 
 
 def _may_be_decided(directory: Directory, moves: list[inbox.Move]) -> bool:
-    """Says whether an adoption that failed is in the ledger all the same, or nobody knows.
+    """Says whether an adoption that failed is in the ledger nevertheless, or may be.
 
-    Moves of one before it that are there still were done: only the ledger could not be cleared.
+    Other moves in the ledger are those of an earlier adoption that is finished: only its ledger
+    could not be cleared.
     """
     try:
         return bool(moves) and inbox.read_ledger(directory).moves == moves
@@ -295,7 +299,7 @@ def finish_adoption(directory: Directory) -> bool:
     ledger = inbox.own_ledger(directory)
     if not ledger.moves:
         return False
-    # Made again if somebody removed it: the segments that are missing then show when they are read.
+    # Create the inbox again if it was removed: the missing segments then show when they are read.
     work = directory.directory(inbox.DIRECTORY, create=True)
     try:
         inbox.finish_moves(directory, work, ledger.moves)

@@ -1,6 +1,6 @@
 """A log from outside: what is wrong with it, what it holds, and a copy of what can be read.
 
-Only reads the log, takes no lock, and works on one that is in use, was killed, or is damaged.
+Only reads the log, takes no lock, and works on a log that is in use, has crashed, or is damaged.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class LogSegment(SegmentFacts):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogCopy(CopyReport):
-    """What a copy of a log did; `consumers` are the places in the new one."""
+    """What a copy of a log did; `consumers` are the places in the new log."""
 
     same_offsets: bool
     consumers: dict[str, int]
@@ -91,7 +91,7 @@ def check(path: str, progress: Progress) -> Report:
 
 
 def describe(path: str) -> LogInfo:
-    """Tells the state of a log."""
+    """Returns the state of a log."""
     with LogReader(path) as reader:
         owner = lock_owner(reader.path)
         segments = _segments(reader, owner)
@@ -135,8 +135,8 @@ def segments(path: str) -> list[LogSegment]:
 def copy(path: str, target: str, progress: Progress) -> LogCopy:
     """Copies all that can be read into a new log.
 
-    Order, values and times stay. Offsets begin at 0 and close over what is lost; consumers are
-    carried over to the same records, cursors are not.
+    Order, values and times stay the same. Offsets begin at 0 and leave no gaps where records are
+    lost; consumers are carried over to the same records, cursors are not.
     """
     copying = Copying()
     clock = CopyClock()
@@ -170,9 +170,9 @@ def copy(path: str, target: str, progress: Progress) -> LogCopy:
 
 
 def end_damage(reader: LogReader, owner: int | None) -> Damage | None:
-    """Says what is past the last record, if it is not a record: an unfinished write, mostly.
+    """Returns what is after the last record and is not a record: mostly an unfinished write.
 
-    Of a queue that is in use nothing can be said: its owner may be writing there now.
+    Returns None for a queue that is in use: its owner may be writing there now.
     """
     tail = reader.tail
     if owner is not None or not reader.segments.bases or (tail is not None and tail.clean):
@@ -181,13 +181,13 @@ def end_damage(reader: LogReader, owner: int | None) -> Damage | None:
     try:
         segment = OpenSegment(reader.directory, reader.segments.names[base], base)
     except Damaged as error:
-        # Below the end the scan tells it; above, the file was just being made.
+        # Below the end, the scan reports it; at or above it, the file was just being made.
         return replace(error.damage, torn=True) if base >= reader.written else None
     except ForebayError:
         return None
     position, index = segment.frames.layout.header_bytes, 0
     if tail is not None and tail.segment == base and tail.durable >= base:
-        # Before the first sync the mark stands at 0, before the header.
+        # Before the first sync the position in the mark is 0, which is before the header.
         position, index = max(position, tail.position), tail.durable - base
     try:
         for item in scan_segment(
@@ -203,7 +203,7 @@ def end_damage(reader: LogReader, owner: int | None) -> Damage | None:
 
 
 def newest_version(reader: LogReader) -> int:
-    """Returns the version that new segments get if nothing else is asked for."""
+    """Returns the version that new segments get by default."""
     if not reader.segments.bases:
         return VERSION_DEFAULT
     base = reader.segments.bases[-1]
@@ -279,10 +279,11 @@ def _check_records(reader: LogReader, findings: Findings, progress: Progress) ->
 
 
 def _after_the_records(reader: LogReader, ends: dict[str, int]) -> Iterator[Damage | str]:
-    """Says what is in finished segments after their last record: hidden entries, or rubbish.
+    """Yields what is in finished segments after their last record: hidden entries, or rubbish.
 
-    `ends` tells where the last record of each segment ends. Entries that the next segment begins
-    with as well are copies that an interrupted recovery left; others are hidden by it.
+    `ends` says where the last record of each segment ends. Entries that are also at the start of
+    the next segment are copies that an interrupted recovery left; others are hidden by that
+    segment.
     """
     for base, following in itertools.pairwise([*reader.segments.bases, None]):
         name = reader.segments.names[base or 0]
@@ -312,7 +313,10 @@ def _is_closed(reader: LogReader) -> bool:
 def _hidden(
     reader: LogReader, segment: OpenSegment, position: int, following: int | None
 ) -> Damage | bool | None:
-    """Looks at entries from the base of the next segment on; True: the same are there."""
+    """Compares entries from the base of the next segment on; returns True if that has the same.
+
+    Returns None if there are none, and damage if they differ.
+    """
     if following is None:
         return None
     index = following - segment.base
@@ -382,7 +386,7 @@ class Copying:
     runs: list[CopiedRun] = field(default_factory=list)
 
     def add_run(self, source: int, target: int, count: int) -> None:
-        """Takes note of copied records; neighbours become one run."""
+        """Notes copied records; neighbours become one run."""
         last = self.runs[-1] if self.runs else None
         if last is not None and last.source + last.count == source:
             self.runs[-1] = replace(last, count=last.count + count)
@@ -391,7 +395,7 @@ class Copying:
         self.copied += count
 
     def place(self, offset: int) -> int:
-        """Returns where a consumer's place is in the new log."""
+        """Returns the place of a consumer in the new log."""
         for run in self.runs:
             if offset < run.source + run.count:
                 return run.target + max(0, offset - run.source)
@@ -415,7 +419,7 @@ def _append(log: Log, clock: CopyClock, batch: RecordBatch) -> None:
 def _carry_consumers(
     reader: LogReader, log: Log, copying: Copying
 ) -> tuple[dict[str, int], str | None]:
-    """Makes the consumers of the old log in the new one; returns them, and what went wrong."""
+    """Creates the consumers of the old log in the new one; returns them, and what went wrong."""
     carried: dict[str, int] = {}
     reason = None
     try:
@@ -427,7 +431,7 @@ def _carry_consumers(
         try:
             log.consumer(name, start=place)
         except InvalidOption as error:
-            # A name that only another program can have given.
+            # An invalid name: only another program can have given it.
             reason = str(error)
             continue
         carried[name] = place

@@ -1,11 +1,11 @@
 """Records as Arrow columns, laid out by the kernels without an object for each record.
 
 Needs the `arrow` extra. Columns: `offset` (int64), `timestamp` (µs, UTC; null where the format has
-no time), `value` (binary), and, for those who ask, `position` (int64, where the frame begins in its
+no time), `value` (binary), and on request `position` (int64, where the frame begins in its
 segment).
 
-Fresh memory costs half as much as the work on it. A reader that is done with a batch before it
-takes the next one gives `ReusedBuffers`, which are filled again and again.
+Fresh memory costs half as much as the work on it. A reader that has finished a batch before it
+takes the next one passes `ReusedBuffers`, which are filled again and again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SCHEMA = pyarrow.schema(
     ]
 )
 _ROWS_MAX = 1 << 15
-# Gives room for the rows of that many bytes of frames.
+# Returns columns with room for the rows of that many bytes of frames.
 Buffers = Callable[[int], Columns]
 
 
@@ -82,7 +82,7 @@ class ColumnFrames(Frames):
 
 
 class ReusedBuffers:
-    """The same memory for every batch; without `values` payloads are verified, but left out."""
+    """The same memory for every batch; without `values`, payloads are verified but left out."""
 
     def __init__(self, *, values: bool = True) -> None:
         self._values = values
@@ -97,7 +97,7 @@ class ReusedBuffers:
 
 
 def make_columns(size: int, *, values: bool = True) -> Columns:
-    """Makes room for the rows of that many bytes of frames."""
+    """Returns columns with room for the rows of that many bytes of frames."""
     return Columns(max(size, 1), min(size // FRAME_BYTES + 1, _ROWS_MAX), values)
 
 

@@ -1,4 +1,4 @@
-"""A named consumer of a log: reads from its own place on, and saves it in `places.py`."""
+"""A named consumer of a log: reads from its own place, and saves that through `places.py`."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ Start = str | int | datetime
 
 
 class Consumer(Closing):
-    """Reads a log from its own place on. One thread at a time may use it.
+    """Reads a log from its saved place. One thread at a time may use it.
 
-    Nobody is asked to close it: one that is forgotten closes its files and gives its name up.
+    It need not be closed: a consumer that is garbage collected closes its files and frees its name.
     """
 
     def __init__(self, log: Log, name: str, scanner: Scanner) -> None:
         self._log = log
         self._scanner = scanner
-        # Held while records are read ahead, which may be done on another thread. A signal handler
-        # may close the log in the middle of it, on the same one.
+        # Held while records are read ahead, perhaps on another thread. Reentrant, because a signal
+        # handler may close the log in the middle of that, on the same thread.
         self._mutex = threading.RLock()
         self._closed = False
         self._batches: Iterator[RecordBatch | Damage] | None = None
         self._trouble: Damage | None = None
         self._ahead = _Ahead(iter(()), 0)
-        # What `take` has lent out, what came back of it, in order, and the offset after all that
-        # it is done with. The saved place stays below what is lent out or came back.
+        # The records that `take` has lent out, those that came back, in order, and the offset after
+        # all that are finished. The saved place stays below what is lent out or came back.
         self._lent: set[_Taken] = set()
         self._returned: list[Record] = []
         self._finished = 0
@@ -58,21 +58,21 @@ class Consumer(Closing):
 
     @property
     def position(self) -> int:
-        """The offset of the next record that it gives."""
+        """The offset of the next record that it returns."""
         return self._returned[0].offset if self._returned else self._ahead.begin
 
     @property
     def lag(self) -> int:
-        """How many records there are that it has not committed."""
+        """How many records it has not committed yet."""
         return self._log.end - self.committed
 
     @verb
     def read(self, count: int = 1000, *, timeout: Duration | None = None) -> Steps[list[Record]]:
         """Returns up to `count` of the next records; an empty list if there are none now.
 
-        With a timeout (seconds) it waits for the first, and raises `Empty` if none came. Records
-        that are damaged raise `Damaged`, records that were dropped to make room raise `Overtaken`;
-        each once, and the next read goes on after them.
+        With a timeout (seconds) it waits for the first, and raises `Empty` if none comes. Damaged
+        records raise `Damaged`, and records that were dropped to make room raise `Overtaken`; each
+        is raised once, and the next read goes on after it.
         """
         if count < 1:
             raise InvalidOption(f"count = {count}: must be at least 1")
@@ -87,11 +87,12 @@ class Consumer(Closing):
         """Lends the next record: `with consumer.take() as record`.
 
         At the end of the block the place after it is saved, durably, as by `commit`. After an
-        exception in the block it comes again, before newer ones, as it does after a crash. Raises
-        `Empty` if there is none, or if none came within `timeout` seconds.
+        exception in the block the record comes again, before newer ones, as it does after a crash.
+        Raises `Empty` if there is none, or if none comes within `timeout` seconds.
 
-        Blocks may overlap. The place never passes a record whose block is open, or has failed and
-        was not given again: a crash brings that one again, and those after it.
+        Blocks may overlap. The saved place never passes a record whose block is open, or whose
+        block failed and which was not lent again: after a crash that record and those after it
+        come again.
         """
         if not (yield from self._wait(1, timeout)):
             raise self._empty(timeout or 0)
@@ -100,7 +101,7 @@ class Consumer(Closing):
         return taken
 
     def _next_run(self) -> Steps[Iterator[Record]]:
-        """Reads records ahead, if there are any now; returns them, each given when it is taken."""
+        """Reads ahead the records that are there now; each counts as read once it is iterated."""
         yield from self._wait(1, None)
         return iter(self._give(1)) if self._returned else self._ahead.records
 
@@ -108,28 +109,28 @@ class Consumer(Closing):
     def commit(self) -> Steps[None]:
         """Saves the place after the last record read; durable on return.
 
-        Not past a record that `take` has lent out: what was read after it is saved at the next end
-        of a block, or commit, after its own.
+        The place does not pass a record that `take` has lent out: records read after it are covered
+        by the first commit, or end of a block, after its own block has ended.
         """
         yield from self._save(self.position)
 
     def _save(self, end: int) -> Steps[None]:
-        """Saves a place; only after a `seek` it may lie before the one that is saved."""
+        """Saves a place; only after a `seek` may it lie before the place saved earlier."""
         waiting = [*(taken.value for taken in self._lent), *self._returned[:1]]
         place = min([end, *(record.offset for record in waiting)])
         self.committed = yield from self._log._saving(self.name, place, back=self._sought)
         self._sought = False
 
     def _save_finished(self) -> Steps[None]:
-        """Saves the place after all that `take` is done with."""
+        """Saves the place after all records that `take` has finished."""
         yield from self._save(self._finished)
 
     def seek(self, start: Start) -> None:
         """Moves to "earliest", "latest", an offset, or the first record not older than a time.
 
-        The time is a datetime with its zone.
-        Nothing is saved before `commit`, or the end of a later `take`: the end of an earlier one
-        saves nothing and brings nothing back.
+        The time is a datetime with a time zone. Nothing is saved before `commit` or the end of a
+        later `take`: the end of a `take` from before the `seek` saves nothing and gives nothing
+        back.
         """
         self._move_to(self._log.resolve(start))
         self._lent.clear()
@@ -138,7 +139,7 @@ class Consumer(Closing):
         self._sought = True
 
     def close(self) -> None:
-        """Closes its files; the saved place stays, and another consumer may have the name."""
+        """Closes its files and frees its name for another consumer; the saved place stays."""
         with self._mutex:
             self._closed = True
             self._scanner.close()
@@ -148,7 +149,7 @@ class Consumer(Closing):
         self._scanner.close()
 
     def __iter__(self) -> Iterator[Record]:
-        """Yields the records that are there now, one by one; a commit covers those given so far."""
+        """Yields the records that are there now; a commit covers those yielded so far."""
         return chain.from_iterable(self._runs())
 
     def __repr__(self) -> str:
@@ -159,7 +160,7 @@ class Consumer(Closing):
             yield records
 
     def _wait(self, count: int, timeout: Duration | None) -> Steps[bool | None]:
-        """Reads up to `count` records ahead, waits for the first; says whether there are any."""
+        """Reads up to `count` records ahead; waits for the first; says whether there are any."""
         self._log._raise_losses()
         seconds_left = countdown(self._log._clock, 0 if timeout is None else timeout)
         return (yield from when_found(self._log.changes, lambda: self._look(count), seconds_left))
@@ -169,7 +170,7 @@ class Consumer(Closing):
         return Empty(f"{self._log.path}: nothing new for {self.name!r} in {seconds} s")
 
     def _look(self, count: int) -> Steps[bool | None]:
-        """Reads up to `count` records ahead; None if there are none. Raises what is lost."""
+        """Reads up to `count` records ahead; returns None if there are none. Raises losses."""
         while True:
             self._check_overtaken()
             if self._ahead.left + len(self._returned) < count and self._may_fetch():
@@ -182,14 +183,14 @@ class Consumer(Closing):
             self._pass(self._trouble)
 
     def _give(self, count: int) -> list[Record]:
-        """Returns up to `count` of the records that are there, those that came back first."""
+        """Returns up to `count` of the records read ahead, beginning with those that came back."""
         given = self._returned[:count]
         del self._returned[:count]
         given += islice(self._ahead.records, count - len(given))
         return given
 
     def _may_fetch(self) -> bool:
-        """Says whether there is more than what was read ahead."""
+        """Says whether there may be more than what was read ahead."""
         if self._closed:
             raise Closed(f"consumer {self.name!r} of {self._log.path} is closed")
         if self._trouble is not None:
@@ -197,10 +198,10 @@ class Consumer(Closing):
         return self._batches is not None or self._log._readable()[0] > self._ahead.end
 
     def _pass(self, damage: Damage) -> None:
-        """Goes on after damage, and raises it if nobody has seen it."""
+        """Goes on after damage; raises it unless it has been marked as seen."""
         after = (damage.offset or 0) + (damage.count or 0)
         if damage.count is None:
-            # How many are lost cannot be told: none of what there is now can be read.
+            # The number of lost records is unknown: none of what is there now can be read.
             after = self._log._readable()[0]
         self._trouble = None
         self._ahead = _Ahead(iter(()), max(self._ahead.end, after))
@@ -208,20 +209,20 @@ class Consumer(Closing):
             raise Damaged(damage)
 
     def _fill(self, count: int) -> None:
-        """Reads ahead until there are `count` records, no more, or damage comes first.
+        """Reads ahead until there are `count` records, no more are there, or damage comes first.
 
-        Takes nothing: a read that is cancelled meanwhile leaves all to the next one. A log that is
-        closed meanwhile leaves no file open, and says so.
+        Takes nothing: if the read is cancelled meanwhile, all is left for the next one. If the log
+        is closed meanwhile, leaves no file open, and raises `Closed`.
         """
         with self._mutex:
             try:
                 while self._ahead.left < count and self._trouble is None and self._fetch():
                     pass
             except Overtaken:
-                # Segments went while they were read: what was read is good, the rest is gone.
+                # Segments were removed while they were read: what was read is good, the rest gone.
                 self._batches = None
             except BaseException as error:
-                # A batch may have been read and not kept.
+                # The iterator may be past a batch that was not kept: read that again.
                 self._batches = None
                 if isinstance(error, OSError):
                     self._log._readable()
@@ -231,7 +232,7 @@ class Consumer(Closing):
                     self._scanner.close()
 
     def _fetch(self) -> bool:
-        """Gets the next records, or damage that comes first; False if there are none."""
+        """Fetches the next records, or damage before them; returns False if there is neither."""
         ahead = self._ahead
         item = None if self._batches is None else next(self._batches, None)
         if item is None:
@@ -264,9 +265,9 @@ class Consumer(Closing):
 
 
 class _Ahead(NamedTuple):
-    """Records that were read and not given yet, and the offset after them.
+    """Records that were read ahead and not returned yet, and the offset after them.
 
-    One value: whatever interrupts a read, the two agree.
+    Both are in one value, so that they agree whatever interrupts a read.
     """
 
     records: Iterator[Record]
@@ -279,14 +280,14 @@ class _Ahead(NamedTuple):
 
     @property
     def left(self) -> int:
-        """How many records there are; exact, as they are the iterator of a list."""
+        """How many records are left; exact, because `records` is the iterator of a list."""
         return length_hint(self.records)
 
 
 class _Taken:
     """A record that a consumer has lent out.
 
-    What its end means for the consumer happens at once, before the steps: a task that is cancelled
+    Its end changes the consumer at once, before the steps run: so a task that is cancelled
     meanwhile leaves nothing lent out.
     """
 
@@ -295,7 +296,7 @@ class _Taken:
         self.value = record
 
     def finish(self) -> Steps[None]:
-        """Counts it as done with; the steps save the place."""
+        """Counts the record as finished; the steps save the place."""
         consumer = self._consumer
         if self not in consumer._lent:
             return _no_steps()
@@ -304,7 +305,7 @@ class _Taken:
         return consumer._save_finished()
 
     def give_back(self, error: BaseException) -> Steps[None]:
-        """Lets it come again, before newer ones."""
+        """Makes the record come again, before newer ones."""
         consumer = self._consumer
         if self in consumer._lent:
             consumer._lent.remove(self)

@@ -1,4 +1,4 @@
-"""What `info` tells of a log."""
+"""The facts that `info` returns about a log."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ class LogInfo(QueueInfo):
 
     - `begin`, `end`: the offset of the oldest record, and the one that the next record gets.
     - `durable`: the offset after the last record that survives a power cut.
-    - `version`: of the newest segment.
+    - `version`: the version of the newest segment.
     - `last_time_ms`: the time of the newest record.
-    - `consumers`, `cursors`: by name the next `offset`, and the `lag`.
-    - `consumers_damage`: why the places of consumers are lost.
-    - `incarnation`: how often it was opened.
-    - `adopted`: by writer, the last batch of `inbox/` that was taken in; the owner's.
-    - `dropped`: how many records were dropped for `max_bytes` since it was opened; the owner's.
+    - `consumers`, `cursors`: by name, the next `offset` and the `lag`.
+    - `consumers_damage`: why the places of consumers are lost; None if they are not.
+    - `incarnation`: counts the times that offsets may have been lost and assigned again.
+    - `adopted`: by writer, the last batch of `inbox/` that was adopted; only from the owner.
+    - `dropped`: how many records were dropped because of `max_bytes` since it was opened; only from
+      the owner.
     """
 
     begin: int

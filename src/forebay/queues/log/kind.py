@@ -1,4 +1,4 @@
-"""What a log does as one kind of queue among others: scan, put and lend by one protocol."""
+"""A log behind the protocol of all kinds of queue: scan, put and lend."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from forebay.storage.filesystem import lock_owner
 def scan(
     path: str, *, start: Start = "earliest", until: Start | None = None
 ) -> Iterator[Rows | Damage]:
-    """Yields the records from a place on, up to another, and each damage in its place."""
+    """Yields the records from one place up to another, and damage where it occurs between them."""
     with LogReader(path) as reader:
-        # The owner first: one that ends meanwhile has finished what it was writing.
+        # Look for the owner first: one that closes meanwhile has finished what it was writing.
         owner = lock_owner(reader.path)
         stop = None if until is None else reader.resolve(until)
         for item in reader.scan(start, stop):
@@ -35,14 +35,14 @@ def scan(
 
 
 def peek(path: str, *, consumer: str) -> Iterator[Rows | Damage]:
-    """Yields what a consumer reads next; it stays."""
+    """Yields what a consumer reads next, without removing it."""
     yield from scan(path, start=_place(path, consumer))
 
 
 def tail(path: str, *, count: int, follow: bool = False) -> Iterator[Rows | Damage | int]:
-    """Yields the last records; to follow, it goes on with what is appended, for ever.
+    """Yields the last records; with `follow` it goes on for ever with what is appended.
 
-    A number says how many records were removed before they could be read; 0 that nothing is new.
+    A number says how many records were removed before they could be read; 0 means nothing is new.
     """
     with LogReader(path) as reader:
         offset = max(reader.begin, reader.end - count)
@@ -67,7 +67,7 @@ def next_ms(path: str, *, consumer: str) -> int | None:
 
 
 def limits(log: Log) -> Limits:
-    """Returns what a log takes."""
+    """Returns the limits of what a log accepts."""
     version = log.options.version
     if version is None:
         with LogReader(log.path) as reader:
@@ -85,7 +85,7 @@ def put(log: Log, values: list[bytes]) -> tuple[int, int]:
 
 
 def lender(log: Log, *, consumer: str) -> Callable[[int], AbstractContextManager[Lent]]:
-    """Returns what lends the next records of a consumer; its place is saved as each block ends."""
+    """Returns a function that lends a consumer's next records; a block's end saves its place."""
     source = log.consumer(consumer)
 
     @contextlib.contextmanager
@@ -99,7 +99,7 @@ def lender(log: Log, *, consumer: str) -> Callable[[int], AbstractContextManager
 
 
 def rows_of(batch: RecordBatch) -> Rows:
-    """Returns the records of a batch to print."""
+    """Returns the records of a batch as rows to print."""
     times = batch.times
 
     def line(index: int) -> bytes:

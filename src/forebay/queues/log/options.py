@@ -15,7 +15,7 @@ from forebay.queues.shared.options import (
 
 
 class LogKeywords(StagedKeywords, total=False):
-    """What a `Log` takes besides its path."""
+    """The keyword arguments of a `Log`."""
 
     when_full: WhenFull
     segment_bytes: int
@@ -25,7 +25,7 @@ class LogKeywords(StagedKeywords, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogOptions(StagedOptions):
-    """The options of a `Log`, checked; its docstring says what they mean."""
+    """The options of a `Log`, checked; the docstring of `Log` says what they mean."""
 
     segment_bytes: int = 100_000_000
     trim_interval_seconds: float | None = 60.0

@@ -1,12 +1,13 @@
 """The saved places of a log's readers: durable, forward only, and trimming stays below them all.
 
-A reader in the owner's process is a consumer. Its place is in the `index` file, the seed's, which a
-check beside it guards, and only the owner writes it. A reader in another process, such as a Spark
-stream, owns a cursor (`storage/cursors.py`). Whoever asks who reads from where, asks here.
+A reader in the owner's process is a consumer. Its place is in the `index` file, which has the
+format of the seed and is guarded by a check file beside it; only the owner writes it. A reader in
+another process, such as a Spark stream, owns a cursor (`storage/cursors.py`). This module answers
+which readers there are and where they read.
 
-An index that is damaged costs places, never the log: the owner raises it once, consumers whose
-places are lost begin at the oldest record, and nothing is trimmed until somebody has seen it
-(`forebay fsck --accept`), because nobody knows who still reads.
+A damaged index costs places, never the log: the owner raises it once, consumers whose places are
+lost begin at the oldest record, and nothing is trimmed until the damage has been accepted (`forebay
+fsck --accept`), because it is not known which readers there still are.
 """
 
 from __future__ import annotations
@@ -31,16 +32,16 @@ _REMEDY = 'see who still reads, then run "forebay fsck --accept"'
 
 
 class Place(NamedTuple):
-    """Where a reader of a log stands; what is before it, it does not want any more."""
+    """The place of a reader of a log; it no longer needs what is before that."""
 
     name: str
     offset: int
-    # Whether it is a cursor, which another process may hold.
+    # Whether it is a cursor, which another process may own.
     is_cursor: bool
 
 
 def read_places(directory: Directory) -> tuple[list[Place], Damage | None]:
-    """Returns the places of all who read a log, and the damage if some of them are lost."""
+    """Returns the places of all readers of a log, and the damage if some of them are lost."""
     offsets, damage = read_consumers(directory)
     return [*_of_consumers(offsets), *_of_cursors(directory)], damage
 
@@ -48,8 +49,8 @@ def read_places(directory: Directory) -> tuple[list[Place], Damage | None]:
 def read_consumers(directory: Directory) -> tuple[dict[str, int], Damage | None]:
     """Returns the saved offsets of a log's consumers, and the damage if some are lost.
 
-    Where a check shows that the bytes changed, no place can be trusted. The index of another
-    program has none: the entries before the first bad one are good.
+    If the check shows that the bytes have changed, no place can be trusted. The index of another
+    program has no check: then the entries before the first bad one are good.
     """
     path = f"{directory.path}/{INDEX}"
     try:
@@ -68,12 +69,13 @@ def read_consumers(directory: Directory) -> tuple[dict[str, int], Damage | None]
 class Places:
     """The saved places of a log's readers.
 
-    They are saved with `lock` held, which is taken before the queue's lock: none waits for a disk
-    with that. Who has the queue's lock may look, and sees only places that are durable.
+    They are saved with `lock` held, which is taken before the queue's lock: nothing waits for a
+    disk with the queue's lock. A caller that holds the queue's lock may read them, and sees only
+    places that are durable.
     """
 
     def __init__(self, directory: Directory, losses: Losses, *, checked: bool = True) -> None:
-        """`checked`: no other program changes the file."""
+        """Reads the places; `checked`: no other program changes the file, so it gets a check."""
         self._directory = directory
         self._checked = checked
         self._losses = losses
@@ -85,7 +87,7 @@ class Places:
 
     @property
     def unsure(self) -> Damage | None:
-        """Says what is wrong with the places, as long as nobody has seen it."""
+        """The damage of the places, until it has been accepted; None if there is none."""
         return self._damage or self._losses.of_file(INDEX)
 
     def next_damage(self) -> Damage | None:
@@ -95,11 +97,11 @@ class Places:
         return None
 
     def all(self) -> list[Place]:
-        """Returns the places of all who read, whichever process they are in."""
+        """Returns the places of all readers, in any process."""
         return [*_of_consumers(self.offsets), *_of_cursors(self._directory)]
 
     def keep_damaged(self) -> None:
-        """Puts damage on record before the file that shows it is replaced. Both locks are held."""
+        """Puts damage on record before the damaged file is replaced. Both locks are held."""
         if self._damage is None:
             return
         self._losses.note(self._damage, gone=True)
@@ -107,16 +109,16 @@ class Places:
         try:
             data, _ = self._file.read()
         except Damaged:
-            # The write moves what cannot be read aside.
+            # The next write sets a file aside that cannot be read.
             data = b""
         if data:
             quarantine.keep_bytes(self._directory, INDEX, data)
         self._damage = None
 
     def advance(self, name: str, offset: int, *, back: bool = False) -> int:
-        """Saves a consumer's place; durable on return. Returns the one that is saved.
+        """Saves a consumer's place, durably on return; returns the place that is saved then.
 
-        It only goes forward, unless it may go `back`, as after a `seek`. `lock` is held.
+        It only moves forward, except with `back`, as after a `seek`. `lock` is held.
         """
         saved = self.offsets.get(name, -1)
         if saved > offset and not back:
@@ -129,24 +131,24 @@ class Places:
         self._write({key: value for key, value in self.offsets.items() if key != name})
 
     def limit_to(self, end: int) -> None:
-        """Moves consumers past the end back: those offsets will be used again."""
+        """Moves consumers that are past the end back to it: those offsets will be used again."""
         if self._damage is None and any(offset > end for offset in self.offsets.values()):
             self._write({name: min(offset, end) for name, offset in self.offsets.items()})
 
     def lowest(self) -> int | None:
-        """Returns the offset below which nobody reads any more; None if there is no reader."""
+        """Returns the offset below which no reader reads any more; None if there is no reader."""
         unsure = self.unsure
         if unsure is not None:
             raise Damaged(unsure, _REMEDY)
         return min((place.offset for place in self.all()), default=None)
 
     def close(self) -> None:
-        """Closes its files, when nobody is saving any more."""
+        """Closes its files, after waiting for a save in progress."""
         with self.lock:
             self._file.close()
 
     def abandon(self) -> None:
-        """Gives up the lock of the parent, in the child of a fork."""
+        """Replaces the lock, which the parent may hold, in the child of a fork."""
         self.lock = threading.Lock()
 
     def _write(self, changed: dict[str, int]) -> None:

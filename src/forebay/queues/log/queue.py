@@ -1,7 +1,7 @@
 """`Log`: append, any number of named consumers, replay by offset and by time, trimming.
 
-Joins the fflg format to segments. This file owns the life of the queue: opening, consumers,
-trimming, room, closing, and what is done in the background; `writer.py` owns what is appended.
+Combines the fflg format with segments. This file owns the life of the queue: opening, consumers,
+trimming, room, closing and the background work; `writer.py` owns appending.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ from forebay.storage.segments import SegmentList
 
 _logger = logging.getLogger(__name__)
 _ADOPT, _TRIM = "adopt", "trim"
-# How often a log looks into `inbox/` where the system does not tell of new names.
+# How often a log looks into `inbox/` if the system does not report new names.
 _ADOPT_SECONDS = 1.0
-# So often who waits for room looks at the cursors, where the system does not tell of them.
+# How often a caller that waits for room looks at the cursors if the system does not report changes.
 _CURSORS_SECONDS = 1.0
 
 
@@ -64,12 +64,12 @@ class Maintenance(Background["Log"]):
         self._trim_seconds = options.trim_interval_seconds
         self._trim_failed = False
         self._start()
-        # Whether the system tells of new names, and of those in `inbox/`, which may come later.
+        # Whether the system reports new names here, and in `inbox/`, which may be created later.
         self._told = self.watch(log._directory)
         self._inbox_told = False
-        # Whether it tells of cursors that move, once somebody waits for room; None: there are none.
+        # Whether it reports moves of cursors, once a caller waits for room; None: there are none.
         self._cursors_told: bool | None = None
-        # Once in any case: something may have come since the log was opened.
+        # Adopt once in any case: batches may have come since the log was opened.
         self._plan(_ADOPT, 0 if self._told else _ADOPT_SECONDS)
         self._plan_trim()
 
@@ -100,18 +100,18 @@ class Maintenance(Background["Log"]):
         return self._writer.end
 
     def look_in(self, log: Log) -> float:
-        """Returns in how many seconds cursors may have made room without a word."""
+        """Returns in how many seconds cursors may have made room without a notification."""
         if self._told and self._cursors_told is None:
             self._cursors_told = self._watch_inside(log, CURSORS, writes=True)
             if self._cursors_told:
-                # One may have moved just before.
+                # One may have moved just before the watch began.
                 return 0.0
         return math.inf if self._told and self._cursors_told is not False else _CURSORS_SECONDS
 
     def _on_news(self, writes: bool) -> None:
         if not writes:
             self._plan(_ADOPT, 0)
-        # Who waits for room looks at the cursors, and has them watched if there were none.
+        # Wake callers that wait for room: they look at the cursors, and begin to watch new ones.
         if self._writer.changes.wanted:
             self._writer.changes.answer()
 
@@ -127,7 +127,7 @@ class Maintenance(Background["Log"]):
             self._trim(queue)
 
     def _watch_inside(self, log: Log, name: str, *, writes: bool = False) -> bool | None:
-        """Watches a directory of the log, if that can be done; None if it is not there."""
+        """Watches a directory of the log, if that is possible; None if it does not exist."""
         try:
             directory = log._directory.directory(name)
         except (OSError, NotAQueue):
@@ -158,26 +158,28 @@ class Log(Handle):
 
     Opens the directory or creates it.
 
-    - `sync`: what an append waits for. "always" (default): on return a power cut loses nothing; one
-      sync of the disk, shared by all who wait. "interval": synced every `sync_interval_seconds`; a
-      power cut may cost what came since. "os": synced when a segment is full and at `close`; a
-      power cut may cost what the system had not written yet, usually 30 s. Both survive `kill -9`,
-      and what a power cut takes is always the newest records, never some in the middle.
+    - `sync`: what an append waits for. "always" (default): after the return a power cut loses
+      nothing; one sync of the disk, shared by all callers that wait. "interval": synced every
+      `sync_interval_seconds`; a power cut may cost what came since. "os": synced when a segment is
+      full and at `close`; a power cut may cost what the system had not written yet, usually the
+      last 30 s. With both, records survive `kill -9`, and a power cut always takes the newest
+      records, never some in the middle.
     - `sync_interval_seconds`: how often "interval" syncs.
     - `segment_bytes`: size of a segment file; a larger record is refused.
     - `max_bytes`: the most that all segments may take (None: no bound); at least two segments.
     - `when_full`: "block" waits until trimming makes room, "reject" raises `Full`, "drop_oldest"
       drops whole segments, counted.
-    - `trim_interval_seconds`: how often what all consumers have read is removed; None: only by
-      `trim()`.
-    - `version`: of the segments it writes, 0, 1 or 2; None: what is there, else 2.
+    - `trim_interval_seconds`: how often records that all consumers have read are removed; None:
+      only by `trim()`.
+    - `version`: version of the segments it writes, 0, 1 or 2; None: that of the existing ones,
+      else 2.
     - `background`: False starts no thread; call `maintain()` from time to time instead.
     - `group_readable`: modes 0640 and 0750 instead of 0600 and 0700.
     - `staging_bytes`: size of the mapped buffer that single appends go to under "interval" and
       "os".
-    - `mapped`: False uses no mapped memory, as is done on its own on all file systems but ext4, XFS
-      and tmpfs, where a full disk could kill the process; an append
-      then costs two system calls.
+    - `mapped`: False uses no mapped memory; an append then costs two system calls. On all file
+      systems except ext4, XFS and tmpfs this is automatic, because there a full disk could kill a
+      process that uses mapped memory.
     """
 
     def __init__(
@@ -224,7 +226,7 @@ class Log(Handle):
         )
         self.path = self._directory.path
         self._adopting = threading.Lock()
-        # Those that are in use: one that is closed, or forgotten, gives its name up.
+        # The consumers in use: one that is closed or garbage collected frees its name.
         self._consumers: weakref.WeakValueDictionary[str, Consumer] = weakref.WeakValueDictionary()
         with contextlib.ExitStack() as opened:
             opened.callback(self._directory.close)
@@ -237,11 +239,12 @@ class Log(Handle):
             keep_reserve(self._directory)
             version = self.options.version
             version = self._found_version() if version is None else version
-            # The original program goes on with an index as well, and knows no check.
+            # The original program may go on with this index, and does not know the check.
             self._places = Places(self._directory, self._losses, checked=version != 0)
             opened.callback(self._places.close)
             self._places.limit_to(tail.written)
-            # It knows nothing of the log: the thread holds it, and a log that is forgotten must go.
+            # The writer has no reference to the log: the maintenance thread holds the writer, and a
+            # log without other references must still be garbage collected.
             self._writer = LogWriter(
                 self._filesystem,
                 self._directory,
@@ -264,7 +267,7 @@ class Log(Handle):
             with self._writer.lock:
                 self._trimmer.respect_limit()
             self._maintenance = Maintenance(self, self._writer, self.options, self._clock)
-            # From here on all of it is the handle's to close.
+            # From here on the handle closes all of it.
             opened.pop_all()
         self._own()
         self._trimmer.tell()
@@ -277,9 +280,9 @@ class Log(Handle):
     def append(self, value: Buffer, timeout: Duration | None = None, _run: Run[int] = run) -> int:
         """Appends a record and returns its offset.
 
-        Under `sync="always"` it is durable on return; under the other policies it survives the
-        process, and a power cut after the next sync. A full log waits for room, at most `timeout`
-        seconds (None: without end), then raises `Full`.
+        Under `sync="always"` it is durable on return; under the other policies it survives a crash
+        of the process at once, and a power cut after the next sync. A full log waits for room, at
+        most `timeout` seconds (None: without limit), then raises `Full`.
         """
         offset = self._stage(value)
         if offset is None:
@@ -294,8 +297,8 @@ class Log(Handle):
     ) -> Steps[int]:
         """Appends records with one commit and returns the offset of the first.
 
-        If it raises, nothing of it is acknowledged; where the records took more than one segment,
-        the first ones may be there. Waits for room as `append` does.
+        If it raises, none of the records is acknowledged; if they take more than one segment, the
+        first ones may be in the log. Waits for room as `append` does.
         """
         batch: list[Any] = values if type(values) is list else list(values)
         if not batch:
@@ -303,7 +306,7 @@ class Log(Handle):
         try:
             size = self._writer.measure(batch)
         except TypeError:
-            # Bytes-like values are rare: they cost a second try, not a look at each of them.
+            # Bytes-like values are rare: convert them in a second try, and check no types before.
             batch = [as_bytes(value) for value in batch]
             size = self._writer.measure(batch)
         return self._applied(partial(self._writer.append_many, batch, size), timeout)
@@ -314,9 +317,9 @@ class Log(Handle):
     ) -> Steps[int]:
         """Appends the `count` records of one buffer; returns the offset of the first.
 
-        Each is its size, 4 bytes, little-endian, and so many bytes. The same promise as
-        `append_many`, without an object for each record; for segments of version 2. The buffer must
-        not change before it returns.
+        Each record is its size (4 bytes, little-endian) followed by its bytes. The promise is that
+        of `append_many`, without an object for each record; only for segments of version 2. The
+        buffer must not change before the call returns.
         """
         if not count and not len(buffer):
             return self._nothing()
@@ -355,10 +358,10 @@ class Log(Handle):
     def consumer(self, name: str, *, start: Start = "earliest") -> Consumer:
         """Opens a named consumer at its saved place, or at `start` if it is new (see `seek`).
 
-        A new one's place is saved at once, so that trimming respects it. A name that is in use
-        raises `Locked`: close the consumer that has it first. Places that are lost because `index`
-        is damaged raise `Damaged` once; a consumer then begins at the oldest record, wherever a new
-        one would start.
+        The place of a new one is saved at once, so that trimming respects it. A name that is in use
+        raises `Locked`: close the consumer that has it first. If places are lost because `index` is
+        damaged, `Damaged` is raised once; after that a consumer whose place is lost begins at the
+        oldest record, whatever `start` is.
         """
         check_name(name)
         with self._writer.lock:
@@ -395,12 +398,12 @@ class Log(Handle):
             consumer.close()
 
     def _release_name(self, consumer: Consumer) -> None:
-        """Takes note that a consumer is closed: another may have its name."""
+        """Frees the name of a closed consumer for another one."""
         if self._consumers.get(consumer.name) is consumer:
             del self._consumers[consumer.name]
 
     def resolve(self, start: Start) -> int:
-        """Returns the offset of "earliest", "latest", an offset or a time."""
+        """Returns the offset that "earliest", "latest", an offset or a time means."""
         end, durable = self._readable()
         if start == "earliest":
             return self.begin
@@ -421,7 +424,7 @@ class Log(Handle):
         )
 
     def _readable(self) -> tuple[int, int]:
-        """Returns the offsets up to which records may be read now, and are durable."""
+        """Returns the end of the records that may be read now, and of those that are durable."""
         with self._writer.lock:
             self._writer.check()
             if self.options.sync == "always":
@@ -429,19 +432,19 @@ class Log(Handle):
             try:
                 self._writer.drain()
             except OSError:
-                # On a full disk what is staged stays there; what is in the files can be read.
+                # On a full disk the staged records stay in the buffer; the files can be read.
                 self._writer.check()
             return self._writer.written, self._writer.commit.durable
 
     def _segments_now(self) -> SegmentList:
-        """Returns a snapshot of the segments that are there."""
+        """Returns a snapshot of the list of segments."""
         with self._writer.lock:
             return self._segments.copy()
 
     def _saving(self, name: str, offset: int, *, back: bool = False) -> Steps[int]:
-        """Saves a consumer's place, durably, with the records below it; may it go `back`?
+        """Saves a consumer's place, durably, with the records below it; `back` lets it move back.
 
-        Returns the place that is saved.
+        Returns the place that is saved then.
         """
         if self._writer.commit.durable < offset:
             yield self._writer.ticket()
@@ -449,21 +452,21 @@ class Log(Handle):
         return saved
 
     def _is_news(self, damage: Damage) -> bool:
-        """Takes note of damage that a consumer met; says whether to raise it.
+        """Notes damage that a consumer met; says whether to raise it.
 
-        Not where nothing is missing, nor if somebody has marked it as seen.
+        It is not raised if no record is missing, or if it has been marked as seen.
         """
         if damage.count == 0:
             return False
         with self._writer.lock:
             self._losses.note(damage)
-            # What cannot be written down now is met again.
+            # If the record cannot be saved now, the damage will be met again.
             with contextlib.suppress(OSError):
                 self._losses.save()
             return not self._losses.accepted(damage)
 
     def _raise_losses(self) -> None:
-        """Raises a loss that recovery has put on record, each once."""
+        """Raises the next loss that recovery has put on record; each is raised once."""
         if not self._losses.waiting:
             return
         with self._writer.lock:
@@ -475,7 +478,8 @@ class Log(Handle):
         """Removes whole segments that all consumers and cursors are past; returns how many records.
 
         Without a consumer nothing is removed. The newest segment always stays. With
-        `when_full="drop_oldest"` what is above `max_bytes` goes as well, and counts.
+        `when_full="drop_oldest"`, the oldest segments are also dropped while the log is above
+        `max_bytes`, and their records are counted as dropped.
         """
         try:
             with self._writer.lock:
@@ -488,7 +492,7 @@ class Log(Handle):
             self._trimmer.tell()
 
     def adopt(self) -> int:
-        """Takes in what other processes left in `inbox/`; returns how many records."""
+        """Adopts what other processes left in `inbox/`; returns how many records."""
         self._check_process()
         with self._adopting:
             with self._writer.lock:
@@ -511,7 +515,7 @@ class Log(Handle):
             saved = self._places.all()
             adopted: dict[str, int] = {}
             with contextlib.suppress(Damaged):
-                # One that cannot be read costs no record, and the next adoption sets it aside.
+                # An unreadable ledger costs no record, and the next adoption sets it aside.
                 adopted = read_ledger(self._directory).adopted
             unsure, end = self._places.unsure, self._writer.end
             return LogInfo(
@@ -578,7 +582,7 @@ class Log(Handle):
         return saved
 
     def _begin_saving(self) -> None:
-        """Makes sure that places can be saved: the log is open, and none that is lost is hidden."""
+        """Makes sure that places can be saved: the log is open, and no loss of places is hidden."""
         with self._writer.lock:
             self._writer.check()
             self._places.keep_damaged()
@@ -588,9 +592,9 @@ class Log(Handle):
         self._after_change()
 
     def _after_change(self) -> None:
-        """Tells what was dropped and plans what is due, with the lock given back.
+        """Logs what was dropped and plans what is due; called without the lock.
 
-        A handler of messages may append to this very log.
+        A handler of log messages may append to this same log.
         """
         if self._trimmer.untold:
             self._trimmer.tell()
@@ -601,7 +605,7 @@ class Log(Handle):
         self._maintenance.stop()
         for consumer in list(self._consumers.values()):
             consumer.close()
-        # Whoever adopts has the directory in use, and goes on in it.
+        # Wait for an adoption that is running: it uses the directory.
         with self._adopting:
             try:
                 self._writer.close()
@@ -623,14 +627,14 @@ class Log(Handle):
             return adopt_all(self._directory, self._segments, self._writer, now_ms)
         except BaseException as error:
             if not isinstance(error, OSError | ForebayError):
-                # An interrupt between the move of a segment and the note of it: the next append
-                # would take its name.
+                # The interrupt may have come between the move of a segment and its entry in the
+                # list: the next append would then use its name.
                 with self._writer.lock:
                     self._writer.fail(error)
             raise
 
     def _found_version(self) -> int:
-        """The version of the newest segment, if it can be written."""
+        """Returns the version of the newest segment that can be read, else the default."""
         for base in reversed(self._segments.bases):
             try:
                 segment = OpenSegment(self._directory, self._segments.names[base], base)
@@ -645,7 +649,7 @@ class Log(Handle):
         for base, name in self._segments.names.items():
             if base not in self._segments.sizes and base != newest:
                 size = 0
-                # What cannot be opened, or is gone, is damage that a reader tells.
+                # A file that cannot be opened, or is gone, is damage that a reader reports.
                 with contextlib.suppress(ForebayError, FileNotFoundError):
                     file = open_readable(self._directory, name)
                     size = file.size()

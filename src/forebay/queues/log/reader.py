@@ -1,8 +1,8 @@
-"""Reads a log without owning it: no lock, nothing written, dead or alive.
+"""Reads a log without owning it: takes no lock, writes nothing, whether it is in use or not.
 
 Sees what is in the files and in the staging buffer at the moment of `refresh`, by the same rules
-as recovery; under `sync="always"` only what is durable. Damage raises `Damaged`, or, with
-`salvage=True`, is counted in `damage` and read round.
+as recovery; under `sync="always"` only what is durable. Damage raises `Damaged`; with
+`salvage=True` it is added to `damage` and skipped.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class LogReader(DirectoryReader):
     """A view of a log directory. One thread at a time may use it."""
 
     def refresh(self) -> None:
-        """Looks again at what is there."""
+        """Reads the present state of the log again."""
         staged, view = self._view()
         self.tail: Tail | None = view.tail
         self.written = view.end
         self.durable = view.tail.durable if view.tail is not None else view.end
         self._sure = view.sure
-        # What is lost after the end, an unknown number of records.
+        # What is lost after the end: an unknown number of records.
         self.beyond = [*view.damage, *self._staging_damage(view.tail, staged)]
         self._staged: list[RecordBatch] = []
         self.end = self.written
@@ -59,7 +59,7 @@ class LogReader(DirectoryReader):
                 self.end = batch.offset + len(batch.values)
             if trusted:
                 self.end = max(self.end, end_of_staged(staged, self.path))
-        # A segment behind a gap does not count: recovery will set it aside.
+        # A segment after a gap does not count: recovery will set it aside.
         self.begin = min([*self.segments.bases[:1], self.written])
         if view.begin is not None:
             self.begin = self.segments.begin = min(view.begin, self.written)
@@ -69,10 +69,11 @@ class LogReader(DirectoryReader):
         return self._read_tail(TAIL) != self.tail
 
     def _view(self) -> tuple[Staged | None, View]:
-        """Finds the end of the log; of a dead owner, with what is in the files after its mark.
+        """Finds the end of the log; if the owner is dead, with what the files have after its mark.
 
-        That nobody is seen to hold the lock is no proof that the owner is dead. So the files count
-        only if nothing moved while they were looked at, and else the mark of a living owner does.
+        That the lock seems to be free does not prove that the owner is dead. So what is after the
+        mark counts only if nothing changed during the look; otherwise the mark counts, as with a
+        living owner.
         """
         staged, tail = self._look()
         if tail is None and not self.segments.bases and TAIL not in self._directory.names():
@@ -92,14 +93,15 @@ class LogReader(DirectoryReader):
         return look(self._filesystem, directory, segments, tail, staged=staged, behind=behind)
 
     def _look(self) -> tuple[Staged | None, Tail | None]:
-        """Takes one look at the staging buffer, the mark and the list of segments.
+        """Reads the staging buffer, the mark and the list of segments so that they agree.
 
-        An owner that trims says so in the mark first, and one that begins to write takes the clean
-        mark away first: a list between two marks that agree is true.
+        An owner that trims writes that to the mark first, and one that begins to write removes the
+        clean mark first: so a list that was read between two equal marks is true.
         """
         staged, tail = None, None
         for _ in range(_LOOKS_MAX):
-            # The staging buffer before the files: what leaves it meanwhile is in the files then.
+            # Read the staging buffer before the files: what leaves it meanwhile is then in the
+            # files.
             staged = self._read_staged()
             tail = self._read_tail(TAIL)
             self.segments: SegmentList = list_segments(self._directory)
@@ -115,7 +117,7 @@ class LogReader(DirectoryReader):
         return staged, tail
 
     def _staging_damage(self, tail: Tail | None, staged: Staged | None) -> list[Damage]:
-        """Says what the staging buffer has lost, if nobody has changed it meanwhile."""
+        """Returns what the staging buffer has lost, if it has not changed during the look."""
         if tail is None:
             return []
         boot_id = self._filesystem.boot_id()
@@ -136,7 +138,7 @@ class LogReader(DirectoryReader):
     def scan(
         self, start: Start = "earliest", end: int | None = None, frames: Taking = Frames
     ) -> Generator[RecordBatch | Damage, None, None]:
-        """Yields batches of records and, in its place, each damage."""
+        """Yields batches of records, and damage where it occurs between them."""
         first = self.resolve(start)
         stop = self.end if end is None else min(end, self.end)
         scanner = Scanner(self._directory, self.segments, frames, self._begin_now)
@@ -154,7 +156,7 @@ class LogReader(DirectoryReader):
             if first < min(stop, sure) and batch.offset < stop:
                 yield batch.since(first).until(stop)
         if sure < stop:
-            # The buffer tells how many it had.
+            # The buffer says how many records it had.
             yield self._lost_staged(0, sure, stop)
 
     def _lost_staged(self, position: int, first: int, end: int) -> Damage:
@@ -169,7 +171,7 @@ class LogReader(DirectoryReader):
     def batches(
         self, start: Start = "earliest", end: int | None = None, frames: Taking = Frames
     ) -> Iterator[RecordBatch]:
-        """Returns batches of records; damage raises, or is counted and passed over."""
+        """Returns batches of records; damage raises, or is added to `damage` and skipped."""
         return self._sound(self.scan(start, end, frames))
 
     def records(self, start: Start = "earliest", end: int | None = None) -> Iterator[Record]:
@@ -178,7 +180,7 @@ class LogReader(DirectoryReader):
             yield from batch.records()
 
     def values(self, start: Start = "earliest", end: int | None = None) -> Iterator[bytes]:
-        """Yields only the payloads, which is faster."""
+        """Yields only the values, which is faster."""
         for batch in self.batches(start, end):
             yield from batch.values
 
@@ -187,8 +189,8 @@ class LogReader(DirectoryReader):
         return self.records()
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Hands the records to Arrow, Polars, DuckDB or pandas; needs the `arrow` extra."""
-        # Imported here: most who read a queue have no Arrow, and it takes long.
+        """Passes the records to Arrow, Polars, DuckDB or pandas; needs the `arrow` extra."""
+        # Imported here: most programs that read a queue have no Arrow, and the import is slow.
         import pyarrow
 
         from forebay.queues.log.columns import SCHEMA, record_batches
@@ -197,7 +199,7 @@ class LogReader(DirectoryReader):
         return stream.__arrow_c_stream__(requested_schema)
 
     def resolve(self, start: Start) -> int:
-        """Returns the offset of "earliest", "latest", an offset or a time."""
+        """Returns the offset that "earliest", "latest", an offset or a time means."""
         if start == "earliest":
             return self.begin
         if start == "latest":
@@ -240,7 +242,7 @@ class LogReader(DirectoryReader):
         return self.end
 
     def _staged_batches(self, staged: Staged, trusted: bool) -> Iterator[RecordBatch]:
-        """The staged records that are not in the files; `trusted`: the machine has run on."""
+        """Yields staged records that are not in the files; `trusted`: no restart came since."""
         path = f"{self.path}/{STAGING}"
         header = decode_header(staged.header, path)
         end = self.written
@@ -249,7 +251,7 @@ class LogReader(DirectoryReader):
             if first + len(batch.values) <= end:
                 continue
             if first > end and not trusted:
-                # After a power cut, what is behind a gap was not durable.
+                # After a power cut, what is after a gap was not durable.
                 return
             yield RecordBatch(
                 first,

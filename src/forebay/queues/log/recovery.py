@@ -1,13 +1,13 @@
 """Opens a log directory and brings it into order, whatever a crash left.
 
 Promises that on return everything below `Tail.written` is durable, that the staging buffer is
-void, and that nothing acknowledged under the policy's promise is missing. What was in the files
-above the durable mark is copied into new segments and synced, because after a failed sync the
-cache may show bytes that the disk lacks; a torn end is cut, and its bytes go to `quarantine/`. It
-may crash at any point and run again.
+void, and that nothing is missing that was acknowledged under the promise of the policy. What was in
+the files above the durable mark is copied into new segments and synced, because after a failed sync
+the cache may show bytes that the disk lacks; a torn end is cut, and its bytes go to `quarantine/`.
+Recovery may crash at any point and run again.
 
 Above the durable mark the first bad frame ends the log: what a power cut takes is a suffix. Below
-the mark bad frames are damage; they stay where they are and readers go round them.
+the mark bad frames are damage; they stay where they are and readers skip them.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _open_directory(
         if tail_file is not None:
             tail_file.close()
         if found is not None:
-            # Of another queue. Moved, not written over: somebody may look for it.
+            # The tail of another queue. Move it aside, do not overwrite it: it may be looked for.
             quarantine.keep_file(directory, TAIL_NAME)
         tail = _found_tail(filesystem, directory, segments, losses)
         tail_file = TailFile.create(directory, tail)
@@ -106,7 +106,7 @@ def _open_directory(
 def _check_staging(
     filesystem: Filesystem, directory: Directory, tail: Tail, losses: Losses
 ) -> None:
-    """Puts on record what a staging buffer has lost, and sets one aside that cannot be opened."""
+    """Puts on record what the staging buffer has lost."""
     try:
         staged = read_staged(directory)
     except Damaged:
@@ -120,10 +120,10 @@ def _check_staging(
 def staging_damage(
     directory: Directory, tail: Tail, staged: Staged | None, boot_id: bytes
 ) -> Damage | None:
-    """Says whether records that only the staging buffer had may be lost; None if none are.
+    """Returns the damage if records that only the staging buffer had may be lost; None if not.
 
-    While an owner uses the buffer the mark says so, and its first record is the one at the mark's
-    written end. How many there were nobody knows.
+    While an owner uses the buffer, the mark says so, and the first record in the buffer is the one
+    at the written end of the mark. The number of lost records is not known.
     """
     if tail.clean or not tail.staged or tail.boot_id != boot_id:
         return None
@@ -147,7 +147,7 @@ def end_of_staged(staged: Staged, path: str) -> int:
 
 
 def staged_fits(directory: Directory, staged: Staged) -> bool:
-    """Says whether a staging buffer belongs to the segment that it names, as far as one can see."""
+    """Says whether a staging buffer belongs to the segment it names, as far as that can be seen."""
     header = decode_header(staged.header, f"{directory.path}/{STAGING_NAME}")
     segments = list_segments(directory)
     if header.base_offset not in segments.names:
@@ -172,8 +172,8 @@ def _clear_staging(directory: Directory) -> None:
 class View:
     """What a directory holds, for a reader that changes nothing.
 
-    `tail` is None if there is none that is true. Below `sure` what does not verify is damage, above
-    it an unfinished end. `damage` is what stands after the end and cannot be read.
+    `tail` is None if there is no true one. What does not verify is damage below `sure`, and an
+    unfinished end above it. `damage` is what comes after the end and cannot be read.
     """
 
     tail: Tail | None
@@ -194,7 +194,7 @@ def look(
 ) -> View:
     """Finds the end of a log by the rules of recovery, without changing anything.
 
-    `behind`: the mark may lag behind what is in the files, and nobody is writing there.
+    `behind`: the mark may lag behind what is in the files, and no owner is writing there.
     """
     if tail is not None:
         tail = _as_far_as_true(filesystem, directory, segments, tail)
@@ -214,11 +214,11 @@ def look(
 def _as_far_as_true(
     filesystem: Filesystem, directory: Directory, segments: SegmentList, tail: Tail
 ) -> Tail | None:
-    """Returns the mark if it fits the segments, made anew if it is older; None if it is foreign.
+    """Returns the mark if it fits the segments, a new one if it is older, None if it is foreign.
 
-    A mark that was closed cleanly has nothing after its end, but for a file whose first write
-    failed. Records there were written since, by an owner whose mark is gone, or by the original
-    program: the segments decide then, and where they begin nobody knows.
+    After the end of a mark that was closed cleanly there is nothing, except perhaps a file whose
+    first write failed. If there are records, they were written later, by an owner whose mark is
+    gone, or by the original program: then the segments decide, and their beginning is not known.
     """
     base = tail.segment
     if tail.salt and base in segments.names:
@@ -252,7 +252,7 @@ def _salt_of(directory: Directory, segments: SegmentList, base: int) -> bytes:
 
 
 def _goes_on(directory: Directory, segments: SegmentList, tail: Tail) -> bool:
-    """Says whether there are good records from the end that a mark tells."""
+    """Says whether there are good records after the end that a mark tells."""
     for base in segments.bases[::-1]:
         if base < tail.written and base != tail.segment:
             return False
@@ -266,7 +266,7 @@ def _goes_on(directory: Directory, segments: SegmentList, tail: Tail) -> bool:
                 position, index = max(position, tail.position), tail.written - base
             header = segment.frames.header
             if segment.file.size() <= position or not (header.salt or header.version == 0):
-                # Version 1 is ours alone, and cannot tell rubbish from records.
+                # Version 1, which only we write, cannot tell rubbish from records.
                 continue
             if next(_good_batches(segment, position, index, index + 1), None) is not None:
                 return True
@@ -276,7 +276,7 @@ def _goes_on(directory: Directory, segments: SegmentList, tail: Tail) -> bool:
 
 
 def _remove_trimmed(directory: Directory, segments: SegmentList, tail: Tail) -> None:
-    """Finishes a trim that a crash interrupted: what is below the beginning on record goes."""
+    """Finishes a trim that a crash interrupted: removes what is below the recorded beginning."""
     if tail.begin is None:
         return
     while segments.bases and segments.bases[0] < tail.begin:
@@ -284,13 +284,14 @@ def _remove_trimmed(directory: Directory, segments: SegmentList, tail: Tail) -> 
         following = segments.after(segments.bases[0])
         if following is not None and following > tail.begin:
             break
-        # Not synced: what comes back after a power cut is still below the beginning: it goes again.
+        # Not synced: what comes back after a power cut is still below the beginning, and is removed
+        # again.
         directory.unlink(segments.names[segments.bases[0]])
         segments.drop_first(1)
 
 
 def _set_leftovers_aside(directory: Directory, segments: SegmentList, tail: Tail) -> None:
-    """Moves away a file behind the end of a queue that was closed: its first write had failed."""
+    """Moves away a file after the end of a queue that was closed: its first write had failed."""
     while segments.bases and segments.bases[-1] >= tail.written:
         quarantine.keep_file(directory, segments.names[segments.bases[-1]])
         segments.drop_last()
@@ -298,7 +299,7 @@ def _set_leftovers_aside(directory: Directory, segments: SegmentList, tail: Tail
 
 @dataclass(slots=True)
 class _Found:
-    """The end of a log as its segments tell it: where it is, and what cannot be read there."""
+    """The end of a log according to its segments: where it is, and what cannot be read there."""
 
     end: int = 0
     segment: int = 0
@@ -311,9 +312,10 @@ class _Found:
 def _find(directory: Directory, segments: SegmentList) -> _Found:
     """Finds the end without a mark: the last whole record of the newest segment.
 
-    A newest segment that cannot be read ends the log where its name says: the original program
-    leaves one when it dies in the middle of a write. Without a mark nobody knows whether something
-    was in it. Where no segment can be read and nothing else says that it is a log, it is none.
+    A newest segment that cannot be read ends the log at the offset in its name: the original
+    program leaves one when it dies in the middle of a write. Without a mark it is not known whether
+    something was in it. If no segment can be read and nothing else shows that the directory is a
+    log, it is not one.
     """
     found = _Found()
     trouble: Exception | None = None
@@ -350,7 +352,7 @@ def _find_end(segment: OpenSegment, following: int | None, found: _Found) -> Non
     limit = (OFFSET_MAX + 1 if following is None else following) - segment.base
     end, found.position = segment.base, start
     found.segment, found.salt = segment.base, segment.frames.header.salt
-    # Without a mark, good records after bad ones say that the bad ones are damage.
+    # Without a mark, good records after bad ones show that the bad ones are damage.
     for item in scan_segment(
         segment.file, segment.path, segment.frames, position=start, limit=limit
     ):
@@ -375,7 +377,7 @@ def _found_tail(
     """Makes the mark of a new queue, or of one that another program left."""
     found = _find(directory, segments)
     for damage in found.damage:
-        # Recovery moves what cannot be read at the end out of the way of the next segment.
+        # Recovery moves an unreadable file at the end out of the way of the next segment.
         losses.note(damage, gone=True)
     losses.save()
     return Tail(
@@ -403,7 +405,7 @@ def _good_batches(segment: OpenSegment, position: int, index: int, limit: int) -
 
 @dataclass(slots=True)
 class _Piece:
-    """Good frames that lie together in a segment and are not known to be durable."""
+    """Consecutive good frames of a segment that are not known to be durable."""
 
     position: int
     index: int
@@ -414,7 +416,7 @@ class _Piece:
 class _Examined:
     """A segment with bytes above the durable mark: its good pieces, and the ranges between them.
 
-    `stop` is where its last good frame ends, `end` the offset after what must be there.
+    `stop` is where its last good frame ends, `end` the offset after the records that must be there.
     """
 
     base: int
@@ -430,8 +432,8 @@ class _Recovery:
     """One run of recovery over a directory that was not closed cleanly.
 
     While the machine has not been restarted, all that `tail` calls written is in the files,
-    whatever became of the process: what does not verify there is damage and stays a gap. After a
-    restart that holds for what is durable only, and the first bad frame above it ends the log.
+    whatever happened to the process: what does not verify there is damage and stays a gap. After a
+    restart this holds only for what is durable, and the first bad frame above that ends the log.
     """
 
     def __init__(self, filesystem: Filesystem, directory: Directory, tail: Tail) -> None:
@@ -451,12 +453,12 @@ class _Recovery:
     def run(self) -> Tail:
         """Brings the directory into order; returns the mark to publish, with all of it durable."""
         self.survey()
-        # First of all: a file that was never finished may bear the name that a new one needs. The
-        # newest first: what is left after a crash begins where it did.
+        # Do this first: a file that was never finished may have the name that a new one needs.
+        # Remove the newest first, so that after a crash the rest still begins at the same place.
         for base in self._abandoned[::-1]:
             name = self._segments.names[base]
             if self._is_blank(name):
-                # A segment that was just being created: nothing was ever in it.
+                # The segment was just being created: nothing was ever in it.
                 self._directory.unlink(name)
                 self._abandoned.remove(base)
             else:
@@ -478,8 +480,8 @@ class _Recovery:
             following = self._segments.after(base)
             if following is not None and following < self._tail.durable:
                 continue
-            # That of the mark even if another follows there: a crash may have come between the
-            # copy of what was after the mark and the cut.
+            # Look at the segment of the mark even if another one begins there: a crash may have
+            # come between copying what was after the mark and the cut.
             if base < self._tail.durable and base != self._tail.segment:
                 continue
             gap = base > self.end and (self.end >= self._sure or base > self._sure)
@@ -500,11 +502,11 @@ class _Recovery:
             self._time_ms = max(self._time_ms, examined.time_ms)
 
     def _pass_by(self, base: int, following: int | None) -> None:
-        """Leaves a segment that cannot be read if something acknowledged was in it."""
+        """Leaves an unreadable segment in place if something acknowledged was in it."""
         if base < self._sure:
             self.end = max(self.end, min(following or self._sure, self._sure))
         elif base >= self._tail.durable:
-            # A file that was never finished.
+            # The file was never finished.
             self._abandoned.append(base)
 
     def _examine(self, segment: OpenSegment, following: int | None) -> _Examined:
@@ -514,7 +516,7 @@ class _Recovery:
             position, index = self._tail.position, self._tail.durable - base
         limit = (OFFSET_MAX + 1 if following is None else following) - base
         if not layout.checked:
-            # Without checksums, only what was surely written whole can be told from rubbish.
+            # Without checksums, only what was surely written as a whole can be told from rubbish.
             limit = min(limit, max(0, self._sure - base))
         expected = max(0, min(self._sure - base, limit))
         examined = _Examined(base, segment.name, [], [], position, base + index, 0)
@@ -562,7 +564,7 @@ class _Recovery:
             file.close()
 
     def _quarantine_rest(self, examined: _Examined) -> None:
-        """Keeps the bytes that are no good frames, if there are any."""
+        """Keeps in quarantine the bytes that are not good frames, if there are any."""
         file = open_readable(self._directory, examined.name)
         try:
             rest = (examined.stop, max(0, file.size() - examined.stop))
@@ -576,7 +578,8 @@ class _Recovery:
     def _rewrite(self, examined: _Examined) -> None:
         """Copies the good frames of a segment into segments of their own, durably.
 
-        The last piece first: the first may take the name of the segment that all are read from.
+        Copies the last piece first: the first one may take the name of the segment that all are
+        read from.
         """
         old = OpenSegment(self._directory, examined.name, examined.base)
         try:
@@ -598,7 +601,7 @@ class _Recovery:
             first = header.base_offset + batch.index
             known = max(0, self.end - first)
             if first > self.end and not self._same_boot:
-                # After a power cut, what is behind a gap was not durable.
+                # After a power cut, what is after a gap was not durable.
                 frames = staged.frames[batch.position : batch.end_position]
                 quarantine.keep_bytes(self._directory, f"{STAGING_NAME}-{first}", frames)
                 continue
@@ -609,23 +612,23 @@ class _Recovery:
             self.end = first + len(batch.values)
             self._time_ms = max(self._time_ms, header.epoch_ms + batch.times[-1])
         if self._same_boot:
-            # What does not verify at the end was there: its offsets are a gap, not given out again.
+            # What does not verify at the end did exist: its offsets stay a gap and are not reused.
             self.end = max(self.end, end_of_staged(staged, path))
 
     def _write_segment(
         self, like: Header, base: int, batches: Iterable[Batch]
     ) -> tuple[int, int, bytes]:
-        """Writes a segment under a temporary name, syncs it, and returns it its name.
+        """Writes a segment under a temporary name, syncs it, and renames it to its own name.
 
         Returns its base, its size and its salt.
         """
         remaining = iter(batches)
         first = next(remaining)
-        # Its own epoch: readers find a time by the first record that an epoch tells.
+        # Use an epoch of its own: readers search for a time by the first record's, from the epoch.
         shift = first.times[0] - 1 if first.times else 0
         salt = self._filesystem.random_bytes(8) if like.layout.checked else b""
         if base == like.base_offset:
-            # The same bytes under the same name: the staging buffer tells its segment by the salt.
+            # The same bytes under the same name: the staging buffer knows its segment by the salt.
             salt = like.salt
         header = replace(like, base_offset=base, salt=salt, epoch_ms=like.epoch_ms + shift)
         frames = Frames(header)
@@ -650,11 +653,11 @@ class _Recovery:
         return base, writer.end, salt
 
     def _remove_old(self) -> None:
-        """Cuts what was copied or is torn."""
+        """Cuts off or removes what was copied or is torn."""
         for examined in self._examined:
             if examined.base >= self._tail.durable:
                 if examined.name not in self._written_names:
-                    # What was good in it has other names now.
+                    # Its good records are in files with other names now.
                     self._directory.unlink(examined.name)
                 continue
             file = self._directory.open(examined.name, write=True)
@@ -680,15 +683,15 @@ class _Recovery:
         )
         if self._same_boot and not self._abandoned and self.end >= self._tail.written:
             return tail
-        # Offsets above the end may have been handed out before: readers must learn of it.
+        # Offsets above the end may have been assigned before: readers must learn of it.
         starts = (self.end, *self._tail.starts[:-1])
         return tail._replace(incarnation=tail.incarnation + 1, starts=starts)
 
 
 def staged_batches(staged: Staged, path: str) -> Iterator[Batch]:
-    """Yields the staged records, round those that do not verify.
+    """Yields the staged records, skipping those that do not verify.
 
-    A good one after a bad one is newer: what is left of older chunks claims lower indexes.
+    A good frame after a bad one is newer, because remains of older chunks have lower indexes.
     """
     frames = Frames(decode_header(staged.header, path))
     for item in scan_segment(
@@ -699,7 +702,7 @@ def staged_batches(staged: Staged, path: str) -> Iterator[Batch]:
 
 
 class StagedBytes:
-    """The frames of a staging buffer, to walk over them as over a segment's."""
+    """The frames of a staging buffer, to be scanned like those of a segment."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data

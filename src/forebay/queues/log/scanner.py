@@ -1,12 +1,12 @@
-"""Reads the records of a log directory in order, round damage, by offset and by time.
+"""Reads the records of a log directory in order, skipping damage, by offset and by time.
 
 Used by the owner's consumers, by read-only readers and by recovery. Finds an offset or a time by
 bisection over the segments' names or headers, then inside one segment. Holds one file open at a
 time. One thread at a time may use a scanner.
 
-A version 2 frame tells the index that it claims, so a reader may begin in the middle of a segment:
-it searches for the next frame that verifies and that is followed by one that does. What it finds
-depends on the bytes of the segment only: two readers that cut a segment at the same position agree
+A version 2 frame contains its index, so a reader may begin in the middle of a segment: it searches
+for the next frame that verifies and that is followed by another one that does. What it finds
+depends only on the bytes of the segment: two readers that cut a segment at the same position agree
 on the record.
 """
 
@@ -39,17 +39,17 @@ from forebay.queues.log.staged import Record, make_records
 from forebay.storage.readable import Content, Store, open_readable
 from forebay.storage.segments import SegmentList, check_base, scan_segment
 
-# What opening a segment raises that cannot be read; `damage_of` makes damage of it.
+# The errors of opening an unreadable segment; `damage_of` turns them into damage.
 UNREADABLE = (Damaged, NotAQueue, UnsupportedVersion)
-# The reason of a damage that is a whole file.
+# The reason of damage if a whole file is missing.
 MISSING = "the segment is missing"
-# How the records of a segment are taken: as objects, or as columns (`columns.py`).
+# How the records of a segment are read: as objects, or as columns (`columns.py`).
 Taking = Callable[[Header], Frames]
 
 
 @dataclass(frozen=True, slots=True)
 class RecordBatch:
-    """Records that lie one after the other in one segment, or in the staging buffer."""
+    """Consecutive records of one segment or of the staging buffer."""
 
     offset: int
     values: list[bytes]
@@ -70,7 +70,7 @@ class RecordBatch:
             return self
         position = self.position
         if isinstance(self.values, list):
-            # Columns know the position of each row from where the batch was read.
+            # Columns count the position of each row from where the batch was read.
             position += sum(map(len, self.values[:skip])) + skip * self.frame_bytes
         times = self.times[skip:] if self.times is not None else None
         return replace(
@@ -87,7 +87,7 @@ class RecordBatch:
 
 
 class OpenSegment:
-    """A segment that is open for reading; `damage` says if its header had to be repaired."""
+    """A segment that is open for reading; `damage` is set if its header had to be repaired."""
 
     def __init__(self, store: Store, name: str, base: int, frames: Taking = Frames) -> None:
         self.path = f"{store.path}/{name}"
@@ -115,7 +115,7 @@ class OpenSegment:
                 return header
         except (Damaged, NotAQueue, UnsupportedVersion) as error:
             trouble = error
-        # A bit of the version may be the one that was flipped: older versions have no check.
+        # The flipped bit may be in the version itself: older versions have no check.
         repaired = repair_header(data, self.base)
         if repaired is not None:
             reason = "the header was damaged and could be repaired"
@@ -136,7 +136,7 @@ class Scanner:
         frames: Taking = Frames,
         begin: Callable[[], int | None] = lambda: None,
     ) -> None:
-        """`begin` tells from where on records must be there by now; None: nobody knows."""
+        """Opens nothing yet; `begin` returns the offset from which records must exist, if known."""
         self._store = store
         self._segments = segments
         self._frames = frames
@@ -145,13 +145,13 @@ class Scanner:
         self._place = (-1, 0, 0)
 
     def look_at(self, segments: SegmentList) -> None:
-        """Goes on with another snapshot of the segments."""
+        """Continues with another snapshot of the segments."""
         self._segments = segments
 
     def scan(self, start: int, end: int, durable: int) -> Iterator[RecordBatch | Damage]:
         """Yields batches and damage from offset `start` to `end`.
 
-        Records below `durable` must be there; what does not verify above it is a torn end.
+        Records below `durable` must exist; what does not verify above it is a torn end.
         """
         end = min(end, OFFSET_MAX + 1)
         base = self._segments.containing(start)
@@ -183,7 +183,7 @@ class Scanner:
     def cut(self, base: int, position: int, end: int) -> int:
         """Returns the offset of the first sure record at or after a position; `end` if none is.
 
-        What it gives depends on the segment alone, so two readers may part a segment there.
+        The result depends only on the segment, so two readers may divide a segment there.
         """
         segment = self._segment(base)
         if isinstance(segment, Damage) or not segment.frames.layout.checked:
@@ -203,7 +203,7 @@ class Scanner:
     def _before(
         self, first: int | None, start: int, end: int, durable: int
     ) -> Iterator[RecordBatch | Damage]:
-        """Tells what is wrong if there is no segment at `start`, but perhaps one after it."""
+        """Yields the damage if there is no segment at `start`, but perhaps one after it."""
         begin = self._segments.begin
         if begin is None or start < begin:
             left = first if begin is None else begin
@@ -216,14 +216,14 @@ class Scanner:
             yield Damage(path, 0, 0, MISSING, False, start, stop - start)
 
     def _tell_missing(self, damage: Damage) -> Damage:
-        """Names the segment that may be missing, where one ends before the next begins."""
+        """Names the segment that may be missing if one ends before the next begins."""
         if damage.torn or damage.length or damage.offset is None:
             return damage
         missing = self._name_of(damage.offset)
         return replace(damage, reason=f"{damage.reason}: it was cut, or {missing} is missing")
 
     def _name_of(self, base: int) -> str:
-        """Returns the name that the segment of a base must have had."""
+        """Returns the name that the segment with this base must have had."""
         digits = max(map(len, self._segments.names.values()), default=0)
         return f"{base:0{digits}x}" if digits > 10 else segment_name(base)
 
@@ -234,7 +234,7 @@ class Scanner:
         if isinstance(segment, Damage):
             first = max(base, start)
             lost = max(0, sure - first)
-            # A header that is cut off is an unfinished end only where no record is missed.
+            # A header that is cut off is an unfinished end only if no record is missing.
             yield replace(segment, offset=first, count=lost, torn=segment.torn and not lost)
             return
         if segment.damage is not None and start <= base:
@@ -271,7 +271,7 @@ class Scanner:
             ).since(start)
 
     def _begin(self, segment: OpenSegment, start: int, stop: int) -> tuple[int, int]:
-        """Returns position and index of a frame at or before `start`, as near as it is known."""
+        """Returns position and index of a frame at or before `start`, as near as is known."""
         base, position, index = self._place
         if base != segment.base or base + index > start:
             position, index = segment.frames.layout.header_bytes, 0
@@ -288,7 +288,7 @@ class Scanner:
             name = self._segments.names[base]
             self._open = OpenSegment(self._store, name, base, self._frames)
         except UNREADABLE as error:
-            # That costs this segment, not those behind it.
+            # This costs only this segment, not those after it.
             return damage_of(error, f"{self._store.path}/{self._segments.names[base]}")
         except FileNotFoundError:
             begin = self._begin_now()
@@ -303,7 +303,7 @@ class Scanner:
     def _first_time_ms(self, base: int) -> int:
         segment = self._segment(base)
         if isinstance(segment, Damage):
-            # Times never fall: the one before is low enough, and keeps the order.
+            # Times never fall: the time of the segment before is low enough, and keeps the order.
             number = self._segments.bases.index(base)
             return self._first_time_ms(self._segments.bases[number - 1]) if number else 0
         if not segment.frames.layout.checked:
@@ -322,7 +322,7 @@ def damage_of(error: Exception, path: str) -> Damage:
 
 
 def list_segments(store: Store) -> SegmentList:
-    """Lists the segments of a directory; of two with the same base, ours counts."""
+    """Lists the segments of a directory; of two with the same base, the one named by us counts."""
     named: dict[int, str] = {}
     for name in sorted(store.names(), key=len, reverse=True):
         base = parse_segment_name(name)
@@ -352,7 +352,7 @@ def frame_from(file: Content, frames: Frames, position: int) -> tuple[int, int] 
             found = frames.locate(data, place + 1, before + place + 1)
         if start + len(data) >= size:
             return None
-        # A frame may be larger than the window; it is searched anew, whole.
+        # A frame may be larger than the window: search again in a larger one.
         window *= 4
     return None
 
@@ -360,7 +360,7 @@ def frame_from(file: Content, frames: Frames, position: int) -> tuple[int, int] 
 def frame_near(file: Content, frames: Frames, index: int, count: int) -> tuple[int, int]:
     """Returns position and index of a sure frame at or before an index, about `NEAR` before.
 
-    `count` is about how many entries there are: the better it is known, the fewer steps it takes.
+    `count` is an estimate of how many entries there are: the better it is, the fewer steps follow.
     """
     low = (frames.layout.header_bytes, 0)
     high = (file.size(), max(count, index + 1))
@@ -368,7 +368,7 @@ def frame_near(file: Content, frames: Frames, index: int, count: int) -> tuple[i
         if index - low[1] <= NEAR or high[0] - low[0] <= _WINDOW_BYTES:
             break
         share = (index - NEAR // 2 - low[1]) / (high[1] - low[1])
-        # Every third step halves: a guess by the average can be wrong for long.
+        # Every third step halves: guesses by the average size can stay wrong for many steps.
         guess = low[0] + int((high[0] - low[0]) * (0.5 if step % 3 == 2 else share))
         found = frame_from(file, frames, guess)
         if found is None or found[1] > index:
@@ -381,7 +381,7 @@ def frame_near(file: Content, frames: Frames, index: int, count: int) -> tuple[i
 
 
 def _is_followed(file: Content, frames: Frames, position: int, index: int, end: int) -> bool:
-    """Says whether after the frame at `position` comes a good one of that index, or nothing."""
+    """Says whether a good frame with this index, or nothing, follows the frame at `position`."""
     size = frames.frame_size(file.pread(4, position), 0) or 0
     behind = position + size
     if behind == end:

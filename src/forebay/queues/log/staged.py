@@ -1,8 +1,9 @@
 """Compiled parts of the log: frames staged in mapped memory, and records as users get them.
 
-An append that does not wait for the disk is a memory copy. In the 8 bytes before the first frame,
-where there are any, stands how many were appended: the number and its complement, little-endian, 4
-bytes each. So what was acknowledged there is known, even if it does not verify any more.
+An append that does not wait for the disk is a memory copy. The 8 bytes before the first frame, if
+the buffer has them, say how many frames were appended: the number and its complement,
+little-endian, 4 bytes each. So it is known what was acknowledged there, even if it no longer
+verifies.
 """
 
 from __future__ import annotations
@@ -36,8 +37,9 @@ _FRAME = cython.declare(cython.Py_ssize_t, FRAME_BYTES)
 class StagedFrames:
     """Appends frames to a buffer: a put is a memory copy.
 
-    Any thread may call `append`; all else is called with the queue's lock held. Between `begin`
-    and `finish` the frames at `start`..`position` are the exact bytes of a segment's entries.
+    Any thread may call `append`; every other method is called with the queue's lock held. Between
+    `begin` and `finish` the frames at `start`..`position` are the exact bytes of a segment's
+    entries.
 
     Compiled, with the C functions for CRC and time, `append` makes no Python call as long as there
     is room: the interpreter's own lock makes it atomic against `finish`. Otherwise it takes the
@@ -61,7 +63,7 @@ class StagedFrames:
     _acknowledges: cython.bint
 
     def __init__(self, lock: object, now_ms: object, acknowledges: cython.bint) -> None:
-        """`acknowledges`: what is in the buffer need not wait for the disk.
+        """Starts without room; `acknowledges`: records in the buffer need not wait for the disk.
 
         `now_ms` None means the wall clock of the machine.
         """
@@ -79,7 +81,7 @@ class StagedFrames:
         self.last_ms = 0
 
     def use_buffer(self, buffer: object) -> None:
-        """Takes the memory that frames go to."""
+        """Sets the memory that frames are written to."""
         self._view = memoryview(buffer)
 
     def begin(
@@ -102,7 +104,7 @@ class StagedFrames:
         self._end = end
 
     def rewind(self, start: cython.Py_ssize_t) -> None:
-        """Frees the space of the frames, which are written: the next ones go to `start`."""
+        """Frees the space of the frames, which are written to the file: the next go to `start`."""
         self._end -= self.position - start
         self.position = start
         self._first = self.index
@@ -112,13 +114,13 @@ class StagedFrames:
         self._end = 0
 
     def release_buffer(self) -> None:
-        """Lets go of the mapped memory, so that it can be unmapped."""
+        """Releases the mapped memory, so that it can be unmapped."""
         self._end = 0
         self._view = memoryview(bytearray(1))
 
     def append(self, value: object) -> object:
-        """Appends one record and returns its offset; None if it has to wait for anything."""
-        # Without room the lock is left alone: in the child of a fork nobody may give it back.
+        """Appends one record and returns its offset; None if it would have to wait for anything."""
+        # Without room do not touch the lock: in the child of a fork it may never be released.
         if not self._acknowledges or self._end <= 0 or type(value) is not bytes:
             return None
         if self._atomic:
@@ -131,7 +133,7 @@ class StagedFrames:
 
     @cython.ccall
     def put(self, value: bytes) -> object:
-        """Appends one record with the lock held and returns its offset; None: there is no room."""
+        """Appends one record, with the lock held; returns its offset, or None if it has no room."""
         size: cython.Py_ssize_t = len(value)
         position: cython.Py_ssize_t = self.position
         if size > self._end - position - _FRAME:
@@ -182,7 +184,7 @@ class StagedFrames:
 @cython.final
 @cython.cclass
 class Record:
-    """A record as it is read: `offset`, `time_ms` (None where the format has no time), `value`."""
+    """A record that was read: `offset`, `time_ms` (None where the format has no time), `value`."""
 
     offset = cython.declare(cython.longlong, visibility="readonly")
     time_ms = cython.declare(object, visibility="readonly")
@@ -219,7 +221,7 @@ class Record:
 def make_records(
     values: list, times: list | None, offset: cython.longlong, epoch_ms: cython.longlong
 ) -> list:
-    """Makes records of what `scan` returned."""
+    """Makes records from what `scan` returned."""
     records: list = []
     record: Record
     number: cython.Py_ssize_t

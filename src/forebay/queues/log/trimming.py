@@ -1,7 +1,7 @@
-"""Removes segments from the head of a log: those that everybody has read, or to make room.
+"""Removes segments from the head of a log: those that all readers are past, or to make room.
 
-Called with the queue's lock held. Order: the readers' places are durable, then the mark that the
-records may go, then the files, one after the other, each gone for good before the next.
+Called with the queue's lock held. Order: first the readers' places are durable, then the mark with
+the new beginning, then the files are removed one after the other, the oldest first.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Trimmer:
-    """Takes whole segments away."""
+    """Removes whole segments."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class Trimmer:
         self._places = places
         self._writer = writer
         self._options = options
-        # How many records each drop took, to be logged when the lock is given back.
+        # How many records each drop removed, to be logged when the lock is released.
         self.untold: list[int] = []
         self.dropped_records = 0
 
@@ -56,9 +56,9 @@ class Trimmer:
         return self._remove_first(count)
 
     def make_room(self, size: int) -> bool:
-        """Trims, or drops if the user said so; says whether anything went.
+        """Trims, or drops records if that is the policy; says whether anything was removed.
 
-        Raises `Full` if `size` bytes never fit, or nothing may wait for room.
+        Raises `Full` if `size` bytes can never fit, or the policy is not to wait for room.
         """
         limit = self._options.max_bytes
         assert limit is not None
@@ -75,7 +75,7 @@ class Trimmer:
         return False
 
     def respect_limit(self) -> None:
-        """Drops what is above the limit, if the user said so: it may have been set anew."""
+        """Drops what is above the limit, if that is the policy: the limit may be a new one."""
         limit = self._options.max_bytes
         if limit is None or self._options.when_full != "drop_oldest":
             return
@@ -83,7 +83,7 @@ class Trimmer:
             pass
 
     def tell(self) -> None:
-        """Logs what was dropped; called without the lock, which a handler of messages may want."""
+        """Logs what was dropped; called without the lock, because a log handler may need it."""
         while self.untold:
             try:
                 count = self.untold.pop(0)
@@ -96,13 +96,13 @@ class Trimmer:
         try:
             return self.trim()
         except Damaged:
-            # Whether somebody still reads is not known: nothing is trimmed, the rest goes on.
+            # It is not known which readers there are: trim nothing, and go on without.
             return 0
 
     def _trim_newest(self) -> int:
         """Removes the last segment too, if all of it was read: else some batches would never fit.
 
-        Only where room is needed: a log that is trimmed keeps its newest segment.
+        Only when room is needed: otherwise trimming keeps the newest segment.
         """
         try:
             lowest = self._places.lowest()
@@ -127,8 +127,9 @@ class Trimmer:
         bases = self._segments.bases
         following = bases[count] if count < len(bases) else self._writer.written
         removed = following - bases[0]
-        # On record before the first unlink: a first segment that is missing above it is damage,
-        # and one that comes back below it after a power cut is not taken for the beginning.
+        # Record the new beginning before the first unlink: a first segment that is missing above it
+        # is damage, and one that comes back below it after a power cut is not taken for the
+        # beginning.
         if self._writer.commit.durable < following:
             # Segments that come back after a power cut must be whole.
             self._writer.sync_now(begin=following)
@@ -139,6 +140,6 @@ class Trimmer:
             with contextlib.suppress(FileNotFoundError):
                 self._directory.unlink(name)
             self._segments.drop_first(1)
-        # Not synced: those that come back after a power cut go at the next open.
+        # Not synced: segments that come back after a power cut are removed at the next open.
         keep_reserve(self._directory)
         return removed

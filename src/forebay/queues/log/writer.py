@@ -1,10 +1,10 @@
 """How records get into a log: the buffer that they are encoded into, and the segments.
 
-Any thread may call the public methods, except where it says that the lock is held. A record is
-encoded into a buffer, the next entries of the open segment. Under the weak policies that is the
-mapped staging buffer, and a record is acknowledged there; under "always" it is plain memory that
-the group commit's leader writes out for all, and nothing in it is acknowledged. Batches, and
-records that the buffer cannot take, go straight to the segment.
+Any thread may call the public methods; those whose docstring says "lock held" need the lock. A
+record is encoded into a buffer that holds the next entries of the open segment. Under the weak
+policies this is the mapped staging buffer, and a record is acknowledged there; under "always" it is
+plain memory that the group commit's leader writes out for all callers, and nothing in it is
+acknowledged. Batches, and records that do not fit into the buffer, go straight to the segment.
 
 A failed or short write is cut back and raised, and the queue goes on. A failed cut, or any failed
 sync, ends the handle. Creating a segment, adoption and trimming sync with the lock held: they are
@@ -63,10 +63,10 @@ class LogWriter(Owner):
         self._layout = LAYOUTS[version]
         self._new_segments = NewSegments(filesystem, directory, version, options.segment_bytes)
         self._always = options.sync == "always"
-        # What is in the files.
+        # The end of what is in the files.
         self.place = End(tail.written, tail.segment, tail.position, tail.salt)
         self._last_ms = tail.time_ms
-        # Near the last offset every record is looked at; elsewhere none can reach it.
+        # Near the last offset every record is checked; elsewhere none can reach it.
         self._ending = tail.written > OFFSET_MAX - _FAR
         mapped = options.mapped and directory.maps
         self._buffered = self._layout.checked and (self._always or mapped) and not self._ending
@@ -85,7 +85,7 @@ class LogWriter(Owner):
 
     @property
     def used_bytes(self) -> int:
-        """What all segments take, without preallocated space that the next records go to."""
+        """How many bytes all segments take, without the preallocated space for the next records."""
         return sum(self._segments.sizes.values()) + (self._writer.end if self._writer else 0)
 
     @property
@@ -115,7 +115,8 @@ class LogWriter(Owner):
 
     def append(self, value: bytes) -> tuple[Ticket | None, int]:
         """Appends a record; returns what to wait for, and its offset. Lock held."""
-        # Where the buffer acknowledges, other threads append to it without the lock.
+        # If the buffer acknowledges, other threads append to it without the lock: try it first, and
+        # again each time that it was opened.
         offset = self._chunk.appender.put(value)
         if offset is None:
             size = self.measure([value])
@@ -137,7 +138,7 @@ class LogWriter(Owner):
         return self._append_batch(_Values(values), size)
 
     def append_encoded(self, buffer: Buffer, count: int, size: int) -> tuple[Ticket | None, int]:
-        """Appends the `count` records of a buffer, which `measure_encoded` has measured."""
+        """Appends the `count` records of a buffer; `size` is the result of `measure_encoded`."""
         return self._append_batch(_Encoded(buffer, count), size)
 
     def _append_batch(self, batch: _Batch, size: int) -> tuple[Ticket | None, int]:
@@ -161,7 +162,7 @@ class LogWriter(Owner):
         return self._check_sizes(len(values), total, largest, smallest)
 
     def measure_encoded(self, buffer: Buffer, count: int) -> int:
-        """Refuses a buffer of other than `count` good records; returns the size of their frames."""
+        """Refuses a buffer that does not hold `count` good records; returns their frames' size."""
         found, total, largest, smallest = measure_sized(buffer)
         if found != count:
             what = "no whole number of" if found < 0 else str(found)
@@ -185,8 +186,8 @@ class LogWriter(Owner):
     def drain(self) -> None:
         """Moves what is in the buffer into the segment, and closes the buffer. Lock held.
 
-        If that fails, what was acknowledged stays in the buffer; what was not is given up, and all
-        who wait for it get the error.
+        If that fails, acknowledged records stay in the buffer; others are given up, and all callers
+        that wait for them get the error.
         """
         chunk = self._chunk
         if not chunk.begun:
@@ -200,7 +201,7 @@ class LogWriter(Owner):
 
     @fatal_when_interrupted
     def _flush(self) -> None:
-        """Writes what is in the buffer, which acknowledges nothing, and leaves it open."""
+        """Writes the buffer, which acknowledges nothing, to the segment, and leaves it open."""
         self._write_chunk()
         self._chunk.rewind()
 
@@ -225,7 +226,7 @@ class LogWriter(Owner):
         if self._writer is None:
             return
         if self.written == self._segments.bases[-1]:
-            # Kept open until the next sync: somebody may be syncing it now.
+            # Kept open until the next sync: another thread may be syncing it now.
             self.sealed.append(self._writer)
             name, self._writer, self._frames = self._writer.name, None, None
             self._segments.drop_last()
@@ -238,9 +239,9 @@ class LogWriter(Owner):
         self._writer = self._frames = None
 
     def sync_now(self, *, begin: int | None = None) -> None:
-        """Makes everything in the files durable with the lock held: nothing comes after it.
+        """Makes everything in the files durable; with the lock held, so that nothing comes after.
 
-        `begin` goes on record with it.
+        `begin` is recorded with it.
         """
         with FatalErrors(self):
             for segment in self._open_segments():
@@ -249,7 +250,7 @@ class LogWriter(Owner):
         self.commit.advance(self.place.offset)
 
     def adopted(self, place: End, time_ms: int) -> None:
-        """Takes note of durable segments that were put after the end. Lock held."""
+        """Moves the end past durable segments that were adopted after it. Lock held."""
         self.place = place
         self._last_ms = max(self._last_ms, time_ms)
         self.publish(durable=place, sync=True)
@@ -265,10 +266,10 @@ class LogWriter(Owner):
         staged: bool | None = None,
         sync: bool = False,
     ) -> None:
-        """Tells where the end is, and where the beginning if that has changed. Lock held."""
+        """Publishes where the end is, and the beginning if that has changed. Lock held."""
         written = self.written
         if self._always:
-            # Nothing is readable before it is durable.
+            # Nothing may be read before it is durable.
             written = durable.offset if durable is not None else self.mark.last.durable
         with FatalErrors(self):
             self.mark.publish(
@@ -307,7 +308,8 @@ class LogWriter(Owner):
     def _awaited(self, end: int) -> Ticket | None:
         """Returns what the policy waits for when records up to `end` are applied. Lock held.
 
-        A writer that outruns the disk waits for it all the same: unsynced segments are bounded.
+        Under every policy a writer that outruns the disk waits for it: the number of unsynced
+        segments is bounded.
         """
         if self._always:
             return Ticket(self.commit, end, self.commit.epoch)
@@ -316,7 +318,7 @@ class LogWriter(Owner):
         return None
 
     def _claim(self, size: int) -> int:
-        """Returns how many bytes may be written; raises `NoRoom` if they are less than `size`."""
+        """Returns how many bytes may be written; raises `NoRoom` if that is less than `size`."""
         limit = self._options.max_bytes
         if limit is None:
             return SIZE_MAX
@@ -339,7 +341,7 @@ class LogWriter(Owner):
         index = self.written - frames.header.base_offset
         self._chunk.begin(frames, index, room, self._last_ms)
         if not self._always:
-            # Before the first is acknowledged: a buffer that is missing then is damage.
+            # Before the first record is acknowledged: from then on a missing buffer is damage.
             self.publish(staged=True)
 
     @fatal_when_interrupted
@@ -350,7 +352,7 @@ class LogWriter(Owner):
         now_ms = max(now_ms, frames.header.epoch_ms + 1)
         count, size = batch.fit(frames, self._options.segment_bytes - writer.end)
         if len(self._scratch) < size:
-            # Kept for the next batch: fresh memory costs as much as all the rest.
+            # Kept for the next batch: fresh memory costs as much as all the rest of the work.
             self._scratch = memoryview(bytearray(max(size, _BUFFER_BYTES)))
         index = self.written - frames.header.base_offset
         batch.take(count, frames, self._scratch, index, now_ms - frames.header.epoch_ms)
@@ -372,7 +374,7 @@ class LogWriter(Owner):
         self._last_ms = last_ms
 
     def _segment_for(self, size: int, now_ms: int) -> tuple[SegmentWriter, Frames]:
-        """Returns a segment with room for a record of `size` bytes at a time."""
+        """Returns a segment with room for a record of `size` bytes and of the time `now_ms`."""
         if self._writer is not None and self._frames is not None:
             used = self._writer.end + self._layout.frame_bytes + size
             elapsed = now_ms - self._frames.header.epoch_ms
@@ -385,12 +387,13 @@ class LogWriter(Owner):
             self.publish(sync=True)
         size_max = self._options.segment_bytes
         if self._options.max_bytes is not None:
-            # Space that is set aside counts: the disk never holds more than the limit.
+            # Preallocated space counts too: the files must never take more than the limit.
             size_max = min(size_max, self._options.max_bytes - self.used_bytes)
         self._writer, self._frames = self._new_segments.create(self.written, now_ms, size_max)
         self._segments.add(self.written, self._writer.name)
         with FatalErrors(self):
-            # After a power cut, what is acknowledged from here on must have a name.
+            # The file must still have its name after a power cut: records acknowledged from here on
+            # are in it.
             self._directory.sync()
         return self._writer, self._frames
 
@@ -410,9 +413,9 @@ class LogWriter(Owner):
             written = place.offset if self._always else self.written
             self.mark.publish(written, self._last_ms, durable=place)
         if not sealed:
-            # Without a check in the entries, only the mark tells what was written.
+            # Without a check in the entries, only the mark says what was written.
             return not self._layout.checked
-        # After the mark: if that fails, they are closed with the other files.
+        # Close them after the mark: if that fails, they are closed with the other files.
         for segment in self.sealed[:sealed]:
             segment.close()
         self.sealed = self.sealed[sealed:]
@@ -420,7 +423,7 @@ class LogWriter(Owner):
 
 
 class _Batch(Protocol):
-    """Records that are to be written, and how many are left."""
+    """Records to be written, and how many are left."""
 
     left: int
 
@@ -428,7 +431,7 @@ class _Batch(Protocol):
     def next_size(self) -> int: ...
 
     def fit(self, frames: Frames, room: int) -> tuple[int, int]:
-        """Says how many of the next records fit into `room` bytes, and the size of their frames."""
+        """Returns how many of the next records fit into `room` bytes, and their frames' size."""
         ...
 
     def take(self, count: int, frames: Frames, out: memoryview, index: int, ms: int) -> None:
@@ -456,7 +459,7 @@ class _Values:
 
 
 class _Encoded:
-    """A batch that is one buffer of sizes and bytes."""
+    """A batch that is one buffer, with the size of each record before its bytes."""
 
     def __init__(self, buffer: Buffer, count: int) -> None:
         self._buffer = buffer
@@ -478,21 +481,21 @@ class _Encoded:
 
 
 class Chunk:
-    """The buffer of a log: mapped where it acknowledges, else plain memory.
+    """The buffer of a log: mapped if it acknowledges, else plain memory.
 
     Called with the queue's lock held, except `appender.append`. A chunk that was stopped keeps its
-    records until `done`: what was acknowledged is given up only once it is in the segment.
+    records until `done`: acknowledged records are dropped only once they are in the segment.
     """
 
     def __init__(self, directory: Directory, size: int, writer: LogWriter, clock: Clock) -> None:
-        """`size` is that of the mapped buffer, which is made at the first record."""
+        """Makes no buffer before the first record; `size` is that of the mapped one."""
         self._directory = directory
         self._always = writer._always
         self._start = 0 if self._always else HEADER_BYTES
         self._size = _BUFFER_BYTES if self._always else size
         self._staging: Staging | None = None
         self._memory: Mapping | None = None
-        # The machine's own clock is read in C, which saves a Python call an append.
+        # The machine's own clock is read in C, which saves a Python call per append.
         now_ms = None if type(clock) is SystemClock else clock.now_ms
         self.appender = StagedFrames(writer.lock, now_ms, acknowledges=not self._always)
         self._first = 0
@@ -501,7 +504,7 @@ class Chunk:
 
     @property
     def size_max(self) -> int:
-        """The most bytes that it takes."""
+        """How many bytes of frames it can hold."""
         return self._size - self._start
 
     @property
@@ -522,7 +525,7 @@ class Chunk:
         self._first, self._base = index, header.base_offset
         if self._staging is not None:
             self._staging.begin(header.encode(), index)
-        # After a step back of the clock, times go on from the epoch: 0 would be no frame.
+        # If the clock was set back, times go on from the epoch: a frame cannot have the time 0.
         self.appender.last_ms = max(last_ms, header.epoch_ms + 1)
         start = self._start
         self.appender.begin(
@@ -531,17 +534,17 @@ class Chunk:
         self.begun = True
 
     def rewind(self) -> None:
-        """Frees the space, and takes more records: those that waited are in the segment."""
+        """Frees the space for more records: those that waited are in the segment."""
         if self.begun:
             self._first = self.appender.index
             self.appender.rewind(self._start)
 
     def stop(self) -> None:
-        """Takes no more records."""
+        """Accepts no more records."""
         self.appender.finish()
 
     def frames(self) -> memoryview:
-        """Returns the bytes of those that wait; to be released before `close`."""
+        """Returns the frames of the waiting records; to be released before `close`."""
         assert self._memory is not None
         return memoryview(self._memory)[self._start : self.appender.position]
 
@@ -570,8 +573,8 @@ class Chunk:
 class NewSegments:
     """Creates segments of one version and size in a directory. Called with the lock held.
 
-    A failed try may leave its file behind; the next segment at the same offset needs that name, so
-    the file is remembered and removed then.
+    A failed attempt may leave its file behind. The next segment at the same offset needs that name,
+    so the file is remembered, and removed then.
     """
 
     def __init__(
@@ -581,14 +584,14 @@ class NewSegments:
         self._directory = directory
         self._version = version
         self._checked = LAYOUTS[version].checked
-        # Version 1 has nothing that tells preallocated space from entries.
+        # Unchecked versions have nothing that tells preallocated space from entries.
         self._allocate_bytes = segment_bytes if self._checked else 0
         self._leftover: str | None = None
 
     def create(self, base: int, now_ms: int, size_max: int) -> tuple[SegmentWriter, Frames]:
-        """Makes the segment that starts at `base`; the caller syncs the directory.
+        """Creates the segment that starts at `base`; the caller syncs the directory.
 
-        No space is set aside beyond `size_max`.
+        No space is preallocated beyond `size_max`.
         """
         name = segment_name(base, self._version)
         if self._leftover == name:
@@ -608,13 +611,13 @@ class NewSegments:
         return writer, Frames(header)
 
     def discard(self, name: str) -> None:
-        """Takes the name of an empty segment away."""
+        """Removes the file of an empty segment."""
         self._leftover = name
         self._directory.unlink(name)
 
 
 def as_bytes(value: object) -> bytes:
-    """Returns a record as `bytes`; raises `TypeError` for what is not bytes-like."""
+    """Returns a record as `bytes`; raises `TypeError` for a value that is not bytes-like."""
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
     raise TypeError(f"a record is bytes, not {type(value).__name__}")
