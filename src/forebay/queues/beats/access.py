@@ -1,8 +1,8 @@
-"""The key of a Beats queue, and the lock that keeps it and a running Beat apart.
+"""The key of a Beats queue, and the lock that keeps the queue and a running Beat apart.
 
-The key is read from its file and shows in no message. A Beat locks `NAME.lock` in its data
-directory, above the queue's own, for as long as it runs, with `flock` and for itself alone. Whoever
-opens the queue takes the same lock, shared: it fails while the Beat runs, and the Beat does not
+The key is read from its file and never appears in a message. A Beat holds an exclusive `flock` on
+`NAME.lock` in its data directory, which is the parent of the queue's directory, as long as it runs.
+Opening the queue takes the same lock, shared: this fails while the Beat runs, and the Beat does not
 start while the queue is open.
 """
 
@@ -19,7 +19,7 @@ _KEY_FILE_BYTES_MAX = 4096
 
 
 def read_key(path: str | os.PathLike[str] | None) -> Key | None:
-    """Returns the key that a file holds; refuses a file that others than its owner can get at."""
+    """Returns the key in a file; refuses a file that users other than its owner can access."""
     if path is None:
         return None
     name = os.fspath(path)
@@ -36,19 +36,19 @@ class BeatLocks:
     """The locks of Beats whose data directory holds a queue."""
 
     def __init__(self, filesystem: Filesystem, path: str) -> None:
-        """Takes them; raises `Locked` if a Beat is running."""
+        """Takes the locks; raises `Locked` if a Beat is running."""
         self._files: list[File] = []
         try:
             parent = filesystem.open_directory(os.path.dirname(path))
         except OSError:
-            # Who cannot look into it cannot share it with a Beat either.
+            # A process that cannot open the parent cannot share it with a Beat either.
             return
         try:
             for name in sorted(filter(_NAME.fullmatch, parent.names())):
                 try:
                     file = parent.open(name)
                 except (OSError, NotAQueue):
-                    # The Beat of this queue runs as the same user: it is not this one's lock.
+                    # The Beat of this queue runs as the same user, so this lock is not its own.
                     continue
                 self._files.append(file)
                 if not file.lock(shared=True):
@@ -60,7 +60,7 @@ class BeatLocks:
             parent.close()
 
     def close(self) -> None:
-        """Returns them back."""
+        """Releases the locks."""
         for file in self._files:
             file.close()
         self._files = []

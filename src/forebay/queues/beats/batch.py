@@ -1,4 +1,4 @@
-"""A batch of events that a queue handed out, to be acknowledged or given back."""
+"""A batch of events that `read` has returned, to be acknowledged or given back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from forebay.storage.filesystem import Directory
 
 
 class _Settles(Protocol):
-    """The part of a queue that takes events as done with, or back."""
+    """The part of a queue that acknowledges events or takes them back."""
 
     _directory: Directory
 
@@ -22,7 +22,7 @@ class _Settles(Protocol):
 class EventBatch:
     """Events, in the order in which they were put. Any thread may settle it, once.
 
-    A batch that is neither acknowledged nor given back comes again when the queue is opened again.
+    A batch that is neither acknowledged nor given back comes again after the queue is reopened.
     """
 
     __slots__ = ("delivery", "events", "_reading")
@@ -36,23 +36,24 @@ class EventBatch:
 
     @verb
     def ack(self) -> Steps[None]:
-        """Says that the events are done with.
+        """Acknowledges the events.
 
-        When all before them are as well, their place is saved, durably on return, and segments that
-        are done with are removed. A second time does nothing.
+        When all events before them are acknowledged too, the place after them is saved, durably on
+        return, and segments that are no longer needed are removed. A second call does nothing.
         """
         yield from self._settling(acknowledged=True)
 
     @verb
     def nack(self) -> Steps[None]:
-        """Gives the events back: the next reads hand them out again, before newer ones.
+        """Gives the events back: the next reads return them again, before newer ones.
 
-        Raises `LeaseLost` if they are acknowledged, by an `ack` that a signal handler interrupted.
+        Raises `LeaseLost` if they are acknowledged already, by an `ack` that a signal handler
+        interrupted.
         """
         yield from self._settling(acknowledged=False)
 
     def _settling(self, *, acknowledged: bool) -> Steps[None]:
-        """Takes the events as done with, or gives them back."""
+        """Acknowledges the events, or gives them back."""
         delivery, reading = self.delivery, self._reading
         if delivery is not None and reading is not None:
             yield from reading.settling(delivery, acknowledged=acknowledged)
@@ -72,7 +73,7 @@ class EventBatch:
 
     @property
     def _directory(self) -> Directory | None:
-        """Of its queue, which is not closed by a thread that is settling this."""
+        """The directory of its queue, by which `close` finds that this thread is settling it."""
         return None if self._reading is None else self._reading._directory
 
 
@@ -84,9 +85,9 @@ class Taken:
         self.value = batch.events[0]
 
     def finish(self) -> Steps[None]:
-        """Takes it as done with."""
+        """Acknowledges the event."""
         yield from self._batch._settling(acknowledged=True)
 
     def give_back(self, error: BaseException) -> Steps[None]:
-        """Lets the next read hand it out again."""
+        """Makes the next read return it again."""
         yield from self._batch._settling(acknowledged=False)

@@ -1,6 +1,6 @@
 """A Beats queue from outside: what is wrong with it, what it holds, and copies of it.
 
-Only reads the queue, takes no lock, and works on one that is in use, was killed, or is damaged.
+Only reads the queue, takes no lock, and works on one that is in use, has crashed, or is damaged.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class BeatsSegment(SegmentFacts):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeatsCopy(CopyReport):
-    """What a copy of a Beats queue did; `done` events were done with, and are so in the copy."""
+    """What a copy of a Beats queue did; `done` events were acknowledged, also in the copy."""
 
     version: str | None
     done: int
@@ -66,7 +66,7 @@ def check(path: str, progress: Progress, key_file: str | None = None) -> Report:
         findings = Findings()
         for item in [*reader.side_damage, *(each for part in segments for each in part.damage)]:
             if is_harmless(item) and not item.torn:
-                # What costs nothing is told, and is no damage.
+                # What costs nothing is noted, but is not damage.
                 where = f"{item.path}, byte {item.position}"
                 findings.notes.append(f"{where}: {item.reason}; no event is lost by it")
             else:
@@ -93,7 +93,7 @@ def check(path: str, progress: Progress, key_file: str | None = None) -> Report:
 
 
 def describe(path: str, key_file: str | None = None) -> BeatsInfo:
-    """Tells the state of a Beats queue; reads all of it to count."""
+    """Returns the state of a Beats queue; reads all of it to count."""
     with BeatsReader(path, key_file=key_file, salvage=True) as reader:
         owner = lock_owner(reader.path)
         place = reader.place()
@@ -154,13 +154,13 @@ def convert(
     version: str,
     salvage: bool,
 ) -> BeatsCopy:
-    """Copies all events into a new queue of another version; the key is that of both."""
+    """Copies all events into a new queue of another version; both queues have the same key."""
     return _copy(path, target, progress, key_file, version, salvage=salvage)
 
 
 @dataclass(slots=True)
 class _Segment:
-    """What was read of a segment; `error` says why it cannot be."""
+    """What was read of a segment; `error` says why it cannot be read."""
 
     id: int
     name: str
@@ -182,7 +182,7 @@ def _state(reader: BeatsReader, owner: int | None) -> str:
 
 
 def _check_side_files(reader: BeatsReader, findings: Findings) -> None:
-    """Takes note of what is wrong in the side files and costs no event."""
+    """Notes faults in the side files that cost no event."""
     findings.note_faults(MARK_NAME, lambda: _mark_faults(reader))
     _, held = read_contents(reader.directory)
     ends = {
@@ -294,7 +294,7 @@ def _copy(
 
 
 def _version_of(reader: BeatsReader) -> str | None:
-    """The version of the newest segment, if it can be written."""
+    """Returns the version of the newest segment that can be read; None if it cannot be written."""
     for segment_id in reversed(reader.segments.bases):
         segment = reader.open_segment(segment_id)
         if segment is None or isinstance(segment, Damage):
@@ -308,7 +308,7 @@ def _version_of(reader: BeatsReader) -> str | None:
 def _decodable(
     reader: BeatsReader, damage: list[Damage], item: Payloads
 ) -> list[tuple[Place, bytes]]:
-    """Returns the events that are some, as CBOR, each with its place."""
+    """Returns the events that can be decoded, as CBOR, each with its place."""
     payloads = []
     for number, payload in enumerate(item.payloads):
         try:

@@ -1,11 +1,12 @@
 """`contents`: what each finished segment of a Beats queue holds.
 
-A segment of Beats does not tell that it is there, and its own count has no check. So the owner
-writes down, after a segment was synced and before the next one is made, its number, how many events
-it holds and how large its file is. A segment that is missing, cut, or zeros is damage then, with
-the number of events that it costs.
+Nothing in the files of Beats says which segments exist, and the count in a segment has no check. So
+after a segment was synced, and before the next one is created, the owner records its number, how
+many events it holds and how large its file is. Then a segment that is missing, cut or zeroed is
+damage, with the number of events that it costs.
 
-Rebuilt at every open from what is there: one that is lost, or of another queue, makes no claims.
+Rebuilt at every open from the segments that exist: a file that is lost, or belongs to another
+queue, makes no claims.
 Big-endian. Head: `magic 4 | version 4 | queue id 16 | crc 4`; then records, in the order in which
 segments were finished: `segment 8 | events 8 | file size 8 | crc of queue id and all before 4`.
 Events 2⁶⁴ − 1: not counted, as in what Beats left.
@@ -35,7 +36,7 @@ _UNKNOWN = 2**64 - 1
 
 
 class Held(NamedTuple):
-    """What a segment holds: how many events, None where nobody counted; the size of its file."""
+    """What a segment holds: the number of events, None if not counted; the size of its file."""
 
     events: int | None
     size: int
@@ -45,7 +46,7 @@ class Contents:
     """The record of an owner. Called with the queue's lock held."""
 
     def __init__(self, directory: Directory, queue_id: bytes, held: dict[int, Held]) -> None:
-        """Writes a new file; durable on return, or, on a full disk, when there is room."""
+        """Writes a new file if it has changed; durable on return, unless the disk is full."""
         self._queue_id = queue_id
         self._file: File | None = None
         self._end = 0
@@ -60,9 +61,9 @@ class Contents:
             self._end = self._file.size() // _ROW_BYTES * _ROW_BYTES
 
     def add(self, segment: int, held: Held) -> None:
-        """Takes note of a segment that was finished; durable on return, or with the next one.
+        """Records a segment that was finished; durable on return, or with the next one.
 
-        It costs no event if that fails: then only less can be told of damage.
+        A failure costs no event: only less can then be said about damage.
         """
         self.held[segment] = held
         self._unsaved.append(segment)
@@ -78,7 +79,7 @@ class Contents:
         self._unsaved = []
 
     def forget(self, segment: int) -> None:
-        """Takes note that a segment was removed; the next open leaves it out."""
+        """Forgets a segment that was removed; the next open leaves it out of the file."""
         self.held.pop(segment, None)
         if segment in self._unsaved:
             self._unsaved.remove(segment)
@@ -95,7 +96,7 @@ class Contents:
 
 
 def read_contents(directory: Directory) -> tuple[bytes | None, dict[int, Held]]:
-    """Returns the id of the queue and what its segments hold; None and nothing if it is damaged."""
+    """Returns the id of the queue and what its segments hold; None and {} if it is damaged."""
     try:
         data = atomic.read_small(directory, CONTENTS_NAME)
     except (OSError, NotAQueue):
@@ -110,7 +111,7 @@ def read_contents(directory: Directory) -> tuple[bytes | None, dict[int, Held]]:
 
 
 def contents_bytes(segments: int) -> int:
-    """Returns the size of the file for so many segments."""
+    """Returns the size of the file for a number of segments."""
     return _ROW_BYTES * (1 + segments)
 
 

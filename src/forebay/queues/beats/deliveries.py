@@ -1,7 +1,7 @@
-"""Which events were handed out, and up to where all of them are done with.
+"""Which events are delivered, and up to which place all of them are acknowledged.
 
-Acknowledgements come in any order; the place moves over those that lie one behind the other. Knows
-no file. Called with the queue's lock held.
+Acknowledgements come in any order; the place moves past those that follow it without a gap. Does no
+I/O. Called with the queue's lock held.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from forebay.queues.beats.place import Place
 
 @dataclass(slots=True, eq=False)
 class Delivery:
-    """A part of the queue that is handed out: from a place to another, how many events of each
-    segment.
+    """A delivered part of the queue: from one place to another, with events counted by segment.
 
-    `dropped` counts those whose segment was dropped meanwhile.
+    `dropped` counts the events whose segment was dropped meanwhile.
     """
 
     start: Place
@@ -30,7 +29,7 @@ class Delivery:
 
     @property
     def count(self) -> int:
-        """How many events it has that are still there."""
+        """How many of its events are still there."""
         return sum(self.counts.values())
 
     def __lt__(self, other: Delivery) -> bool:
@@ -38,30 +37,30 @@ class Delivery:
 
 
 class Deliveries:
-    """What is out, in the order of the queue; all before `place` is done with."""
+    """The deliveries, in the order of the queue; all before `place` is acknowledged."""
 
     def __init__(self, place: Place) -> None:
         self.place = place
         self._out: list[Delivery] = []
-        # Those that were given back, the first one first; some may have been taken since.
+        # A heap of those that were given back, in the order of the queue; some may be gone since.
         self._returned: list[Delivery] = []
 
     @property
     def outstanding(self) -> int:
-        """How many events are handed out and neither acknowledged nor returned."""
+        """How many events are delivered and neither acknowledged nor given back."""
         return sum(item.count for item in self._out if not item.done and not item.returned)
 
     def add(self, delivery: Delivery) -> None:
-        """Takes note of events that are handed out."""
+        """Records a delivery."""
         self._out.insert(self._index(delivery.start), delivery)
 
     def skip(self, start: Place, end: Place) -> None:
-        """Takes note of a part that has no events to hand out."""
+        """Records a part that has no events to deliver."""
         self.add(Delivery(start, end, done=True))
         self.advance()
 
     def reach(self, delivery: Delivery) -> list[Place]:
-        """Returns the places that are reached with a delivery done, in order; changes nothing."""
+        """Returns the places reached, in order, if `delivery` were done; changes nothing."""
         places = [self.place]
         for item in self._out:
             if not item.done and item is not delivery:
@@ -70,7 +69,7 @@ class Deliveries:
         return places
 
     def lose(self, delivery: Delivery, segment: int, count: int | None) -> None:
-        """Takes note that events of a delivery are lost; None: all of a segment."""
+        """Records that `count` events of a delivery are lost; None: all of the segment."""
         left = 0 if count is None else max(0, delivery.counts.get(segment, 0) - count)
         if left:
             delivery.counts[segment] = left
@@ -78,12 +77,12 @@ class Deliveries:
             delivery.counts.pop(segment, None)
 
     def acknowledge(self, delivery: Delivery) -> None:
-        """Takes note that events are done with."""
+        """Records that the events of a delivery are acknowledged."""
         delivery.done = True
         self.advance()
 
     def give_back(self, delivery: Delivery) -> int:
-        """Takes events back, to hand them out again; returns how many of them were dropped."""
+        """Takes events back, to deliver them again; returns how many of them were dropped."""
         dropped, delivery.dropped = delivery.dropped, 0
         if delivery.count and not delivery.done:
             heapq.heappush(self._returned, delivery)
@@ -93,12 +92,12 @@ class Deliveries:
         return dropped
 
     def is_out(self, delivery: Delivery) -> bool:
-        """Says whether a delivery was noted."""
+        """Says whether a delivery is recorded."""
         index = self._index(delivery.start)
         return any(item is delivery for item in self._out[index : index + 2])
 
     def take_returned(self) -> Delivery | None:
-        """Returns the first part that was given back; it counts as handed out again."""
+        """Returns the first part that was given back; it counts as delivered again."""
         while self._returned:
             delivery = heapq.heappop(self._returned)
             if delivery.returned:
@@ -107,7 +106,7 @@ class Deliveries:
         return None
 
     def split(self, delivery: Delivery, end: Place, counts: dict[int, int]) -> None:
-        """Keeps only the first events in a delivery; the others count as given back."""
+        """Keeps only the events up to `end` in a delivery; the others count as given back."""
         left = {
             segment: count - counts.get(segment, 0)
             for segment, count in delivery.counts.items()
@@ -121,15 +120,15 @@ class Deliveries:
         heapq.heappush(self._returned, rest)
 
     def unread_in(self, segment: int, count: int) -> int:
-        """Returns how many of the events of a segment were never handed out, or were given back.
+        """Returns how many events of a segment were never delivered, or were given back.
 
-        `count` is how many it has that are not done with.
+        `count` is how many of its events are not acknowledged.
         """
         out = (item for item in self._out if not item.returned)
         return max(0, count - sum(item.counts.get(segment, 0) for item in out))
 
     def drop_below(self, segment: int) -> None:
-        """Forgets what lies in segments that are gone."""
+        """Forgets what lies in segments below a number, which are gone."""
         kept = []
         for item in self._out:
             gone = [number for number in item.counts if number < segment]
@@ -146,7 +145,7 @@ class Deliveries:
         self.advance()
 
     def advance(self) -> None:
-        """Moves the place over what is done with."""
+        """Moves the place past what is acknowledged."""
         passed = 0
         for item in self._out:
             if not item.done:

@@ -1,10 +1,10 @@
 """How events get out of a Beats queue: read in batches, settled in any order.
 
-The disk is read under a lock of its own, so that it does not hold up those who put. `EventCursor`
-walks forward over the events, a few at a time, round damage, and holds one segment open; one thread
-at a time may use it. What cannot be read is returned once, in its place, as `Lost`; the walk goes
-on past it. That is so for whole segments too: damaged, missing, of another key, or of a version
-that is not read.
+The disk is read under a separate lock, so that reading does not hold up puts. `EventCursor` walks
+forward over the events, a few at a time, and holds one segment open; one thread at a time may use
+it. What cannot be read is returned once, where it occurs, as `Lost`; then the walk goes on after
+it. This includes whole segments: damaged, missing, of another key, or of a version that cannot be
+read.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from forebay.storage.segments import Batch, SegmentList
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A part of the queue that gives no events: damage, or a frame that holds no event."""
+    """A part of the queue that yields no events: damage, or a frame that holds no event."""
 
     start: Place
     end: Place
@@ -54,7 +54,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Events that lie one after the other, perhaps over several segments: so many of each."""
+    """Consecutive events, perhaps of several segments; `counts` has the number of each segment."""
 
     start: Place
     end: Place
@@ -64,7 +64,7 @@ class Taken:
 
 @dataclass(slots=True)
 class _Found:
-    """Frames of one segment that were scanned and not given out yet."""
+    """Frames of one segment that were scanned and not delivered yet."""
 
     place: Place
     payloads: list[bytes]
@@ -88,7 +88,7 @@ class _Found:
 
 
 class EventCursor:
-    """A place in a queue, and what comes after it."""
+    """Reads the events of a queue from a place on."""
 
     def __init__(self, store: Store, access: Access, place: Place) -> None:
         self._store = store
@@ -98,12 +98,12 @@ class EventCursor:
         self._found: _Found | None = None
         self._lost: Lost | None = None
         self.place = place
-        # What costs no event that was there, and is worth telling: a count that is false.
+        # Damage that costs no existing event but is worth reporting, such as a false count.
         self.notes: list[Damage] = []
         self._counts: dict[int, int] = {}
 
     def take(self, segments: SegmentList, end: End, count: int) -> Taken | Lost | None:
-        """Returns up to `count` of the next events below `end`, or what is lost; None at `end`."""
+        """Returns up to `count` events below `end`, or what is lost next; None at `end`."""
         start = self.place
         events: list[Event] = []
         self._counts = {}
@@ -114,7 +114,7 @@ class EventCursor:
                 if self._found is not None and not self._decode(self._found, count, events):
                     break
         except BaseException:
-            # What was taken is not given out: the next call must find it again.
+            # The events taken so far are not delivered: the next call must find them again.
             self.move_to(start)
             raise
         if events:
@@ -125,7 +125,7 @@ class EventCursor:
         return lost
 
     def move_to(self, place: Place) -> None:
-        """Goes on from another place."""
+        """Continues from another place."""
         self.close()
         self.place = place
 
@@ -137,7 +137,7 @@ class EventCursor:
         self._scan = iter(())
 
     def _decode(self, found: _Found, count: int, events: list[Event]) -> bool:
-        """Takes events of what was found; False if one of them is none."""
+        """Decodes events of what was found; returns False if one cannot be decoded."""
         wanted = min(count - len(events), len(found.payloads))
         done = 0
         try:
@@ -171,7 +171,7 @@ class EventCursor:
         self._lost = Lost(start, end, trouble, damage)
 
     def _fetch(self, segments: SegmentList, end: End) -> bool:
-        """Scans on; False if there is nothing more now, or something is lost first."""
+        """Scans on; returns False if there is nothing more now, or something lost comes first."""
         while self._lost is None:
             if self._segment is None and not self._open(segments, end):
                 return False
@@ -190,18 +190,18 @@ class EventCursor:
         return False
 
     def _judge(self, segment: EventSegment, damage: Damage) -> None:
-        """Takes note of damage; what costs no event, or none that is known, does not stop."""
+        """Notes damage; damage that costs no known event does not stop the walk."""
         told = segment.in_file(damage)
         if is_harmless(damage):
             self.notes.append(told)
             return
-        # Never back: a place may lie past the end of a segment that was cut.
+        # Never move back: the place may lie past the end of a segment that was cut.
         position = max(damage.position + damage.length, self.place.position)
         end = Place(segment.id, position, index_after(damage))
         self._lost = Lost(self.place, end, Damaged(told), told)
 
     def _go_on(self, segment: EventSegment, segments: SegmentList, end: End) -> bool:
-        """Goes on where a scan ended: in the same segment if it has grown, or in the next."""
+        """Continues where a scan ended: in the same segment if it has grown, or in the next."""
         raw_size = end.raw_size if segment.id == end.segment else None
         if segment.id >= end.segment and segment.raw.bound == raw_size:
             return False
@@ -217,7 +217,7 @@ class EventCursor:
         return True
 
     def _open(self, segments: SegmentList, end: End) -> bool:
-        """Opens the segment of the place, or the next one that is there; False after the end."""
+        """Opens the segment of the place, or the next one that exists; False after the end."""
         segment_id = self.place.segment
         if segment_id not in segments.names:
             following = segments.after(segment_id)
@@ -232,7 +232,7 @@ class EventCursor:
         try:
             self._segment = EventSegment(self._store, segment_id, name, self._access, raw_size)
         except (ForebayError, FileNotFoundError) as error:
-            # What the owner has written itself is no unfinished end.
+            # A segment that the owner has written itself has no unfinished end.
             newest = raw_size is None and segment_id == segments.bases[-1]
             self._pass_over(segments, segment_id, error, newest=newest)
             return True
@@ -251,7 +251,7 @@ class EventCursor:
         *,
         newest: bool,
     ) -> None:
-        """Loses a whole segment; what is not ours to read is told by its own error."""
+        """Counts a whole segment as lost; a foreign one is reported by its own error."""
         path = f"{self._store.path}/{segments.names[segment_id]}"
         held = self._access.held.get(segment_id)
         damage = damage_of(error, path, held, newest=newest)
@@ -272,7 +272,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Reading:
-    """The events of a queue that are to be handed out. Any thread may call it."""
+    """Delivers the events of a queue. Any thread may call it."""
 
     def __init__(
         self,
@@ -298,7 +298,7 @@ class Reading:
         self.damage: list[Damage] = []
 
     def deliver(self, count: int) -> EventBatch | None:
-        """Hands out up to `count` events; None if there are none now. Raises what is lost, once."""
+        """Delivers up to `count` events; None if there are none now. Raises each loss once."""
         try:
             with self._mutex:
                 return self._deliver(count)
@@ -306,16 +306,16 @@ class Reading:
             self._tell_notes()
 
     def take_back(self, batch: EventBatch | None) -> None:
-        """Lets the next read find events that nobody got."""
+        """Makes the next read find the events of a batch that did not reach its caller."""
         if batch is not None and batch.delivery is not None:
             with self._writer.lock:
                 self._room.count_dropped(self._deliveries.give_back(batch.delivery))
                 self._writer.changes.announce()
 
     def settling(self, delivery: Delivery, *, acknowledged: bool) -> Steps[None]:
-        """Takes events as done with, or back. If it raises an error, they are still handed out.
+        """Acknowledges events, or takes them back. If it raises, they are still delivered.
 
-        What is done with is not taken back: that raises `LeaseLost`.
+        Acknowledged events cannot be taken back: that raises `LeaseLost`.
         """
         if acknowledged and delivery.done:
             return
@@ -333,7 +333,7 @@ class Reading:
                 else:
                     self._give_back(delivery)
         finally:
-            # Also after an error: who wants room may have found that the place is being saved.
+            # Also after an error: a put that needs room may be waiting for this save to end.
             self._writer.changes.answer()
 
     def _give_back(self, delivery: Delivery) -> None:
@@ -345,18 +345,18 @@ class Reading:
             self._room.count_dropped(self._deliveries.give_back(delivery))
 
     def log(self) -> None:
-        """Logs what happened under the lock. Called without it: a handler may use the queue."""
+        """Logs what happened under the lock; called without it: a log handler may use the queue."""
         while self._room.messages:
             _logger.warning("%s", self._room.messages.pop(0))
 
     def close(self) -> None:
-        """Closes its files; nothing is handed out any more."""
+        """Closes its files; nothing is delivered any more."""
         with self._mutex:
             self._closed = True
             self._cursor.close()
 
     def abandon(self) -> None:
-        """Gives up the locks of the parent, in the child of a fork."""
+        """Replaces the locks, which the parent may hold, in the child of a fork."""
         self._mutex = threading.Lock()
         self._state.abandon()
 
@@ -385,13 +385,13 @@ class Reading:
             item = self._take_next(segments, end, count)
             if not isinstance(item, Lost):
                 return item
-            # Dropped to make room while it was being read: the next look tells.
+            # If it was dropped to make room while it was being read, the next look raises that.
             if self._is_told(item):
                 self._save_losses()
                 raise item.error
 
     def _check(self) -> None:
-        """Raises what is to be told before anything is handed out. Lock held."""
+        """Raises what must be reported before anything is delivered. Lock held."""
         self._writer.check()
         if self._closed:
             raise Closed(f"{self._directory.path} is closed")
@@ -404,7 +404,7 @@ class Reading:
                 raise Damaged(damage)
 
     def _take_next(self, segments: SegmentList, end: End, count: int) -> EventBatch | Lost | None:
-        """Hands out what comes next. Interrupted anywhere, the next call finds it again."""
+        """Delivers what comes next. If it is interrupted, the next call finds the same again."""
         start = self._cursor.place
         delivery: Delivery | None = None
         batch: EventBatch | None = None
@@ -430,7 +430,7 @@ class Reading:
             raise
 
     def _take_back(self, delivery: Delivery | None, start: Place) -> None:
-        """Lets the next call find what was taken and not handed out."""
+        """Makes the next call find what was taken and not delivered."""
         with self._writer.lock:
             if delivery is not None and self._deliveries.is_out(delivery):
                 self._deliveries.give_back(delivery)
@@ -438,26 +438,26 @@ class Reading:
                 self._cursor.move_to(start)
 
     def _is_told(self, item: Lost) -> bool:
-        """Takes note of what is lost; says whether to raise it."""
+        """Records a loss; says whether to raise it."""
         with self._writer.lock:
             if item.start.segment < self._deliveries.place.segment:
-                # Dropped to make room while it was being read.
+                # It was dropped to make room while it was being read.
                 return False
             told = self._losses.note(item.damage)
             self.damage.append(item.damage)
             if item.end.segment > item.start.segment or item.damage.reason.startswith(UNREADABLE):
-                # Nobody has seen what is in it: another program, or another disk, may.
+                # The content was never read: another program, or another disk, may read it.
                 self._room.unseen.add(item.start.segment)
             self._deliveries.skip(item.start, item.end)
             return told
 
     def _save_losses(self) -> None:
-        # What cannot be written down now is before its segment goes.
+        # If the record cannot be saved now, it is saved before the segment is removed.
         with contextlib.suppress(OSError), self._writer.lock:
             self._losses.save()
 
     def _tell_notes(self) -> None:
-        """Logs what costs nothing and is worth telling; no lock is held."""
+        """Logs the notes on harmless damage; no lock is held."""
         while self._notes:
             note = self._notes.pop(0)
             _logger.warning("%s, byte %d: %s", note.path, note.position, note.reason)
@@ -500,7 +500,7 @@ class Reading:
             cursor.close()
 
     def _lose_again(self, returned: Delivery, item: Lost) -> None:
-        """Raises damage in what was handed out before, if it was not told then."""
+        """Raises damage in events that were delivered before, if it was not raised then."""
         with self._writer.lock:
             if not self._losses.note(item.damage):
                 return

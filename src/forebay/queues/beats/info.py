@@ -1,4 +1,4 @@
-"""What `info` tells of a Beats queue."""
+"""The facts that `info` returns about a Beats queue."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from forebay.queues.shared.reports import QueueInfo
 class BeatsInfo(QueueInfo):
     """The state of a Beats queue. Its `records` are the events in the files.
 
-    - `version`: of the segments that it writes, or of the newest one.
-    - `unread`: how many events are not done with.
-    - `position`: of the first of them: its `segment`, `position` and `index`.
-    - `outstanding`: how many events are handed out and not done with; the owner's.
-    - `dropped`: how many events were dropped for `max_bytes` since it was opened; the owner's.
+    - `version`: the version of the segments that it writes, or of the newest one.
+    - `unread`: how many events are not acknowledged.
+    - `position`: where the first of them is: its `segment`, `position` and `index`.
+    - `outstanding`: how many events are delivered and not yet acknowledged or given back; only from
+      the owner.
+    - `dropped`: how many events were dropped because of `max_bytes` since it was opened; only from
+      the owner.
     """
 
     version: str | None

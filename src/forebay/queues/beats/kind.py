@@ -1,6 +1,6 @@
-"""What a Beats queue does as one kind of queue among others: scan, put and lend by one protocol.
+"""A Beats queue behind the protocol of all kinds of queue: scan, put and lend.
 
-Its records are lines of JSON, an event each.
+Its records are lines of JSON, one event each.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from forebay.queues.shared.rows import Lent, Limits, Rows
 def scan(
     path: str, *, unread: bool = False, key_file: str | None = None, salvage: bool = True
 ) -> Iterator[Rows | Damage]:
-    """Yields all events, or those that are not done with, and each damage in its place.
+    """Yields all events, or the unacknowledged ones, and damage where it occurs between them.
 
-    With `salvage` a segment of another key or an unknown version is damage as well.
+    With `salvage` a segment of another key or of an unknown version is damage too.
     """
     decoder = TextDecoder()
     with BeatsReader(path, key_file=key_file, salvage=salvage) as reader:
@@ -39,25 +39,25 @@ def scan(
 
 
 def peek(path: str, *, key_file: str | None = None) -> Iterator[Rows | Damage]:
-    """Yields the events that come next; they stay."""
+    """Yields the events that come next, without removing them."""
     return scan(path, unread=True, key_file=key_file)
 
 
 def next_ms(path: str, *, key_file: str | None = None) -> int | None:
-    """Returns 0 if there may be an event that is not done with, else None."""
+    """Returns 0 if there may be an event that is not acknowledged, else None."""
     with BeatsReader(path, key_file=key_file, salvage=True) as reader:
         return 0 if any(True for _ in reader.scan(unread=True)) else None
 
 
 def limits(queue: BeatsQueue) -> Limits:
-    """Returns what a queue takes: text is longer than what is stored, which the queue checks."""
+    """Returns the limits of a queue; text is longer than what is stored, which `put` checks."""
     return Limits(8 * queue.options.segment_bytes, FRAME_BYTES, queue.options.max_bytes)
 
 
 def parse(line: bytes) -> bytes | None:
     """Returns the event of a line as it is stored; None for an empty line.
 
-    One without a time gets the present one. Raises `InvalidEvent` or `RecordTooLarge`.
+    An event without a time gets the present time. Raises `InvalidEvent` or `RecordTooLarge`.
     """
     if not line.strip():
         return None
@@ -71,7 +71,7 @@ def put(queue: BeatsQueue, values: list[bytes]) -> tuple[None, None]:
 
 
 def lender(queue: BeatsQueue) -> Callable[[int], AbstractContextManager[Lent]]:
-    """Returns what lends the next events; they are acknowledged as each block ends."""
+    """Returns a function that lends the next events; they are acknowledged as the block ends."""
     return partial(_lend, queue)
 
 
@@ -99,7 +99,7 @@ def _rows_of(item: Payloads, decoder: TextDecoder) -> Iterator[Rows | Damage]:
 
 
 def _rows(texts: Sequence[bytes], segment: int | None) -> Rows:
-    """Returns events to print; in JSON each tells its kind and segment, and its time as text."""
+    """Returns events as rows to print; the JSON adds kind, segment, and the time as text."""
     head = b'"kind":"beats",' + (b"" if segment is None else b'"segment":%d,' % segment)
 
     def line(index: int) -> bytes:

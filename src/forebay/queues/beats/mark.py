@@ -1,31 +1,31 @@
 """`mark`: where the durable end of a Beats queue is, and what its `state.dat` says.
 
 Source of truth for what is durable: it is written only after the bytes below it were synced, so an
-old one is still true, only low. `state.dat` has no check of its own: the mark has its content, the
-present one and the next, so that a damaged one is known from one that a Beat wrote.
+old mark is still true, but low. `state.dat` has no check of its own: the mark has its content, the
+present one and the next, so that a damaged one can be told from one that a Beat wrote.
 
 Two checked slots (`storage/slots.py`); payload, big-endian:
 
 | field | bytes | meaning |
 | --- | --- | --- |
 | queue id | 16 | random, given at creation |
-| boot id | 16 | of the machine's start in which it was written |
-| written | 8 | how many events were ever put that are in the files |
+| boot id | 16 | identifies the start of the machine in which it was written |
+| written | 8 | how many events, of all ever put, were written to the files |
 | durable | 8 | how many of them survive a power cut |
 | segment | 8 | number of the segment that the durable end is in |
-| position | 8 | logical position of the end in it; 0: the file is only being made |
+| position | 8 | logical position of the end in it; 0: the file is still being created |
 | size | 8 | size of the file there |
 | events | 8 | how many events of the segment lie before it |
 | flags | 4 | 1: closed cleanly, written = durable |
 | incarnation | 4 | counts the times that events may have been lost |
 | places | 2 × 29 | size and content of `state.dat`: the present one and the next |
 
-After the slots, at 8192, lies `segment 8 | position 8 | size 8 | events 8 | crc of queue id and
-all before 4`: the end of what is written, under the weaker policies noted after every write. It is
-not synced, and counts only while the machine has not started again.
+After the slots, at 8192, is `segment 8 | position 8 | size 8 | events 8 | crc of queue id and
+all before 4`: the end of what is written; under the weaker policies it is updated after every
+write. It is not synced, and counts only until the machine restarts.
 
-An older mark, which is a `tail` (`storage/tail.py`) with the size in the place of the time, is
-read, and replaced at the next open.
+An older mark, which is a `tail` (`storage/tail.py`) with the size in place of the time, can be
+read, and is replaced at the next open.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _NUMBER_MAX = 2**63
 
 
 class Mark(NamedTuple):
-    """What one slot of `mark` says; `events` and `places` are None in an older one."""
+    """The content of one slot of `mark`; `events` and `places` are None in an older mark."""
 
     queue_id: bytes
     boot_id: bytes
@@ -107,7 +107,7 @@ class Mark(NamedTuple):
 
 
 def _is_sound(payload: bytes) -> bool:
-    """Says whether a mark can be true: its numbers in their range, in their order."""
+    """Says whether a mark can be true: its numbers are in their range and in order."""
     mark = Mark.decode(payload)
     numbers = (mark.segment, mark.position, mark.raw_size, mark.events or 0)
     return mark.durable <= mark.written <= _NUMBER_MAX and max(numbers) <= _NUMBER_MAX
@@ -123,7 +123,7 @@ class MarkFile:
 
     @classmethod
     def open(cls, directory: Directory, *, write: bool) -> MarkFile | None:
-        """Opens it; None if there is none."""
+        """Opens it; returns None if there is none."""
         try:
             file = directory.open(MARK_NAME, write=write)
         except FileNotFoundError:
@@ -136,7 +136,7 @@ class MarkFile:
 
     @classmethod
     def create(cls, directory: Directory, mark: Mark) -> MarkFile:
-        """Creates it, durably; in the place of one that cannot be read, if there is any."""
+        """Creates it, durably; replaces one that cannot be read, if there is one."""
         temporary = MARK_NAME + atomic.TEMPORARY
         SlotFile.create(directory, temporary, _MAGIC, mark.encode()).close()
         directory.rename(temporary, MARK_NAME)
@@ -150,7 +150,7 @@ class MarkFile:
 
     @property
     def may_be_old(self) -> bool:
-        """Whether one of its slots does not verify, which may be the newer one."""
+        """Whether one of its slots, which may be the newer one, does not verify."""
         return not self._slots.whole
 
     def read(self) -> Mark | None:
@@ -159,7 +159,7 @@ class MarkFile:
         return _read_older(self._directory) if payload is None else Mark.decode(payload)
 
     def faults(self) -> list[str]:
-        """Lists what is not a good slot, in a queue that nobody is writing."""
+        """Lists the faults of its slots; only for a queue that is not in use."""
         return self._slots.faults(_LIVE_POSITION) if self.is_current else []
 
     def write(self, mark: Mark, *, sync: bool = False) -> None:
@@ -169,12 +169,12 @@ class MarkFile:
             self._slots.sync()
 
     def write_live(self, queue_id: bytes, end: tuple[int, int, int, int]) -> None:
-        """Notes the end of what is written: segment, position, size of the file, events."""
+        """Writes the end of what is written: segment, position, size of the file, events."""
         row = _LIVE.pack(*end)
         self._file.pwrite(row + _CRC.pack(crc32(queue_id + row)), _LIVE_POSITION)
 
     def with_live(self, mark: Mark) -> Mark:
-        """Returns a mark whose end is that of what is written, not only of what is durable."""
+        """Returns the mark with the end of what is written instead of what is durable."""
         data = self._file.pread(_LIVE.size + _CRC.size, _LIVE_POSITION)
         row = data[: _LIVE.size]
         if len(data) < _LIVE.size + _CRC.size or mark.clean or mark.events is None:
@@ -203,22 +203,22 @@ class BeatsMark(DurableMark[Mark]):
         self._live = file
 
     def publish(self, *, sync: bool = False, **changes: Any) -> None:
-        """Writes a new mark: the last one, changed."""
+        """Writes a new mark: the last one with changes."""
         self.write(self.last._replace(**changes), sync=sync)
 
     def note_live(self, end: tuple[int, int, int, int]) -> None:
-        """Notes the end of what is written, after each write; costs little, promises little."""
-        # If it fails, the next write notes it.
+        """Writes the end of what is written, after each write; cheap, and without a promise."""
+        # If this fails, the next write does it.
         with contextlib.suppress(OSError):
             self._live.write_live(self.last.queue_id, end)
 
     def announce_place(self, content: bytes) -> None:
-        """Tells what `state.dat` is about to be. If it raises, the queue can go on."""
+        """Writes what `state.dat` is about to be. If it raises, the queue can go on."""
         present = self.last.places[0] if self.last.places is not None else b""
         self.publish(places=(present, content))
 
     def settle_place(self, content: bytes) -> None:
-        """Tells what `state.dat` is now."""
+        """Writes what `state.dat` is now."""
         self.publish(places=(content, content))
 
 

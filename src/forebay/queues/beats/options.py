@@ -15,7 +15,7 @@ from forebay.queues.shared.options import (
     WhenFull,
 )
 
-# What `version` may be, and the layout that it means.
+# The possible values of `version`, and the layout that each means.
 VERSIONS: dict[str | int, str] = {
     **{name: name for name, row in LAYOUTS.items() if row.writable},
     1: "v1",
@@ -25,7 +25,7 @@ VERSIONS: dict[str | int, str] = {
 
 
 class BeatsKeywords(QueueKeywords, total=False):
-    """What a `BeatsQueue` takes besides its path."""
+    """The keyword arguments of a `BeatsQueue`."""
 
     when_full: WhenFull
     version: str | int | None
@@ -37,7 +37,7 @@ class BeatsKeywords(QueueKeywords, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeatsOptions(QueueOptions):
-    """The options of a `BeatsQueue`, checked; its docstring says what they mean."""
+    """The options of a `BeatsQueue`, checked; the docstring of `BeatsQueue` says what they mean."""
 
     version: str | int | None = None
     key_file: str | os.PathLike[str] | None = None

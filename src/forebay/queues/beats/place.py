@@ -1,4 +1,4 @@
-"""Where in a Beats queue something is. Shared by its reader, its writer and its `state.dat`."""
+"""Positions in a Beats queue, for its reader, its writer and its `state.dat`."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Place(NamedTuple):
 class End(NamedTuple):
     """How far the events of a queue may be read.
 
-    `offset` counts the events that were ever put, `raw_size` is where in the file the segment ends:
-    after it the next write may be under way. None if nobody writes it any more.
+    `offset` counts all events ever put. `raw_size` is where in the file the segment ends: the next
+    write may be in progress after it. It is None if the segment is no longer written.
     """
 
     offset: int
@@ -30,16 +30,16 @@ class End(NamedTuple):
     raw_size: int | None
 
 
-# How an event is numbered where one number is wanted: by its segment and its place in that.
+# An event as one number: its segment in the high bits, its index in the segment in the low ones.
 _INDEX_BITS = 32
 SEGMENTS_MAX = 1 << (63 - _INDEX_BITS)
 
 
 def offset_of(segment: int, frame_index: int) -> int:
-    """Returns the one number of an event. Numbers rise, with gaps between segments."""
+    """Returns the number of an event. Numbers rise, with gaps between segments."""
     return (segment << _INDEX_BITS) + frame_index
 
 
 def split_offset(offset: int) -> tuple[int, int]:
-    """Returns the segment and the place in it of a number."""
+    """Returns the segment and the index in it that a number means."""
     return offset >> _INDEX_BITS, offset & ((1 << _INDEX_BITS) - 1)

@@ -1,7 +1,7 @@
 """`BeatsQueue`: put, read and acknowledge events, in the files of Elastic Beats.
 
-Joins the Beats format to segments. This file owns the life of the queue: opening, closing, and what
-is done in the background. `writer.py` owns what is put, `delivery.py` what is read.
+Combines the Beats format with segments. This file owns the life of the queue: opening, closing and
+the background work. `writer.py` owns putting, `delivery.py` reading.
 """
 
 from __future__ import annotations
@@ -78,39 +78,41 @@ class BeatsMaintenance(Background["BeatsQueue"]):
         return self._writer.written
 
     def _sync_seconds(self) -> float:
-        # Under "os" there is nothing to sync but the mark.
+        # Under "os" only the mark is synced.
         return super()._sync_seconds() or MARK_SECONDS
 
 
 _logger = logging.getLogger(__name__)
 _EVENT_KEYS = ("timestamp_ns", "flags", "meta", "fields")
-# What a stream adds to a write at most: its start, its end, and the head of a block.
+# The most that a stream adds to a write: its start, its end, and the head of a block.
 _STREAM_BYTES = 32
 
 
 class BeatsQueue(Handle):
     """A durable queue of events in a directory that this process owns. Any thread may call it.
 
-    Opens the directory, also one that Beats left, or creates it. Closed, the directory can be
-    handed to Beats, which reads on.
+    Opens the directory, also one that Beats left, or creates it. After `close`, Beats can take over
+    the directory and go on reading it.
 
-    - `version`: of the segments it writes: "v1", "v2", "v2-aes", "v2-seed", "v3-seed" or
-      "v3-seed-stream", or a number; "v2-lz4" and "v2-aes-lz4" too, which a released Beat loses when
-      it starts again. None: what is there, else "v2", with a key "v3-seed".
-    - `key_file`: holds the key, 16 raw bytes or 32 hex digits, in a file that only its owner can
-      read.
+    - `version`: version of the segments it writes: "v1", "v2", "v2-aes", "v2-seed", "v3-seed" or
+      "v3-seed-stream", or a number; also "v2-lz4" and "v2-aes-lz4", whose events a released Beat
+      loses when it restarts. None: that of the existing segments, else "v2", or "v3-seed" with a
+      key.
+    - `key_file`: holds the key, 16 raw bytes or 32 hex digits; only its owner may have access to
+      it.
     - `dialect`: "released" or "seed" says which version 2 it is, where a file does not tell.
-    - `sync`: what a put waits for. "always" (default): on return a power cut loses nothing; one
-      sync of the disk, shared by all who wait. "interval": synced every `sync_interval_seconds`; a
-      power cut may cost what came since. "os": synced when a segment is full and at `close`. Both
-      survive `kill -9`, and what a power cut takes is always the newest events.
+    - `sync`: what a put waits for. "always" (default): after the return a power cut loses nothing;
+      one sync of the disk, shared by all callers that wait. "interval": synced every
+      `sync_interval_seconds`; a power cut may cost what came since. "os": synced when a segment is
+      full and at `close`. With both, events survive `kill -9`, and a power cut always takes the
+      newest events.
     - `sync_interval_seconds`: how often "interval" syncs.
     - `segment_bytes`: size of a segment before compression; a larger event is refused.
     - `max_bytes`: the most that all segments may take (None: no bound); at least two segments.
     - `when_full`: "block" waits until acknowledgements make room, "reject" raises `Full`,
       "drop_oldest" drops whole segments, counted.
-    - `retry_seconds`: how long a write that failed is tried again, after 1 s, 2 s, 4 s and so on up
-      to every 30 s, before the put raises; 0: at once.
+    - `retry_seconds`: for how long a failed write is tried again, after 1 s, 2 s, 4 s and so on up
+      to every 30 s, before the put raises; 0: it raises at once.
     - `background`: False starts no thread; call `maintain()` from time to time instead.
     - `group_readable`: modes 0640 and 0750 instead of 0600 and 0700.
     """
@@ -173,10 +175,11 @@ class BeatsQueue(Handle):
     ) -> Steps[None]:
         """Puts an event; a map has some of `timestamp_ns`, `flags`, `meta` and `fields`.
 
-        Without a time it gets the present one. Under `sync="always"` it is durable on return; under
-        the other policies it survives the process, and a power cut after the next sync. Raises
-        InvalidEvent for what Beats would not read back; then nothing is written. A full queue waits
-        for room, at most `timeout` seconds (None: without end), then raises `Full`.
+        Without a time it gets the present time. Under `sync="always"` it is durable on return;
+        under the other policies it survives a crash of the process at once, and a power cut after
+        the next sync. Raises `InvalidEvent` for an event that Beats could not read back; then
+        nothing is written. A full queue waits for room, at most `timeout` seconds (None: without
+        limit), then raises `Full`.
         """
         return self._put(self._encode([event]), timeout)
 
@@ -186,8 +189,8 @@ class BeatsQueue(Handle):
     ) -> Steps[None]:
         """Puts events with one commit.
 
-        All of them are checked before the first is written. If it raises later, nothing of it is
-        acknowledged; the first ones may be there. Waits for room as `put` does.
+        All of them are checked before the first is written. If it raises later, none of them is
+        acknowledged; the first ones may be in the queue. Waits for room as `put` does.
         """
         return self._put(self._encode(events), timeout)
 
@@ -197,18 +200,19 @@ class BeatsQueue(Handle):
     ) -> Steps[None]:
         """Puts the `count` events of one buffer, with one commit.
 
-        Each is its size, 4 bytes, little-endian, and what `encode_event` has made of it. The same
-        promise as `put_many`. The buffer must not change before it returns.
+        Each event is its size (4 bytes, little-endian) followed by the result of `encode_event`.
+        The promise is that of `put_many`. The buffer must not change before the call returns.
         """
         return self._put(split_events(buffer, count), timeout)
 
     @verb
     def read(self, count: int = 1000, *, timeout: Duration | None = None) -> Steps[EventBatch]:
-        """Hands out up to `count` of the next events; an empty batch if there are none now.
+        """Returns up to `count` of the next events; an empty batch if there are none now.
 
-        With a timeout (seconds) it waits for the first, and raises `Empty` if none came. What is
-        damaged raises `Damaged`, a frame that holds no event `UndecodableEvent`, events that were
-        dropped to make room `Overtaken`; each once, and the next read goes on after them.
+        With a timeout (seconds) it waits for the first, and raises `Empty` if none comes. Damage
+        raises `Damaged`, a frame that holds no event raises `UndecodableEvent`, and events that
+        were dropped to make room raise `Overtaken`; each is raised once, and the next read goes on
+        after it.
         """
         batch = yield from self._next(count, timeout)
         if batch is None and timeout is not None:
@@ -219,8 +223,8 @@ class BeatsQueue(Handle):
     def take(self, *, timeout: Duration | None = None) -> Steps[Loan[Event]]:
         """Lends the next event: `with queue.take() as event`.
 
-        At the end of the block it is acknowledged, durably. After an exception in the block it
-        comes again, as it does after a crash. Raises `Empty` if there is none, or if none came
+        At the end of the block the event is acknowledged, durably. After an exception in the block
+        it comes again, as it does after a crash. Raises `Empty` if there is none, or if none comes
         within `timeout` seconds.
         """
         batch = yield from self._next(1, timeout)
@@ -233,11 +237,11 @@ class BeatsQueue(Handle):
         """Makes all that was put durable."""
         ticket = self._writer.ticket()
         yield from self._writer.settling(ticket)
-        # Under the weak policies it is only written by now.
+        # Under the weak policies the events are only written by now.
         yield ticket
 
     def __len__(self) -> int:
-        """Returns how many events are not done with."""
+        """Returns how many events are not acknowledged."""
         with self._writer.lock:
             self._writer.check()
             return self._room.unread()
@@ -280,7 +284,7 @@ class BeatsQueue(Handle):
 
     @property
     def damage(self) -> list[Damage]:
-        """What was met so far that could not be read, or looked wrong; see `forebay.Damage`."""
+        """What it has met so far that could not be read or looked wrong; see `forebay.Damage`."""
         with self._writer.lock:
             return list(self._reading.damage)
 
@@ -288,14 +292,15 @@ class BeatsQueue(Handle):
         return f"<BeatsQueue {self.path} {'closed' if self._closed else self.version}>"
 
     def _end(self) -> None:
-        """Leaves the segments as Beats finishes them, and a valid `state.dat`."""
+        """Finishes the segments as Beats does, and leaves a valid `state.dat`."""
         self._writer.stop()
         self._maintenance.stop()
         try:
             self._reading.close()
-            # To the end: no place is saved in a directory that somebody else may have by then.
+            # Hold the lock to the end: no place may be saved later, when another process may own
+            # the directory.
             with self._state.lock:
-                # What cannot be saved was not promised: those events come again.
+                # A place that cannot be saved now was not promised: those events come again.
                 with contextlib.suppress(Closed, OSError), self._writer.lock:
                     self._writer.check()
                     self._room.settle()
@@ -312,7 +317,7 @@ class BeatsQueue(Handle):
         self._reading.abandon()
 
     def _build(self, opened: Opened) -> None:
-        """Makes the parts of the queue for a directory that is in order."""
+        """Makes the parts of the queue for a recovered directory."""
         self._access = opened.access
         self._losses = opened.losses
         self._state = opened.state
@@ -382,7 +387,7 @@ class BeatsQueue(Handle):
             file.close()
 
     def _found_version(self, opened: Opened) -> str:
-        """The version of the newest segment that can be read: its Beat reads that one, too."""
+        """Returns the version of the newest readable segment: the Beat that wrote it reads it."""
         default = "v2" if self._access.key is None else "v3-seed"
         for segment_id in reversed(opened.segments.bases):
             name = opened.segments.names[segment_id]
@@ -391,7 +396,7 @@ class BeatsQueue(Handle):
                 segment.close()
                 return segment.header.layout.name
         if opened.is_of_beats and self._access.key is not None:
-            # No released Beat reads the seed's versions: it would write over them.
+            # No released Beat reads the seed's versions: it would overwrite such segments.
             return "v2-aes"
         return default
 
@@ -418,7 +423,7 @@ class BeatsQueue(Handle):
             self._check()
 
     def _next(self, count: int, timeout: Duration | None) -> Steps[EventBatch | None]:
-        """Hands out up to `count` events, or waits for the first; None if there is none."""
+        """Returns up to `count` events, or waits for the first; None if there is none."""
         if count < 1:
             raise InvalidOption(f"count = {count}: must be at least 1")
         seconds_left = countdown(self._clock, 0 if timeout is None else timeout)
@@ -443,7 +448,7 @@ class BeatsQueue(Handle):
         )
 
     def _pieces(self, payloads: list[bytes]) -> list[tuple[list[bytes], int]]:
-        """Cuts a batch so that each part finds room in a queue that is bounded, one by one."""
+        """Cuts a batch into parts that can find room one after the other in a bounded queue."""
         segment_bytes = self.options.segment_bytes
         layout = LAYOUTS[self.version]
         room = segment_bytes - layout.header_bytes - FRAME_BYTES
@@ -470,7 +475,7 @@ class BeatsQueue(Handle):
         return pieces
 
     def _bound(self, size: int) -> int:
-        """Returns what events take in the files at most, headers of new segments included."""
+        """Returns the most that events take in the files, headers of new segments included."""
         segments = 2 + 2 * size // self.options.segment_bytes
         return size + segments * (HEADER_BYTES_MAX + _STREAM_BYTES)
 

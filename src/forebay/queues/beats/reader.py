@@ -1,11 +1,11 @@
-"""Reads a Beats queue without owning it: no lock, nothing written, dead or alive.
+"""Reads a Beats queue without owning it: takes no lock, writes nothing, whether in use or not.
 
-Sees what is in the files at the moment of `refresh`, by the same rules as recovery; while an owner
-with `sync="always"` is at work, or with `durable_only=True`, only what is durable. Damage raises
-`Damaged`, or, with `salvage=True`, is counted in `damage` and read round. A segment of another key
-or of a version that is not read is such damage, unless no segment can be read: then `WrongKey` is
-raised. If the owner removes what is being read, `Overtaken` is raised; before the first event the
-reader just begins again.
+Sees what is in the files at the moment of `refresh`, by the same rules as recovery; but only what
+is durable while an owner with `sync="always"` is at work, or with `durable_only=True`. Damage
+raises `Damaged`; with `salvage=True` it is added to `damage` and skipped. Then a segment of another
+key or of an unknown version counts as damage too, unless no segment can be read because of the key:
+then `WrongKey` is raised. If the owner removes what is being read, `Overtaken` is raised, or,
+before the first event, the reader begins again.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from forebay.storage.filesystem import Filesystem
 from forebay.storage.readable import unopenable
 from forebay.storage.segments import SegmentList
 
-# How often a reader looks again, if an owner changes the queue between two looks.
+# How many times a reader looks again if an owner changes the queue between two looks.
 _LOOKS_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Payloads:
-    """Events as they lie one after the other in a segment, not decoded yet.
+    """Consecutive events of a segment, not decoded yet.
 
-    `positions` are those of the frames, logical; `header` is that of the segment.
+    `positions` are the logical positions of the frames; `header` is that of the segment.
     """
 
     segment: int
@@ -52,7 +52,7 @@ class Payloads:
     end_position: int
 
     def part(self, start: int, stop: int) -> Payloads:
-        """Returns those with an index from `start` up to `stop`."""
+        """Returns the events with an index from `start` up to `stop`."""
         first, last = max(start - self.index, 0), min(stop - self.index, len(self.payloads))
         if first == 0 and last == len(self.payloads):
             return self
@@ -89,36 +89,36 @@ class BeatsReader(DirectoryReader):
         super().__init__(path, salvage=salvage, filesystem=filesystem)
 
     def refresh(self) -> None:
-        """Looks again at what is there."""
+        """Reads the present state of the queue again."""
         for _ in range(_LOOKS_MAX):
             mark = self._look()
             now = self.read_mark()
             self._forget_removed(now)
-            # What an owner did between the single looks would pass for damage.
+            # What an owner did between the single looks could look like damage.
             if self._is_settled() or self._with_live(now) == mark:
                 break
 
     def _forget_removed(self, now: Mark | None) -> None:
-        """Lets segments go that the owner has removed since the mark was read.
+        """Drops from `missing` the segments that the owner has removed since the mark was read.
 
-        It saves the place before it removes what lies below. One that is always faster than a look
-        leaves no two marks alike, and must cause no alarm.
+        The owner saves the place before it removes what is below. An owner that changes the mark
+        during every look must not cause a false alarm.
         """
         if now is not None and now.places is not None:
             begin = first_of(now.places[0])
             self.missing = {base: held for base, held in self.missing.items() if base >= begin}
 
     def _is_settled(self) -> bool:
-        """Says whether the mark and the names are of one moment, as far as that matters."""
+        """Says whether the mark and the names belong together, as far as that matters."""
         mark, bases = self.tail, self.segments.bases
-        # A segment made after the mark was read: of the one before, only a part would be seen.
+        # With a segment newer than the mark, only a part of the segment before would be seen.
         newer = mark is not None and bool(bases) and bases[-1] > mark.segment
         return not (newer or self.side_damage or self.missing)
 
     def _look(self) -> Mark | None:
-        """Looks once; returns the mark that was there then."""
+        """Looks once; returns the mark that was read first."""
         self.side_damage = []
-        # The mark before the files: what it promises is in them then.
+        # Read the mark before the files: then what it promises is in them.
         self.tail: Mark | None = self.read_mark()
         if not is_beats_queue(self._directory.names()):
             raise NotAQueue(f"{self.path} is not a Beats queue: it has no segments and no state")
@@ -134,7 +134,7 @@ class BeatsReader(DirectoryReader):
         return mark
 
     def _with_live(self, mark: Mark | None) -> Mark | None:
-        """Returns the mark with the end of what is written, where that may be seen."""
+        """Returns the mark with the end of what is written, if that may be seen."""
         file = self._mark_file
         if mark is None or file is None or self._durable_only:
             return mark
@@ -142,11 +142,11 @@ class BeatsReader(DirectoryReader):
 
     @property
     def numbers(self) -> list[int]:
-        """The numbers of all segments, those that are on record and missing too."""
+        """The numbers of all segments, including those that are on record but missing."""
         return sorted({*self.segments.bases, *self.missing})
 
     def read_mark(self) -> Mark | None:
-        """Returns what the mark says now; None if there is none, as in what Beats writes."""
+        """Returns the present mark; None if there is none, as in a directory that Beats wrote."""
         try:
             if self._mark_file is None:
                 self._mark_file = MarkFile.open(self._directory, write=False)
@@ -176,9 +176,9 @@ class BeatsReader(DirectoryReader):
         super().close()
 
     def scan(self, *, unread: bool = False) -> Iterator[Payloads | Damage]:
-        """Yields the events as bytes and, in its place, each damage; `unread`: from the place on.
+        """Yields events as bytes, and damage between them; `unread`: only those from the place on.
 
-        Raises `Overtaken` if segments went that were to come next.
+        Raises `Overtaken` if segments were removed that were to come next.
         """
         begun = False
         for _ in range(_LOOKS_MAX):
@@ -199,19 +199,19 @@ class BeatsReader(DirectoryReader):
                 held = self._access.held.get(last)
                 count = held.events if held is not None else None
                 raise Overtaken(self.path, count or 1, exact=count is not None)
-            # Nothing was given out yet: what is left is all there is.
+            # Nothing was yielded yet: begin again with the segments that are left.
             self.refresh()
         raise Overtaken(self.path, 1, exact=False)
 
     def _is_gone(self, segment_id: int) -> bool:
-        """Says whether a segment that was listed went before it could be opened."""
+        """Says whether a listed segment was removed before it could be opened."""
         gone, self._gone = self._gone, None
         return gone == segment_id
 
     def scan_segment(
         self, segment_id: int, start: Place | None = None
     ) -> Iterator[Payloads | Damage]:
-        """Yields the events of one segment, from a place on if that lies in it."""
+        """Yields the events of one segment, from a place on if that is in it."""
         if segment_id in self.missing:
             yield self._missing_damage(segment_id, start or Place(0))
             return
@@ -229,7 +229,7 @@ class BeatsReader(DirectoryReader):
             segment.close()
 
     def open_segment(self, segment_id: int) -> EventSegment | Damage | None:
-        """Opens a segment, up to where it may be read; None if it is gone by now."""
+        """Opens a segment, up to where it may be read; returns None if it is gone."""
         if is_being_made(segment_id, self.tail, self._access.held):
             return None
         name = self.segments.names[segment_id]
@@ -265,7 +265,7 @@ class BeatsReader(DirectoryReader):
         return replace(damage, length=damage.length or self.size_of(name), offset=0)
 
     def _start(self) -> Place:
-        """Returns where the events begin that are not done with, a missing segment included."""
+        """Returns where the unacknowledged events begin, those of missing segments included."""
         place, state = self.place(), self.state
         first = min(self.missing, default=None)
         if first is None or (self.segments.bases and first > place.segment):
@@ -282,7 +282,7 @@ class BeatsReader(DirectoryReader):
         return Damage(path, 0, held.size, "the file is missing", False, done, count)
 
     def _can_read_some(self) -> bool:
-        """Says whether any segment can be read: if not, the key is that of another queue."""
+        """Says whether any segment can be read; if not, the key belongs to another queue."""
         if self._readable is None:
             self._readable = False
             for segment_id in reversed(self.segments.bases):
@@ -300,7 +300,7 @@ class BeatsReader(DirectoryReader):
         return is_unfinished(segment_id, self.tail, self._access.held)
 
     def events(self, *, unread: bool = False) -> Iterator[Event]:
-        """Yields events one by one; damage raises, or is counted and passed over."""
+        """Yields events one by one; damage raises, or is added to `damage` and skipped."""
         for item in self.scan(unread=unread):
             if isinstance(item, Damage):
                 self._meet(item)
@@ -319,9 +319,9 @@ class BeatsReader(DirectoryReader):
         return f"<BeatsReader {self.path} {len(self.segments.bases)} segments>"
 
     def _is_trusted(self) -> bool:
-        """Says whether what lies after the mark may be seen: not if it is not durable yet.
+        """Says whether what is after the mark may be seen: under "always" it is not durable yet.
 
-        A mark with a slot that does not verify may be an old one: then what is there is seen.
+        A mark with a slot that does not verify may be an old one: then what is after it is seen.
         """
         tail, file = self.tail, self._mark_file
         if tail is None or tail.boot_id != self._filesystem.boot_id():
@@ -375,7 +375,7 @@ class BeatsReader(DirectoryReader):
 
 
 def undecodable(item: Payloads, number: int, error: UndecodableEvent) -> Damage:
-    """Returns the damage of a frame that verifies and holds no event."""
+    """Returns the damage of a frame that verifies but holds no event."""
     size = len(item.payloads[number]) + FRAME_BYTES
     index = item.index + number
     return Damage(item.path, item.positions[number], size, str(error), False, index, 1)

@@ -1,17 +1,17 @@
 """Opens a Beats queue's directory and brings it into order, whatever Beats or a crash left.
 
 Promises that on return every segment is durable, that the newest one is sealed, and that nothing
-acknowledged is missing. Only the newest segment can be unfinished. What is good of it is copied
-byte by byte into a new file, synced, and renamed over the old one: positions stay what they were,
-nothing is ever appended to what was found, and after a failed sync nothing is served that only the
-cache has. A torn end is left out of the copy and kept in `quarantine/`. It may crash at any point
-and run again.
+acknowledged is missing. Only the newest segment can be unfinished. Its good part is copied byte by
+byte into a new file, synced, and renamed over the old one: positions stay the same, nothing is ever
+appended to what was found, and after a failed sync nothing is read that only the cache has. A torn
+end is left out of the copy and kept in `quarantine/`. Recovery may crash at any point and run
+again.
 
-A frame does not tell which file it belongs to. So after a power cut a segment in clear ends at its
-mark, which is synced with every commit: what lies behind may be what the disk held before. What
-verifies in an encrypted one was written there. Above the mark the first bad frame ends the queue:
-what a power cut takes is a suffix. Below the mark, and in what Beats left, bad frames in front of
-good ones are damage; they stay.
+A frame does not tell which file it belongs to. So after a power cut an unencrypted segment ends at
+its mark, which is synced with every commit: what comes after it may be what the disk held before.
+What verifies in an encrypted segment was written there. Above the mark the first bad frame ends the
+queue: what a power cut takes is a suffix. Below the mark, and in files that Beats left, bad frames
+before good ones are damage; they stay.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ _COPY_BYTES = 1 << 20
 
 @dataclass(slots=True)
 class Opened:
-    """A directory in order. `segments` has those as well that are on record and not there.
+    """A recovered directory. `segments` includes those that are on record but missing.
 
-    `is_of_beats` says that a Beat made it, and no owner had it before.
+    `is_of_beats` says that a Beat made it and no owner had it before.
     """
 
     is_of_beats: bool
@@ -104,7 +104,7 @@ def open_event_directory(filesystem: Filesystem, directory: Directory, access: A
             # Beats would number its segments from 0, below the place, and delete them unread.
             state_file.clear()
         elif place == start and (state is not None or wrong is not None):
-            # Not past a segment that is missing: the next open has to tell it as well.
+            # Never save a place past a missing segment: the next open must report it too.
             state_file.save(place)
         return Opened(
             mark_file_found is None and STATE_NAME in names,
@@ -126,7 +126,7 @@ def open_event_directory(filesystem: Filesystem, directory: Directory, access: A
 
 
 class Found:
-    """What is in a directory, and what its side files say of it. Changes nothing."""
+    """What is in a directory, and what its side files say about it. Changes nothing."""
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ class Found:
         self.segments = segments
         self.access = access
         same_start = mark is not None and mark.boot_id == filesystem.boot_id()
-        # Nothing but the process died: what was written is there, the last mark too.
+        # At most the process has died: what was written is there, including the last mark.
         self.trusted = same_start
         self._mark_is_last = mark is not None and (mark.clean or same_start)
 
@@ -152,37 +152,37 @@ class Found:
     def look(
         cls, filesystem: Filesystem, directory: Directory, mark: Mark | None, access: Access
     ) -> Found:
-        """Looks at the names and the side files; those of another queue make no claims."""
-        # Before the names: what it promises is there then, or was removed since.
+        """Reads the names and the side files; ignores side files of another queue."""
+        # Read it before the names: what it promises exists then, or was removed since.
         queue_id, held = read_contents(directory)
         segments = list_event_segments(directory)
         if queue_id is not None and mark is not None and queue_id != mark.queue_id:
-            # One of the two is of another queue, and nothing tells which.
+            # One of the two belongs to another queue, and nothing tells which.
             mark, held = None, {}
         if mark is not None and mark.places is not None:
-            # What lies below the place was removed, and may stand for another one since.
+            # Segments below the place were removed; their numbers may have been used again since.
             begin = first_of(mark.places[0])
             held = {segment: item for segment, item in held.items() if segment >= begin}
         if mark is not None and any(
             base not in held and base < min(held, default=0) for base in segments.bases
         ):
-            # A Beat has drained the queue and begun again with the number 0.
+            # A Beat has drained the queue and begun again at number 0.
             mark, held = mark._replace(places=None), {}
         return cls(filesystem, directory, mark, segments, queue_id, replace(access, held=held))
 
     def remember(self, segment_id: int, held: Held) -> Access:
-        """Takes note of what a segment holds that recovery has finished."""
+        """Records what a segment holds that recovery has sealed."""
         self.access = replace(self.access, held={**self.access.held, segment_id: held})
         return self.access
 
     def read_state(self) -> tuple[bytes | None, State | None, Damage | None]:
-        """Returns the content of `state.dat`, the place that counts, and what is wrong with it."""
+        """Returns the content of `state.dat`, the place that counts, and the damage of the file."""
         return read_state(
             self._directory, self.segments, self.mark, self.access, trusted=self._mark_is_last
         )
 
     def missing(self, held: Mapping[int, Held], state: State | None) -> dict[int, Held]:
-        """Returns the segments that must be there and are not."""
+        """Returns the segments that must exist but do not."""
         mark = self.mark
         begin = state.segment_id if state is not None else 0
         gone = {
@@ -191,17 +191,17 @@ class Found:
             if segment >= begin and segment not in self.segments.names
         }
         if mark is not None and mark.events and not mark.clean and mark.segment >= begin:
-            # The one that was being written when its owner died, if it is not there.
+            # The segment that was being written when its owner died, if it does not exist.
             known = mark.segment in held or mark.segment in self.segments.names
             gone.update({} if known else {mark.segment: Held(mark.events, mark.raw_size)})
         done = state.frame_index if state is not None else 0
         if begin in gone and done and done >= (gone[begin].events or 0):
-            # All that was in it is done with.
+            # All events in it are acknowledged.
             del gone[begin]
         return gone
 
     def make_contents(self, state: State | None) -> Contents:
-        """Returns the record of the segments that are there, or must be."""
+        """Returns the record of the segments that exist or must exist."""
         missing = self.missing(self.access.held, state)
         held = {
             segment: item
@@ -220,7 +220,7 @@ class Found:
     def clean_mark(self, state: State | None, content: bytes | None) -> Mark:
         """Returns the mark of a directory in which everything is durable and sealed.
 
-        `content` is that of `state.dat`, if it is what counts.
+        `content` is that of `state.dat`; None if that is not sound and the mark's own stays.
         """
         boot_id = self._filesystem.boot_id()
         mark = self.mark or Mark(self._id_of_queue(), boot_id)
@@ -243,7 +243,7 @@ class Found:
     def with_missing(
         self, contents: Contents, state: State | None, place: Place | None
     ) -> tuple[SegmentList, Place]:
-        """Returns the segments to walk over, those that are missing too, and where to begin."""
+        """Returns the segments to read, including missing ones, and where to begin."""
         missing = self.missing(contents.held, state)
         names = {segment: f"{segment}.seg" for segment in missing}
         first = min(missing, default=None)
@@ -261,7 +261,7 @@ class Found:
         return self._queue_id
 
     def _numbers_used(self, state: State | None) -> list[int]:
-        """Returns the highest numbers of segments that are there, or that the place names."""
+        """Returns the numbers of segments in use, or named by the place; the highest matters."""
         used = [*self.segments.bases[-1:], *self.access.held]
         if state is not None and (self.mark is None or self.mark.places is None):
             used.append(state.segment_id)
@@ -269,7 +269,7 @@ class Found:
 
 
 def _set_odd_things_aside(directory: Directory, names: set[str]) -> list[Damage]:
-    """Removes temporary files, and moves away what stands in the place of a side file."""
+    """Removes temporary files, and moves away anything else that has the name of a side file."""
     for name in names:
         if is_temporary(name):
             with contextlib.suppress(OSError):
@@ -280,7 +280,7 @@ def _set_odd_things_aside(directory: Directory, names: set[str]) -> list[Damage]
             directory.directory(quarantine.DIRECTORY).close()
         except (OSError, NotAQueue):
             directory.rename(quarantine.DIRECTORY, f"{quarantine.DIRECTORY}.odd")
-    # `losses` clears its own name, and tells that it could not be read.
+    # `losses` clears its own name, and reports that it could not be read.
     for name in names & {MARK_NAME, STATE_NAME, CONTENTS_NAME, atomic.RESERVE}:
         try:
             open_readable(directory, name).close()
@@ -293,7 +293,7 @@ def _set_odd_things_aside(directory: Directory, names: set[str]) -> list[Damage]
 
 
 def _open_mark(directory: Directory) -> MarkFile | None:
-    """Opens the mark; one that the disk does not give back goes to quarantine."""
+    """Opens the mark; one that the disk cannot read goes to quarantine."""
     try:
         return MarkFile.open(directory, write=True)
     except (OSError, NotAQueue):
@@ -302,9 +302,9 @@ def _open_mark(directory: Directory) -> MarkFile | None:
 
 
 def is_unfinished(segment_id: int, mark: Mark | None, held: Mapping[int, Held]) -> bool:
-    """Says whether the newest segment is one that its owner had not finished: by its mark.
+    """Says whether, by the mark, a segment is the newest one and was not finished by its owner.
 
-    What is on record as finished is finished, also if the mark is an older one.
+    A segment that is on record as finished is finished, even if the mark is an older one.
     """
     if mark is None or mark.clean or segment_id != mark.segment:
         return False
@@ -312,7 +312,7 @@ def is_unfinished(segment_id: int, mark: Mark | None, held: Mapping[int, Held]) 
 
 
 def is_being_made(segment_id: int, mark: Mark | None, held: Mapping[int, Held]) -> bool:
-    """Says whether a segment was only being made: no event was ever in it."""
+    """Says whether a segment was still being created: no event was ever in it."""
     return mark is not None and mark.position == 0 and is_unfinished(segment_id, mark, held)
 
 
@@ -328,12 +328,12 @@ def open_newest(
 ) -> EventSegment:
     """Opens a segment as far as its bytes are known to be its own.
 
-    `trusted` says that what lies after the mark was written there: nothing but the process died.
-    `durable_only` leaves it out in any case.
+    `trusted` says that what is after the mark was written there: at most the process has died.
+    `durable_only` leaves that out in any case.
     """
     if mark is None or not is_unfinished(segment_id, mark, access.held):
         return EventSegment(directory, segment_id, name, access, None)
-    # First only what is durable: what lies behind must not decide which version it is.
+    # First open only what is durable: what comes after must not decide which version it is.
     segment = EventSegment(directory, segment_id, name, access, mark.raw_size)
     if not durable_only and (trusted or segment.header.layout.encrypted):
         segment.grow(None)
@@ -342,7 +342,7 @@ def open_newest(
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How much of a segment is good: frames that count, the logical end, the end in the file."""
+    """How much of a segment is good: the number of frames, the logical end, the end in the file."""
 
     count: int
     position: int
@@ -350,9 +350,9 @@ class Extent:
 
 
 def measure_segment(segment: EventSegment, durable: int | None) -> Extent:
-    """Finds the end of a segment; above the logical position `durable` the first bad frame is it.
+    """Finds the end of a segment: above the logical position `durable`, the first bad frame.
 
-    None: bad frames in front of good ones are damage.
+    If `durable` is None, bad frames before good ones are damage everywhere.
     """
     end, count = segment.start.position, 0
     for item in segment.scan(segment.start):
@@ -390,7 +390,7 @@ class _Recovery:
         return self.damage
 
     def _refuse_wrong_key(self, segments: SegmentList) -> None:
-        """Raises if no segment can be read and the key is why: then it is not this queue's key."""
+        """Raises `WrongKey` if no segment can be read because of the key: it is another queue's."""
         wrong: WrongKey | None = None
         for segment_id in reversed(segments.bases):
             if is_being_made(segment_id, self._mark, self._access.held):
@@ -406,7 +406,7 @@ class _Recovery:
             raise wrong
 
     def _is_finished(self, segment_id: int) -> bool:
-        """Says whether the mark tells that a segment was synced and is whole."""
+        """Says whether a segment was synced and finished, according to the record or the mark."""
         mark = self._mark
         if segment_id in self._access.held:
             return True
@@ -415,7 +415,7 @@ class _Recovery:
         return segment_id <= mark.segment
 
     def _seal(self, segment_id: int, name: str) -> bool:
-        """Puts a sealed copy in place of a segment; False if nothing of it is kept."""
+        """Replaces a segment by a sealed copy; returns False if nothing of it is kept."""
         held = self._access.held
         if is_being_made(segment_id, self._mark, held):
             self._directory.unlink(name)
@@ -427,7 +427,7 @@ class _Recovery:
             segment = self._open(segment_id, name)
         except Damaged as error:
             if durable_events(self._mark, ours=ours) or not _may_be_unfinished(error.damage):
-                # It held events that were durable: what is left of it stays where it is.
+                # It held durable events: what is left of it stays where it is.
                 self._remember_durable(segment_id, ours=ours)
                 return True
             if not durable:
@@ -437,11 +437,11 @@ class _Recovery:
         except ForebayError as error:
             if not is_foreign(error):
                 raise
-            # Not ours to read, and not ours to change.
+            # We cannot read it, so we must not change it.
             return True
         try:
             if not ours and segment.header.count:
-                # Beats counts the frames when it closes a segment: it is finished.
+                # Beats writes the count when it closes a segment: this one is finished.
                 return True
             if segment.raw.holes:
                 self._remember_durable(segment_id, ours=ours)
@@ -476,7 +476,7 @@ class _Recovery:
         self._access = self._found.remember(segment_id, held)
 
     def _remember_durable(self, segment_id: int, *, ours: bool) -> None:
-        """Puts on record what a segment held that cannot be read as it is."""
+        """Puts on record what a segment held that cannot be read now."""
         mark = self._mark
         if ours and mark is not None and mark.events is not None:
             self._access = self._found.remember(segment_id, Held(mark.events, mark.raw_size))
@@ -486,7 +486,7 @@ class _Recovery:
         return state is not None and state.segment_id == segment_id
 
     def _set_aside(self, name: str) -> None:
-        """Removes a file that ends within its header; what is in it is kept."""
+        """Removes a file that ends within its header; keeps it in quarantine unless it is zeros."""
         if (atomic.read_small(self._directory, name) or b"").strip(b"\0"):
             quarantine.keep_file(self._directory, name)
         else:
@@ -494,7 +494,7 @@ class _Recovery:
             self._directory.sync()
 
     def _keep_rest(self, segment: EventSegment, extent: Extent) -> None:
-        """Keeps the bytes after the last good frame, if there are any."""
+        """Keeps the bytes after the last good frame in quarantine, if there are any."""
         size = segment.file.size()
         rest = segment.file.pread(max(0, size - extent.raw_size), extent.raw_size).rstrip(b"\0")
         if not rest:
@@ -504,7 +504,7 @@ class _Recovery:
         self.damage.append(Damage(segment.path, extent.raw_size, len(rest), reason, torn=True))
 
     def _copy(self, segment: EventSegment, extent: Extent) -> None:
-        """Writes the good part under a temporary name, syncs it, and puts it in the old place."""
+        """Writes the good part under a temporary name, syncs it, and renames it over the old."""
         first = segment.file.pread(min(_COPY_BYTES, extent.raw_size), 0)
         temporary = segment.name + atomic.TEMPORARY
         writer = SegmentWriter(self._directory, temporary, first, allocate_bytes=0)
@@ -525,7 +525,7 @@ class _Recovery:
 
 
 def _may_be_unfinished(damage: Damage) -> bool:
-    """Says whether a crash leaves a newest segment so: cut within its header, or zeros."""
+    """Says whether a crash can leave a newest segment like this: cut in its header, or zeros."""
     return damage.torn or damage.reason == ZEROS
 
 
@@ -535,8 +535,8 @@ def durable_events(mark: Mark | None, *, ours: bool) -> int:
 
 
 def next_segment_id(mark: Mark) -> int:
-    """Returns the number of the next segment. Numbers never go back, whatever became of the files.
+    """Returns the number of the next segment. Numbers never go back, even if files are gone.
 
-    Where nothing was ever written the mark stands at 0 of segment 0.
+    If nothing was ever written, the mark is at position 0 of segment 0.
     """
     return mark.segment + 1 if mark.segment or mark.position else 0

@@ -1,7 +1,7 @@
 """The segments of a Beats queue, open for reading: one file, its layout, its logical bytes.
 
-Used by the owner, by read-only readers and by recovery. Changes nothing. What the disk does not
-give back is damage like any other: it stands as bytes that no frame begins with.
+Used by the owner, by read-only readers and by recovery. Changes nothing. What the disk cannot read
+is damage like any other: it is replaced by bytes with which no frame can begin.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from forebay.storage.segments import Batch, SegmentList, scan_segment
 
 _CHUNK_BYTES = 1 << 18
 _FILLER = b"\xff"
-# How the reason of a damage begins that is an error of the disk.
+# The reason of damage begins like this if it is a disk error.
 UNREADABLE = "cannot be read"
 
 
@@ -40,9 +40,9 @@ class Access:
 
 
 class BoundedFile:
-    """A file as far as it may be read; after the bound its owner may be writing.
+    """A file up to where it may be read; its owner may be writing after that bound.
 
-    What the disk cannot give back is filler: zeros would pass for an end.
+    What the disk cannot read is replaced by filler: zeros would look like an end.
     """
 
     def __init__(self, file: Content, bound: int | None = None) -> None:
@@ -51,7 +51,7 @@ class BoundedFile:
 
     @property
     def holes(self) -> list[Hole]:
-        """What was met that cannot be read."""
+        """The ranges that could not be read so far."""
         return self._file.holes
 
     def pread(self, size: int, position: int) -> bytes:
@@ -101,26 +101,26 @@ class EventSegment:
 
     @property
     def start(self) -> Place:
-        """Its first frame."""
+        """The place of its first frame."""
         return Place(self.id, self.header.layout.header_bytes)
 
     def grow(self, raw_size: int | None) -> None:
-        """Lets more of the file be read."""
+        """Allows the file to be read up to a new bound."""
         self.raw.bound = raw_size
         self.content.look_again()
 
     def scan(
         self, place: Place, *, finished: bool = False, durable: int = 0
     ) -> Iterator[Batch | Damage]:
-        """Walks over the frames from a place on; positions are logical, those of damage too.
+        """Walks over the frames from a place on; all positions are logical, those of damage too.
 
-        `finished` says that nobody writes to it any more: as many frames must be there as are on
-        record, or, where nobody counted them, as the header says. In one that is not finished
-        `durable` frames must be there.
+        `finished` says that the segment is no longer written: it must have as many frames as are on
+        record, or, if they were not counted, as the header says. A segment that is not finished
+        must have `durable` frames.
         """
         start = self.start
         position, index = (place.position, place.frame_index) if place > start else start[1:]
-        # A place in what was cut off since is the end of what is left.
+        # A place in a part that was cut off since means the end of what is left.
         position = min(position, max(self.content.size(), start.position))
         expected, sure = self._expected() if finished else (durable, durable > 0)
         inexact = False
@@ -151,13 +151,13 @@ class EventSegment:
             damaged = True
 
     def in_file(self, damage: Damage) -> Damage:
-        """Returns damage with the position that it has in the file, for messages."""
+        """Returns damage with its position in the file, for messages."""
         return replace(damage, position=self.content.file_position(damage.position))
 
     def stored_sizes(self, batch: Batch) -> list[int] | None:
-        """Returns what each frame of a batch takes; None where its event tells that.
+        """Returns the size of each stored frame of a batch; None if the events tell it.
 
-        Where events are compressed one by one, only the sizes in the frames tell it.
+        If events are compressed one by one, only the sizes in the frames tell it.
         """
         if self.header.layout.compression != "block":
             return None
@@ -178,22 +178,22 @@ class EventSegment:
         try:
             return recognise(self.raw, self.path, key=access.key, dialect=access.dialect)
         except (UnsupportedVersion, WrongKey):
-            # What could not be read must not pass for a version or a key that is not known.
+            # A part that could not be read must not look like an unknown version or key.
             for hole in self.raw.holes[:1]:
                 size = hole.end - hole.start
                 raise Damaged(Damage(self.path, hole.start, size, hole.reason)) from None
             raise
 
     def _expected(self) -> tuple[int, bool]:
-        """Returns how many frames it must have, and whether that is sure."""
+        """Returns how many frames it must have, and whether that is certain."""
         if self.held is not None and self.held.events is not None:
             return self.held.events, True
-        # Nothing guards the count of a header; but if the file was cut, it is all that tells.
+        # The count in a header has no check; but if the file was cut, nothing else tells it.
         cut = self.held is not None and self.raw.size() < self.held.size
         return self.header.count, cut
 
     def _cut(self, batch: Batch, expected: int) -> Batch:
-        """Leaves out of a batch what was never put into this segment."""
+        """Returns a batch without the frames that were never written to this segment."""
         count = max(0, expected - batch.index)
         sizes = self.stored_sizes(batch)
         if sizes is None:
@@ -202,7 +202,7 @@ class EventSegment:
         return replace(batch, end_position=end, values=batch.values[:count])
 
     def _tell(self, damage: Damage, expected: int, *, sure: bool, inexact: bool) -> Damage:
-        """Returns damage as it is to be told."""
+        """Returns damage as it is to be reported."""
         unread = self._unread(damage)
         if unread is not None:
             damage = replace(damage, reason=unread, torn=False)
@@ -210,16 +210,16 @@ class EventSegment:
             reason = "the search for the next event was given up; there may be more"
             damage = replace(damage, reason=reason, torn=False)
         if damage.length == 0 and not sure and not inexact:
-            # The header counts more than there is, and all that is there is whole.
+            # The header counts more than there is, and all that exists is whole.
             reason = f"the header counts {expected} events, {damage.offset} are there"
             return replace(damage, reason=reason, torn=True, count=None)
         if damage.length and not self.frames.exact and not expected and damage.count == 1:
-            # Nothing tells how many frames lay in between.
+            # Nothing tells how many frames were in between.
             damage = replace(damage, count=None)
         return damage
 
     def _unread(self, damage: Damage) -> str | None:
-        """Returns why bytes of a damaged place could not be read, if that is so."""
+        """Returns why bytes of a damaged place could not be read; None if all could be."""
         if not self.raw.holes:
             return None
         start = self.content.file_position(damage.position)
@@ -229,21 +229,21 @@ class EventSegment:
 
 
 def is_harmless(damage: Damage) -> bool:
-    """Says whether damage costs no event that is known to have been there.
+    """Says whether damage costs no event that is known to have existed.
 
-    An unfinished end is harmless, a header that counts more than there is, a header that was
-    repaired, and a side file for which there is another.
+    Harmless are an unfinished end, a header that counts more than there is, a header that was
+    repaired, and a side file that another one can replace.
     """
     return damage.torn or damage.count == 0
 
 
 def index_after(damage: Damage) -> int:
-    """Returns the index of the next frame past damage; one is lost where nobody knows how many."""
+    """Returns the index of the next frame after damage; an unknown number lost counts as one."""
     return (damage.offset or 0) + (1 if damage.count is None else damage.count)
 
 
 def list_event_segments(store: Store) -> SegmentList:
-    """Lists the segments of a directory by their number; of two with the same, ours counts."""
+    """Lists the segments of a directory by number; of two with the same, our name counts."""
     named: dict[int, str] = {}
     for name in store.names():
         segment_id = parse_segment_name(name)
@@ -255,10 +255,10 @@ def list_event_segments(store: Store) -> SegmentList:
 def damage_of(
     error: ForebayError | FileNotFoundError, path: str, held: Held | None, *, newest: bool
 ) -> Damage:
-    """Returns the damage that keeps a whole segment from being read.
+    """Returns the damage because of which a whole segment cannot be read.
 
-    A file that ends within its header never held an event that somebody was promised, if it is the
-    newest and not on record. What is on record tells how many events it costs.
+    If the file ends within its header, is the newest and not on record, it never held an
+    acknowledged event. The record of a segment tells how many events the damage costs.
     """
     size = 0 if held is None else held.size
     if isinstance(error, Damaged):
@@ -266,12 +266,12 @@ def damage_of(
     elif isinstance(error, FileNotFoundError):
         damage = Damage(path, 0, size, "the file is missing")
     else:
-        # The bytes may be whole: a key or a version that is not known.
+        # The bytes may be whole: the key or the version is not known.
         damage = Damage(path, 0, size, str(error).removeprefix(f"{path}: "))
     torn = held is None and newest and (damage.torn or damage.reason == ZEROS)
     return replace(damage, torn=torn, count=None if held is None else held.events)
 
 
 def is_foreign(error: Exception) -> bool:
-    """Says whether an error is of a segment that may be whole, and is not ours to read."""
+    """Says whether an error means a segment that may be whole but that we cannot read."""
     return isinstance(error, WrongKey | UnsupportedVersion)

@@ -1,10 +1,11 @@
 """The place of a Beats queue, kept in `state.dat`.
 
-Source of truth for what is done with. Replaced whole: a crash leaves the old one or the new one. It
-never names a segment above the newest file, because Beats would delete all of them unread.
+Source of truth for what is acknowledged. Replaced as a whole: a crash leaves the old file or the
+new one. It never names a segment above the newest file, because Beats would then delete all files
+unread.
 
-The file has no check of its own. The owner's mark has its content, so that bytes that neither the
-owner nor a Beat wrote are known, and the place is taken from the mark.
+The file has no check of its own. The owner's mark has its content, so that bytes which neither the
+owner nor a Beat wrote are detected, and the place is taken from the mark.
 """
 
 from __future__ import annotations
@@ -28,37 +29,38 @@ from forebay.storage.segments import SegmentList
 class StateFile:
     """The saved place.
 
-    Events are acknowledged with `lock` held, which is taken before the queue's lock: nobody waits
-    with that for the disk.
+    Events are acknowledged with `lock` held, which is taken before the queue's lock: nothing waits
+    for the disk with the queue's lock.
     """
 
     def __init__(self, directory: Directory, mark: BeatsMark, content: bytes | None) -> None:
-        """`content` is what the file holds; None if that is not known."""
+        """Starts with `content`, which the file holds; None if that is not known."""
         self._directory = directory
         self._mark = mark
         self._content = content
         self.lock = threading.Lock()
-        # The last one that was saved since the queue was opened.
+        # The last place that was saved since the queue was opened.
         self.place: Place | None = None
-        # Where frames begin in the segments of a Beat that knows only the first version of it.
+        # Where frames begin in the segments of a Beat that only knows the first version of the
+        # state.
         self.oldest_header_bytes: int | None = None
 
     @property
     def is_known(self) -> bool:
-        """Whether the last save has returned: if not, the file is the old one or the new one."""
+        """Whether the last save succeeded; if not, the file may be the old one or the new one."""
         return self._content is not None
 
     def save(self, place: Place) -> None:
         """Saves a place; durable on return. If it raises, the next call writes it again.
 
-        The same as `begin`, `write` and `end`, all of it with the queue's lock held.
+        It is `begin`, `write` and `end` together, all with the queue's lock held.
         """
         content = self.begin(place)
         self.write(content)
         self.end(place, content)
 
     def begin(self, place: Place) -> bytes | None:
-        """Tells what the file is about to be, and returns it; None if it is that already.
+        """Announces the next content of the file in the mark; returns it, None if unchanged.
 
         With the queue's lock held.
         """
@@ -70,7 +72,7 @@ class StateFile:
             quarantine.replace_anything(self._directory, STATE_NAME, content)
 
     def end(self, place: Place, content: bytes | None) -> None:
-        """Takes note that a place is saved. With the queue's lock held."""
+        """Records that a place is saved. With the queue's lock held."""
         self._settle(content)
         self.place = place
 
@@ -81,7 +83,7 @@ class StateFile:
         self._settle(content)
 
     def abandon(self) -> None:
-        """Gives up the lock of the parent, in the child of a fork."""
+        """Replaces the lock, which the parent may hold, in the child of a fork."""
         self.lock = threading.Lock()
 
     def _announce(self, content: bytes) -> bytes | None:
@@ -106,12 +108,12 @@ class StateFile:
 def read_state(
     directory: Store, segments: SegmentList, mark: Mark | None, access: Access, *, trusted: bool
 ) -> tuple[bytes | None, State | None, Damage | None]:
-    """Returns the content of `state.dat`, the place that counts, and the damage if it is none.
+    """Returns the content of `state.dat`, the place that counts, and the damage of the file.
 
-    Beats writes it in pieces, so that its crash may leave a part; and nothing guards it from a
-    flipped bit. Where the mark tells a place, that counts in the end; where it does not, reading
-    starts at the oldest segment. Either way no event is lost. `trusted` says that the mark is the
-    last one that was written.
+    Beats writes it in pieces, so that a crash may leave a part of it; and nothing protects it from
+    a flipped bit. Then the place in the mark counts; without one, reading starts at the oldest
+    segment. Either way no event is lost. `trusted` says that the mark is the last one that was
+    written.
     """
     path = f"{directory.path}/{STATE_NAME}"
     content: bytes | None = None
@@ -130,7 +132,7 @@ def read_state(
         if moved and (not trusted or not _left_behind(segments, places, state, path)):
             return content, state, None
     if damage is None and not any(places):
-        # The queue had no place yet; what this is, nobody can tell.
+        # The queue had no place yet; it is not known what this content is.
         damage = Damage(path, 0, len(content or b""), "not what was saved here", count=0)
         return content, None, damage
     reason = damage.reason if damage is not None else "not what was saved here"
@@ -139,7 +141,7 @@ def read_state(
 
 
 def first_of(content: bytes) -> int:
-    """Returns the first segment that is not done with, by what `state.dat` was."""
+    """Returns the first segment that is not fully acknowledged, by a content of `state.dat`."""
     state = _decode(content, STATE_NAME)
     return 0 if state is None else state.segment_id
 
@@ -147,10 +149,10 @@ def first_of(content: bytes) -> int:
 def find_place(
     directory: Store, segments: SegmentList, state: State | None, access: Access
 ) -> tuple[Place | None, Damage | None]:
-    """Returns the place that a state means, and what is wrong with it; None without any segment.
+    """Returns the place that a state means, and its damage; no place if there is no segment.
 
-    A state that lies between two frames means the frame before: an event may come twice, and none
-    is skipped. One that names a segment above the newest is false: reading starts at the oldest.
+    A state between two frames means the frame before: an event may come twice, but none is skipped.
+    A state that names a segment above the newest is false: reading starts at the oldest.
     """
     if not segments.bases:
         return None, None
@@ -172,7 +174,7 @@ def find_place(
 def _find_in_segment(
     directory: Store, segments: SegmentList, state: State, access: Access
 ) -> tuple[Place, bool]:
-    """Returns the place in a segment that is there, and whether the state names it exactly."""
+    """Returns the place in an existing segment, and whether the state names it exactly."""
     name = segments.names[state.segment_id]
     try:
         segment = EventSegment(directory, state.segment_id, name, access, None)
@@ -186,10 +188,10 @@ def _find_in_segment(
         place, whole, hit = _find_frame(segment, position)
         index = place.frame_index if state.frame_index is None else state.frame_index
         if not whole and _may_be(segment, place, position, index):
-            # Frames before it cannot be counted any more; the state has their number.
+            # The frames before it can no longer be counted; the state has their number.
             return Place(segment.id, position, index), True
         if hit and _may_be_hit(segment, place, index):
-            # What lies before it in the damage is done with, and not lost.
+            # The events before it in the damage are acknowledged, so they are not lost.
             return Place(segment.id, position, index), False
         return place, (place.position, place.frame_index) == (position, index)
     finally:
@@ -199,7 +201,7 @@ def _find_in_segment(
 def _moved_on(
     directory: Store, segments: SegmentList, state: State, known: State | None, access: Access
 ) -> bool:
-    """Says whether a state lies past the one that is known, and names the start of a frame."""
+    """Says whether a state is past the known one and names the start of a frame."""
     before = (0, 0, 0) if known is None else _order(known)
     if _order(state) < before or state.segment_id not in segments.names:
         return False
@@ -209,7 +211,7 @@ def _moved_on(
 def _left_behind(
     segments: SegmentList, places: tuple[bytes, bytes], state: State, path: str
 ) -> bool:
-    """Says whether segments are there that a Beat which got so far would have removed."""
+    """Says whether segments exist that a Beat which had got so far would have removed."""
     known = _decode(places[0], path)
     first = known.segment_id if known is not None else 0
     return any(first <= base < state.segment_id for base in segments.bases)
@@ -235,7 +237,7 @@ def _may_be(segment: EventSegment, place: Place, position: int, index: int) -> b
 
 
 def _may_be_hit(segment: EventSegment, place: Place, index: int) -> bool:
-    """Says whether the frame of this index may have begun in the damage that follows a place."""
+    """Says whether the frame with this index may have begun in the damage after a place."""
     held = segment.held.events if segment.held is not None else None
     return held is not None and place.frame_index < index <= held
 
@@ -243,8 +245,8 @@ def _may_be_hit(segment: EventSegment, place: Place, index: int) -> bool:
 def _find_frame(segment: EventSegment, position: int) -> tuple[Place, bool, bool]:
     """Returns the last place at which a frame begins or ends, up to a position.
 
-    And whether all before the position is there, and whole; and whether the position itself lies
-    in damage, which begins at the place.
+    Also returns whether all before the position exists and is whole, and whether the position
+    itself is in damage, which begins at the place.
     """
     place = segment.start
     whole = True

@@ -1,7 +1,7 @@
-"""The room that a Beats queue takes: saving the place, removing what is done with, the bound.
+"""The room that a Beats queue takes: saving the place, removing old segments, the bound.
 
-Order: the place is durable, then the files go, then the directory is synced. The newest segment
-always stays: numbers go on from it, also for Beats.
+Order: first the place is durable, then the files are removed, then the directory is synced. The
+newest segment always stays: its number determines the next one, also for Beats.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from forebay.storage.losses import Losses
 
 
 class Room:
-    """Takes whole segments away. Called with the queue's lock held, except `acknowledge`."""
+    """Removes whole segments. Called with the queue's lock held, except `acknowledge`."""
 
     def __init__(
         self,
@@ -43,17 +43,17 @@ class Room:
         self._access = access
         self._options = options
         self.dropped_events = 0
-        # Those of them that no reader was told of yet.
+        # How many of them have not been reported to a reader yet.
         self.overtaken = 0
-        # To be logged when the lock is given back: whoever logs may put, too.
+        # To be logged when the lock is released: a log handler may put events itself.
         self.messages: list[str] = []
         # Whether the place is being saved while the queue's lock is free.
         self._saving = False
-        # Segments that were passed over unread: they are kept.
+        # Segments that were skipped unread: they are kept in quarantine.
         self.unseen: set[int] = set()
 
     def settle(self) -> int:
-        """Saves the place and removes the segments below it; returns how many."""
+        """Saves the place and removes the segments below it; returns how many it removed."""
         named = self._named(self._deliveries.place)
         if named is None:
             return 0
@@ -61,15 +61,15 @@ class Room:
         return self._remove_below(named.segment)
 
     def acknowledge(self, delivery: Delivery) -> None:
-        """Takes events as done with, durably, and removes the segments below their place.
+        """Acknowledges events, durably, and removes the segments below the new place.
 
-        With the lock of the place held; that of the queue is free while the disk works.
+        Called with the lock of the place held; the queue's lock is free while the disk works.
         """
         try:
             with self._writer.lock:
                 self._writer.check()
                 reached = map(self._named, reversed(self._deliveries.reach(delivery)))
-                # A place past the newest segment cannot be named: only the end before it.
+                # A place past the newest segment cannot be saved: take the last one that can be.
                 place = next(filter(None, reached), None)
                 content = None if place is None else self._state.begin(place)
                 self._saving = content is not None
@@ -85,8 +85,8 @@ class Room:
     def restore(self) -> None:
         """Writes the place again if the saved one may be past it.
 
-        So it is if the last save failed half way, or an interrupt came before the events that it
-        passes were taken as done.
+        That happens if the last save failed half way, or if an interrupt came before the events
+        below the saved place were counted as acknowledged.
         """
         place, saved = self._deliveries.place, self._state.place
         if not self._state.is_known or (saved is not None and saved > place):
@@ -95,16 +95,16 @@ class Room:
                 self._state.save(named)
 
     def count_dropped(self, count: int) -> None:
-        """Takes note of events that were dropped unread."""
+        """Counts events that were dropped unread."""
         self.dropped_events += count
         self.overtaken += count
 
     def make_room(self, size: int) -> bool:
-        """Removes what is done with, or drops if the user said so; says whether anything changed.
+        """Removes acknowledged segments, or drops if that is the policy; says if anything changed.
 
-        Raises `Full` if nothing may wait for room.
+        Raises `Full` if the policy is not to wait for room.
         """
-        # Who is saving the place tells when that is done: there may be room then.
+        # A thread that is saving the place announces the end of that: there may be room then.
         if not self._saving:
             if self.settle():
                 return True
@@ -118,7 +118,7 @@ class Room:
         return False
 
     def unread(self) -> int:
-        """Returns how many events are not done with; reads segments that nobody has counted."""
+        """Returns how many events are not acknowledged; reads segments that were not counted."""
         place, active = self._deliveries.place, self._writer.active_id
         finished = [base for base in self._writer.segments.bases if base != active]
         count = self._writer.active_events
@@ -128,13 +128,13 @@ class Room:
     def _remove(self) -> None:
         """Removes the segments below the place that was saved.
 
-        Those that cannot be removed now go later: nobody waits for it.
+        Segments that cannot be removed now are removed later: no caller waits for that.
         """
         place, saved = self._named(self._deliveries.place), self._state.place
         if place is None or saved is None:
             return
         try:
-            # A reader may have gone past what is lost while the place was saved.
+            # The place may be past the saved one: a reader may have passed lost events meanwhile.
             self._remove_below(min(place.segment, saved.segment))
         except OSError as error:
             self.messages.append(f"{self._directory.path}: segments stay for now: {error}")
@@ -143,17 +143,17 @@ class Room:
         try:
             return self._writer.write_pending()
         except OSError:
-            # Tried again later: until then there is no room.
+            # It is tried again later: until then there is no room.
             self._writer.check()
             return False
 
     def _named(self, place: Place) -> Place | None:
-        """Returns the place to save: in a segment that is there, past the ends of finished ones."""
+        """Returns the place to save: in an existing segment, and past the ends of finished ones."""
         segments, last = self._writer.segments, self._writer.readable.segment
         missing = self._writer.missing
         while place.segment not in segments.names or self._is_end(place):
             following = segments.after(place.segment)
-            # Not past one that is missing, before a reader was told.
+            # Not past a missing segment before that was reported to a reader.
             if following is None or following > last or following in missing:
                 break
             place = Place(following)
@@ -168,7 +168,7 @@ class Room:
         segments = self._writer.segments
         doomed = [base for base in segments.bases if base < segment_id]
         if doomed:
-            # What was lost in them is on record before they go.
+            # Losses in them must be on record before they are removed.
             self._losses.save()
         for base in doomed:
             with contextlib.suppress(FileNotFoundError):
@@ -176,14 +176,14 @@ class Room:
             segments.drop_first(1)
             self._writer.forget(base)
         if doomed:
-            # A segment that came back after a power cut could be read again.
+            # Without the sync, a segment could come back after a power cut and be read again.
             self._directory.sync()
             keep_reserve(self._directory)
             self._writer.changes.announce()
         return len(doomed)
 
     def _take_away(self, segment_id: int, name: str) -> None:
-        """Removes a segment; one that nobody could read goes to quarantine."""
+        """Removes a segment; one that could not be read goes to quarantine."""
         if segment_id in self.unseen:
             quarantine.keep_file(self._directory, name)
             return
@@ -198,13 +198,13 @@ class Room:
     def _drop(self) -> bool:
         if len(self._writer.segments.bases) > 1:
             return self._drop_oldest()
-        # What waits to be written holds the room: it goes to the files first.
+        # Pending events take the room: write them to the files first.
         return self._write_pending()
 
     def _drop_oldest(self) -> bool:
         oldest, following = self._writer.segments.bases[:2]
         if following > self._writer.readable.segment:
-            # The place may only name a segment that has events in it, durably.
+            # The place may only name a segment that has durable events in it.
             self._write_pending()
             self._writer.sync_now()
             if following > self._writer.readable.segment:
@@ -219,7 +219,7 @@ class Room:
         return True
 
     def _count(self, segment_id: int) -> int:
-        """Returns how many events of a segment were not acknowledged, as far as it can be read."""
+        """Returns how many events of a segment are not acknowledged, as far as it can be read."""
         name = self._writer.segments.names[segment_id]
         done = self._deliveries.place
         held = self._access.held.get(segment_id)

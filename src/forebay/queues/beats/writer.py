@@ -1,12 +1,13 @@
-"""How events get into the segments of a Beats queue: group commit, rolling, trying again.
+"""How events get into the segments of a Beats queue: group commit, rolling, retries.
 
 Owns the segment being written, `mark` and `contents`. Only the newest segment can hold bytes that
 are not durable: a segment is synced before the next one is created, so that what a power cut takes
-is always the newest events. A failed or short write is cut back; the events stay pending, and who
-waits for them tries again when it is due (`Retries`: after 1 s, then twice as long each time, up to
-30 s). Then it is raised, and the queue goes on. A failed cut, or any failed sync, ends the handle.
+is always the newest events. A failed or short write is cut back; the events stay pending, and the
+puts that wait for them try again (`Retries`: after 1 s, then twice as long each time, up to 30 s).
+After the last try they raise the error, and the queue goes on. A failed cut, or any failed sync,
+ends the handle.
 
-Any thread may call the public methods; those that say "lock held" want it held.
+Any thread may call the public methods; those whose docstring says "lock held" need the lock.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _LONGEST_SECONDS = 30.0
 
 
 class Retries:
-    """The tries of a write that failed, within a bound."""
+    """Plans the retries of a failed write, within a bound."""
 
     def __init__(self, clock: Clock, bound_seconds: float) -> None:
         self._clock = clock
@@ -50,16 +51,16 @@ class Retries:
         self._give_up_at: float | None = None
         self._next_at = 0.0
         self._delay_seconds = _FIRST_SECONDS
-        # Why the last try failed, as long as there is a next one.
+        # Why the last try failed, while another one is planned.
         self.error: OSError | None = None
 
     @property
     def seconds_left(self) -> float:
-        """How long it is until the next try."""
+        """How many seconds are left until the next try."""
         return 0.0 if self.error is None else max(0.0, self._next_at - self._clock.monotonic())
 
     def plan(self, error: OSError) -> bool:
-        """Plans the next try after a failure; False if there is none."""
+        """Plans the next try after a failure; returns False if there is none."""
         now = self._clock.monotonic()
         if self._give_up_at is None:
             self._give_up_at = now + self._bound_seconds
@@ -72,14 +73,14 @@ class Retries:
         return True
 
     def end(self) -> None:
-        """Starts again with the next failure."""
+        """Ends the retries: the next failure starts again with the first delay."""
         if self._give_up_at is not None:
             self._give_up_at = self.error = None
             self._delay_seconds = _FIRST_SECONDS
 
 
 class ActiveSegment:
-    """A new segment and what was written to it."""
+    """A new segment, and what has been written to it."""
 
     def __init__(
         self,
@@ -91,9 +92,9 @@ class ActiveSegment:
     ) -> None:
         """Creates the file with its header; the caller syncs it and the directory.
 
-        If it raises, the file may be there.
+        If it raises, the file may exist.
         """
-        # A fresh vector for every segment: two contents must never share a keystream.
+        # A fresh vector for every segment: no two contents may share a keystream.
         iv = filesystem.random_bytes(IV_BYTES) if LAYOUTS[layout_name].encrypted else b""
         self._header = new_header(layout_name, iv)
         self._key = key
@@ -119,7 +120,7 @@ class ActiveSegment:
         return self._writer.broken
 
     def fit(self, payloads: list[bytes], segment_bytes: int) -> int:
-        """Returns how many of some events may go into it."""
+        """Returns how many of the given events fit into it."""
         if self.spent:
             return 0
         return self._encoder.fit(payloads, 0, segment_bytes - self.position)[0]
@@ -137,7 +138,7 @@ class ActiveSegment:
         self.count += count
 
     def finish(self) -> None:
-        """Writes what ends the segment; the caller syncs."""
+        """Writes the end of the segment and its count; the caller syncs."""
         ending = b"" if self.spent else self._encoder.finish()
         if ending:
             self._writer.append(ending)
@@ -170,9 +171,9 @@ class BeatsWriter(Owner):
         key: Key | None,
         clock: Clock,
     ) -> None:
-        """The mark says that all that was found is durable; new segments come after its segment.
+        """Starts with a mark by which all is durable; new segments are numbered after its segment.
 
-        `missing` are segments that are on record and have no file.
+        `missing` are segments that are on record but have no file.
         """
         last = mark.last
         super().__init__(directory, last.written)
@@ -182,24 +183,25 @@ class BeatsWriter(Owner):
         self._key = key
         self._clock = clock
         self._always = options.sync == "always"
-        # In clear, frames of another file verify as well: only the mark tells what was written.
+        # Without encryption, frames of another file verify too: only the mark tells what was
+        # written.
         self._mark_each = not LAYOUTS[layout_name].encrypted
         self.segments = segments
         self.missing = missing
         self._contents = contents
         self.mark: BeatsMark = mark
-        # Of the events that were ever put: `written` were handed in, those up to `place` are in the
-        # files, those up to `durable` survive a power cut.
+        # Counts of all events ever put: `written` were given to `put`, those up to `place` are in
+        # the files, those up to `durable` survive a power cut.
         self.written = last.written
         newest = segments.bases[-1] if segments.bases else -1
         self.place = self.durable = End(last.written, newest, 0, None)
-        # Where the segments end that were written by this handle.
+        # Where the segments end that this handle has finished.
         self.ends: dict[int, int] = {}
         self._next_id = next_segment_id(last)
         self._active: ActiveSegment | None = None
-        # How many events were put before those of the segment being written.
+        # How many events came before those of the segment being written.
         self._segment_offset = last.written
-        # Whether a sync runs without the lock: a segment that is finished meanwhile stays open.
+        # Whether a sync is running without the lock: a segment finished meanwhile stays open.
         self._syncing = False
         self._retired: list[ActiveSegment] = []
         self._leftovers: list[str] = []
@@ -210,7 +212,7 @@ class BeatsWriter(Owner):
 
     @property
     def used_bytes(self) -> int:
-        """What all segments take, and what waits to be written. Lock held."""
+        """How many bytes all segments and the pending events take. Lock held."""
         active = self._active.raw_size if self._active is not None else 0
         return sum(self.segments.sizes.values()) + active + self._pending_bytes
 
@@ -226,12 +228,12 @@ class BeatsWriter(Owner):
 
     @property
     def active_events(self) -> int:
-        """How many events are in the segment being written, or wait to be. Lock held."""
+        """How many events are in the segment being written, or pending. Lock held."""
         active = self._active.count if self._active is not None else 0
         return active + len(self._pending)
 
     def put(self, payloads: list[bytes], size: int) -> Ticket:
-        """Takes events that take up to `size` bytes in the files, to be written. Lock held."""
+        """Accepts events to be written, which take up to `size` bytes in the files. Lock held."""
         limit = self._options.max_bytes
         if limit is not None and self.used_bytes + size > limit:
             raise NoRoom(size)
@@ -249,9 +251,9 @@ class BeatsWriter(Owner):
         return self.settling(ticket, durable=self._always)
 
     def settling(self, ticket: Ticket, *, durable: bool = True) -> Steps[None]:
-        """Waits until events are durable, or only in the files, over the tries of a failed write.
+        """Waits until events are durable, or only in the files, through retries of a failed write.
 
-        Raises what keeps them from it.
+        Raises the error if there is no further try.
         """
         while True:
             try:
@@ -267,7 +269,7 @@ class BeatsWriter(Owner):
             yield News(self.changes, self._retries.seconds_left)
 
     def _write(self, ticket: Ticket) -> None:
-        """Writes events to the files; another thread may have done so, or given them up."""
+        """Writes events to the files, unless another thread has done so or has given them up."""
         with self.lock:
             self.commit.check(ticket.end, ticket.epoch)
             if self.place.offset < ticket.end:
@@ -275,13 +277,14 @@ class BeatsWriter(Owner):
                 self.write_pending()
 
     def drain(self) -> None:
-        """Does nothing: what is acknowledged is in the files, the rest waits for its verb."""
+        """Does nothing: what is acknowledged is in the files, and the verbs write the rest."""
 
     @fatal_when_interrupted
     def write_pending(self) -> bool:
-        """Writes what was put and is not in the files yet; says whether there was any. Lock held.
+        """Writes the pending events to the files; says whether there were any. Lock held.
 
-        A failed write is not tried again before that is due; the same error is raised until then.
+        A failed write is not tried again before the next try is due; until then the same error is
+        raised.
         """
         if not self._pending:
             return False
@@ -299,14 +302,14 @@ class BeatsWriter(Owner):
     def roll(self) -> None:
         """Finishes the segment being written, durably; the next event starts a new one. Lock held.
 
-        Everything that is pending was written before.
+        Called only when the events that belong into the segment are written.
         """
         active, self._active = self._active, None
         if active is None:
             return
         self._retired.append(active)
         if active.count == 0:
-            # Nothing was ever in it; its number stays used up.
+            # Nothing was ever in it, but its number is not used again.
             self.segments.drop_last()
             self._leftovers.append(active.name)
             return
@@ -315,7 +318,7 @@ class BeatsWriter(Owner):
             active.sync()
         self.segments.sizes[active.id] = active.raw_size
         self.ends[active.id] = active.position
-        # Before the next one is made: then this one is known to have been there.
+        # Record it before the next segment is created: then it is known that this one existed.
         self._contents.add(active.id, Held(active.count, active.raw_size))
         self.place = self.place._replace(raw_size=active.raw_size)
         self._take_durable()
@@ -331,19 +334,19 @@ class BeatsWriter(Owner):
         self._take_durable()
 
     def forget(self, segment_id: int) -> None:
-        """Takes note that a segment was removed. Lock held."""
+        """Forgets a segment that was removed. Lock held."""
         self.ends.pop(segment_id, None)
         self.missing.discard(segment_id)
         self._contents.forget(segment_id)
 
     def publish(self, *, clean: bool = False, sync: bool = False) -> None:
-        """Tells how much is written. Lock held."""
+        """Publishes how much is written. Lock held."""
         written = self.mark.last.durable if self._always else self.place.offset
         with FatalErrors(self):
             self.mark.publish(written=written, clean=clean, sync=sync)
 
     def stop(self) -> None:
-        """Ends the tries of a write that failed: the queue is being closed."""
+        """Ends the retries of a failed write: the queue is being closed."""
         self._closing = True
 
     def close(self) -> None:
@@ -360,7 +363,7 @@ class BeatsWriter(Owner):
         self.mark.close()
 
     def _write_out(self) -> None:
-        # Who put what cannot be written gets the error.
+        # The puts that cannot be written raise the error.
         with contextlib.suppress(OSError):
             self.write_pending()
         self.check_whole()
@@ -375,14 +378,14 @@ class BeatsWriter(Owner):
         self._pending, self._pending_bytes = [], 0
 
     def _disconnect(self) -> None:
-        """Touches nothing: the parent goes on."""
+        """Touches nothing: the parent goes on using the files."""
 
     def _ticket(self) -> Ticket:
         end = self.written if self._always else self.place.offset
         return Ticket(self.commit, end, self.commit.epoch)
 
     def _write_some(self) -> None:
-        """Writes as many events as a segment takes, at least one; plans a next try if it fails."""
+        """Writes as many events as fit into a segment, at least one; plans a retry if it fails."""
         try:
             if self._leftovers:
                 self._clear_leftovers()
@@ -402,27 +405,27 @@ class BeatsWriter(Owner):
         if not self._always:
             last = self.mark.last
             if last.written == last.durable:
-                # Readers in other processes learn that more is there than is durable.
+                # Tell readers in other processes that there is more than what is durable.
                 self.publish()
             self.mark.note_live((active.id, active.position, active.raw_size, active.count))
 
     def _segment_for(self, payloads: list[bytes]) -> tuple[ActiveSegment, int]:
-        """Returns a segment with room for some events, at least one, and how many."""
+        """Returns a segment with room for at least one event, and how many events fit."""
         active = self._active
         if active is not None:
             count = active.fit(payloads, self._options.segment_bytes)
             if count:
                 return active, count
         if self._next_id > SEGMENT_ID_MAX:
-            # The next number would have no name that a Beat reads.
+            # A Beat could not read the name of the next number.
             text = f"{self._directory.path}: the numbers of segments end at {SEGMENT_ID_MAX}"
             error = Full(f"{text}; move its events to a new queue")
             self._abandon(error)
             raise error
         self.roll()
         segment_id = self._next_id
-        # Before the file is there: after a power cut the mark must name it, and not say "clean". At
-        # position 0 it says that the file is only being made, and may hold anything.
+        # Before the file exists: after a power cut the mark must name it, and must not say "clean".
+        # Position 0 says that the file is still being created and may hold anything.
         self._publish_start(segment_id, 0, 0)
         self._next_id += 1
         self._leftovers.append(segment_name(segment_id))
@@ -434,14 +437,15 @@ class BeatsWriter(Owner):
         self._segment_offset = self.place.offset
         self.segments.add(segment_id, active.name)
         with FatalErrors(self):
-            # Both before anything is acknowledged from it: a name without its header is no file.
+            # Sync both before anything in it is acknowledged: the name must not exist without the
+            # header, nor the file without the name.
             active.sync()
             self._directory.sync()
         self._publish_start(segment_id, active.position, active.raw_size)
         return active, active.fit(payloads, self._options.segment_bytes)
 
     def _clear_leftovers(self) -> None:
-        """Removes files that could not be made, and could not be removed then."""
+        """Removes the files of segments that could not be created, or that stayed empty."""
         while self._leftovers:
             with contextlib.suppress(FileNotFoundError):
                 self._directory.unlink(self._leftovers[-1])
@@ -451,7 +455,7 @@ class BeatsWriter(Owner):
         self._publish_end(End(self.place.offset, segment_id, position, raw_size), 0, sync=True)
 
     def _publish_end(self, end: End, events: int, *, sync: bool) -> None:
-        """Tells where the durable end is: `events` of its segment lie before it."""
+        """Publishes the durable end; `events` is how many of its segment's events are before it."""
         with FatalErrors(self):
             self.mark.publish(
                 written=end.offset if self._always else self.place.offset,
@@ -465,25 +469,25 @@ class BeatsWriter(Owner):
             )
 
     def _abandon(self, error: OSError | Full) -> None:
-        """Gives up what is pending: all who wait for it get the error."""
+        """Gives up the pending events: all puts that wait for them raise the error."""
         self._retries.end()
         self.written -= len(self._pending)
         self._pending, self._pending_bytes = [], 0
         self.commit.abandon(error, self.written)
 
     def _take_durable(self) -> None:
-        """Takes note, durably, that all in the files is durable, with the lock held."""
+        """Marks all that is in the files as durable. Lock held."""
         self._mark_durable(self.place, sync=self._mark_each)
         self.durable = self.place
         self.commit.advance(self.place.offset)
         self.changes.announce()
 
     def _mark_durable(self, end: End, *, sync: bool) -> None:
-        # Events are put one after the other: those of a segment are the last ones.
+        # Events are numbered in the order of the files: those of this segment are the last ones.
         self._publish_end(end, end.offset - self._segment_offset, sync=sync)
 
     def _close_retired(self) -> None:
-        """Closes the segments to which nothing more is written, unless one may be being synced."""
+        """Closes the segments that are no longer written, unless a sync may be using one."""
         if self._syncing:
             return
         for segment in self._retired:
@@ -513,7 +517,7 @@ class BeatsWriter(Owner):
         return self._mark_each
 
     def _reveal(self, sync: Sync) -> None:
-        # Not back: a segment may have been finished while the mark was synced.
+        # Never move back: a segment may have been finished while the mark was synced.
         if sync.end > self.durable.offset:
             self.durable = sync.note
         super()._reveal(sync)
