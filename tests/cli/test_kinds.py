@@ -265,7 +265,7 @@ def test_fsck_notes_what_follows_the_end_of_a_side_file(tmp_path: Path, kind: Ki
     for name, note in zip(SIDE_FILES[kind.name], notes, strict=True):
         assert note in (
             f"{name}: there are bytes outside its slots",
-            f"{name} has 4 bytes after its end that nobody reads",
+            f"{name} has 4 bytes after its end that are not used",
         )
 
 

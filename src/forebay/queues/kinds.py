@@ -353,7 +353,7 @@ def convert(
 
     For a Beats queue: "v1", "v2" and so on; `key_file` is the key file of both queues. For a
     deadline queue: "1", a run that the original program reads, without buried items. Damage raises
-    `Damaged`; with `salvage` it is passed over and listed in the report.
+    `Damaged`; with `salvage` it is skipped and listed in the report.
     """
     kind, options = _kind_and_options(path, key_file)
     if version not in kind.versions:
@@ -382,7 +382,7 @@ def check_target(path: _Path, to: _Path) -> None:
         return
     try:
         if directory.names():
-            raise NotAQueue(f"{os.fspath(to)} is there and not empty; give a new directory")
+            raise NotAQueue(f"{os.fspath(to)} exists and is not empty; give a new directory")
     finally:
         directory.close()
 

@@ -211,7 +211,7 @@ class Root(Handle):
         others = [name for name in self._directory.names() if name not in _OWN_NAMES]
         if others and not self._definitions and DEFINITIONS not in self._directory.names():
             raise NotAQueue(
-                f"{self.path} is no root: it holds {min(others)!r}; "
+                f"{self.path} is not a root: it holds {min(others)!r}; "
                 "give an empty or a new directory"
             )
 

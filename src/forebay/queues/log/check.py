@@ -299,7 +299,7 @@ def _after_the_records(reader: LogReader, ends: dict[str, int]) -> Iterator[Dama
                 continue
             hidden = _hidden(reader, segment, ends[name], following)
             if hidden is None:
-                yield f"{name}: {left} bytes after its last record, which mean nothing"
+                yield f"{name}: {left} bytes after its last record that are not records"
             elif isinstance(hidden, Damage):
                 yield hidden
         finally:

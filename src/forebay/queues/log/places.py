@@ -28,7 +28,7 @@ from forebay.storage.losses import Losses
 
 INDEX = "index"
 _UNSURE = "; places are lost, and nothing is trimmed"
-_REMEDY = 'see who still reads, then run "forebay fsck --accept"'
+_REMEDY = 'find out which readers there still are, then run "forebay fsck --accept"'
 
 
 class Place(NamedTuple):

@@ -152,7 +152,7 @@ class Findings:
         """Notes bytes after the end of a file."""
         if size > end:
             rest = plural(size - end, "byte")
-            self.notes.append(f"{name} has {rest} after its end that nobody reads")
+            self.notes.append(f"{name} has {rest} after its end that are not used")
 
     def note_kept(self, directory: Directory) -> None:
         """Notes what `quarantine/` holds."""
