@@ -1,18 +1,18 @@
 """`fifo-bounds`: where in each file of a tape the first entry begins, and which one it is.
 
 Rebuildable from the files; not synced, so a power cut may leave fewer rows. Without a row, readers
-search for the next good metadata instead. Rows are appended, big-endian, 32 bytes; of a file that
-is there twice, the last one counts:
+search for the next good metadata instead. Rows are appended, big-endian, 32 bytes. If two rows
+name the same file, the last one counts:
 
 | field | bytes | meaning |
 | --- | --- | --- |
 | file | 8 | the number of the file |
-| position | 4 | where in it the first entry begins; the size of a file: nowhere |
+| position | 4 | where in it the first entry begins; the size of a file if none begins there |
 | number | 8 | of that entry |
-| id | 8 | its id is above this |
-| crc32 | 4 | of all before, from the CRC-32 of the version of the queue's entries on |
+| id | 8 | the entry's id is greater than this |
+| crc32 | 4 | of all fields before it, seeded with the CRC-32 of the version of the entries |
 
-In a queue of the old version the CRC begins at 0.
+In a queue of the old version the CRC starts from 0.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ class Boundary(NamedTuple):
 
 
 class Bounds:
-    """The boundaries that are known. Called with the queue's lock held."""
+    """The known boundaries. Called with the queue's lock held."""
 
     def __init__(self, directory: Directory, version: bytes) -> None:
-        """Reads them; changes nothing. `version` is what the entries of the queue have."""
+        """Reads the boundaries and changes nothing; `version` is that of the queue's entries."""
         self._directory = directory
         self._seed = 0 if version == OLD_VERSION else crc32(version)
         self._rows: dict[int, Boundary] = {}
@@ -72,13 +72,13 @@ class Bounds:
             if crc == crc32(data[start : start + _ROW.size], self._seed):
                 self._rows[row[0]] = Boundary(*row)
                 good += _ROW_BYTES
-        # Of the file, and of the rows in it that verify.
+        # The size of the file, and of its rows that verify.
         self.sizes = len(data), good
         self._files = sorted(self._rows)
         self._is_plain = len(data) == len(self._rows) * _ROW_BYTES
 
     def after(self, file: int) -> Boundary | None:
-        """Returns the boundary in the first file behind one that has any."""
+        """Returns the boundary of the first later file that has one."""
         number = bisect_right(self._files, file)
         return self._rows[self._files[number]] if number < len(self._files) else None
 
@@ -87,20 +87,20 @@ class Bounds:
         return self._rows.get(file)
 
     def missing(self, files: list[int]) -> list[int]:
-        """Returns the files of which none is known."""
+        """Returns the files whose boundary is not known."""
         return [file for file in files if file not in self._rows]
 
     def note(self, boundary: Boundary) -> None:
-        """Adds one."""
+        """Adds a boundary."""
         if boundary.file not in self._rows:
             insort(self._files, boundary.file)
         self._rows[boundary.file] = boundary
-        # It can be had from the files as well: that it cannot be written is no reason to stop.
+        # The boundary can also be found from the files, so a failed write is no reason to stop.
         with contextlib.suppress(OSError):
             self._append(boundary)
 
     def note_all(self, data: memoryview, start: TapeEnd, last_id: int, file_bytes: int) -> None:
-        """Adds those of the files that whole entries, written at `start`, reach anew."""
+        """Adds the boundaries of the files that whole entries, written at `start`, newly reach."""
         if start.position % file_bytes and start.position % file_bytes + len(data) <= file_bytes:
             return
         for row in boundaries_in(data, start, last_id, file_bytes):
@@ -161,9 +161,9 @@ class Bounds:
 def boundaries_in(
     data: memoryview, start: TapeEnd, last_id: int, file_bytes: int
 ) -> Iterator[Boundary]:
-    """Returns those of the files that whole entries, written at `start`, reach anew.
+    """Returns the boundaries of the files that whole entries, written at `start`, newly reach.
 
-    The id of the first is above `last_id`.
+    The id of the first entry is greater than `last_id`.
     """
     first = -(-start.position // file_bytes)
     last = (start.position + len(data) - 1) // file_bytes
@@ -174,7 +174,7 @@ def boundaries_in(
 
 
 def _read(directory: Directory) -> bytes:
-    """Returns what is in the file; nothing if it cannot be read."""
+    """Returns the contents of the file; nothing if it cannot be read."""
     try:
         return read_whole(directory, BOUNDS) or b""
     except Damaged:

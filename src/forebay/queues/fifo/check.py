@@ -1,4 +1,4 @@
-"""A fifo from outside: what is wrong with it, what it holds, and a copy of what can be read.
+"""Checks a fifo from outside: what is wrong, what it holds, and a copy of the readable part.
 
 Only reads the fifo, takes no lock, and works on one that is in use, was killed, or is damaged.
 """
@@ -50,16 +50,16 @@ from forebay.storage.tail import TailFile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FifoReport(Report):
-    """What a check of a fifo found; `expired` of the entries are past their time."""
+    """What a check of a fifo found; `expired` counts the entries past their time."""
 
     expired: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TapeFile(SegmentFacts):
-    """One file of the tape; `known`: it is noted where in it the first entry begins.
+    """One file of the tape; `known`: it is recorded where the first entry in it begins.
 
-    `first_position` and `first_offset` are of that entry; None if none begins there, or it is not
+    `first_position` and `first_offset` are those of that entry; None if none begins there or it is
     known. `records` is never known: an entry may span files.
     """
 
@@ -77,7 +77,7 @@ class FifoCopy(CopyReport):
 
 
 def check(path: str, progress: Progress) -> FifoReport:
-    """Verifies every entry that has not left the fifo, the files it lies in, and the side files."""
+    """Verifies all entries that have not left the fifo, their files, and the side files."""
     with FifoReader(path) as reader:
         findings = Findings()
         owner = lock_owner(reader.path)
@@ -105,7 +105,7 @@ def check(path: str, progress: Progress) -> FifoReport:
 
 
 def describe(path: str) -> FifoInfo:
-    """Tells the state of a fifo."""
+    """Returns the state of a fifo."""
     with FifoReader(path) as reader:
         owner = lock_owner(reader.path)
         files = _tape_files(reader)
@@ -153,9 +153,9 @@ def copy(path: str, target: str, progress: Progress) -> FifoCopy:
     """Copies the entries that can be read and have not expired into a new fifo.
 
     An entry keeps its value, the time of its push and its time to live: the copy is written with
-    the clock at that time, so it expires when the old one would have. Ids are the same in their
-    time, which is ahead by a millisecond where the new numbers wrap; the rest of an id is the
-    entry's number, which is a new one.
+    the clock at that time, so it expires when the original would have. The time in its id is the
+    same, or a millisecond later where the new numbers wrap; the rest of an id is the new number of
+    the entry.
     """
     copied = expired = 0
     now_ms = SystemClock().now_ms()
@@ -196,9 +196,9 @@ def is_alive(entry: Entry, now_ms: int) -> bool:
 
 
 def end_damage(reader: FifoReader, owner: int | None) -> Damage | None:
-    """Says what is after the last entry, if there is anything: an unfinished write, mostly.
+    """Returns what follows the last entry, if anything does: usually an unfinished write.
 
-    Of a queue that is in use nothing can be said: its owner may be writing there now.
+    Nothing can be said about a queue that is in use: its owner may be writing there now.
     """
     if owner is not None or (reader.tail is not None and reader.tail.clean):
         return None
@@ -263,7 +263,7 @@ def _tape_files(reader: FifoReader) -> list[TapeFile]:
 
 
 def _is_being_made(reader: FifoReader, number: int, size: int) -> bool:
-    """Says whether a file of the wrong size is only not finished: nothing stored is missing."""
+    """Says whether a file has the wrong size only because it is unfinished: no data is missing."""
     tail = reader.tail
     if tail is None or tail.clean:
         return False
@@ -288,7 +288,7 @@ def _check_entries(reader: FifoReader, findings: Findings, progress: Progress) -
 def _check_sizes(
     reader: FifoReader, files: list[TapeFile], findings: Findings, owner: int | None
 ) -> None:
-    """Adds files of the wrong size, unless the damage that they make is there already."""
+    """Adds the files of the wrong size, unless the damage they cause is already reported."""
     file_bytes = reader.head.file_bytes
     hit: set[int] = set()
     for damage in findings.found:
@@ -301,7 +301,7 @@ def _check_sizes(
         if file.bytes == file_bytes or file.number < needed or file.number in hit:
             continue
         if file.bytes > file_bytes:
-            # Nothing is missing, and nobody reads it.
+            # No data is missing, and the extra bytes are never read.
             findings.note_junk(file.name, file.bytes, file_bytes)
             continue
         torn = file.error is None
@@ -339,7 +339,7 @@ def _check_side_files(reader: FifoReader, findings: Findings, owner: int | None)
 
 
 def _head_faults(reader: FifoReader) -> Iterator[str]:
-    """Says which slots do not verify, if that costs nothing: the others tell the head."""
+    """Yields the slots that do not verify, if no information is lost: the others have the head."""
     if reader.head_is_stored and not reader.trouble:
         for slot in read_slots(reader.directory).bad:
             yield f"the slot at byte {slot * SLOT_STRIDE} does not verify"

@@ -4,7 +4,7 @@ Needs the `arrow` extra. Columns: `offset` (int64, the entry's number), `timesta
 `value` (binary), `position` (int64, where the entry begins in its file), `id` and `ttl_seconds`
 (int64), `expires` (µs, UTC; null where it never does).
 
-The buffers are filled again and again: a reader is done with a batch before it takes the next one.
+The buffers are reused: a reader must finish with a batch before it takes the next one.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from forebay.storage.filesystem import Directory
 
 TIMESTAMP = pyarrow.timestamp("us", tz="UTC")
 COLUMNS = ("offset", "timestamp", "value", "position", "id", "ttl_seconds", "expires")
-# The segment that entries are in that are not on the tape yet.
+# The segment of entries that are not on the tape yet.
 STAGING = "staging"
 _WINDOW_BYTES = 1 << 20
 _ROWS_MAX = 1 << 15
-# What Arrow's offsets of 32 bits reach.
+# The most bytes that Arrow's 32-bit offsets can address.
 _VALUE_BYTES_MAX = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnBatch:
-    """Entries that begin in one file, one after the other: some of the rows that were gathered.
+    """Consecutive entries that begin in one file: some of the gathered rows.
 
-    `start` and `end` are the places around all of the rows.
+    `start` and `end` are the places around all of the gathered rows.
     """
 
     columns: EntryColumns
     start: Place
     end: Place
     segment: str
-    # Where in the segment the first of all rows begins.
+    # Where in the segment the first gathered row begins.
     position: int
     first: int
     stop: int
@@ -60,7 +60,7 @@ class ColumnBatch:
         return replace(self, first=first, stop=max(first, min(self.stop, end - self.start.number)))
 
     def within(self, start_ms: int | None, end_ms: int | None) -> ColumnBatch:
-        """Returns the rows that were pushed between two times; times never fall."""
+        """Returns the rows pushed between two times; times never decrease."""
         micros = memoryview(self.columns.micros).cast("q")
         first, stop = self.first, self.stop
         if start_ms is not None:
@@ -98,7 +98,7 @@ class ColumnBatch:
 class ColumnScanner:
     """Reads the entries of a directory as columns. One thread at a time may use it.
 
-    Without `values` payloads are verified, but left out.
+    Without `values`, payloads are verified but left out.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class ColumnScanner:
         self._size = 0
 
     def scan(self, place: Place, end: Place) -> Iterator[ColumnBatch | Damage]:
-        """Returns the entries between two places and, in its place, each damage."""
+        """Returns the entries between two places, and each damage where it occurs."""
         return self._scanner.scan_by(self._take, place, end, _WINDOW_BYTES)
 
     def scan_staged(self, batch: EntryBatch) -> Iterator[ColumnBatch]:
@@ -132,7 +132,7 @@ class ColumnScanner:
             place = taken.end
 
     def close(self) -> None:
-        """Closes its file."""
+        """Closes the scanner's file."""
         self._scanner.close()
 
     def _take(self, data: bytes, place: Place, limit: int) -> ColumnBatch:

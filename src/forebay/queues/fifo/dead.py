@@ -1,9 +1,9 @@
-"""`dead/`: entries of a fifo that came back too often, put aside. Source of truth for them.
+"""`dead/`: entries of a fifo that came back too often and were put aside. Source of truth for them.
 
-Each is a file of its own in the entry format, durable before the head of the queue lets go of the
-entry; a crash in between puts it aside once more, into the same file. Nobody but the user removes
-them, or brings them back. A name is the number of the entry and its id in hex:
-`5-018bcfe568000005.entry`.
+Each entry is a file in the entry format, durable before the head of the queue releases the entry.
+After a crash in between, the entry is put aside again, into the same file. Only the user removes
+these files or returns their entries to the queue. A name is the number of the entry and its id in
+hex: `5-018bcfe568000005.entry`.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _name(entry: Entry) -> str:
 
 
 def _names(queue: Directory) -> list[tuple[int, str]]:
-    """Returns the numbers and the names of the files, in order."""
+    """Returns the numbers and names of the files, in order."""
     try:
         directory = queue.directory(DIRECTORY)
     except (FileNotFoundError, NotAQueue):

@@ -1,12 +1,12 @@
 """How entries leave a fifo: popped, lent, peeked at, dropped to make room, put aside.
 
-Called with the queue's lock held, except where it says so. The compiled `HeadCursor` takes entries
-off a window; here is what it needs a new window for: the next part of the tape, the staging buffer,
-the unused end of a file, damage. Space comes back by whole files: the head is durable, then the
-files below it go. `Peeking` looks at entries one after the other and leaves them there.
+Called with the queue's lock held, except where stated. The compiled `HeadCursor` takes entries from
+a window; this module opens the next window: over the next part of the tape or the staging buffer,
+past the unused end of a file or past damage. Space is freed by whole files: the head is made
+durable, then the files below it are removed. `Peeking` reads entries in order and leaves them.
 
-What a pop has taken is remembered until it is gone for good: if its caller does not get it, it goes
-back to the front, as does an entry that was lent.
+What a pop has taken is remembered until it is gone for good: if the caller does not receive it, it
+goes back to the front, as does an entry that was lent.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ _ENTRIES = 256
 
 
 class Peeking:
-    """Where the last look was, and what was read ahead. Called with the queue's lock held.
+    """The position of the last look, and what was read ahead. Called with the queue's lock held.
 
-    `meet` is told of each damage on the way, and raises it if somebody should know.
+    `meet` is called with each damage found, and raises it if it must be reported.
     """
 
     def __init__(
@@ -60,9 +60,9 @@ class Peeking:
         self._after: int | None = None
 
     def first(self, head: Place) -> Entry | None:
-        """Returns the first entry from the head on that has not expired; it is kept for the next.
+        """Returns the first entry at or after the head that has not expired.
 
-        Entries that have expired are never looked at again.
+        The entry is kept for the next call. Entries that have expired are never read again.
         """
         if self._place.number < head.number:
             self._ahead.clear()
@@ -77,9 +77,9 @@ class Peeking:
         return None
 
     def next(self, head: Place, after: int) -> Entry | None:
-        """Returns the first entry from the head on after an id that has not expired.
+        """Returns the first entry at or after the head, after an id, that has not expired.
 
-        It is found at once if the id is that of the last look.
+        It is found at once if the id is the one that the last look returned.
         """
         if after != self._after:
             self._ahead.clear()
@@ -147,7 +147,7 @@ class Front:
         self._options = options
         self._clock = clock
         self._scanner = FifoScanner(directory, file_bytes, version, bounds)
-        # Lent out before a crash, or given back: the next to go, in the order of their numbers.
+        # Lent before a crash, or given back: these go next, in the order of their numbers.
         self.returned = sorted(self._head.lent.values(), key=_number_of)
         self._let_go()
         self.commit = GroupCommit(
@@ -156,25 +156,25 @@ class Front:
         self._trouble: Damaged | None = None
         self._front = self._new_look()
         self._behind = self._new_look()
-        # What was dropped and not yet told, and when something was told last.
+        # How many drops are not reported yet, and the time of the last report.
         self._untold = 0
         self._told_at: float | None = None
 
     @property
     def lent_out(self) -> int:
-        """How many entries are lent out now."""
+        """How many entries are currently lent."""
         return len(self._head.lent) - len(self.returned)
 
     @property
     def may_lend(self) -> bool:
-        """Whether one more entry can be lent out; those that were given back can be always."""
+        """Whether one more entry can be lent; those that were given back always can."""
         return bool(self.returned) or self._head.may_lend
 
     @fatal_when_interrupted
     def pop(self, count: int) -> Popped:
-        """Takes up to `count` entries; those that have expired leave as well.
+        """Takes up to `count` entries; expired ones are removed as well.
 
-        Raises Damaged once for each damage; after the first entry it is left for the next call.
+        Raises Damaged once for each damage; damage after the first entry is left for the next call.
         """
         self._raise_trouble()
         before = self.cursor.sequence
@@ -201,7 +201,7 @@ class Front:
                 self._trouble = error
         popped.end = self.cursor.number
         if self._writer.changes.wanted and self.cursor.sequence != before:
-            # Also if all had expired: there may be room now.
+            # Even if all had expired: there may be room now.
             self._writer.changes.announce()
         if values and not self._head.mapped:
             self._head.unsettled.add(popped)
@@ -215,9 +215,9 @@ class Front:
 
     @fatal_when_interrupted
     def give_back_popped(self, popped: Popped) -> None:
-        """Puts back what a pop took and nobody got; it does not wait for a disk.
+        """Puts back what a pop took but did not deliver; does not wait for the disk.
 
-        After a failure the head has gone back itself; after a close it is too late.
+        After a failure the head has gone back by itself; after a close it is too late.
         """
         self._head.unsettled.discard(popped)
         if self._writer.error is not None or not popped.values:
@@ -225,7 +225,7 @@ class Front:
         rows = popped.rows + self._rows_between(popped.start, popped.end)
         self._head.lent.update((row.number, row) for row in rows)
         self.returned = sorted([*self.returned, *rows], key=_number_of)
-        # Those that nobody has passed need no row: the head goes back to them.
+        # Entries that no later pop has passed need no row: the head moves back to them.
         while self.returned and self._is_next_before(self.returned[-1]):
             row = self.returned.pop()
             del self._head.lent[row.number]
@@ -234,14 +234,14 @@ class Front:
         self._head.save()
         self._front = self._new_look()
         self._writer.changes.announce()
-        # A head without them may be durable already.
+        # A head that has already passed them may be durable.
         self.ticket().notify(lambda error: None)
 
     def _is_next_before(self, row: Lent) -> bool:
         return row.number == self.cursor.number - 1 and not row.attempts
 
     def _rows_between(self, start: Place, end: int) -> list[Lent]:
-        """Returns where the entries from a place up to a number are, on the tape."""
+        """Returns where on the tape the entries from a place up to a number are."""
         rows: list[Lent] = []
         for item in self._scanner.scan(start, self._end()._replace(number=end)):
             if isinstance(item, Damage):
@@ -254,7 +254,7 @@ class Front:
 
     @fatal_when_interrupted
     def lend(self) -> tuple[Entry, Lent] | None:
-        """Takes the next entry in such a way that a crash gives it back; None if there is none."""
+        """Takes the next entry so that a crash gives it back; None if there is none."""
         self._raise_trouble()
         while self.returned:
             lent = self.returned[0]
@@ -266,7 +266,7 @@ class Front:
                 return entry, lent
         if not self._head.may_lend:
             return None
-        # Nobody may pop meanwhile: that would note this entry as gone before it is lent out.
+        # No pop may run meanwhile: it would record this entry as gone before it is lent.
         self.cursor.held = True
         try:
             found = self._next_entry()
@@ -278,7 +278,7 @@ class Front:
 
     @fatal_when_interrupted
     def finish(self, lent: Lent) -> None:
-        """Lets an entry that is lent out leave for good."""
+        """Removes an entry that is lent for good."""
         if lent.number in self._head.lent:
             self._head.finish(lent.number)
             self._release()
@@ -286,7 +286,7 @@ class Front:
                 self._writer.changes.announce()
 
     def give_back(self, lent: Lent, *, counted: bool = True) -> None:
-        """Puts an entry that is lent out back to the front; `counted`: somebody had it."""
+        """Puts a lent entry back at the front; `counted`: the attempt counts."""
         if lent.number in self._head.lent:
             if not counted:
                 lent = self._head.lent[lent.number] = lent._replace(attempts=lent.attempts - 1)
@@ -295,14 +295,14 @@ class Front:
             self._writer.changes.announce()
 
     def is_exhausted(self, lent: Lent) -> bool:
-        """Says whether an entry that comes back now has done so too often."""
+        """Says whether an entry that comes back now has come back too often."""
         most = self._options.max_attempts
         return most is not None and lent.attempts >= most
 
     def put_aside(self, lent: Lent, entry: Entry) -> None:
-        """Puts an entry that is lent out aside; if that fails it is back at the front.
+        """Puts a lent entry aside; if that fails it goes back to the front.
 
-        Without the lock. The entry is durable in its new place before the head lets go of it.
+        Without the lock. The entry is durable in its new place before the head releases it.
         """
         try:
             dead.keep(self._directory, entry, self._version)
@@ -311,14 +311,14 @@ class Front:
                 self.give_back(lent)
             raise
         with self._writer.lock:
-            # If it is closed, the next open does this again.
+            # If the queue is closed by now, the next open puts the entry aside again.
             self._writer.check()
             self.finish(lent)
         text = "%s: entry %d put aside: it came back after attempt %d"
         _logger.warning(text, self._directory.path, entry.id, lent.attempts)
 
     def put_exhausted_aside(self) -> None:
-        """Puts those aside that came back too often by the end of a process; nobody pops yet."""
+        """Puts aside the entries that came back too often as processes ended; before any pop."""
         exhausted = [row for row in self.returned if self.is_exhausted(row)]
         for lent in exhausted:
             entry = self._read(lent)
@@ -337,11 +337,11 @@ class Front:
         return self._look(self._front, self._behind, after)
 
     def look(self) -> Iterator[Entry]:
-        """Begins a look over the whole queue; takes the lock for each entry."""
+        """Begins an iteration over the whole queue; takes the lock for each entry."""
         return _Look(self, self._new_look())
 
     def look_on(self, peeking: Peeking, after: int | None) -> Entry | None:
-        """Returns the next entry of a look that has come as far as an id."""
+        """Returns the next entry of an iteration that has reached an id."""
         with self._writer.lock:
             self._writer.check()
             self._raise_trouble()
@@ -360,9 +360,9 @@ class Front:
         return Peeking(self._scanner, self._writer, self._clock, self._meet)
 
     def make_room(self, size: int, count: int) -> bool:
-        """Drops what may go until so much may be written, in the memory too; False: it may not.
+        """Drops what may be dropped until the write fits, in memory too; False if it does not fit.
 
-        Raises `Full` if that will never be, or if nobody is to wait for it.
+        Raises `Full` if the write can never fit, or if the caller is not to wait.
         """
         writer, options = self._writer, self._options
         writer.drain()
@@ -383,7 +383,7 @@ class Front:
         return True
 
     def _drop_for(self, count: int, left: Room) -> bool:
-        """Drops the oldest entries if that is allowed; says whether there is more room now."""
+        """Drops the oldest entries if that is allowed; returns whether there is more room now."""
         if self._options.when_full != "drop_oldest":
             return False
         if count > left.entries:
@@ -399,7 +399,7 @@ class Front:
         return f"{self._directory.path} holds {used}; nothing was written"
 
     def seconds_to_expiry(self) -> float:
-        """Returns in how many seconds the next entry expires; that makes room, too.
+        """Returns in how many seconds the next entry expires, which also makes room.
 
         Without the lock.
         """
@@ -408,31 +408,31 @@ class Front:
         return (expires_ms - self._clock.now_ms()) / 1000 if expires_ms else math.inf
 
     def ticket(self) -> Ticket:
-        """Returns what to wait for until what was taken is gone for good."""
+        """Returns a ticket to wait on until what was taken is gone for good."""
         return Ticket(self.commit, self.cursor.sequence)
 
     def fail(self, error: BaseException) -> None:
-        """Ends the handle: everything raises from now on."""
+        """Ends the handle: every later call raises."""
         self._writer.fail(error)
 
     def sync_head(self) -> int:
-        """Makes durable what was taken so far, and returns how far. Without the lock."""
+        """Makes durable what was taken so far; returns the sequence reached. Without the lock."""
         return self._keep_head(self._head.commit)
 
     def settle_head(self) -> None:
-        """Makes durable what was taken, in every place that holds it. Nobody pops any more."""
-        # A pop that waits for it has its entry, though the queue is closed.
+        """Makes durable what was taken, in all slots of the head. No pop runs any more."""
+        # A pop that waits for this returns its entry, even though the queue is closed.
         self.commit.advance(self._keep_head(self._head.settle))
 
     def save_losses(self) -> None:
-        """Writes down the damage that was met. Without the lock."""
+        """Writes down the damage that was found. Without the lock."""
         with self._writer.lock:
             self.losses.save()
 
     def tell(self, *, at_once: bool = False) -> None:
         """Logs how many entries were dropped, at most once a second. Without the lock.
 
-        A handler may push to this very queue.
+        Without it because a logging handler may push to this same queue.
         """
         if not self._untold:
             return
@@ -450,7 +450,7 @@ class Front:
         self._scanner.close()
 
     def _next_entry(self) -> tuple[Entry, Lent] | None:
-        """Steps over the next entry that has not expired; `save` notes it."""
+        """Steps over the next entry that has not expired; `save` records the step."""
         while True:
             number = self.cursor.number
             found = self.cursor.next_entry()
@@ -466,19 +466,19 @@ class Front:
                 return None
 
     def _advance(self) -> bool:
-        """Opens the next window; False if there is nothing more now."""
+        """Opens the next window; False if there is nothing more for now."""
         from_memory = self.cursor.in_memory
-        # First: while a window is open, other threads pop without the lock.
+        # This comes first: while a window is open, other threads pop without the lock.
         self.cursor.close()
         place = self._head.place
         self._release()
         if from_memory and place.number < self._writer.number:
-            # What is next in the buffer does not verify: on the tape it is judged.
+            # The next entry in the buffer does not verify: it is judged once it is on the tape.
             self._writer.drain()
         if place.number >= self._writer.readable.number:
             return self._look_into_memory(place)
         end = self._end()
-        # Not beyond the file: its space comes back when all of it has left.
+        # Not past the end of the file: its space is freed when all of its entries have left.
         rest = self._file_bytes - place.position % self._file_bytes
         data = self._scanner.window(place, end.position, min(rest, WINDOW_BYTES))
         if data is not None:
@@ -494,7 +494,7 @@ class Front:
         return True
 
     def _meet(self, damage: Damage) -> None:
-        """Takes note of damage, and raises it if nobody was told yet."""
+        """Records damage, and raises it if it was not reported before."""
         if self.losses.note(damage):
             raise Damaged(damage)
 
@@ -514,7 +514,7 @@ class Front:
 
     @fatal_when_interrupted
     def _skip_expired(self) -> bool:
-        """Lets the entries next in turn leave that have expired; says whether there were any."""
+        """Removes the entries at the front that have expired; returns whether there were any."""
         while not self.returned and self._trouble is None:
             before = self._head.place
             if self.cursor.skip_expired():
@@ -528,14 +528,14 @@ class Front:
             if self.cursor.skip_expired():
                 return True
             if self._head.place == before:
-                # What is next is alive.
+                # The next entry has not expired.
                 return False
         return False
 
     def _raise_trouble(self, *, unless: bool = False) -> None:
-        """Raises what a call before could not, because it had something to give.
+        """Raises the error that an earlier call held back because it had entries to return.
 
-        And what was lost before the queue was opened, once each.
+        Also raises what was lost before the queue was opened, once each.
         """
         if unless:
             return
@@ -552,7 +552,7 @@ class Front:
         self._let_go()
 
     def _read_returned(self) -> Entry | None:
-        """Reads the first entry that was given back; one that is gone leaves, and raises once."""
+        """Reads the first entry given back; one that is gone is removed, and raises once."""
         lent = self.returned[0]
         entry = self._read(lent, leaving=True)
         if entry is None:
@@ -562,7 +562,7 @@ class Front:
         return entry
 
     def _read(self, lent: Lent, *, leaving: bool = False) -> Entry | None:
-        """Reads an entry that was lent out; None if it has expired or cannot be read."""
+        """Reads an entry that was lent; None if it has expired or cannot be read."""
         if lent.position >= self._writer.stored.position:
             self._writer.drain()
         stored = self._writer.stored
@@ -581,7 +581,7 @@ class Front:
 
     @fatal_when_interrupted
     def _drop_entries(self, count: int) -> bool:
-        """Drops the oldest entries, so many if there are; False if there are none to drop."""
+        """Drops up to `count` of the oldest entries; False if there are none to drop."""
         if self.returned or self._trouble is not None:
             return False
         dropped = 0
@@ -605,7 +605,7 @@ class Front:
     @fatal_when_interrupted
     def _drop_oldest(self) -> bool:
         """Drops the entries that begin in the oldest file; False if there are none to drop."""
-        # What other threads pop meanwhile would count as dropped.
+        # Otherwise what other threads pop meanwhile would count as dropped.
         self.cursor.held = True
         try:
             return self._drop_file()
@@ -627,7 +627,7 @@ class Front:
         if target.number <= place.number:
             return False
         if target.number > self._writer.durable.number:
-            # The head may not stand where a power cut leaves nothing.
+            # The head must not stand at a place where a power cut leaves nothing.
             self._writer.sync_now()
         count = target.number - place.number
         self.cursor.place(*target)
@@ -638,13 +638,13 @@ class Front:
         return True
 
     def _release(self) -> None:
-        """Removes the files whose entries have all left; what left is durable before."""
+        """Removes the files whose entries have all left, after making their leaving durable."""
         tape = self._writer.tape
         below = self._head.first_position
         if not tape.numbers or tape.numbers[0] >= below // self._file_bytes:
             return
         if self._writer.durable.position < below:
-            # Recovery begins at the durable mark: the file that it is in must be there.
+            # Recovery begins at the durable mark: the file that contains the mark must exist.
             self._writer.sync_now()
         try:
             self._head.commit(self._head.state())
@@ -657,12 +657,12 @@ class Front:
         self._writer.changes.announce()
 
     def _store_head(self) -> int:
-        """Writes the head, so that it survives the process; led by one thread at a time."""
+        """Writes the head so that it survives the process; only one thread at a time runs it."""
         return self._keep_head(self._head.store)
 
     def _keep_head(self, keep: Callable[[Head], None]) -> int:
         with self._writer.lock:
-            # While it is closing, what was popped before is still noted.
+            # During a close, what was popped before is still recorded.
             self._writer.check_whole()
             head = self._head.state()
         try:
@@ -678,14 +678,14 @@ class Front:
         self.cursor.held = bool(self.returned) or not self._head.mapped
 
     def _fail(self, error: OSError) -> None:
-        """Ends the handle; what nobody was given is not gone: the head goes back."""
+        """Ends the handle; the head goes back, as entries that were not delivered are not gone."""
         self._writer.fail(error)
         with contextlib.suppress(OSError):
             self._head.go_back()
 
 
 class _Look(Iterator[Entry]):
-    """One look over a queue, from its front to its end. One thread at a time may use it."""
+    """One iteration over a queue, from front to end. One thread at a time may use it."""
 
     def __init__(self, front: Front, peeking: Peeking) -> None:
         self._front = front
@@ -693,7 +693,7 @@ class _Look(Iterator[Entry]):
         self._after: int | None = None
 
     def __next__(self) -> Entry:
-        # An id of 0 is never given out.
+        # No entry has an id of 0.
         entry = self._front.look_on(self._peeking, 0 if self._after is None else self._after)
         if entry is None:
             raise StopIteration

@@ -1,33 +1,33 @@
-"""`fifo-head`: what has left a fifo, and what is only lent out. Source of truth.
+"""`fifo-head`: what has left a fifo, and what is only lent. Source of truth.
 
-Four checked slots, 4096 bytes apart; the one with the highest sequence counts, of those that
-verify. The first two are written in turn at every change and never waited for: they survive `kill
+Four checked slots, 4096 bytes apart; of the slots that verify, the one with the highest sequence
+counts. The first two are written in turn at every change and never waited for: they survive `kill
 -9`. They are mapped, so that a pop is a few stores; under "always" they are not used. The other two
-are written in turn, each with a sync: a power cut that tears what was being stored leaves what was
-synced. One slot holds place and lent entries together, so that no crash comes between the two. A
-clean close leaves the same in all four: then one that does not verify costs nothing.
+are written in turn, each with a sync: a power cut that tears the one being written leaves the one
+that was synced. One slot holds both the place and the lent entries, so that no crash comes between
+the two. A clean close leaves the same in all four: then a slot that does not verify costs nothing.
 
 A slot, big-endian:
 
 | field | bytes | meaning |
 | --- | --- | --- |
-| magic | 4 | `FBH2`, or `FBH3` if something is lent out |
+| magic | 4 | `FBH2`, or `FBH3` if any entries are lent |
 | sequence | 8 | counts the changes |
 | file bytes | 8 | the size of a file of the tape |
 | position | 8 | where on the tape the next entry is |
-| number | 8 | of the next entry: how many have left, or are lent out |
-| id | 8 | the next entry's is above this |
-| expired | 8 | how many left because their time was over |
+| number | 8 | of the next entry: how many have left, or are lent |
+| id | 8 | the next entry's id is greater than this |
+| expired | 8 | how many left because they had expired |
 | dropped | 8 | how many left to make room |
 | damaged | 8 | how many left because they could not be read |
-| count | 4 | of entries that are lent out; after a crash they come back to the front |
-| version | 8 | what the entries of this queue have in their version field |
+| count | 4 | of lent entries; after a crash they come back to the front |
+| version | 8 | the version field of this queue's entries |
 | lent | 24 each | position 8, number 8, the upper bytes of the id 6, how often it was lent 2 |
-| crc32 | 4 | of all before |
+| crc32 | 4 | of all fields before it |
 
-The lower bits of an id are those of the number, and need not be stored. A slot `FBH2` with lent
-entries has their whole ids, and not how often they were lent: once, then. Version 0.1 wrote the
-magic `FBHD` and no version; its entries have `FBENTRY1`.
+The lower bits of an id are those of the number and need not be stored. A slot `FBH2` with lent
+entries has their whole ids, but not how often they were lent, which is then taken as once. Version
+0.1 wrote the magic `FBHD` and no version; its entries have `FBENTRY1`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ SLOT_STRIDE = 4096
 _SLOTS = 4
 HEAD_BYTES = _SLOTS * SLOT_STRIDE
 _MAPPED_BYTES = 2 * SLOT_STRIDE
-# Those that are written with a sync.
+# The slots that are written with a sync.
 _SYNCED = (2, 3)
 _FIXED = struct.Struct(">4s8QI8s")
 assert _FIXED.size == HEAD_FIXED_BYTES
@@ -69,16 +69,16 @@ assert _LENT.size == LENT_BYTES
 _CRC = struct.Struct(">I")
 LENT_MAX = 128
 _NUMBER_MAX = 2**63
-# No tape is as long. A place on it is a signed number of 8 bytes, with room for what comes after.
+# No tape is that long. A place on it is a signed number of 8 bytes, with room for what comes after.
 POSITION_MAX = 2**62
 _SLOT_BYTES_MAX = _FIXED.size + LENT_MAX * _LENT.size + _CRC.size
 assert _SLOT_BYTES_MAX <= SLOT_STRIDE
 
 
 class Lent(NamedTuple):
-    """An entry that is lent out: where it is, and how often it was lent.
+    """An entry that is lent: where it is, and how often it was lent.
 
-    One that was popped and given back was never lent.
+    An entry that was popped and given back counts as never lent.
     """
 
     position: int
@@ -88,16 +88,16 @@ class Lent(NamedTuple):
 
     @property
     def place(self) -> Place:
-        """The place before it."""
+        """The place just before this entry."""
         return Place(self.position, self.number, self.id - 1)
 
     def encode(self) -> bytes:
-        """Returns its row in a slot."""
+        """Returns the entry's row in a slot."""
         return _LENT.pack(self.position, self.number, self.id & ~0xFFFF | self.attempts)
 
     @classmethod
     def decode(cls, data: bytes, start: int, *, counted: bool) -> Lent:
-        """Reads a row; `counted` says that it tells how often the entry was lent."""
+        """Reads a row; `counted`: the row has how often the entry was lent."""
         position, number, last = _LENT.unpack_from(data, start)
         if not counted:
             return cls(position, number, last)
@@ -105,7 +105,7 @@ class Lent(NamedTuple):
 
 
 class Head(NamedTuple):
-    """What one slot says."""
+    """The contents of one slot."""
 
     file_bytes: int
     version: bytes
@@ -120,7 +120,7 @@ class Head(NamedTuple):
 
     @property
     def place(self) -> Place:
-        """The place before the next entry."""
+        """The place just before the next entry."""
         return Place(self.position, self.number, self.last_id)
 
     def at(
@@ -169,7 +169,7 @@ class Head(NamedTuple):
 
     @property
     def is_sound(self) -> bool:
-        """Whether all of it can be true: numbers in their range, lent entries before the place."""
+        """Whether its values are possible: numbers in range, lent entries before the place."""
         numbers = (self.sequence, *self[2:8])
         return (
             FILE_BYTES_MIN <= self.file_bytes <= FILE_BYTES_MAX
@@ -183,17 +183,17 @@ class Head(NamedTuple):
 
 
 class Slots(NamedTuple):
-    """What is in the file: the newest head, and the slots that do not verify and are not blank."""
+    """The contents of the file: the newest head, and the slots that are neither valid nor blank."""
 
     head: Head | None
     bad: list[int]
-    # Of the slots that verify, how many say the same as the newest.
+    # How many of the slots that verify have the same contents as the newest.
     copies: int
     size: int
 
 
 def read_slots(directory: Directory) -> Slots:
-    """Reads the file; a file that is not there has no slots.
+    """Reads the file; a missing file has no slots.
 
     Raises `Damaged` if it cannot be opened.
     """
@@ -202,7 +202,7 @@ def read_slots(directory: Directory) -> Slots:
     except FileNotFoundError:
         return Slots(None, [], 0, 0)
     with contextlib.closing(file):
-        # A slot that the disk cannot give back does not verify, and the others do.
+        # A slot that the disk cannot read does not verify; the others still do.
         data = file.pread(_SLOTS * SLOT_STRIDE, 0)
         holes = file.holes
         size = file.size()
@@ -220,7 +220,7 @@ def read_slots(directory: Directory) -> Slots:
 
 
 def read_head(directory: Directory) -> Head | None:
-    """Returns the newest head; None if there is none, or none that can be read and verifies."""
+    """Returns the newest head; None if there is none that can be read and verifies."""
     try:
         return read_slots(directory).head
     except Damaged:
@@ -228,19 +228,19 @@ def read_head(directory: Directory) -> Head | None:
 
 
 def write_head(directory: Directory, head: Head) -> Head:
-    """Makes this the head, in all slots; durable on return. Returns it with its sequence."""
+    """Makes this the head, in all slots; durable on return. Returns it with its new sequence."""
     try:
         file = directory.open(HEAD, write=True)
     except FileNotFoundError:
         file = directory.create(HEAD)
     with contextlib.closing(file):
-        # Allocated, not sparse: a store into a hole of a full disk would kill the process.
+        # Allocated, not sparse: a store into a hole on a full disk would kill the process.
         file.allocate(0, _SLOTS * SLOT_STRIDE)
         data = file.pread(_SLOTS * SLOT_STRIDE, 0)
         slots = [Head.decode(data[slot * SLOT_STRIDE :][:SLOT_STRIDE]) for slot in range(_SLOTS)]
         sequences = [-1 if slot is None else slot.sequence for slot in slots]
         sequence = max(0, *sequences)
-        # The newest one last: until another is synced, it is the one that counts.
+        # The newest slot last: until another is synced, it is the one that counts.
         for slot in sorted(range(_SLOTS), key=lambda slot: sequences[slot]):
             sequence += 1
             write_all(file, head._replace(sequence=sequence).encode(), slot * SLOT_STRIDE)
@@ -250,9 +250,10 @@ def write_head(directory: Directory, head: Head) -> Head:
 
 
 class Popped:
-    """What one pop has taken and is not yet known to be gone for good.
+    """The entries that one pop has taken and that are not yet known to be gone for good.
 
-    `rows` had been given back before; the others were on the tape from `start` to the number `end`.
+    Those in `rows` had been given back before; the others lay on the tape from the place `start` up
+    to the number `end`.
     """
 
     __slots__ = ("end", "rows", "start", "values")
@@ -267,7 +268,7 @@ class Popped:
 class HeadFile:
     """The head of a fifo that this process owns, and the kernel that moves it.
 
-    Called with the queue's lock held, except `commit`, `store` and `settle`.
+    Called with the queue's lock held, except for `commit`, `store` and `settle`.
     """
 
     def __init__(
@@ -279,9 +280,9 @@ class HeadFile:
         *,
         mapped: bool,
     ) -> None:
-        """`head` is what all slots say. `mapped`: each change survives a kill at once.
+        """`head` is what all slots contain. `mapped`: each change survives a kill at once.
 
-        Otherwise `store` or `commit` must follow.
+        Otherwise `store` or `commit` must follow each change.
         """
         self._file: File = directory.open(HEAD, write=True)
         self.mapped = mapped
@@ -289,7 +290,7 @@ class HeadFile:
         if mapped:
             try:
                 if self._file.size() < _MAPPED_BYTES:
-                    # Somebody has cut it; the slots that are left tell the head all the same.
+                    # The file was truncated from outside; the remaining slots still have the head.
                     self._file.allocate(0, _MAPPED_BYTES)
                 self._memory = self._file.map(_MAPPED_BYTES)
             except BaseException:
@@ -306,9 +307,9 @@ class HeadFile:
         )
         self._mutex = threading.Lock()
         self._next_slot = _SYNCED[0]
-        # After a kill the newest slot may be in the cache alone: the first commit always writes.
+        # After a kill the newest slot may be only in the cache: the first commit always writes.
         self._synced = head._replace(sequence=-1)
-        # What counts if a later one cannot be kept.
+        # The state that counts if a later one cannot be kept.
         self._kept = self._synced
         self.lent: dict[int, Lent] = {}
         # Pops that may still be given back: their entries stay on the tape.
@@ -317,16 +318,16 @@ class HeadFile:
 
     @property
     def place(self) -> Place:
-        """Before the next entry that nobody has taken."""
+        """The place just before the next entry that has not been taken."""
         _, position, number, last_id, *_ = self.cursor.state()
         return Place(position, number, last_id)
 
     @property
     def first_position(self) -> int:
-        """Where on the tape the oldest entry is that has not left for good."""
+        """The position on the tape of the oldest entry that has not left for good."""
         position = self.cursor.position
         if self.lent or self.unsettled:
-            # Lists: other threads change the two meanwhile.
+            # Copied to lists: other threads change the two meanwhile.
             kept = [row.position for row in list(self.lent.values())]
             kept += [popped.start.position for popped in list(self.unsettled)]
             position = min(position, *kept)
@@ -339,33 +340,33 @@ class HeadFile:
 
     @property
     def may_lend(self) -> bool:
-        """Whether there is room in a slot for one more that is lent out."""
+        """Whether a slot has room for one more lent entry."""
         return len(self.lent) < LENT_MAX
 
     def lend(self, lent: Lent) -> None:
-        """Notes that the entry that was stepped over is lent out."""
+        """Records that the entry just stepped over is lent."""
         self.lent[lent.number] = lent
         self.save()
 
     def finish(self, number: int) -> None:
-        """Notes that an entry that was lent out has left."""
+        """Records that a lent entry has left."""
         del self.lent[number]
         self.save()
 
     def save(self) -> None:
-        """Notes the place and the entries that are lent out."""
-        # More than a slot holds can be there only if pops were given back, and none is mapped then.
+        """Records the place and the lent entries."""
+        # Rows exceed a slot only if pops were given back, and the head is not mapped then.
         rows = [row.encode() for row in self.lent.values()]
         self.cursor.lent = b"".join(rows[:LENT_MAX])
         self.cursor.save()
 
     def state(self) -> Head:
-        """Returns the head as it is now, of one moment: other threads pop without the lock."""
+        """Returns the head as of one moment: other threads pop without the lock."""
         sequence, position, number, last_id, *left = self.cursor.state()
         rows = tuple(self.lent.values())
         if len(rows) > LENT_MAX:
-            # The head goes back to those for which a slot has no room: what was popped after them
-            # comes again if this is read, and none of them is lost.
+            # The head goes back to the entries that have no room in a slot. If this is read, what
+            # was popped after them comes again, and none of them is lost.
             rows = tuple(sorted(rows, key=lambda row: row.number))
             position, number, last_id = rows[LENT_MAX].place
             rows = rows[:LENT_MAX]
@@ -375,7 +376,7 @@ class HeadFile:
         return Head(*of_queue, *place, expired, dropped, damaged, rows, sequence)
 
     def commit(self, head: Head) -> None:
-        """Makes a state durable, unless a later one is; any thread may call it."""
+        """Makes a state durable, unless a later one already is; any thread may call it."""
         with self._mutex:
             if head.sequence <= self._synced.sequence:
                 return
@@ -387,7 +388,7 @@ class HeadFile:
             self._next_slot = _SYNCED[0] + _SYNCED[1] - self._next_slot
 
     def store(self, head: Head) -> None:
-        """Writes a state where a mapped store would have put it; any thread may call it."""
+        """Writes a state to the slot that a mapped store would use; any thread may call it."""
         with self._mutex:
             if head.sequence <= self._kept.sequence:
                 return
@@ -395,22 +396,22 @@ class HeadFile:
             self._kept = head
 
     def go_back(self) -> None:
-        """Puts the head back to what was kept last, after a failed commit or store.
+        """Puts the head back to the last state that was kept, after a failed commit or store.
 
-        A mapped one stays: each of its changes was kept at once, and its entry given to the caller.
+        A mapped head stays: each change was kept at once, and its entry was returned to the caller.
         """
         if self.mapped:
             return
         self._place(self._kept)
         self.cursor.save()
-        # Over the slot whose sync failed: the cache may show what is not on the disk.
+        # Overwrites the slot whose sync failed: the cache may show bytes that are not on the disk.
         write_all(self._file, self.state().encode(), self._next_slot * SLOT_STRIDE)
 
     def settle(self, head: Head) -> None:
-        """Makes a state durable, and leaves the same in all slots, for a clean close."""
+        """Makes a state durable and leaves the same in all slots, for a clean close."""
         self.commit(head)
         with self._mutex:
-            # Not over the one that is durable: a power cut may tear all that is not synced yet.
+            # The durable slot is not overwritten: a power cut may tear everything not yet synced.
             durable = _SYNCED[0] + _SYNCED[1] - self._next_slot
             for slot in range(_SLOTS):
                 if slot != durable:

@@ -1,4 +1,4 @@
-"""What `info` tells of a fifo."""
+"""What `info` returns for a fifo."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from forebay.queues.shared.reports import QueueInfo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FifoInfo(QueueInfo):
-    """The state of a fifo. Entries that are lent out are among the `records`.
+    """The state of a fifo. Lent entries are counted in `records`.
 
-    - `begin`, `end`: the number of the oldest entry, and the one that the next entry gets.
+    - `begin`, `end`: the number of the oldest entry, and the number that the next entry gets.
     - `durable`: the number after the last entry that survives a power cut.
-    - `taken`: how many entries are lent out and not finished with.
+    - `taken`: how many entries are lent and not yet finished.
     - `dead`: how many entries were put aside.
-    - `entry_bytes`: what the entries take, 32 bytes each included.
+    - `entry_bytes`: the size of the entries, including 32 bytes each.
     - `file_bytes`: the size of a file of the tape.
-    - `disk_bytes`: what the files take of the disk; not the owner's.
-    - `expired`, `dropped`, `damaged`: how many entries have left so, since it was made.
-    - `next_id`, `next_time_ms`: of the entry that comes next; not the owner's.
+    - `disk_bytes`: the disk space that the files use; not in the owner's view.
+    - `expired`, `dropped`, `damaged`: how many entries left for that reason since its creation.
+    - `next_id`, `next_time_ms`: those of the next entry; not in the owner's view.
     - `incarnation`: how often it was opened.
     """
 

@@ -1,4 +1,4 @@
-"""What a fifo does as one kind of queue among others: scan, put and lend by one protocol."""
+"""A fifo as one kind of queue among others: scan, put and lend through one protocol."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from forebay.storage.filesystem import DiskFilesystem, lock_owner
 
 
 def scan(path: str, *, dead: bool = False) -> Iterator[Rows | Damage]:
-    """Yields what has not left a fifo, also what has expired, and each damage in its place.
+    """Yields what has not left a fifo, including expired entries, and each damage where it occurs.
 
     With `dead` yields the entries that were put aside instead.
     """
@@ -31,7 +31,7 @@ def scan(path: str, *, dead: bool = False) -> Iterator[Rows | Damage]:
             for found in aside.read(reader.directory):
                 yield found if isinstance(found, Damage) else _rows_of_entries([found])
             return
-        # The owner first: one that ends meanwhile has finished what it was writing.
+        # Ask for the owner first: if it ends meanwhile, it has finished what it was writing.
         owner = lock_owner(reader.path)
         for item in reader.scan():
             yield item if isinstance(item, Damage) else _rows_of(item)
@@ -41,7 +41,7 @@ def scan(path: str, *, dead: bool = False) -> Iterator[Rows | Damage]:
 
 
 def peek(path: str, *, after: int | None = None) -> Iterator[Rows | Damage]:
-    """Yields the entries that come next, or those past an id; they stay."""
+    """Yields the entries that come next, or those after an id, without removing them."""
     now_ms = SystemClock().now_ms()
     with FifoReader(path) as reader:
         for item in reader.scan():
@@ -59,7 +59,7 @@ def next_ms(path: str) -> int | None:
 
 
 def limits(fifo: Fifo) -> Limits:
-    """Returns what a fifo takes."""
+    """Returns the limits of a fifo."""
     return Limits(SIZE_MAX, METADATA_BYTES, fifo.options.max_bytes)
 
 
@@ -69,9 +69,9 @@ def put(fifo: Fifo, values: list[bytes]) -> tuple[None, int | None]:
 
 
 def kick(fifo: Fifo, id: int | None = None, *, count: int | None = None) -> int:
-    """Pushes an entry that was put aside again, or the `count` oldest ones; returns how many.
+    """Pushes one put-aside entry again, or the `count` oldest ones; returns how many.
 
-    They get new ids and live as long again. A crash may leave one in both places, never in none.
+    They get new ids and a full time to live. A crash may leave one in both places, never in none.
     """
     chosen = [entry for entry in fifo.dead() if id is None or entry.id == id][:count]
     with contextlib.closing(DiskFilesystem().open_directory(fifo.path)) as directory:
@@ -83,7 +83,7 @@ def kick(fifo: Fifo, id: int | None = None, *, count: int | None = None) -> int:
 
 
 def lender(fifo: Fifo) -> Callable[[int], AbstractContextManager[Lent]]:
-    """Returns what lends the next entries; they are removed as each block ends."""
+    """Returns a function that lends the next entries; they are removed as each block ends."""
     return partial(_lend, fifo)
 
 

@@ -16,12 +16,12 @@ from forebay.queues.shared.options import (
 FILE_BYTES_MIN = 64
 FILE_BYTES_MAX = 2**31 - 1
 FILE_BYTES_DEFAULT = 32 << 20
-# How often an entry was lent has two bytes in a slot of the head.
+# A slot of the head stores in two bytes how often an entry was lent.
 ATTEMPTS_MAX = 0xFFFF
 
 
 class FifoKeywords(StagedKeywords, total=False):
-    """What a `Fifo` takes besides its path."""
+    """The options of a `Fifo` besides its path."""
 
     when_full: WhenFull
     file_bytes: int | None
@@ -32,7 +32,7 @@ class FifoKeywords(StagedKeywords, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FifoOptions(StagedOptions):
-    """The options of a `Fifo`, checked; its docstring says what they mean."""
+    """The options of a `Fifo`, checked; the docstring of `Fifo` explains them."""
 
     file_bytes: int | None = None
     max_entries: int | None = None

@@ -1,8 +1,8 @@
 """`Fifo`: push, pop, peek, size and capacity; entries that expire; fixed-size files.
 
-Joins the entry format to a tape. This file owns the life of the queue, its verbs, and what is done
-in the background. `writer.py` owns what is pushed, `front.py` what is taken. The names of
-`queue.Queue` are there as well, so that a fifo stands where one of these stood.
+Joins the entry format to a tape. This file owns the life of the queue, its verbs, and its
+background work. `writer.py` owns what is pushed, `front.py` what is taken. The methods of
+`queue.Queue` are there as well, so that a fifo can replace one.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from forebay.storage.commit import Ticket
 from forebay.storage.filesystem import Buffer, DiskFilesystem, Filesystem
 from forebay.storage.quarantine import count_kept
 
-# The line of those who wait to lend one more, where as many are lent out as can be.
+# The waiting line of callers that want to lend an entry while the most possible are lent.
 LOANS = "loans"
 
 
@@ -67,7 +67,7 @@ class FifoMaintenance(Background["Fifo"]):
         self._start()
 
     def plan_after_taking(self) -> None:
-        """Plans what is to be done after something was taken."""
+        """Plans the work that is due after something was taken."""
         if not self.planned or self._sync_policy == "interval":
             self.plan_chores()
 
@@ -89,7 +89,7 @@ class FifoMaintenance(Background["Fifo"]):
 
     def _sync(self) -> None:
         if not self._writer.always:
-            # The entries before the head: it may not say that something left that was never there.
+            # Entries before the head: it must not say that an entry left that was never on disk.
             self._writer.sync()
             if self._sync_policy == "interval":
                 sequence = self._front.cursor.sequence
@@ -106,13 +106,13 @@ class FifoMaintenance(Background["Fifo"]):
         return self._writer.number, self._front.cursor.sequence
 
     def _rest(self) -> None:
-        # The next pop opens it again, and is noticed.
+        # The next pop opens the window again, and the maintenance notices that.
         with self._writer.lock:
             self._front.cursor.close()
 
 
 class _Taken(Loan[Entry]):
-    """An entry that is lent out."""
+    """An entry that is lent."""
 
     def __init__(self, fifo: Fifo, value: Entry, lent: Lent) -> None:
         self._fifo = fifo
@@ -121,7 +121,7 @@ class _Taken(Loan[Entry]):
 
     @property
     def value(self) -> Entry:
-        """The entry."""
+        """The lent entry."""
         return self._entry
 
     def finish(self) -> Steps[None]:
@@ -129,41 +129,41 @@ class _Taken(Loan[Entry]):
         return self._fifo._finish(self._lent)
 
     def give_back(self, error: BaseException) -> Steps[None]:
-        """Puts it back to the front, or aside if that was once too often."""
+        """Puts it back at the front, or aside if it has come back too often."""
         return self._fifo._give_back(self._lent, self._entry)
 
 
 class Fifo(Handle):
-    """A durable queue of bytes, first in first out, that this process owns. Any thread may call it.
+    """A durable queue of bytes, first in first out, owned by this process. Any thread may call it.
 
     Opens the directory or creates it.
 
     - `sync`: what a push and a pop wait for. "always" (default): on return a power cut neither
       loses what was pushed nor brings back what was popped; one sync of the disk each, shared by
-      all who wait. "interval": synced every `sync_interval_seconds`; a power cut may cost the
-      newest entries that were pushed since, and bring back what was popped since. "os": synced when
-      a file is full and at `close`. Both survive `kill -9`.
+      all callers that wait. "interval": synced every `sync_interval_seconds`; a power cut may
+      lose the newest entries pushed since, and bring back what was popped since. "os": synced
+      when a file is full and at `close`. Both survive `kill -9`.
     - `sync_interval_seconds`: how often "interval" syncs.
     - `file_bytes`: size of a file of the tape, taken from the disk in steps; an entry may span
-      files. None: what is there, else 32 MiB, or half of `max_bytes` if that is less.
-    - `max_bytes`: the most that the entries may take, 32 bytes each included (None: no bound); at
+      files. None: the size of the existing files, else 32 MiB, or half of `max_bytes` if less.
+    - `max_bytes`: the most that the entries may take, including 32 bytes each (None: no bound); at
       least two files. The disk holds up to two files more.
-    - `max_entries`: the most entries there may be, those that are lent out included (None: no
+    - `max_entries`: the most entries there may be, including those that are lent (None: no
       bound).
-    - `when_full`, of either: "block" waits until pops make room, "reject" raises `Full`,
-      "drop_oldest" drops the entries of whole files for bytes, and as many as it takes for entries,
-      counted.
-    - `ttl_seconds`: how long an entry lives if its push does not say, in whole seconds; 0: for
-      ever.
-    - `max_attempts`: an entry that `take` has lent so often, and that came back each time, is put
-      aside, durably (see `dead`); the end of the process counts as well. None: it comes back for
-      ever.
+    - `when_full`, for both bounds: "block" waits until pops make room, "reject" raises `Full`,
+      "drop_oldest" drops the entries of whole files for bytes, and as many as needed for entries;
+      drops are counted.
+    - `ttl_seconds`: how long an entry lives unless its push says otherwise, in whole seconds; 0:
+      for ever.
+    - `max_attempts`: an entry that `take` has lent this many times, and that came back each time,
+      is put aside, durably (see `dead`); the end of the process counts too. None: it comes back
+      for ever.
     - `background`: False starts no thread; call `maintain()` from time to time instead.
     - `group_readable`: modes 0640 and 0750 instead of 0600 and 0700.
     - `staging_bytes`: size of the mapped buffer that single pushes go to under "interval" and "os".
-    - `mapped`: False uses no mapped memory, as is done on its own on all file systems but ext4, XFS
-      and tmpfs, where a full disk could kill the process; a push
-      then costs two system calls and a pop one.
+    - `mapped`: False uses no mapped memory, which is automatic on all file systems but ext4, XFS
+      and tmpfs, where a full disk could kill the process; a push then costs two system calls and a
+      pop one.
     """
 
     def __init__(
@@ -227,10 +227,10 @@ class Fifo(Handle):
         timeout: Duration | None = None,
         _run: Run[int] = run,
     ) -> int:
-        """Pushes an entry and returns its id, which is above all before it.
+        """Pushes an entry and returns its id, which is greater than all before it.
 
         Under `sync="always"` it is durable on return; under the other policies it survives the
-        process, and a power cut after the next sync. A full queue waits for room, at most `timeout`
+        process, and after the next sync a power cut. A full queue waits for room, at most `timeout`
         seconds if that is given, or does what `when_full` says; `Full`: nothing was written.
         """
         ttl = self._ttl_seconds if ttl_seconds is None else check_ttl(ttl_seconds)
@@ -251,7 +251,7 @@ class Fifo(Handle):
     ) -> Steps[int | None]:
         """Pushes entries with one commit and returns the id of the last; None if there are none.
 
-        If it raises, nothing of it is acknowledged.
+        If it raises, no entry of the call is acknowledged.
         """
         ttl = self._ttl_of(ttl_seconds)
         batch = [value if type(value) is bytes else as_bytes(value) for value in values]
@@ -267,9 +267,9 @@ class Fifo(Handle):
         ttl_seconds: Duration | None = None,
         timeout: Duration | None = None,
     ) -> Steps[int | None]:
-        """Pushes `count` entries that lie in one buffer, as `push_many` does.
+        """Pushes `count` entries from one buffer, as `push_many` does.
 
-        Each is its size, 4 bytes little-endian, and its bytes. The buffer must not change before
+        Each is its size, 4 bytes little-endian, then its bytes. The buffer must not change before
         this returns.
         """
         ttl = self._ttl_of(ttl_seconds)
@@ -284,9 +284,9 @@ class Fifo(Handle):
     def pop(self, timeout: Duration | None = None, _run: Run[bytes | None] = run) -> bytes | None:
         """Takes the oldest entry that has not expired; None if there is none.
 
-        It is gone for good on return, as durably as the sync policy says: who must not lose it to a
-        crash uses `take`. With a timeout (seconds) it waits, and raises `Empty` if none came. If it
-        is cancelled or fails, the entry is back at the front. Entries that are damaged raise
+        It is gone for good on return, as durably as the sync policy says: use `take` if a crash
+        must not lose it. With a timeout (seconds) it waits, and raises `Empty` if none came. If it
+        is cancelled or fails, the entry goes back to the front. Entries that are damaged raise
         `Damaged`, once; the next call goes on after them.
         """
         value = self._cursor.pop()
@@ -348,7 +348,7 @@ class Fifo(Handle):
         timeout: Duration | None = None,
         _run: Run[int] = run,
     ) -> int:
-        """Pushes an entry, as a `queue.Queue` takes one; returns its id."""
+        """Pushes an entry, as `queue.Queue` does; returns its id."""
         return self.push(value, timeout=timeout if block else 0, _run=_run)
 
     put_many = push_many
@@ -360,7 +360,7 @@ class Fifo(Handle):
         timeout: Duration | None = None,
         _run: Run[bytes | None] = run,
     ) -> bytes:
-        """Takes the oldest entry, as a `queue.Queue` gives one; raises `Empty` if none came."""
+        """Takes the oldest entry, as `queue.Queue` does; raises `Empty` if none came."""
         # With a timeout, a pop never returns None.
         return cast(bytes, self.pop(_patience(block, timeout), _run=_run))
 
@@ -383,7 +383,7 @@ class Fifo(Handle):
     def peek(self, *, after: int | None = None) -> Entry | None:
         """Returns the oldest entry that has not expired, or the oldest after an id; it stays.
 
-        None if there is none. `peek(after=entry.id)` again and again goes over the whole queue, as
+        None if there is none. Repeated calls of `peek(after=entry.id)` go over the whole queue, as
         does `for entry in fifo`. Damage raises `Damaged` once; the next call goes on after it.
         """
         with self._writer.lock:
@@ -401,30 +401,30 @@ class Fifo(Handle):
 
     @property
     def size(self) -> int:
-        """How many entries there are; those that have expired and nobody has passed yet included.
+        """How many entries there are, including expired ones that have not been removed yet.
 
-        Entries that are lent out by `take` do not count.
+        Lent entries do not count.
         """
         there = self._writer.number - self._cursor.number
         return max(0, there) + len(self._front.returned)
 
     @property
     def _all_lent(self) -> bool:
-        """Whether there are entries, and as many are lent out by `take` as can be."""
+        """Whether entries remain, and `take` has lent as many as it can."""
         return not self._front.may_lend and self.size > 0
 
     @property
     def capacity(self) -> int | None:
-        """How many entries it can hold (`max_entries`); None: no bound but that of bytes."""
+        """How many entries it can hold (`max_entries`); None if only bytes are bounded."""
         return self.options.max_entries
 
     @property
     def capacity_bytes(self) -> int | None:
-        """How many bytes of entries it can hold, 32 for each included; None: no bound."""
+        """How many bytes of entries it can hold, including 32 for each; None: no bound."""
         return self.options.max_bytes
 
     def capacity_for(self, entry_bytes: int) -> int | None:
-        """How many entries of a size an empty queue can hold; None: no bound."""
+        """How many entries of a given size an empty queue can hold; None: no bound."""
         if entry_bytes < 0:
             raise InvalidOption(f"entry_bytes = {entry_bytes}: must be at least 0")
         limits = [] if self.capacity is None else [self.capacity]
@@ -434,7 +434,7 @@ class Fifo(Handle):
 
     @verb
     def sync(self) -> Steps[None]:
-        """Makes all that was pushed durable, and all that was popped gone for good."""
+        """Makes everything pushed durable, and everything popped gone for good."""
         ticket = yield Work(self._writer.ticket)
         yield ticket
         yield Work(self._front.sync_head)
@@ -453,12 +453,12 @@ class Fifo(Handle):
         return [entry for entry in entries if isinstance(entry, Entry)]
 
     def maintain(self) -> None:
-        """Does what is due. The background thread calls it."""
+        """Does the work that is due. The background thread calls it."""
         self._check_process()
         self._maintenance.run_due()
 
     def info(self) -> FifoInfo:
-        """Returns facts on the queue, for people and for scripts."""
+        """Returns facts about the queue, for people and for scripts."""
         with self._writer.lock:
             self._writer.check()
             kept_files, kept_bytes = count_kept(self._directory)
@@ -490,7 +490,7 @@ class Fifo(Handle):
             )
 
     def full(self) -> bool:
-        """Whether not even an empty entry has room."""
+        """Whether there is no room even for an empty entry."""
         room = self._writer.room
         return room.entries < 1 or room.size < METADATA_BYTES
 
@@ -523,7 +523,7 @@ class Fifo(Handle):
         self.changes = self._writer.changes
 
     def _build(self, opened: Opened, undo: contextlib.ExitStack) -> None:
-        """Makes the parts of the queue for a directory that is in order."""
+        """Makes the parts of the queue for a directory that recovery has put in order."""
         undo.callback(opened.tail_file.close)
         undo.callback(opened.bounds.close)
         self.file_bytes = opened.head.file_bytes
@@ -597,7 +597,7 @@ class Fifo(Handle):
         return (yield from self._add(write, batch.count, timeout))
 
     def _add(self, put: Callable[[], int], count: int, timeout: Duration | None) -> Steps[int]:
-        """Puts entries where there is room; makes room or waits for it, and puts them again."""
+        """Puts entries where there is room; otherwise makes or awaits room and puts them again."""
         writer, front = self._writer, self._front
 
         def apply() -> tuple[int, Ticket | None]:
@@ -631,17 +631,17 @@ class Fifo(Handle):
         return values or []
 
     def _pop_once(self, count: int) -> Steps[list[bytes] | None]:
-        """Takes what is there, and waits until it is gone for good."""
+        """Takes what is there, and waits until that is gone for good."""
         writer, front = self._writer, self._front
         popped: Popped | None = None
         try:
             with writer.lock:
                 writer.check()
                 popped = front.pop(count)
-            # What was taken must be returned: nothing raises here.
+            # What was taken must be returned: nothing here raises.
             self._maintenance.plan_after_taking()
             if not self._mapped:
-                # Even if nothing was taken: what had expired may not come again.
+                # Even if nothing was taken: what had expired must not come again.
                 yield front.ticket()
         except BaseException:
             if popped is not None:
@@ -653,7 +653,7 @@ class Fifo(Handle):
         return popped.values or None
 
     def _finish(self, lent: Lent) -> Steps[None]:
-        """Lets an entry that is lent out leave for good."""
+        """Removes a lent entry for good."""
         with self._writer.lock:
             self._writer.check()
             self._front.finish(lent)
@@ -662,7 +662,7 @@ class Fifo(Handle):
         self._maintenance.plan_after_taking()
 
     def _give_back(self, lent: Lent, entry: Entry) -> Steps[None]:
-        """Puts an entry that is lent out back to the front, or aside."""
+        """Puts a lent entry back at the front, or aside."""
         if self._front.is_exhausted(lent) and self._writer.error is None:
             yield Work(partial(self._front.put_aside, lent, entry))
             if not self._mapped:
@@ -687,7 +687,7 @@ class Fifo(Handle):
 
 
 def _patience(block: bool, timeout: Duration | None) -> Duration:
-    """Returns how long a `get` waits, as a `queue.Queue` has it."""
+    """Returns how long a `get` waits, by the rules of `queue.Queue`."""
     if not block:
         return 0
     return math.inf if timeout is None else timeout

@@ -1,9 +1,9 @@
-"""Reads a fifo without owning it: no lock, nothing written, dead or alive.
+"""Reads a fifo without owning it: takes no lock, writes nothing, whether its owner lives or not.
 
-Sees the entries that have not left the queue at the moment of `refresh`, those that are lent out
-first; in the files and in the staging buffer, by the same rules as recovery; under `sync="always"`
-only what is durable. Damage raises `Damaged`, or, with `salvage=True`, is counted in `damage` and
-read round. Entries that have expired and that nobody has passed yet are there like all others.
+Sees the entries that have not left the queue at the moment of `refresh`, lent entries first, in the
+files and in the staging buffer, by the same rules as recovery; under `sync="always"` only what is
+durable. Damage raises `Damaged`, or, with `salvage=True`, is counted in `damage` and skipped.
+Expired entries that have not been removed yet are included like all others.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from forebay.queues.shared.reader import DirectoryReader
 from forebay.storage.filesystem import DiskFilesystem, is_owned
 from forebay.storage.tail import Tail
 
-# An owner that pops while we look: each time it has popped on, so this ends.
+# The owner may pop during a look: each retry follows another pop, and the retries are bounded.
 _LOOKS_MAX = 100
 
 
 class Piece(NamedTuple):
-    """Entries by number, and from where to where on the tape they lie.
+    """Entries by number, and the places on the tape between which they lie.
 
-    None: what is above the durable mark may be copied elsewhere by whoever opens the queue next,
-    and is looked for when it is read.
+    The places are None for what is above the durable mark: the next open may copy it elsewhere, so
+    it is located when it is read.
     """
 
     start: int
@@ -48,18 +48,18 @@ class FifoReader(DirectoryReader):
     """A view of a fifo's directory. One thread at a time may use it."""
 
     def refresh(self) -> None:
-        """Looks again at what is there."""
+        """Looks again at what the directory holds."""
         for _ in range(_LOOKS_MAX):
             self._look()
             head = read_head(self._directory)
             if not self._found.damage or head is None or head.number <= self.head.number:
                 break
-            # The owner has popped meanwhile, and files may be gone that we were looking at.
+            # The owner has popped meanwhile, and may have removed files that were being read.
         end = self._found.found.number
         self.lent: list[Lent] = sorted(row for row in self.head.lent if row.number < end)
         self.begin = self.head.number
         self.end = max(self.head.number, end)
-        # After the last entry that is in the files.
+        # The place after the last entry that is in the files.
         self.stored: Place = self._found.stored
 
     def _look(self) -> None:
@@ -69,7 +69,7 @@ class FifoReader(DirectoryReader):
         self.tail: Tail | None = marks.tail
         self.head: Head = marks.head
         self.head_is_stored = marks.head_is_stored
-        # What is wrong with the head: nothing is missing, but something may come again.
+        # What is wrong with the head: no data is missing, but something may come again.
         self.trouble = marks.trouble
         on_disk = isinstance(self._filesystem, DiskFilesystem)
         owned = not on_disk or is_owned(self.path) is not False
@@ -88,7 +88,7 @@ class FifoReader(DirectoryReader):
         return self.head.file_bytes
 
     def boundaries(self) -> list[Place]:
-        """Returns the first entries of files, as far as they are known, in their order."""
+        """Returns the places of the first entries of files, where known, in order."""
         bounds = Bounds(self._directory, self.head.version)
         rows = [bounds.get(number) for number in list_files(self._directory)]
         return [
@@ -100,8 +100,8 @@ class FifoReader(DirectoryReader):
     def pieces(self, start: int, end: int, end_ms: int | None = None) -> Iterator[Piece]:
         """Yields what is left on the tape from number `start` to `end`, file by file.
 
-        Several files are one piece where it is not known where one begins. What was pushed at
-        `end_ms` or later need not be among them.
+        Several files form one piece where it is not known where one begins. Entries pushed at
+        `end_ms` or later may be left out.
         """
         mark = self._found.mark
         stop = min(end, mark.number)
@@ -118,7 +118,7 @@ class FifoReader(DirectoryReader):
             yield Piece(max(start, mark.number), end)
 
     def lent_pieces(self, start: int, end: int) -> Iterator[Piece]:
-        """Yields a piece for each entry from number `start` to `end` that is lent out."""
+        """Yields a piece for each lent entry from number `start` to `end`."""
         with contextlib.closing(TapeReader(self._directory, self.file_bytes, file_name)) as tape:
             for row in self.lent:
                 if not start <= row.number < end:
@@ -133,7 +133,7 @@ class FifoReader(DirectoryReader):
     def _place_before(self, number: int) -> Place | None:
         """Returns the nearest known place at or before an entry that is below the mark.
 
-        If what was there is gone, the first place that is left; None if there is none.
+        If the tape there is gone, the first place that is left; None if there is none.
         """
         places = [*self.boundaries(), self.head.place, *(row.place for row in self.lent)]
         places = [place for place in places if place.number < self._found.mark.number]
@@ -144,7 +144,7 @@ class FifoReader(DirectoryReader):
 
     @property
     def tape_bytes(self) -> int:
-        """How many bytes of the tape the entries take, 32 for each included."""
+        """How many bytes of the tape the entries take, including 32 for each."""
         first = min([self.head.position, *(row.position for row in self.lent)])
         staged = sum(
             len(value) + METADATA_BYTES
@@ -157,7 +157,7 @@ class FifoReader(DirectoryReader):
         return len(self.lent) + self.end - self.begin
 
     def scan(self) -> Generator[EntryBatch | Damage, None, None]:
-        """Yields batches of entries and, in its place, each damage."""
+        """Yields batches of entries, and each damage where it occurs."""
         version = self.head.version
         bounds = Bounds(self._directory, version)
         with contextlib.closing(
@@ -177,7 +177,7 @@ class FifoReader(DirectoryReader):
                 yield _since(item, self.head.number)
 
     def batches(self) -> Iterator[EntryBatch]:
-        """Yields batches of entries; damage raises, or is counted and passed over."""
+        """Yields batches of entries; damage raises, or is counted and skipped."""
         return self._sound(self.scan())
 
     def records(self) -> Iterator[Entry]:
@@ -195,7 +195,7 @@ class FifoReader(DirectoryReader):
         return self._sound(dead.read(self._directory))
 
     def __iter__(self) -> Iterator[Entry]:
-        """Yields all entries that can be read, in their order."""
+        """Yields all entries that can be read, in order."""
         return self.records()
 
     def __repr__(self) -> str:
@@ -210,7 +210,7 @@ class FifoReader(DirectoryReader):
     def _scan_between(
         self, scanner: FifoScanner, place: Place, end: Place
     ) -> Iterator[EntryBatch | Damage]:
-        """Yields what is between two places, of which the owner may pop some meanwhile."""
+        """Yields what is between two places; the owner may pop some of it meanwhile."""
         while place.number < end.number:
             for item in scanner.scan(place, end):
                 if isinstance(item, EntryBatch):
@@ -220,7 +220,7 @@ class FifoReader(DirectoryReader):
                     continue
                 head = read_head(self._directory)
                 if head is not None and head.number > place.number and head != self.head:
-                    # Popped meanwhile, and its file is gone: no damage.
+                    # It was popped meanwhile, and its file is gone: this is no damage.
                     place = head.place
                     break
                 place = place._replace(number=(item.offset or 0) + (item.count or 0))
@@ -229,7 +229,7 @@ class FifoReader(DirectoryReader):
                 return
 
     def _is_lent(self, lent: Lent) -> bool:
-        """Says whether an entry is still lent out: if not, its file may be gone."""
+        """Says whether an entry is still lent: if not, its file may be gone."""
         head = read_head(self._directory)
         return head is None or lent in head.lent
 
@@ -256,7 +256,7 @@ def _first_number(item: EntryBatch | Damage) -> int:
 
 
 def _since(batch: EntryBatch, number: int) -> EntryBatch:
-    """Returns the part of a batch from a number on."""
+    """Returns the part of a batch that starts at a number."""
     skip = max(0, number - batch.start.number)
     start = batch.start._replace(number=batch.start.number + skip)
     return EntryBatch(start, batch.end, batch.values[skip:], batch.ids[skip:], batch.ttls[skip:])

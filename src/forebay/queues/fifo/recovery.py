@@ -1,23 +1,23 @@
-"""Opens the directory of a fifo and brings it into order, whatever a crash left.
+"""Opens the directory of a fifo and puts it in order, whatever state a crash left.
 
 Promises that on return everything below the end is durable, that the staging buffer is void, and
 that nothing acknowledged under the policy's promise is missing. Entries above the durable mark are
 copied into fresh files and synced, because after a failed sync the cache may show bytes that the
 disk lacks; a torn end is cut, and its bytes go to `quarantine/`. It may crash at any point and run
-again: `fifo-copy` says where the copy is that counts instead of what is after the mark. Source of
-truth until the mark moves, big-endian: `position of the mark 8 | its number 8 | position of the
+again: `fifo-copy` names the copy that counts in place of what is after the mark. It is the source
+of truth until the mark moves; big-endian: `position of the mark 8 | its number 8 | position of the
 copy 8 | crc32 4`.
 
-Below the durable mark bad entries are damage; they stay where they are and readers go round them.
-Above it, if the machine has run on since, the same holds of all that was in the files: a copy has
-zeros in the place of what did not verify, so that the entries after it keep their numbers and the
-damage is told when its turn comes. After a power cut the first bad entry ends the queue: what that
-takes is a suffix.
+Below the durable mark bad entries are damage; they stay where they are and readers skip them. Above
+it, if the machine has run on since, the same holds for all that was in the files: a copy has zeros
+in place of what did not verify, so that the entries after it keep their numbers and the damage is
+reported when it is reached. After a power cut the first bad entry ends the queue: what that removes
+is a suffix.
 
-Head and mark are found also where the files that hold them are lost, or are another queue's. They
-are told from those of another queue by the version that the entries have: it holds bytes of
-the queue's id, which is in `fifo-tail`. What is lost is made again from the tape: entries that were
-popped may come again then, and that is told as damage.
+Head and mark are found even where the files that hold them are lost, or belong to another queue.
+The version of the entries tells which files are this queue's: it holds bytes of the queue's id,
+which is in `fifo-tail`. What is lost is rebuilt from the tape: entries that were popped may then
+come again, and that is reported as damage.
 """
 
 from __future__ import annotations
@@ -83,16 +83,16 @@ from forebay.storage.tail import Tail, TailFile
 _logger = logging.getLogger(__name__)
 _SIDE_FILES = (HEAD, TAIL, BOUNDS, COPY, staging.NAME, atomic.RESERVE)
 _CHUNK_BYTES = 1 << 20
-# The most that can be written and not be durable: some files, and a large batch.
+# The most that can be written without being durable: some files, and a large batch.
 _WAITING_FILES_MAX = 64
 _WAITING_BYTES_MAX = 1 << 26
 _COMES_AGAIN = "what was popped may come again"
 
 
 class Marks(NamedTuple):
-    """Where a queue begins and up to where it is durable; None: there is none, or it is lost.
+    """Where a queue begins and how far it is durable; None: there is no such mark, or it is lost.
 
-    `head_is_stored` says that the head is from its file, and `trouble` what is wrong with that.
+    `head_is_stored`: the head was read from its file; `trouble` is what is wrong with that file.
     """
 
     head: Head | None
@@ -105,16 +105,16 @@ class Marks(NamedTuple):
 def find_marks(
     filesystem: Filesystem, directory: Directory, file_bytes: int = FILE_BYTES_DEFAULT
 ) -> Marks:
-    """Finds the marks of a directory, and changes nothing.
+    """Finds the marks of a directory; changes nothing.
 
-    `file_bytes` is the size of files where none is there to tell.
+    `file_bytes` is the size of files to use if there is no file to take it from.
     """
     tail = read_tail(directory)
     slots = _read_slots(directory)
     head = slots.head
     files = list_files(directory)
     if head is not None and tail is not None and not is_version_of(head.version, tail.queue_id):
-        # One of the two is of another queue.
+        # One of the two belongs to another queue.
         if _sniff(directory, files, [version_of(tail.queue_id)]) is not None:
             head, slots = None, slots._replace(head=None, size=0)
         else:
@@ -129,7 +129,7 @@ def find_marks(
         trouble = head_trouble(directory, slots, tail, same_boot=same_boot)
         queue_id = tail.queue_id if tail is not None else _queue_id(filesystem, head.version)
         if tail is not None and head.number < (tail.begin or 0):
-            # An older copy of it, or what an older slot says.
+            # The head is from an older copy of its file, or from an older slot.
             return Marks(_move_on(directory, head, tail), tail, queue_id, False, [])
         return Marks(head, tail, queue_id, True, trouble)
     if tail is None and not files:
@@ -138,10 +138,10 @@ def find_marks(
 
 
 def _false_claim(tail: Tail, head: Head) -> str | None:
-    """Says what a mark claims that cannot be true; None if nothing.
+    """Returns the impossible claim that a mark makes; None if there is none.
 
-    Room is made for each entry above what is durable, at its least size: a number alone must not
-    fill the disk. Nor may a place be one that no tape has.
+    Recovery makes room for each entry above what is durable, at its least size: a false number must
+    not fill the disk. Nor may a place be one that no tape has.
     """
     waiting = (tail.written - tail.durable) * METADATA_BYTES
     if waiting > _WAITING_FILES_MAX * head.file_bytes + _WAITING_BYTES_MAX:
@@ -154,10 +154,10 @@ def _false_claim(tail: Tail, head: Head) -> str | None:
 def head_trouble(
     directory: Directory, slots: Slots, tail: Tail | None, *, same_boot: bool
 ) -> list[Damage]:
-    """Says what is wrong with the slots of the head of a queue that nobody has open.
+    """Returns what is wrong with the slots of the head of a queue that is not open.
 
-    A power cut tears the slot that is being written, and then nothing is wrong. A clean mark does
-    not rule that out: pops leave it as it is.
+    A power cut tears the slot that is being written, which is not a fault. A clean mark does not
+    rule that out: pops leave the mark as it is.
     """
     clean = tail is not None and tail.clean
     if not slots.bad or not same_boot or (clean and slots.copies > 1):
@@ -182,9 +182,9 @@ def read_tail(directory: Directory) -> Tail | None:
 def set_side_files_aside(
     directory: Directory, names: list[str], *, whole: bool = False
 ) -> list[str]:
-    """Moves what stands in the place of a side file and cannot be read into `quarantine/`.
+    """Moves whatever stands in place of a side file and cannot be read into `quarantine/`.
 
-    Returns which. Of the staging buffer a part may do, unless it must be `whole`.
+    Returns the names that were moved. A part of the staging buffer is enough, unless `whole`.
     """
     moved = [
         name for name in _SIDE_FILES if name in names and not _is_readable(directory, name, whole)
@@ -212,7 +212,7 @@ def _read_slots(directory: Directory) -> Slots:
 
 
 def _queue_id(filesystem: Filesystem, version: bytes) -> bytes:
-    """Makes an id for a queue whose entries have a version."""
+    """Makes an id for a queue from the version of its entries."""
     random = filesystem.random_bytes(16)
     return random if version == OLD_VERSION else version[4:] + random[4:]
 
@@ -224,13 +224,13 @@ def _without_head(
     tail: Tail | None,
     file_bytes: int,
 ) -> Marks:
-    """Makes a head from what is on the tape: before the oldest entry that is there."""
+    """Makes a head from what is on the tape, placed before the oldest entry that is there."""
     version = None
     if tail is not None:
         version = _sniff(directory, files, [version_of(tail.queue_id), OLD_VERSION])
     version = version or _sniff(directory, files)
     if version is None:
-        # Nothing is there that anybody could read.
+        # There is nothing that can be read.
         version = OLD_VERSION if tail is None else version_of(tail.queue_id)
     queue_id = tail.queue_id if tail is not None else _queue_id(filesystem, version)
     file_bytes = _file_bytes(directory, files, file_bytes)
@@ -246,7 +246,7 @@ def _without_head(
 
 
 def _move_on(directory: Directory, head: Head, tail: Tail) -> Head:
-    """Moves a head that is too old to the oldest entry that must be there."""
+    """Moves a head that is too old forward to the oldest entry that must be there."""
     begin = tail.begin or 0
     mark = tail.segment * head.file_bytes + tail.position
     place = head.place
@@ -254,7 +254,7 @@ def _move_on(directory: Directory, head: Head, tail: Tail) -> Head:
     for batch in _scan(directory, head, bounds, Place(mark, begin, 0)):
         place = batch.end
     if place.number < begin:
-        # Nothing verifies there any more: it is damage when its turn comes.
+        # Nothing there verifies any more: it is damage when it is reached.
         place = Place(place.position, begin, place.last_id)
     lent = tuple(row for row in head.lent if row.number >= begin)
     return head._replace(
@@ -266,7 +266,7 @@ def _first_head(
     directory: Directory, files: list[int], tail: Tail | None, version: bytes, file_bytes: int
 ) -> Head:
     if not files:
-        # Everything had left, or the files are gone: the mark tells how many there were.
+        # Everything had left, or the files are gone: the mark has the number of entries.
         assert tail is not None
         last_id = max(0, (tail.time_ms << 16) - 1)
         position = tail.segment * file_bytes + tail.position
@@ -278,7 +278,7 @@ def _first_head(
         if first is not None and first.position < file_bytes:
             return Head(file_bytes, version, start + first.position, first.number, first.last_id)
         data = _read(directory, number, file_bytes)
-        # Any number will do: with so many bytes passed over, each is one that they leave room for.
+        # Any number will do: so many bytes are passed over that they leave room for each.
         position, low = find(data, 0, 0, 0, 0xFFFF, version, 0x10000 * METADATA_BYTES)
         if position >= 0:
             newest = low if tail is None else tail.durable
@@ -288,7 +288,7 @@ def _first_head(
 
 
 def _file_bytes(directory: Directory, files: list[int], otherwise: int) -> int:
-    """Returns the commonest size: one of them may be the one that was damaged."""
+    """Returns the most common size: a file may be the one that was damaged."""
     sizes = []
     for number in files:
         file = open_or_reason(directory, file_name(number))
@@ -303,7 +303,7 @@ def _file_bytes(directory: Directory, files: list[int], otherwise: int) -> int:
 def _sniff(
     directory: Directory, files: list[int], wanted: list[bytes] | None = None
 ) -> bytes | None:
-    """Returns the version of the first entry on the tape; with `wanted`, of the first of these."""
+    """Returns the version of the first entry on the tape, or of the first that has a wanted one."""
     for number in files:
         data = _read(directory, number, _CHUNK_BYTES)
         if wanted is None:
@@ -324,7 +324,7 @@ def _read(directory: Directory, number: int, size: int) -> bytes:
         return file.pread(size, 0)
 
 
-# For walks that go as far as there is anything.
+# For scans that go on as long as there are entries.
 _ALL = 2**62
 _COPY = struct.Struct(">QQQ")
 _CRC = struct.Struct(">I")
@@ -332,7 +332,7 @@ _CRC = struct.Struct(">I")
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A directory that is in order: its mark, its head, and where the next entry goes."""
+    """A directory in order: its mark, its head, and where the next entry goes."""
 
     tail_file: TailFile
     tail: Tail
@@ -359,7 +359,7 @@ def open_fifo_directory(
         head = marks.head or Head(options.new_file_bytes, version_of(marks.queue_id))
         _check_size(directory.path, head.file_bytes, options)
         for damage in marks.trouble:
-            # The files that tell it are about to be written again.
+            # The files that show this damage are about to be rewritten.
             losses.note(damage, gone=True)
         losses.save()
         moved = set_side_files_aside(directory, names)
@@ -375,7 +375,7 @@ def open_fifo_directory(
             if damage.count is None:
                 losses.note(damage, gone=True)
         losses.save()
-        # Before the mark moves: to an end that is at a lost head, staged entries after a gap fit.
+        # Before the mark moves: staged entries after a gap would fit an end that is at a lost head.
         if not set_side_files_aside(directory, [STAGING_NAME], whole=True):
             blank_staged(directory)
         if recovery.tail is not tail:
@@ -403,7 +403,7 @@ def _open_tail(directory: Directory, marks: Marks, tail: Tail) -> TailFile:
 
 
 def _check_size(path: str, file_bytes: int, options: FifoOptions) -> None:
-    """Refuses options that the files of the queue do not fit."""
+    """Refuses options that do not fit the files of the queue."""
     if options.file_bytes is not None and options.file_bytes != file_bytes:
         raise InvalidOption(
             f"file_bytes = {options.file_bytes}: {path} has files of {file_bytes} bytes"
@@ -423,9 +423,9 @@ def look_at(
     *,
     owned: bool = True,
 ) -> Recovery:
-    """Finds what is in a directory, of a living owner or a dead one, and changes nothing.
+    """Finds what is in a directory, whether its owner lives or not; changes nothing.
 
-    Of a living one, only what it has published; what a dead one wrote, recovery takes as well.
+    Of a living owner, finds only what it has published; of a dead one, all that recovery takes.
     """
     if tail is None:
         tail = found_tail(filesystem, directory, head, head.version[4:].ljust(16, b"\0"))
@@ -450,12 +450,12 @@ def found_tail(filesystem: Filesystem, directory: Directory, head: Head, queue_i
 def _find_boundaries(
     directory: Directory, bounds: Bounds, files: list[int], head: Head, end: TapeEnd
 ) -> None:
-    """Finds where the first entries begin in files of which that is not known."""
+    """Finds where the first entries begin in files for which that is not known."""
     first = head.position // head.file_bytes
     unknown = [number for number in bounds.missing(files) if number > first]
     if not unknown:
         return
-    # Of the files that are there: between two of them a false mark may leave billions out.
+    # Only files that exist: between two of them a false mark may leave out billions of numbers.
     known = [number for number in files if first < number < unknown[0]]
     row = bounds.get(known[-1]) if known else None
     place = head.place
@@ -469,7 +469,7 @@ def _find_boundaries(
 def _scan(
     directory: Directory, head: Head, bounds: Bounds, end: Place, *, start: Place | None = None
 ) -> Iterator[EntryBatch]:
-    """Yields the entries that verify, from a place on the tape, or the head, up to an end."""
+    """Yields the entries that verify, from a place on the tape, by default the head, to an end."""
     scanner = FifoScanner(directory, head.file_bytes, head.version, bounds)
     with contextlib.closing(scanner):
         for item in scanner.scan(start or head.place, end):
@@ -488,7 +488,7 @@ def _note_batch(bounds: Bounds, batch: EntryBatch, file_bytes: int, unknown: lis
 
 
 def _unread(end: Damage) -> Damage:
-    """Returns the damage of an end of the files that the disk cannot read: it is not a torn one."""
+    """Returns the damage of an end of the files that the disk cannot read, so is not just torn."""
     reason = f"{end.reason}: an unknown number of the newest entries may be lost"
     return replace(end, reason=reason, offset=None, count=None)
 
@@ -504,14 +504,14 @@ class _Run:
 
 @dataclass(slots=True)
 class _Found:
-    """What is above the durable mark, in the files."""
+    """What the files hold above the durable mark."""
 
     runs: list[_Run] = field(default_factory=list)
     damage: list[Damage] = field(default_factory=list)
 
 
 class Recovery:
-    """One look at a directory, and what brings it into order."""
+    """One look at a directory, and the steps that put it in order."""
 
     def __init__(
         self, filesystem: Filesystem, directory: Directory, head: Head, tail: Tail
@@ -526,10 +526,10 @@ class Recovery:
         self.mark = Place(position, tail.durable, max(0, (tail.time_ms << 16) - 1))
         self.same_boot = tail.boot_id == filesystem.boot_id()
         self._tape = _Found()
-        # Of the entries that the head names: how far from the begin of their run.
+        # For each entry that the head names: its distance from the begin of its run.
         self._offsets: dict[int, int] = {}
         # Where the entries above the mark begin, their end in the files, those that are only
-        # staged, and the end of all.
+        # staged, and the end of all of them.
         self.begin = self.mark
         self.stored = self.mark
         self.staged = StagedEntries()
@@ -542,11 +542,11 @@ class Recovery:
 
     @property
     def first(self) -> Place:
-        """Where the entries above the mark begin that the head has not passed."""
+        """Where the entries begin that are above the mark and not passed by the head."""
         head = self.head.place
         for run in self._tape.runs:
             if run.start.number <= head.number < run.end.number:
-                # A copy may count, though the head still names the old place.
+                # A copy may be the one that counts, though the head still names the old place.
                 return head._replace(position=run.start.position + self._offsets[head.number])
         passed = head.number > self.begin.number and head.position > self.begin.position
         return head if passed else self.begin
@@ -554,9 +554,9 @@ class Recovery:
     def survey(self, *, beyond: bool = True) -> None:
         """Finds the entries above the durable mark, in the files and the staging buffer.
 
-        `beyond`: those in the files that the mark does not know of count too.
+        `beyond`: those in the files that the mark does not cover count too.
         """
-        # The staging buffer before the files: what leaves it meanwhile is in the files then.
+        # The staging buffer before the files: what leaves it meanwhile is then in the files.
         version = self.head.version
         staged, in_use, unread = None, None, None
         if not self.tail.clean:
@@ -587,13 +587,13 @@ class Recovery:
             self.staged = staged.after(self.stored)
             self.found = self.staged.end or self.stored
         elif in_use is not None and read_tail(self._directory) == self.tail:
-            # Had the mark changed, an owner would have begun another chunk meanwhile.
+            # If the mark had changed, an owner would have begun another chunk meanwhile.
             self.staged.damage.append(lost_buffer(self._directory))
         if unread is not None:
             self.staged.damage.append(unread)
 
     def _goes_on(self, scanner: FifoScanner, limit: int) -> bool:
-        """Says whether there may be entries that the mark does not know of.
+        """Says whether there may be entries that the mark does not cover.
 
         After a clean close there are none, unless the mark is an old one.
         """
@@ -610,7 +610,7 @@ class Recovery:
             runs[-1].end = item.end
         else:
             runs.append(_Run(item.start, item.end))
-        # By their numbers: a head may still name the old place of what was copied already.
+        # By number: a head may still name the old place of an entry that was already copied.
         for number in {self.head.number, *(row.number for row in self.head.lent)}:
             if item.start.number <= number < item.end.number:
                 before = item.values[: number - item.start.number]
@@ -619,22 +619,22 @@ class Recovery:
         self.stored = item.end
 
     def run(self, now_ms: int) -> TapeEnd:
-        """Brings the directory into order; returns where the next entry goes."""
+        """Puts the directory in order; returns where the next entry goes."""
         self.survey()
         lost = self.head.number - self.found.number
         if self._is_in_order(lost):
             if not self.same_boot:
-                # Pops leave the mark as it is: its boot must tell a kill from a power cut.
+                # Pops leave the mark as it is: its boot id must tell a kill from a power cut.
                 self.tail = self.tail._replace(boot_id=self.filesystem.boot_id())
             return self._end(self.mark.position, now_ms)
         fresh = max([*self.files, self.tail.segment, self.head.position // self._file_bytes]) + 1
         count = self._copy(fresh)
         end = self._end((fresh + count) * self._file_bytes, now_ms)
         if lost >= 0:
-            # Nothing is before it: it need not stand where something was.
+            # No entry is before it, so the head need not keep its place.
             version = self.head.version
             if version == OLD_VERSION and not self.head.lent:
-                # Nor need what comes be written as it was.
+                # Nor need new entries be written in the old version.
                 version = version_of(self.tail.queue_id)
             self.head = self.head._replace(position=end.position, version=version)
             self.head = write_head(self._directory, self.head)
@@ -647,7 +647,7 @@ class Recovery:
         return end
 
     def _is_in_order(self, lost: int) -> bool:
-        """Says whether a queue that was closed can go on where it is."""
+        """Says whether a queue that was closed can continue at its present end."""
         if not self.tail.clean or lost > 0 or self._tape.runs:
             return False
         if self.head.position > self.mark.position:
@@ -659,14 +659,14 @@ class Recovery:
         try:
             file = self._directory.open(file_name(self.tail.segment), write=True)
         except (OSError, NotAQueue):
-            # Whatever it is, what comes goes into another file.
+            # Whatever this is, new entries go into another file.
             return False
         with contextlib.closing(file):
             whole = file.size() == self._file_bytes
             return whole and can_write_on(file, self.tail.position, self._file_bytes)
 
     def _begin(self) -> Place:
-        """Returns where the entries above the mark begin: in a copy of them, if there is one."""
+        """Returns where the entries above the mark begin: in their copy, if there is one."""
         row = atomic.read_small(self._directory, COPY) or b""
         if len(row) != _COPY.size + _CRC.size or _CRC.unpack(row[-4:])[0] != crc32(row[:-4]):
             return self.mark
@@ -713,7 +713,7 @@ class Recovery:
         return places
 
     def _point_to(self, places: dict[int, int]) -> None:
-        """Lets the head, and what is lent out, name the copies; what did not survive is no more."""
+        """Points the head and the lent entries to the copies; drops lent ones that were lost."""
         lent = tuple(
             row._replace(position=self._place_of(row, places))
             for row in self.head.lent
@@ -721,7 +721,7 @@ class Recovery:
         )
         position = self._place_of(self.head, places)
         self.head = self.head._replace(position=position, lent=lent)
-        # Even if it is the same: it may be in the cache and not on the disk, and is served.
+        # Even if unchanged: it may be in the cache and not on the disk, and it is relied upon.
         self.head = write_head(self._directory, self.head)
 
     def _place_of(self, row: Head | Lent, places: dict[int, int]) -> int:
@@ -732,13 +732,13 @@ class Recovery:
             if run.start.number <= row.number < run.end.number:
                 return run.copy + self._offsets[row.number]
             if run.end.number <= row.number < self.found.number:
-                # It did not verify: its place is in what was left out after these.
+                # It did not verify: its place is in the zeros that were left after this run.
                 left_out = (row.number - run.end.number) * METADATA_BYTES
                 return run.copy + run.end.position - run.start.position + left_out
         return row.position
 
     def _keep_torn_bytes(self) -> None:
-        """Keeps what is above the mark in the old files and is in no copy, if there is anything."""
+        """Keeps the bytes above the mark in the old files that are in no copy, if there are any."""
         for number, data in self.staged.unused:
             quarantine.keep_bytes(self._directory, f"{STAGING_NAME}-{number}", data)
         copied = [(run.start.position, run.end.position) for run in self._tape.runs]
@@ -759,7 +759,7 @@ class Recovery:
     def _cut(self) -> None:
         """Removes what is after the mark: it was copied, or is torn.
 
-        A file that cannot be opened is left alone: nobody reads what is in it.
+        A file that cannot be opened is left alone: its contents are never read.
         """
         for number in reversed(self.files):
             if number > self.tail.segment:
@@ -770,7 +770,7 @@ class Recovery:
         except FileNotFoundError:
             pass
         except (OSError, NotAQueue) as error:
-            # Raises what is no damage.
+            # Raises an error that is not damage.
             unopenable(file_name(self.tail.segment), error)
         else:
             with contextlib.closing(file):
@@ -783,14 +783,14 @@ class Recovery:
         self._directory.sync()
 
     def _end(self, position: int, now_ms: int) -> TapeEnd:
-        """Returns the end that the queue goes on from; after a head beyond it, at the head's."""
+        """Returns the end from which the queue continues, at least the head's number."""
         last_ms = max(self.found.last_id >> 16, self.tail.time_ms, self.head.last_id >> 16, now_ms)
         return TapeEnd(max(self.found.number, self.head.number), position, last_ms)
 
     def _mark_end(self, end: TapeEnd) -> None:
         incarnation, starts = self.tail.incarnation, self.tail.starts
         if not (self.same_boot and self.found.number >= self.tail.written):
-            # Numbers above the end may have been handed out before: readers must learn of it.
+            # Numbers above the end may have been assigned before: readers must learn of it.
             incarnation, starts = incarnation + 1, (end.number, *starts[:-1])
         file, position = divmod(end.position, self._file_bytes)
         self.tail = self.tail._replace(
@@ -808,7 +808,7 @@ class Recovery:
 
 
 class _Copy:
-    """Fresh files of the tape, written one after the other under names that do not count yet."""
+    """Fresh files of the tape, written in order under names that do not count yet."""
 
     def __init__(self, directory: Directory, first: int, file_bytes: int) -> None:
         self._directory = directory
@@ -819,7 +819,7 @@ class _Copy:
         self.position = first * file_bytes
 
     def write(self, data: bytes) -> None:
-        """Adds bytes at the end."""
+        """Appends bytes."""
         with memoryview(data) as view:
             at = 0
             while at < len(view):
@@ -830,7 +830,7 @@ class _Copy:
                 self.position += some
 
     def leave_out(self, count: int) -> None:
-        """Leaves zeros for entries that cannot be read: as many as the least that they took.
+        """Leaves zeros for entries that cannot be read, as many as they took at the least.
 
         So the next good one is found after them, and its number tells how many they were.
         """
@@ -842,7 +842,7 @@ class _Copy:
             self.position += some
 
     def finish(self) -> int:
-        """Makes all of it durable, and returns the files their names; returns how many."""
+        """Makes all files durable and gives them their names; returns how many there are."""
         self._seal()
         for name in self._names:
             self._directory.rename(name + atomic.TEMPORARY, name)
@@ -850,7 +850,7 @@ class _Copy:
         return len(self._names)
 
     def discard(self) -> None:
-        """Closes what is open; the next open removes what is there."""
+        """Closes the open file; the next open removes what is there."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -870,7 +870,7 @@ class _Copy:
             return
         file, self._file = self._file, None
         with contextlib.closing(file):
-            # Not allocated: nothing more is written to it, and it need not take the space.
+            # Not allocated: nothing more is written to this file, and it need not take the space.
             file.truncate(self._file_bytes)
             file.sync()
 
@@ -885,7 +885,7 @@ def _read_chunks(tape: TapeReader, start: int, end: int) -> Iterator[bytes]:
 
 
 def _uncovered(start: int, end: int, covered: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yields the parts between two positions that are in none of some ranges, in order."""
+    """Yields the parts between two positions that no covered range contains, in order."""
     for begin, stop in covered:
         if stop <= start or begin >= end:
             continue

@@ -1,8 +1,8 @@
-"""Walks over the entries of a tape in order: across files, over their unused ends, round damage.
+"""Walks over the entries of a tape in order: across files, over their unused ends, past damage.
 
 Used by the owner that pops, by read-only readers and by recovery. Zeros up to the end of a file
-that is not the last mean: go on in the next. Anything else that is no entry is damage, what the
-disk does not give included; what is after it is found by the boundaries that are known, or else by
+that is not the last mean: continue in the next. Anything else that is not an entry is damage,
+including what the disk cannot read; the entry after it is found by the known boundaries, or else by
 searching for metadata.
 """
 
@@ -26,7 +26,7 @@ WINDOW_BYTES = 256 * 1024
 
 
 class Place(NamedTuple):
-    """Before an entry: where on the tape, its number, and what its id is above."""
+    """The place before an entry: where on the tape, its number, and what its id is above."""
 
     position: int
     number: int
@@ -35,7 +35,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EntryBatch:
-    """Entries that lie one after the other. `end` is the place after them."""
+    """Consecutive entries. `end` is the place after them."""
 
     start: Place
     end: Place
@@ -44,16 +44,16 @@ class EntryBatch:
     ttls: list[int]
 
     def entries(self) -> list[Entry]:
-        """Returns them as objects."""
+        """Returns the entries as objects."""
         return make_entries(self.start.number, self.values, self.ids, self.ttls)
 
 
 class Batch(Protocol):
-    """What was taken of some bytes, in whatever form."""
+    """What was taken from some bytes, in whatever form."""
 
     @property
     def end(self) -> Place:
-        """The place after it."""
+        """The place after the batch."""
         ...
 
 
@@ -66,7 +66,7 @@ class FifoScanner:
     def __init__(
         self, directory: Directory, file_bytes: int, version: bytes, bounds: Bounds
     ) -> None:
-        """`version` is what the entries of this queue have."""
+        """`version` is that of the entries of this queue."""
         self._directory = directory
         self._file_bytes = file_bytes
         self._version = version
@@ -74,7 +74,7 @@ class FifoScanner:
         self._tape = TapeReader(directory, file_bytes, file_name)
 
     def scan(self, place: Place, end: Place) -> Iterator[EntryBatch | Damage]:
-        """Returns the entries between two places and, in its place, each damage."""
+        """Returns the entries between two places, and each damage where it occurs."""
         return self.scan_by(self.take, place, end)
 
     def take(self, data: bytes, place: Place, limit: int) -> EntryBatch:
@@ -108,7 +108,7 @@ class FifoScanner:
     def window(self, place: Place, end_position: int, size: int = WINDOW_BYTES) -> bytes | None:
         """Returns bytes that begin with the entry at a place, whole and good, or None.
 
-        As far as `size` goes, more entries may follow it, the last of them cut off.
+        More entries may follow it, as far as `size` reaches; the last of them may be cut off.
         """
         room = end_position - place.position
         data = self._tape.read(min(max(size, METADATA_BYTES), room), place.position)
@@ -121,9 +121,9 @@ class FifoScanner:
         return data if scan(data, 0, place.number, place.last_id, 1, self._version)[0] else None
 
     def refuse_unknown(self, place: Place) -> None:
-        """Raises `UnsupportedVersion` if the entry at a place is of a version not known here.
+        """Raises `UnsupportedVersion` if the entry at a place has an unknown version.
 
-        It is whole, and a newer program reads it: it is not damaged, and nobody may pass it.
+        It is whole, and a newer program can read it: it is not damaged, and must not be skipped.
         """
         version = version_at(self._tape.read(METADATA_BYTES, place.position), 0)
         if version is not None and not is_known(version):
@@ -139,10 +139,10 @@ class FifoScanner:
         return self._tape.unreadable
 
     def judge(self, place: Place, end: Place) -> tuple[Damage | None, Place]:
-        """Says what is at a place where no good entry is, and where to go on."""
+        """Returns the damage at a place where no good entry is, if any, and where to continue."""
         file, start = divmod(place.position, self._file_bytes)
         following = [number for number in self._files() if number > file]
-        # What the disk does not give is zeros here: it held none if the one that is due comes next.
+        # What the disk cannot read is zeros here: it held no entry if the expected one comes next.
         if not self._tape.read(self._file_bytes - start, place.position).strip(b"\0"):
             for number in following:
                 behind = place._replace(position=number * self._file_bytes)
@@ -154,7 +154,7 @@ class FifoScanner:
         return self._damage(place, found), found
 
     def close(self) -> None:
-        """Closes its file."""
+        """Closes the scanner's file."""
         self._tape.close()
 
     def _files(self) -> list[int]:
@@ -182,7 +182,7 @@ class FifoScanner:
     def _search(
         self, place: Place, start: int, stop: int, end_position: int, most: int
     ) -> Place | None:
-        """Searches a part of one file for the next good entry; it may end in the files after."""
+        """Searches a part of one file for the next good entry, which may end in later files."""
         size = min(max(0, stop - start) + self._file_bytes, end_position - start)
         data = self._tape.read(size, start)
         skip = 1 if start == place.position else 0
@@ -202,7 +202,7 @@ class FifoScanner:
         return Damage(path, start, length, self._reason(place), False, place.number, lost)
 
     def _reason(self, place: Place) -> str:
-        """Says why there is no entry: a file that it lies in is not whole, or it is damaged."""
+        """Returns why there is no entry: a file that it lies in is not whole, or it is damaged."""
         first = place.position // self._file_bytes
         metadata = self._tape.read(METADATA_BYTES, place.position)
         claimed = claimed_size(metadata, 0, self._version)
@@ -228,7 +228,7 @@ class FifoScanner:
         return Damage(path, start, 0, f"{count} entries are missing", False, place.number, count)
 
     def _trouble(self, name: str) -> str | None:
-        """Says what is wrong with a file as a whole, if anything is."""
+        """Returns what is wrong with a file as a whole, if anything is."""
         file = open_or_reason(self._directory, name)
         if isinstance(file, str):
             return file

@@ -1,13 +1,13 @@
-"""Compiled parts of the fifo: entries staged in memory, and the head that takes them off again.
+"""Compiled parts of the fifo: entries staged in memory, and the head that takes them out again.
 
-A push or a pop that does not wait for the disk is a memory copy, and for a pop a note of it. Both
+A push or a pop that does not wait for the disk is a memory copy, and for a pop a record of it. Both
 are atomic: compiled, with the C functions for CRC and time, they make no Python call, and the
-interpreter's own lock keeps them apart from all else. Otherwise they take the queue's lock.
+interpreter's own lock keeps other threads out. Otherwise they take the queue's lock.
 
-In the 8 bytes before the first staged entry, where there are any, stands how many were written: the
-number and its complement, little-endian, 4 bytes each. So what was acknowledged there is known,
-even if it does not verify any more. Entries are taken off a window, which is a part of the tape or
-the memory of `StagedEntries`, and each is noted in the slots of the head (`head.py`).
+The 8 bytes before the first staged entry, where there are any, hold how many were written: the
+number and its complement, little-endian, 4 bytes each. So the count of what was acknowledged there
+is known even if it no longer verifies. Entries are taken from a window, which is a part of the tape
+or the memory of `StagedEntries`, and each is recorded in the slots of the head (`head.py`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ else:
 HEAD_MAGIC = b"FBH2"
 LENDING_MAGIC = b"FBH3"
 # magic 4 | sequence 8 | file bytes, position, number, id, expired, dropped, damaged, 8 each
-# | count of what is lent out 4 | version of the entries 8 | 24 for each that is lent out | crc 4
+# | count of lent entries 4 | version of the entries 8 | 24 for each lent entry | crc 4
 HEAD_FIXED_BYTES = 80
 LENT_BYTES = 24
 _FIXED = cython.declare(cython.Py_ssize_t, HEAD_FIXED_BYTES)
@@ -53,7 +53,7 @@ _LENT = cython.declare(cython.Py_ssize_t, LENT_BYTES)
 _HEAD = cython.declare(cython.ulonglong, int.from_bytes(HEAD_MAGIC, "big"))
 _LENDING = cython.declare(cython.ulonglong, int.from_bytes(LENDING_MAGIC, "big"))
 _STRIDE = cython.declare(cython.Py_ssize_t, 4096)
-# What `entry_size` returns for an entry that goes on after the end.
+# What `entry_size` returns for an entry that continues past the end.
 _CUT_OFF = cython.declare(cython.Py_ssize_t, -1)
 _META = cython.declare(cython.Py_ssize_t, METADATA_BYTES)
 _NUMBER_MASK = cython.declare(cython.ulonglong, 0xFFFF)
@@ -93,9 +93,9 @@ class StagedEntries:
         version: bytes,
         acknowledges: cython.bint,
     ) -> None:
-        """`version` is the 8 bytes that entries of this queue have.
+        """`version` is the 8 bytes of the version field of this queue's entries.
 
-        `now_ms` None means the boot clock of the machine, which wall time is `ahead_ms` ahead of.
+        `now_ms` None means the boot clock of the machine; wall time is `ahead_ms` ahead of it.
         `acknowledges`: what is in the memory survives the process, and a push need not wait.
         """
         self._view = memoryview(bytearray(1))
@@ -124,7 +124,7 @@ class StagedEntries:
         return self._end > 0
 
     def use(self, buffer: object) -> None:
-        """Writes to this memory from now on, and keeps a view of it."""
+        """Writes to this memory from now on and keeps a view of it."""
         self._view = memoryview(buffer)
 
     def begin(
@@ -133,7 +133,7 @@ class StagedEntries:
         end: cython.Py_ssize_t,
         stop: cython.ulonglong,
     ) -> None:
-        """Opens the room from `start` to `end` for entries of numbers below `stop`."""
+        """Opens the room from `start` to `end` for entries with numbers below `stop`."""
         self.position = self.start = start
         self._mark = start - 8
         self._note()
@@ -146,7 +146,7 @@ class StagedEntries:
         self._end = 0
 
     def empty(self, number: cython.ulonglong, last_ms: cython.longlong) -> None:
-        """Forgets the entries, and has no room; the next one gets a number, and a later time."""
+        """Forgets the entries and closes the room; sets the next number and the last time."""
         self._end = 0
         self._mark = -1
         self.position = self.start
@@ -159,7 +159,7 @@ class StagedEntries:
         self._end = 0
 
     def release_buffer(self) -> None:
-        """Lets go of the memory, so that it can be unmapped."""
+        """Releases the memory, so that it can be unmapped."""
         self.stop()
         self._mark = -1
         self._view = memoryview(bytearray(1))
@@ -169,7 +169,7 @@ class StagedEntries:
 
         None if it does not fit, is not bytes, or must be waited for.
         """
-        # Without the lock: in the child of a fork nobody may hold it that lives.
+        # Without the lock: in the child of a fork its holder may be a thread that no longer exists.
         if not self._acknowledges or self._end == 0 or type(value) is not bytes:
             return None
         if self._atomic:
@@ -213,7 +213,7 @@ class StagedEntries:
     @cython.cfunc
     @cython.inline
     def _note(self) -> cython.void:
-        """Notes how many entries are written."""
+        """Records how many entries are written."""
         if self._mark >= 0:
             count: cython.ulonglong = self.number - self._first
             put32(self._view, self._mark, count)
@@ -247,11 +247,11 @@ def _put64(
 
 @cython.cclass
 class HeadCursor:
-    """Takes entries off the head and notes it in the head's mapped slots.
+    """Takes entries at the head and records that in the head's mapped slots.
 
     Any thread may call `pop`; all else needs the queue's lock. A window is open between `open` and
-    `close`. While none is, or while `held`, `pop` takes nothing. `lent` are the rows of what is
-    lent out, noted together with the place.
+    `close`. Without an open window, or while `held`, `pop` takes nothing. `lent` are the rows of
+    the lent entries, recorded together with the place.
     """
 
     number = cython.declare(cython.ulonglong, visibility="readonly")
@@ -292,7 +292,7 @@ class HeadCursor:
     ) -> None:
         """Keeps a view of the two slots; `sequence` is that of the newest.
 
-        `version` is the 8 bytes that entries of this queue have.
+        `version` is the 8 bytes of the version field of this queue's entries.
         """
         if len(version) != 8:
             raise ValueError("a version is 8 bytes")
@@ -326,10 +326,10 @@ class HeadCursor:
         return self._staged is not None
 
     def state(self) -> tuple:
-        """Returns the head at one moment, as a slot has it.
+        """Returns the head as of one moment, in the order of a slot.
 
-        Sequence, position, number, last id, and how many expired, were dropped, were damaged. One
-        by one they could be from before and after a pop of another thread.
+        Sequence, position, number, last id, and how many expired, were dropped, were damaged. Read
+        one by one, they could be from before and after a pop of another thread.
         """
         sequence: cython.ulonglong = self.sequence
         position: cython.longlong = self._base + self._at
@@ -343,7 +343,7 @@ class HeadCursor:
     def place(
         self, position: cython.longlong, number: cython.ulonglong, last_id: cython.ulonglong
     ) -> None:
-        """Puts the head before the entry of a number, whose id is above `last_id`."""
+        """Puts the head before the entry with a number, whose id is greater than `last_id`."""
         self.close()
         self._base = position
         self.number = number
@@ -352,7 +352,7 @@ class HeadCursor:
     def open(self, window: object, base: cython.longlong, staged: StagedEntries | None) -> None:
         """Opens a window that begins at the position `base` of the tape, at or before the head.
 
-        With `staged`, it is the memory of that and reaches as far as it has written.
+        With `staged`, it is the memory of that object and reaches as far as it has written.
         """
         self._at = cython.cast(cython.Py_ssize_t, self._base + self._at - base)
         self._base = base
@@ -379,13 +379,13 @@ class HeadCursor:
         self._stopped = True
 
     def release_slots(self) -> None:
-        """Lets go of the mapped memory, so that it can be unmapped."""
+        """Releases the mapped memory, so that it can be unmapped."""
         self.close()
         self._slots = memoryview(bytearray(2 * _STRIDE))
 
     def pop(self):
         """Takes the next entry that has not expired; None if the window has none."""
-        # Without the lock: in the child of a fork nobody may hold it that lives.
+        # Without the lock: in the child of a fork its holder may be a thread that no longer exists.
         if self._stopped or self.held or not self._is_open:
             return None
         if self._atomic:
@@ -397,7 +397,7 @@ class HeadCursor:
             self._release()
 
     def skip_expired(self) -> bool:
-        """Steps over the entries next in turn that have expired; says whether there were any.
+        """Steps over the entries at the front that have expired; says whether there were any.
 
         Called with the lock held.
         """
@@ -424,7 +424,7 @@ class HeadCursor:
     def next_entry(self):
         """Steps over the next entry that has not expired; returns value, id, ttl and position.
 
-        None if the window has none. Nothing is noted before `save`; called with the lock held.
+        None if the window has none. Nothing is recorded before `save`; called with the lock held.
         """
         if not self._next():
             return None
@@ -436,7 +436,7 @@ class HeadCursor:
         )
 
     def save(self) -> None:
-        """Notes the place in the slot that is not the newest."""
+        """Records the place in the slot that is not the newest."""
         self._save()
 
     @cython.cfunc
@@ -466,7 +466,7 @@ class HeadCursor:
 
     @cython.cfunc
     def _next(self) -> cython.bint:
-        """Finds the next entry that has not expired, and steps over it."""
+        """Finds the next entry that has not expired and steps over it."""
         while self._is_open and self._step(False):
             if not self._has_expired(self._found_at):
                 return True

@@ -1,9 +1,9 @@
-"""The entries that a fifo has in its staging buffer, found again after its process has ended.
+"""Finds the entries in the staging buffer of a fifo again after its process has ended.
 
-The chunk's header tells its queue and which entry is the first, and its note how many were
-acknowledged (see `staged.py`). So what does not verify among them is damage; after them, it
-is an entry that was just being written. While a chunk is in use the mark of the end says so, and
-that its first entry is the next one after those in the files: an older chunk is told by that.
+The chunk's header names its queue and its first entry, and its count says how many were
+acknowledged (see `staged.py`). So an entry that does not verify is damage if it is one of them;
+after them, it was just being written. While a chunk is in use the mark of the end says so, and
+that the first entry of the chunk follows those in the files: this distinguishes older chunks.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from forebay.queues.fifo.scanner import EntryBatch, Place, take_batch
 from forebay.storage.filesystem import Directory
 from forebay.storage.staging import HEADER_BYTES, NAME, read_staged
 
-# In the header of a staged chunk: where on the tape it goes, what its first id is above, and the
-# version of its entries, which tells the queue. In an older one the version is missing.
+# In the header of a staged chunk: where on the tape it goes, a lower bound of its first id, and the
+# version of its entries, which identifies the queue. Older chunks have no version.
 STAGED_HEADER = struct.Struct(">QQ8s")
 _OLD_HEADER = struct.Struct(">QQ")
 # What the mark of the end has in place of a salt while a chunk is in use.
@@ -31,8 +31,8 @@ _ALL = 2**62
 class StagedEntries:
     """Staged entries that are in no file: in batches, with damage between them.
 
-    `unused` are chunks that are not the next ones, by the number of their first entry; `end` is the
-    place after the last entry, if there is any.
+    `unused` are chunks that do not follow the files, by the number of their first entry; `end` is
+    the place after the last entry, if there is any.
     """
 
     batches: list[EntryBatch] = field(default_factory=list)
@@ -43,7 +43,7 @@ class StagedEntries:
 
 @dataclass(frozen=True, slots=True)
 class StagedChunk:
-    """A chunk as it was found; `count` is how many entries were acknowledged, if that is known."""
+    """A chunk as found; `count` is how many entries were acknowledged, if that is known."""
 
     path: str
     version: bytes
@@ -67,7 +67,7 @@ class StagedChunk:
                 if skip >= len(item.values):
                     continue
                 if item.ids[skip] <= place.last_id:
-                    # Of a chunk that was here before.
+                    # It belongs to an earlier chunk in this memory.
                     break
                 rows = (item.values[skip:], item.ids[skip:], item.ttls[skip:])
                 start = place._replace(number=item.start.number + skip)
@@ -83,7 +83,7 @@ class StagedChunk:
         return found
 
     def _scan(self) -> list[EntryBatch | Damage]:
-        """Returns the entries and, in its place, each damage."""
+        """Returns the entries, and each damage where it occurs."""
         items: list[EntryBatch | Damage] = []
         place = self.first
         while True:
@@ -105,7 +105,7 @@ class StagedChunk:
             )
             found = Place(at, number, place.last_id)
             if at < 0:
-                # Nothing good is left: all that was acknowledged after this is gone.
+                # No good entry is left: all that was acknowledged after this is gone.
                 found = Place(len(self.frames), place.number + left, place.last_id)
             items.append(self._damage(place, found))
             if at < 0:
@@ -121,17 +121,17 @@ class StagedChunk:
 
 
 def lost_buffer(directory: Directory) -> Damage:
-    """Returns the damage of a buffer that was in use and does not hold its chunk any more."""
+    """Returns the damage of a buffer that was in use and no longer holds its chunk."""
     reason = "its chunk is gone, and with it an unknown number of the newest entries"
     return Damage(f"{directory.path}/{NAME}", 0, HEADER_BYTES, reason)
 
 
 def read_entries(directory: Directory, version: bytes, *, in_use: int | None) -> StagedChunk | None:
-    """Returns the chunk that is in the buffer now; None if there is none.
+    """Returns the chunk that is now in the buffer; None if there is none.
 
     `in_use` is the number of the first entry that must be there, if a chunk was in use when the
-    mark was written and the machine has run on since. Its note counts only then: a power cut may
-    leave it without the entries.
+    mark was written and the machine has run on since. The count of the chunk is valid only then: a
+    power cut may leave it without the entries.
     """
     try:
         staged = read_staged(directory)
@@ -148,7 +148,7 @@ def read_entries(directory: Directory, version: bytes, *, in_use: int | None) ->
     else:
         return None
     if in_use is not None and staged.index < in_use:
-        # An older copy: what is in it is in the files.
+        # An older chunk: its entries are in the files.
         return None
     known = None if in_use is None else staged.count
     path = f"{directory.path}/{NAME}"

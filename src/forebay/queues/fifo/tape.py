@@ -1,11 +1,11 @@
 """A tape: fixed-size files that entries may span, written at one end and released at the other.
 
-Knows no format. A position on the tape is a byte, counted from the first file there ever was:
-`file number × file_bytes + position in the file`. A file has its full size from the start, but
-takes space from the disk in steps, ahead of what is written: a write into space that was taken does
-not run out of it, and a small queue takes little. A step in a file that was found there is read
-before it is used: a bad sector is known before an entry lies on it. Names are durable before
-anything in a file is acknowledged. They come from the caller's `name_of`.
+Knows no format. A position on the tape is a byte, counted from the very first file: `file number ×
+file_bytes + position in the file`. A file has its full size from the start, but takes space from
+the disk in steps, ahead of what is written: a write into space that was taken cannot run out of it,
+and a small queue takes little. In a file that existed at the open, a step is read before it is
+used: a bad sector is known before an entry lies on it. Names are durable before anything in a file
+is acknowledged. They come from the caller's `name_of`.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from forebay.storage import quarantine
 from forebay.storage.filesystem import Directory, File, write_all
 from forebay.storage.readable import Readable, ReadableFile, open_readable
 
-# What is taken from the disk at once: as much as the file has already, within these bounds.
+# What is taken from the disk at once: as much as the file already has, within these bounds.
 _STEP_BYTES_MIN = 64 << 10
 _STEP_BYTES_MAX = 4 << 20
-# Of a file that was found each step is read before it is used, the first one at every open.
+# In a file that existed at the open, each step is read before use, the first one at every open.
 _FOUND_STEP_BYTES_MAX = 256 << 10
-# What `open_or_reason` returns of a file that is not there.
+# What `open_or_reason` returns for a file that does not exist.
 MISSING = "is missing"
 
 
@@ -39,13 +39,13 @@ class TapeReader:
         self._name_of = name_of
         self._number = -1
         self._file: ReadableFile | None = None
-        # Whether there was something in the last read that the disk did not give.
+        # Whether the last read included something that the disk could not read.
         self.unreadable = False
 
     def read(self, size: int, position: int) -> bytes:
         """Reads up to `size` bytes; fewer only where a file is too short or cannot be opened.
 
-        What cannot be read within a file is zeros, and `unreadable` says so.
+        What cannot be read within a file is zeros, and `unreadable` is set.
         """
         parts: list[bytes] = []
         self.unreadable = False
@@ -87,11 +87,11 @@ class _OpenFile:
 
     def __init__(self, file: File, *, found: bool) -> None:
         self.file = file
-        # Whether it was there before: what comes may then lie on a sector that has gone bad.
+        # Whether it existed at the open: new entries may then lie on a sector that has gone bad.
         self.found = found
-        # Up to where it has space on the disk.
+        # How far it has space on the disk.
         self.allocated = 0
-        # How often it was changed since it was opened, and how often when a sync had covered it.
+        # How often it was changed since it was opened, and how much of that a sync has covered.
         self.changes = 0
         self.covered = 0
 
@@ -99,7 +99,7 @@ class _OpenFile:
 class TapeWriter:
     """The files of a tape that its owner writes.
 
-    Called with the queue's lock held. Bytes that `write` has returned for survive the process; a
+    Called with the queue's lock held. Bytes for which `write` has returned survive the process; a
     sync of the files that hold them makes them survive a power cut. That sync may run without the
     lock, one at a time, between `begin_sync` and `end_sync`: until then no file is closed.
     """
@@ -111,7 +111,7 @@ class TapeWriter:
         name_of: Callable[[int], str],
         numbers: Iterable[int],
     ) -> None:
-        """`numbers` are those of the files that are there."""
+        """`numbers` are those of the existing files."""
         self._directory = directory
         self._file_bytes = file_bytes
         self._name_of = name_of
@@ -132,7 +132,7 @@ class TapeWriter:
         return [each.file for each, _ in self._syncing]
 
     def end_sync(self, *, done: bool) -> None:
-        """Takes note that the sync that was begun is over; `done`: it covered all files.
+        """Ends the sync that was begun; `done`: it covered all files.
 
         What was written meanwhile is not covered: a full file is closed only if nothing was.
         """
@@ -142,7 +142,7 @@ class TapeWriter:
         self._close_full()
 
     def sync(self) -> None:
-        """Syncs everything, with the lock held; a sync that runs without it goes on."""
+        """Syncs everything with the lock held; a sync that runs without it is not disturbed."""
         files = self._unsynced()
         for each, _ in files:
             each.file.sync()
@@ -150,7 +150,7 @@ class TapeWriter:
         self._close_full()
 
     def write(self, data: memoryview, position: int) -> None:
-        """Writes at the end; on an error nothing of it is left, or `broken` is set."""
+        """Writes at the end; on an error nothing of the data is left, or `broken` is set."""
         size = len(data)
         at = 0
         begun: list[int] = []
@@ -165,8 +165,8 @@ class TapeWriter:
                 if some == size:
                     write_all(each.file, data, start)
                 else:
-                    # Released whatever happens: an error that somebody keeps must not keep the
-                    # memory mapped.
+                    # Released in any case: an error that is kept would keep the memory mapped
+                    # through its traceback.
                     with data[at : at + some] as part:
                         write_all(each.file, part, start)
                 at += some
@@ -179,13 +179,13 @@ class TapeWriter:
         below = position // self._file_bytes
         doomed = [number for number in self.numbers if number < below]
         for number in doomed:
-            # Not synced: what comes back after a power cut is below the head, and goes again.
+            # Not synced: a file that a power cut brings back is below the head, and goes again.
             remove_file(self._directory, self._name_of(number))
             self.numbers.remove(number)
         return len(doomed)
 
     def close(self) -> None:
-        """Closes all files; those that a sync is running on when it has ended."""
+        """Closes all files; those that a sync is running on are closed when it has ended."""
         self._closed = True
         self._close_full()
 
@@ -199,7 +199,7 @@ class TapeWriter:
             each.covered = changes
 
     def _close_full(self) -> None:
-        """Closes the files to which nothing more is written, and which are synced."""
+        """Closes the full, synced files, to which nothing more is written."""
         if self._syncing is not None or (len(self._open) < 2 and not self._closed):
             return
         newest = max(self._open, default=-1)
@@ -219,7 +219,7 @@ class TapeWriter:
             )
             return each
         with contextlib.suppress(FileNotFoundError):
-            # What a failed try left.
+            # What a failed attempt left.
             self._directory.unlink(name)
         file = self._directory.create(name)
         try:
@@ -233,7 +233,7 @@ class TapeWriter:
         self.numbers.append(number)
         each = self._open[number] = _OpenFile(file, found=False)
         try:
-            # After a power cut, what is acknowledged from here on must have a name.
+            # Before anything in it is acknowledged: after a power cut those bytes must have a name.
             self._directory.sync()
         except OSError:
             self.broken = True
@@ -244,19 +244,19 @@ class TapeWriter:
         """Takes space for the bytes up to `end` of a file, and for some more."""
         wanted = _step_end(start, end, self._file_bytes, found=each.found)
         if each.found and not _can_read(each.file, start, wanted):
-            # An entry there could not be read again. A queue that is reopened begins a new file.
+            # An entry there could not be read back. A queue that is reopened begins a new file.
             self.broken = True
             raise OSError(errno.EIO, "the disk cannot read where the next entry goes")
         try:
             each.file.allocate(start, wanted - start)
         except OSError:
-            # The little that is left may still do for these bytes.
+            # The little space that is left may still be enough for these bytes.
             each.file.allocate(start, end - start)
             wanted = end
         each.allocated = wanted
 
     def _cut_back(self, position: int, size: int, begun: list[int]) -> None:
-        """Takes back what a failed write left: files that it began, and bytes after `position`."""
+        """Removes what a failed write left: files that it began, and bytes after `position`."""
         if self.broken:
             return
         try:
@@ -272,10 +272,10 @@ class TapeWriter:
             self.broken = True
 
     def _blank(self, each: _OpenFile, start: int, end: int) -> None:
-        """Puts zeros over what may have been written.
+        """Overwrites with zeros what may have been written.
 
-        The space stays with the file: on a full disk it could not be had again. Where not even
-        that can be written over, which is so on a file system that copies, it is given up.
+        The file keeps the space: on a full disk it could not be had again. Where even overwriting
+        fails, as on a copy-on-write file system, the space is given up.
         """
         if end <= start:
             return
@@ -317,7 +317,7 @@ def open_or_reason(directory: Directory, name: str) -> ReadableFile | str:
 
 
 def remove_file(directory: Directory, name: str) -> None:
-    """Removes a file of the tape; a directory that stands in its place is kept aside."""
+    """Removes a file of the tape; a directory in its place is kept aside."""
     try:
         directory.unlink(name)
     except FileNotFoundError:

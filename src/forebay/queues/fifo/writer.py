@@ -1,15 +1,15 @@
-"""How entries get onto a tape: by way of memory, or a batch at a time.
+"""How entries get onto a tape: through memory, or a batch at a time.
 
 Any thread may call the public methods, except where it says that the lock is held. Owns the queue's
 one lock, the end of the tape, the memory in front of it, the group commit and the mark of what is
 durable. A single push goes into the memory. Under the weak policies that is the mapped staging
-buffer, where it is acknowledged; under "always" it is a buffer that the next commit writes out, and
-it is not. A put that finds no room raises `NoRoom`: when room was made, the same put is called
-again.
+buffer, where it is acknowledged; under "always" it is a buffer that the next commit writes out,
+where it is not. A put that finds no room raises `NoRoom`: after room was made, the same put is
+called again.
 
-The head is here because its window may be on the memory, and because what has left is room.
+The head is here because its window may be on the memory, and because what has left makes room.
 
-A failed or short write is cut back and raised, and the queue goes on. A failed cut, or any failed
+A failed or short write is cut back and raised, and the queue continues. A failed cut, or any failed
 sync, ends the handle: what was not acknowledged is never tried again on that file.
 """
 
@@ -44,7 +44,7 @@ NO_BOUND = 2**62
 
 
 class Room(NamedTuple):
-    """How much may be written: bytes, metadata included, and entries."""
+    """How much may be written: bytes, including metadata, and entries."""
 
     size: int = NO_BOUND
     entries: int = NO_BOUND
@@ -54,7 +54,7 @@ class Room(NamedTuple):
 class Batch:
     """Entries that are written together, of `size` bytes with their metadata.
 
-    `encode` gets the buffer and where they begin, and returns their size and the last one's time.
+    `encode` gets the buffer and their start, and returns their size and the time of the last one.
     """
 
     encode: Callable[..., tuple[int, int]]
@@ -63,7 +63,7 @@ class Batch:
 
     @classmethod
     def of(cls, values: list[bytes], total: int) -> Batch:
-        """Makes a batch of values, which have so many bytes together."""
+        """Makes a batch of values that have `total` bytes together."""
         count = len(values)
         return cls(partial(encode, values, 0, count), count, total + count * METADATA_BYTES)
 
@@ -88,7 +88,7 @@ class FifoWriter(Owner):
         clock: SteadyClock,
         lock: threading.Lock,
     ) -> None:
-        """All below `end` is durable, and the next entry is written there, of this version."""
+        """All below `end` is durable; the next entry is written there, in this version."""
         super().__init__(directory, end.number, lock)
         self.tape = tape
         self.head = head
@@ -98,7 +98,7 @@ class FifoWriter(Owner):
         self._options = options
         self._clock = clock
         self.always = options.sync == "always"
-        # What fits into the memory: without a mapping nothing would survive the process there.
+        # What fits into the memory: without a mapping nothing there would survive the process.
         self._memory_bytes = options.staging_bytes - HEADER_BYTES if head.mapped else 0
         if self.always:
             self._memory_bytes = _PENDING_BYTES
@@ -133,12 +133,12 @@ class FifoWriter(Owner):
 
     @property
     def readable(self) -> TapeEnd:
-        """Up to where the files may be read: under "always", what is durable."""
+        """How far the files may be read: under "always", to the end of what is durable."""
         return self.durable if self.always else self.stored
 
     @property
     def count(self) -> int:
-        """How many entries there are for `max_entries`, those that are lent out included."""
+        """How many entries count for `max_entries`, including those that are lent."""
         return max(0, self.number - self.head.cursor.number) + len(self.head.lent)
 
     @property
@@ -152,7 +152,7 @@ class FifoWriter(Owner):
     def put(self, value: bytes, ttl: int) -> int:
         """Puts one entry into the memory and returns its id. Lock held.
 
-        One that is too large for the memory is written onto the tape. Raises `NoRoom`.
+        One that is too large for the memory is written to the tape. Raises `NoRoom`.
         """
         size = len(value) + METADATA_BYTES
         if size > self._memory_bytes:
@@ -163,7 +163,7 @@ class FifoWriter(Owner):
         return entry_id
 
     def write(self, batch: Batch, ttl: int) -> int:
-        """Writes entries onto the tape and returns the id of the last. Lock held.
+        """Writes entries to the tape and returns the id of the last. Lock held.
 
         Raises `NoRoom`.
         """
@@ -178,10 +178,10 @@ class FifoWriter(Owner):
         return entry_id
 
     def push_ticket(self) -> Ticket | None:
-        """Returns what a push waits for that was just put; None: nothing. Lock held.
+        """Returns what a push that was just put waits for; None if nothing. Lock held.
 
-        Under the weak policies it waits for the disk only if it has outrun it: unsynced files are
-        bounded.
+        Under the weak policies a push waits for the disk only if too many files are unsynced: their
+        number is bounded.
         """
         if self.always or self.tape.unsynced > _UNSYNCED_FILES_MAX:
             return self._ticket()
@@ -189,7 +189,7 @@ class FifoWriter(Owner):
 
     @fatal_when_interrupted
     def open_memory(self) -> None:
-        """Makes room in the memory, as far as the bounds let it. Lock held; it is drained."""
+        """Makes room in the memory, as far as the bounds allow. Lock held, memory drained."""
         if not self._memory_bytes or self.staged.is_open:
             return
         if not self.memory:
@@ -198,7 +198,7 @@ class FifoWriter(Owner):
             self._mark_unclean()
             header = STAGED_HEADER.pack(self.stored.position, self._floor_id(), self._version)
             self._staging.begin(header, self.stored.number)
-            # Before the first is acknowledged: from here on a chunk that is gone is a loss.
+            # Before the first entry is acknowledged: from here on a missing chunk is a loss.
             self._in_use = True
             self._publish()
         self._begin_memory()
@@ -213,7 +213,7 @@ class FifoWriter(Owner):
         self.staged.begin(start, end, stop)
 
     def sync_now(self) -> None:
-        """Makes everything durable with the lock held: nothing comes after it."""
+        """Makes everything durable with the lock held, so that nothing is added meanwhile."""
         self.drain()
         with FatalErrors(self):
             self.tape.sync()
@@ -223,16 +223,16 @@ class FifoWriter(Owner):
 
     @fatal_when_interrupted
     def drain(self) -> None:
-        """Moves what is in memory onto the tape. Lock held."""
+        """Moves what is in memory to the tape. Lock held."""
         staged, count = self.staged, self.staged.number - self.stored.number
         if not count and not staged.is_open:
             return
         staged.finish()
-        # Once more: until now a push may have come without the lock.
+        # Counted again: until now a push may have come without the lock.
         count = staged.number - self.stored.number
         if count:
             self._drain(count)
-        # With nothing in it, whatever is written next takes its place.
+        # The memory is empty: the next write takes the place of the chunk on the tape.
         self._in_use = False
         self.head.cursor.leave_memory()
         staged.empty(self.stored.number, self.stored.last_ms)
@@ -246,12 +246,12 @@ class FifoWriter(Owner):
                 self._write(data, count, staged.last_ms)
             except OSError as error:
                 if self.always:
-                    # Nothing of it was acknowledged: all who wait for it get the error.
+                    # None of it was acknowledged: all callers that wait for it get the error.
                     staged.empty(self.stored.number, self.stored.last_ms)
                     self.commit.abandon(error, self.stored.number)
                 raise
         if not self.always:
-            # In the same mark as the entries: they are in the files now.
+            # In the same mark as the entries, which are in the files now.
             self._in_use = False
             self._publish()
             self.changes.announce()
@@ -259,7 +259,7 @@ class FifoWriter(Owner):
     def close(self, before_clean: Callable[[], int]) -> None:
         """Makes everything durable and marks the queue as cleanly closed.
 
-        `before_clean` runs when all entries are durable, and nobody pushes or pops any more; it
+        `before_clean` runs when all entries are durable and no push or pop runs any more; it
         returns the number of the oldest entry that must be there.
         """
 
@@ -272,7 +272,7 @@ class FifoWriter(Owner):
         self._close(self.drain, mark_clean)
 
     def release_files(self) -> None:
-        """Closes all files, whatever one of them says to that."""
+        """Closes all files, even if one of them fails to close."""
         with contextlib.ExitStack() as stack:
             stack.callback(self.mark.close)
             stack.callback(self.tape.close)
@@ -291,13 +291,13 @@ class FifoWriter(Owner):
         self.staged.use(self.memory)
 
     def _floor_id(self) -> int:
-        """What the next entry's id is above."""
+        """A bound that the next entry's id is above."""
         return max(0, (self.stored.last_ms << 16) - 1)
 
     @fatal_when_interrupted
     def _write_batch(self, batch: Batch, ttl: int) -> int:
         if batch.size > len(self._scratch):
-            # Kept for the next batch: fresh memory costs as much as all the rest.
+            # Kept for the next batch: allocating fresh memory costs as much as all the rest.
             self._scratch = bytearray(max(batch.size, _PENDING_BYTES))
         buffer = memoryview(self._scratch)[: batch.size]
         end = self.stored
@@ -308,7 +308,7 @@ class FifoWriter(Owner):
         return last_ms << 16 | (self.stored.number - 1) & 0xFFFF
 
     def _write(self, data: memoryview, count: int, last_ms: int) -> None:
-        """Writes the next `count` entries onto the tape."""
+        """Writes the next `count` entries to the tape."""
         self._mark_unclean()
         end = self.stored
         try:
@@ -322,13 +322,13 @@ class FifoWriter(Owner):
 
     def _mark_unclean(self) -> None:
         if self.mark.last.clean:
-            # Before anything is acknowledged: a clean mark would hide it after a crash.
+            # Before anything is acknowledged: after a crash a clean mark would hide it.
             self._publish(sync=True)
 
     def _publish(
         self, *, clean: bool = False, sync: bool = False, begin: int | None = None
     ) -> None:
-        """Tells where the end is. Lock held."""
+        """Publishes the end in the mark. Lock held."""
         file, position = divmod(self.durable.position, self._file_bytes)
         with FatalErrors(self):
             self.mark.publish(
@@ -346,7 +346,7 @@ class FifoWriter(Owner):
             self._publish(sync=sync)
 
     def _ticket(self) -> Ticket:
-        # Under the weak policies what is staged is no matter of a sync.
+        # Under the weak policies a sync does not cover what is staged.
         number = self.number if self.always else self.stored.number
         return Ticket(self.commit, number, self.commit.epoch)
 
@@ -364,7 +364,7 @@ class FifoWriter(Owner):
         if not done:
             return False
         end = cast(TapeEnd, sync.note)
-        # With each full file the mark itself is synced: recovery never reads more than that.
+        # With each full file the mark itself is synced, which bounds what recovery has to read.
         full = end.position // self._file_bytes > self.durable.position // self._file_bytes
         self._take_durable(end, sync=False)
         return full
