@@ -1,7 +1,7 @@
 """Reads the files of a deadline queue as far as the disk lets it.
 
-A bad sector costs the bytes that lie in it, and no others. They read as zeros, so that the checks
-of the formats find them, and the reason is kept for whoever tells of the damage.
+A bad sector costs the bytes that lie in it and no others. They read as zeros, so that the checks
+of the formats find them, and the reason is kept for the report of the damage.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from forebay.storage.filesystem import Directory, File
 
 _SECTOR_BYTES = 512
 _READ_BYTES = 1 << 20
-# What a disk answers that cannot give its bytes back. Any other error is not about these bytes.
+# The errors of a disk that cannot return its bytes. Any other error is not about these bytes.
 _UNREADABLE = {errno.EIO, errno.EBADMSG, errno.EUCLEAN, errno.ENODATA, errno.EILSEQ}
 
-# What is there, and is no file that may be read.
+# The errors for something that exists but is not a file that may be read.
 _NO_FILE = {
     *(errno.ENOENT, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR),
     *(errno.ELOOP, errno.ENXIO, errno.ENODEV),
@@ -47,14 +47,14 @@ class SafeReader:
         return b"".join(parts)
 
     def trouble(self, position: int, size: int) -> str | None:
-        """Says why some bytes could not be read; None if they could, or nobody has tried."""
+        """Returns why some bytes could not be read; None if they could, or were not read yet."""
         for sector, reason in self._unreadable.items():
             if position < sector + _SECTOR_BYTES and sector < position + size:
                 return f"it cannot be read: {reason}"
         return None
 
     def _sector(self, position: int, size: int) -> bytes:
-        # Tried again: an error may pass, and what is given up here is lost to a merge.
+        # Read twice: an error may be temporary, and bytes given up here are lost in a merge.
         for _ in range(2):
             try:
                 return self._file.pread(size, position)
@@ -86,7 +86,7 @@ def read_whole(directory: Directory, name: str) -> tuple[bytes, SafeReader]:
 
 
 def open_file(directory: Directory, name: str) -> File:
-    """Opens a file; an error of the disk may pass, and is met twice before it counts."""
+    """Opens a file; tries twice, because an error of the disk may be temporary."""
     try:
         return directory.open(name)
     except OSError as error:
@@ -96,12 +96,12 @@ def open_file(directory: Directory, name: str) -> File:
 
 
 def is_of_the_file(error: OSError | ForebayError) -> bool:
-    """Says whether an error is about the file itself, so that the next try meets it as well."""
+    """Says whether an error is about the file itself, so that another try would fail as well."""
     return not isinstance(error, OSError) or error.errno in _UNREADABLE | _NO_FILE
 
 
 def reason_of(error: OSError | ForebayError) -> str:
-    """Says in a few words why a file cannot be read."""
+    """Returns a short reason why a file cannot be read."""
     if isinstance(error, FileNotFoundError):
         return "the file is missing"
     if isinstance(error, OSError):

@@ -1,4 +1,4 @@
-"""A deadline queue from outside: what is wrong with it, what it holds, and copies of it.
+"""Checks a deadline queue from outside: what is wrong with it, what it holds, and copies of it.
 
 Only reads the queue, takes no lock, and works on one that is in use, was killed, or is damaged.
 """
@@ -47,7 +47,7 @@ from forebay.storage.filesystem import lock_owner
 from forebay.storage.losses import count_unaccepted
 from forebay.storage.quarantine import count_kept
 
-# Until when an item of each row of the histogram is due, in seconds from now.
+# For each row of the histogram, the latest time at which its items are due, in seconds from now.
 _SPANS = {
     "overdue": 0,
     "minute": 60,
@@ -70,7 +70,7 @@ Scan = Callable[[], Iterable[Record | Damage]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadlineReport(Report):
-    """What a check of a deadline queue found; `buried` of the items are put aside."""
+    """What a check of a deadline queue found; `buried` counts the items put aside."""
 
     buried: int
 
@@ -88,7 +88,7 @@ class DeadlineFile(SegmentFacts):
 class DeadlineCopy(CopyReport):
     """What a copy of a deadline queue did.
 
-    `moved` are those whose deadlines were later than the queue can hold.
+    `moved` counts the items whose deadlines were later than the queue can hold.
     """
 
     pending: int
@@ -101,7 +101,7 @@ def check(path: str, progress: Progress) -> DeadlineReport:
     with DeadlineReader(path, salvage=True) as reader:
         picture = reader.picture
         findings = Findings()
-        # The owner first: one that ends meanwhile has finished what it was writing.
+        # Ask for the owner first: if it ends meanwhile, it has finished what it was writing.
         owner = lock_owner(reader.path)
         findings.found += [*reader.damage, *picture.mended]
         if picture.manifest_damage is not None:
@@ -128,7 +128,7 @@ def check(path: str, progress: Progress) -> DeadlineReport:
 
 
 def describe(path: str) -> DeadlineInfo:
-    """Tells the state of a deadline queue, and when its items are due."""
+    """Returns the state of a deadline queue, and when its items are due."""
     with DeadlineReader(path, salvage=True) as reader:
         picture = reader.picture
         owner = lock_owner(reader.path)
@@ -195,13 +195,13 @@ def segments(path: str) -> list[DeadlineFile]:
 def copy(path: str, target: str, progress: Progress) -> DeadlineCopy:
     """Copies all items that can be read into a new queue.
 
-    An item keeps its value, its deadline and the time of its enqueueing: the copy is made with the
-    clock at that time. A buried one stays so, with its reason and the time of its burial. Ids are
-    new ones, and how often an item was given out counts from 0.
+    An item keeps its value, its deadline and the time of its enqueue: the copy is made with the
+    clock at that time. A buried item stays buried, with its reason and the time of its burial. Ids
+    are new, and how often an item was dequeued counts from 0.
     """
     with DeadlineReader(path, salvage=True) as reader:
         picture = reader.picture
-        # The owner first: one that ends meanwhile has finished what it was writing.
+        # Ask for the owner first: if it ends meanwhile, it has finished what it was writing.
         torn = picture.torn if lock_owner(reader.path) is None else []
         copying = Copying(target, progress, picture.entry_count, [*picture.damage, *torn])
         has_buried = picture.has_buried
@@ -256,7 +256,7 @@ def next_deadline(reader: DeadlineReader) -> int | None:
 
 
 def _deadline(key: Key) -> int:
-    """Returns the deadline of an item, or the time of its burial."""
+    """Returns the deadline of an item, or the time of its burial if it is buried."""
     return key.deadline_ms & ~BURIED_BIT
 
 
@@ -275,7 +275,7 @@ def _file_count(picture: Picture) -> int:
 
 
 def _check_ids(run: Run) -> list[Damage]:
-    """Returns what is wrong with the index by id, which only a look at it tells."""
+    """Returns what is wrong with the index by id, which only a lookup in it shows."""
     if not run.footer.id_index_position:
         return []
     known = len(run.damage)
@@ -289,7 +289,7 @@ def _check_ids(run: Run) -> list[Damage]:
 def count_records(
     items: Iterable[Record | Damage], findings: Findings, progress: Progress, total: int | None
 ) -> tuple[int, int]:
-    """Takes note of damage; returns how many items there are, and how many of them are buried."""
+    """Records damage; returns how many items there are, and how many of them are buried."""
     records = buried = 0
     for item in items:
         if isinstance(item, Damage):
@@ -309,7 +309,7 @@ def _harmless(damage: Damage) -> Damage:
 
 
 def _check_names(picture: Picture, findings: Findings) -> None:
-    """Takes note of files that do not count, and of those that do not belong there."""
+    """Notes the files that do not count, and the files that do not belong there."""
     counting = {run.name for run in picture.runs} | {run.name for run in picture.lost_runs}
     counting |= set(picture.log_sizes)
     ours = {file_name(*found): found[1] for found in list_files(picture.names)}
@@ -326,14 +326,14 @@ def _check_names(picture: Picture, findings: Findings) -> None:
 def _count_items(reader: DeadlineReader) -> tuple[int, int, dict[str, int]]:
     """Returns how many items are pending and buried, and when the pending ones are due.
 
-    Counts by the indexes of the runs; where something is damaged, by going over all items.
+    Counts by the indexes of the runs; if something is damaged, by iterating over all items.
     """
     now_ms = SystemClock().now_ms()
     times = [*(min(now_ms + 1000 * span, _LAST_MS) for span in _SPANS.values()), _LAST_MS]
     totals: list[int] = []
     if not reader.picture.damage:
         totals = [0, *reader.due_counts(times), len(reader)]
-    # A bad block of tombstones, which nobody has read yet, takes nothing off.
+    # A bad block of tombstones that has not been read yet subtracts nothing.
     if not totals or totals != sorted(totals):
         deadlines = [item.key.deadline_ms for item in reader.entries() if isinstance(item, Item)]
         until = (bisect_right(deadlines, time_ms) for time_ms in times)
@@ -365,7 +365,7 @@ class Copying:
         """Copies all that a scan yields."""
         with self._queue as queue:
             if has_buried:
-                # Before there is anything that is due: what is buried has to be given out first.
+                # Before anything else is due: an item must be taken before it can be buried.
                 for item in scan():
                     if isinstance(item, Item) and item.buried:
                         self._bury(item)
@@ -389,7 +389,7 @@ class Copying:
         )
 
     def _enqueue(self, batch: list[Item]) -> None:
-        """Copies pending items of the same times."""
+        """Copies pending items with the same times."""
         deadline_ms = min(batch[0].key.deadline_ms, _LAST_MS)
         self._moved += len(batch) if batch[0].key.deadline_ms > _LAST_MS else 0
         self._clock.ms = batch[0].stats.enqueue_ms
@@ -398,7 +398,7 @@ class Copying:
         self._go_on()
 
     def _bury(self, item: Item) -> None:
-        """Copies an item that was put aside, with the time of that."""
+        """Copies a buried item, with the time of its burial."""
         self._clock.ms = item.stats.enqueue_ms
         self._queue.enqueue(item.value, deadline_ms=0)
         self._clock.ms = item.key.deadline_ms & ~BURIED_BIT
@@ -413,7 +413,7 @@ class Copying:
 
 
 def _batches(records: Iterable[Record | Damage], damage: list[Damage]) -> Iterator[list[Item]]:
-    """Yields pending items in their order, those of the same times together."""
+    """Yields pending items in order, grouped by equal times."""
     pending = _pending(records, damage)
     for _, same in groupby(pending, lambda item: (item.key.deadline_ms, item.stats.enqueue_ms)):
         batch: list[Item] = []

@@ -1,9 +1,9 @@
 """Entries of a deadline queue as Arrow columns.
 
 Needs the `arrow` extra. Columns: `offset` and `id` (int64, the item's id), `timestamp` (µs, UTC:
-when it was enqueued; of a note that it was given out, when that was), `value` (binary), `segment`,
-`position` (int64, where its block begins in the run; null in a log), `deadline`, `type`,
-`enqueue_time`, `requeue_time` (null: never), `dequeue_count`, `reason` (why it was buried).
+when it was enqueued, or dequeued for a note of that), `value` (binary), `segment`, `position`
+(int64, where its block begins in the run; null in a log), `deadline`, `type`, `enqueue_time`,
+`requeue_time` (null: never), `dequeue_count`, `reason` (why it was buried).
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ COLUMNS = (
     *("offset", "timestamp", "value", "segment", "position", "deadline", "id", "type"),
     *("enqueue_time", "requeue_time", "dequeue_count", "reason"),
 )
-# What an entry is, by its attributes.
+# The kind of an entry, by its attributes.
 _TYPES = pyarrow.array(["pending", "tombstone", "buried", None, "dequeued"])
 _ROWS_MAX = 1 << 15
-# Far below what Arrow's offsets of 32 bits reach, unless one value is larger.
+# Far below what Arrow's 32-bit offsets can address, unless one value is larger.
 _BATCH_BYTES = 64 << 20
 _FIELDS = (
     *("deadline", "id", "attributes", "enqueue", "requeue", "count", "reason", "value"),
@@ -48,7 +48,7 @@ class ColumnBatch:
     def column(self, name: str) -> Any:
         """Returns one column."""
         if name in ("offset", "id"):
-            # As the original program has them: the highest bit is a sign there.
+            # As in the original program, where the highest bit is a sign.
             return pyarrow.array(self._fields["id"], pyarrow.uint64()).view(pyarrow.int64())
         if name == "deadline":
             deadlines = compute.bit_wise_and(self._numbers("deadline"), BURIED_BIT - 1)
@@ -63,7 +63,7 @@ class ColumnBatch:
         return self._fact(name)
 
     def _fact(self, name: str) -> Any:
-        """Returns what is known of items only."""
+        """Returns a column that only items have."""
         if name == "timestamp":
             return self._time("enqueue")
         if name == "enqueue_time":
@@ -95,7 +95,7 @@ class ColumnBatch:
 
 
 def batches(rows: Sequence[Row]) -> Iterator[ColumnBatch]:
-    """Deals rows out to batches of a size that Arrow can hold."""
+    """Divides rows into batches of a size that Arrow can hold."""
     for first in range(0, len(rows), _ROWS_MAX):
         yield from _halves(rows[first : first + _ROWS_MAX])
 

@@ -1,15 +1,15 @@
 """Freezes what is in memory into runs, and merges runs; the queue is used meanwhile.
 
-One piece of work at a time. The order of steps is what a crash relies on: runs are written and
-synced, then the manifest names them, then the queue reads from them, and last the files go that
-they replace. A manifest that could not be written may be on the disk nevertheless: so what it names
-is kept, and the same change is made again the next time.
+One task at a time. Crash safety depends on the order of steps: runs are written and synced, then
+the manifest names them, then the queue reads from them, and last the files they replace are
+removed. A manifest whose write failed may be on the disk nevertheless: so what it names is kept,
+and the same change is made again the next time.
 
-A set of runs is durable when it is returned, its names included, and a failed one leaves no file. A
-merge goes on without the interpreter's lock: it is fed with blocks, and one that it cannot read by
-itself is read here; a bad one is noted, and costs its own entries. Merged are neighbours of like
-size, and those that tombstones have emptied; only neighbours by age, so that tombstones stay newer
-than what they take away.
+A set of runs is durable when it is returned, including its names, and a failed one leaves no file.
+A merge runs without the interpreter's lock: it is fed with blocks, and a block that it cannot read
+by itself is decoded here; a bad one is noted, and costs its own entries. Merges join neighbours of
+similar size, and sets emptied by tombstones; only neighbours by age, so that tombstones stay newer
+than what they remove.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ from forebay.storage.filesystem import Buffer, Directory, File, Filesystem, writ
 from forebay.storage.losses import Losses
 
 SETS_MAX = 64
-# So many sets of like size are worth a merge: each entry is rewritten about once for each power.
+# This many sets of like size are worth a merge: an entry is rewritten about once for each power.
 _LIKE_MIN = 24
 _LIKE_FACTOR = 4
-# A set below this is as small as any other.
+# Sets below this size count as equally small.
 _SMALL_BYTES = 64 * 1024
 
 
 def choose_merge(sets: list[RunSet], *, everything: bool = False) -> tuple[int, int]:
-    """Returns the first of the sets to merge, the oldest being 0, and how many; 0: none."""
+    """Returns which set is the first to merge, the oldest being 0, and how many; 0: none."""
     if everything:
         only = len(sets) == 1 and set(sets[0].files) == {FileKind.PENDING_RUN}
         return (0, 0) if not sets or only else (0, len(sets))
@@ -72,14 +72,14 @@ def choose_merge(sets: list[RunSet], *, everything: bool = False) -> tuple[int, 
 
 
 def are_half_dead(sets: list[RunSet]) -> bool:
-    """Says whether half of what the sets take would go in a merge of all of them."""
+    """Says whether a merge of all sets would remove half of their contents."""
     gone = sum(each.entry_count(FileKind.TOMBSTONE_RUN) for each in sets)
     items = sum(each.entry_count(FileKind.PENDING_RUN) for each in sets)
     return len(sets) > 1 and gone > 0 and 2 * gone >= items
 
 
 def _first_alike(sets: list[RunSet]) -> int:
-    """Returns the oldest set from which on none is much larger than all newer ones."""
+    """Returns the first index from which no set is much larger than all newer ones together."""
     largest = _SMALL_BYTES
     first = len(sets)
     while first > 0:
@@ -91,7 +91,7 @@ def _first_alike(sets: list[RunSet]) -> int:
     return first
 
 
-# What all sources may hold at once, and what each of them reads at most.
+# The most that all sources may hold at once, and the most that each of them reads.
 _HELD_BYTES = 32 << 20
 _READ_BYTES_MAX = 4 << 20
 
@@ -116,11 +116,11 @@ class Feeder:
 
     @property
     def passed(self) -> int:
-        """How many keys it has merged."""
+        """How many keys have been merged."""
         return self._merger.passed
 
     def run(self) -> int:
-        """Goes on until another thread should have a turn; returns what `merge` does."""
+        """Runs until another thread should have a turn; returns what `merge` does."""
         needed = self._merger.run()
         if needed == kernel.FULL:
             return self._merger.kind
@@ -141,7 +141,7 @@ class _Source:
         self._first = self._stop = 0
 
     def feed(self, merger: kernel.Merger) -> None:
-        """Returns the merge what it needs of this run."""
+        """Feeds the merge with what it needs of this run."""
         row = self._first + merger.block
         if row < self._stop:
             self._feed_block(merger, row)
@@ -161,7 +161,7 @@ class _Source:
         merger.feed(self._data, run.table(row, stop))
 
     def _feed_block(self, merger: kernel.Merger, row: int) -> None:
-        """Returns the merge a block that it cannot read by itself."""
+        """Feeds the merge with a block that it cannot read by itself."""
         run = self._file.run
         start = run.places.positions[row] - run.places.positions[self._first]
         block = run.decode(row, self._data[start : start + run.block_size(row)])
@@ -172,15 +172,15 @@ class _Source:
             merger.feed_block(block)
 
 
-# In the order of the kinds that `merge` gives, from 1 on.
+# In the order of the kinds that `merge` returns, from 1 on.
 _KINDS = (FileKind.PENDING_RUN, FileKind.TOMBSTONE_RUN, FileKind.DEQUEUED_RUN)
 _STATES = (ITEM, TOMBSTONE, MARK)
 _WRITE_BYTES = 1 << 20
-# So much is synced at a time: the sync of a large run at its end would keep others waiting.
+# How much is synced at a time: one sync of a large run at its end would delay other work.
 _SYNC_BYTES = 32 << 20
 # A merge of less than this is not worth the buffers for many blocks at once.
 _STREAM_BYTES_MIN = 1 << 20
-# So many keys are merged before somebody else may have a turn, though no block is full.
+# How many keys are merged before another thread may have a turn, even if no block is full.
 _KEYS_AT_ONCE = 1_000
 
 
@@ -203,9 +203,9 @@ class SetWriter:
         ]
 
     def freeze(self, segment: Memory, between: Callable[[], None]) -> SetRow:
-        """Writes a segment that changes no more; durable on return.
+        """Writes a segment that no longer changes; durable on return.
 
-        It may take long: `between` is called again and again.
+        It may take long: `between` is called repeatedly.
         """
         with self._whole():
             for run, state in zip(self._runs, _STATES, strict=True):
@@ -217,7 +217,7 @@ class SetWriter:
             return self._finish()
 
     def write_items(self, items: Iterable[Item]) -> SetRow:
-        """Writes items that come by key; durable on return."""
+        """Writes items that come sorted by key; durable on return."""
         pending = self._runs[0]
         remaining = iter(items)
         with self._whole():
@@ -235,9 +235,9 @@ class SetWriter:
     ) -> SetRow:
         """Writes what is left of sets; durable on return.
 
-        `full` says that no older set is left out: then tombstones and counts that meet no item are
-        dropped. Bad blocks cost their entries, and are noted. `go_on` is told again and again how
-        many keys are done, and raises if it is to end.
+        `full` says that no older set is left out: then tombstones and counts that match no item are
+        dropped. Bad blocks cost their entries, and are noted. `go_on` is called repeatedly with the
+        number of keys done, and raises to end the merge.
         """
         # Also what is below the low-water mark: the tombstones of dead items must go with them.
         files = [file for each in sets for file in each.files.values()]
@@ -271,7 +271,7 @@ class SetWriter:
 
     @contextlib.contextmanager
     def _whole(self) -> Iterator[None]:
-        """Removes the files again if they could not all be written."""
+        """Removes the files again if not all of them could be written."""
         try:
             yield
         except BaseException:
@@ -281,7 +281,7 @@ class SetWriter:
 
 
 class _RunWriter:
-    """One file of a set; there is none as long as it has no entry."""
+    """One file of a set; it does not exist until it has an entry."""
 
     def __init__(
         self,
@@ -293,7 +293,7 @@ class _RunWriter:
         queue_id: bytes,
     ) -> None:
         self.kind = kind
-        # An index by id is for items only: nobody looks for the id of a tombstone.
+        # Only items have an index by id: the id of a tombstone is never looked up.
         self.encoder = RunEncoder(
             filesystem.random_bytes(8),
             compression=compression,
@@ -307,13 +307,13 @@ class _RunWriter:
         self._synced = 0
 
     def add(self, entries: Iterable[Entry]) -> None:
-        """Takes in entries by key, and writes the blocks that are full."""
+        """Adds entries by key, and writes the blocks that are full."""
         self._put([self.encoder.encode(entries)])
 
     def end_block(self) -> None:
-        """Ends what is full, and writes much at a time.
+        """Ends the full block, and writes large amounts at a time.
 
-        Each write lets go of the interpreter's lock, and has to wait for it again.
+        Each write releases the interpreter's lock, and has to wait to get it back.
         """
         self.encoder.end_block()
         if self.encoder.is_streaming or self.encoder.waiting >= _WRITE_BYTES:
@@ -349,14 +349,14 @@ class _RunWriter:
             self._synced = self._position
 
 
-# An open reads so many rows at most from the log of a queue that was closed.
+# The most rows that an open reads from the log of a queue that was closed.
 _OPEN_ROWS_MAX = 4096
-# So many segments may be in memory before an enqueue waits for the freezing.
+# How many segments may be in memory before an enqueue waits for the freezing.
 _SEGMENTS_MAX = 2
 
 
 class _Outdated(Exception):
-    """Most of what a merge writes is dead by now: it is better to begin anew, with all sets."""
+    """Most of what a merge writes is dead by now: it should start again, with all sets."""
 
 
 class Upkeep:
@@ -374,7 +374,7 @@ class Upkeep:
         kept: list[LogRow],
         losses: Losses,
     ) -> None:
-        """`kept` are logs of before whose content is in the present segment too."""
+        """`kept` are older logs whose content is in the current segment too."""
         self._filesystem = filesystem
         self._directory = directory
         self._journal = journal
@@ -386,15 +386,15 @@ class Upkeep:
         self._kept = kept
         self._kept_number = journal.wal.number
         journal.kept_bytes = sum(row.end for row in kept)
-        # Held by who writes or removes files; who closes the queue waits for it.
+        # Held while files are written or removed; close waits for it.
         self.work = threading.RLock()
-        # Logs that are being frozen, by number, and the runs that are written already.
+        # Logs that are being frozen, by number, and the runs that are already written.
         self._wals: dict[int, WalFile] = {}
         self._written: dict[int, SetRow] = {}
-        # What the manifest may say when the runs of a log are durable.
+        # What the manifest may say once the runs of a log are durable.
         self._marks: dict[int, _Marks] = {}
         self._merged: tuple[list[RunSet], SetRow] | None = None
-        # Where the logs ended when memory was handed over last; -1: never.
+        # The end of the logs when memory was last handed over; -1: never.
         self.handed_over = -1
         self.freezes = 0
         self.merges = 0
@@ -405,12 +405,12 @@ class Upkeep:
 
     @property
     def frozen_wals(self) -> list[WalFile]:
-        """Logs whose runs are not there yet."""
+        """Logs whose runs do not exist yet."""
         return list(self._wals.values())
 
     @property
     def wants_freeze(self) -> bool:
-        """Whether memory holds as much as it should, or a freeze is to be finished."""
+        """Whether memory holds as much as it should, or a freeze has yet to be finished."""
         current = self._state.current
         return (
             current.count >= self._options.segment_items
@@ -421,24 +421,24 @@ class Upkeep:
 
     @property
     def wants_merge(self) -> bool:
-        """Whether some sets are worth a merge, or one is to be finished."""
+        """Whether some sets are worth a merge, or a merge has yet to be finished."""
         sets = self._state.view.sets
         return self._merged is not None or choose_merge(sets)[1] > 0
 
     @property
     def is_behind(self) -> bool:
-        """Whether more comes into memory than can be frozen."""
+        """Whether memory fills faster than it is frozen."""
         many = len(self._state.segments) > _SEGMENTS_MAX
         return many or self._state.current.count >= self._options.items_in_memory_max
 
     def fail(self, error: BaseException) -> None:
-        """Ends the handle, whose memory may not be what its files say."""
+        """Ends the handle: its memory may differ from its files."""
         self._journal.fail(error)
 
     def freeze(self, *, between: Callable[[], None] = lambda: None) -> bool:
-        """Turns all that is in memory into runs; False if there is nothing.
+        """Turns everything in memory into runs; False if there is nothing.
 
-        It may take long: `between` is called again and again.
+        It may take long: `between` is called repeatedly.
         """
         with self.work:
             self._check()
@@ -453,7 +453,7 @@ class Upkeep:
     def freeze_for_close(self) -> None:
         """Freezes a long log, so that the next open need not read it.
 
-        If that fails, the log has everything: the next open reads it.
+        If that fails, the log still has everything: the next open reads it.
         """
         if self._state.current.count > _OPEN_ROWS_MAX:
             with contextlib.suppress(OSError):
@@ -464,8 +464,8 @@ class Upkeep:
     ) -> bool:
         """Merges the sets that are worth it, or all of them; False if there is nothing to do.
 
-        It may take long: `between` is called again and again, and what memory has too much of is
-        frozen meanwhile.
+        It may take long: `between` is called repeatedly, and memory is frozen meanwhile if it holds
+        too much.
         """
         with self.work:
             self._check()
@@ -484,15 +484,15 @@ class Upkeep:
             return True
 
     def close(self) -> None:
-        """Closes the logs whose runs are not there yet; the journal has ended."""
+        """Closes the logs whose runs do not exist yet; the journal has ended."""
         for wal in self.frozen_wals:
             wal.file.close()
 
     def save(self, next_id: int) -> None:
-        """Saves in the manifest what is known by now; durable on return."""
+        """Saves the current marks and the next id in the manifest; durable on return."""
         with self._journal.lock:
             marks, end = self._read_marks(), self._journal.written
-        # What is below a mark has a tombstone: that must not get lost alone.
+        # What is below a mark has a tombstone: the mark must not survive without it.
         self._journal.wait(end)
         self._manifest.change(lambda before: replace(marks.apply(before), next_id=next_id))
 
@@ -504,7 +504,7 @@ class Upkeep:
             self._journal.check()
 
     def _hand_over(self) -> None:
-        """Begins a new log and a new segment, if the present ones hold anything."""
+        """Begins a new log and a new segment, if the current ones hold anything."""
         with self._journal.lock:
             self._journal.drain()
             is_new = self._journal.wal.is_empty and not self._kept
@@ -516,7 +516,7 @@ class Upkeep:
         wal = self._journal.prepare(number)
         try:
             if self._options.sync != "os":
-                # Most of the log is synced here, where nobody waits for it.
+                # Most of the log is synced here, where it delays no other call.
                 self._journal.sync()
             with self._journal.lock:
                 self._switch(wal)
@@ -542,7 +542,7 @@ class Upkeep:
         self.handed_over = self._journal.written
 
     def _write_out(self, segment: Memory, between: Callable[[], None]) -> None:
-        """Writes the runs of a segment, has them read, and removes its log."""
+        """Writes the runs of a segment, lets the queue read them, and removes its log."""
         row = self._written.get(segment.number)
         if row is None:
             row = self.writer(segment.number).freeze(segment, between)
@@ -582,7 +582,7 @@ class Upkeep:
     ) -> SetRow:
         number = self._next_number
         self._next_number += 1
-        # Files of its own: those of the view are read by others meanwhile.
+        # Its own open files: other threads read those of the view meanwhile.
         queue_id = self._manifest.manifest.queue_id
         sources: list[RunSet] = []
         try:
@@ -593,7 +593,7 @@ class Upkeep:
                 source.close()
             raise
         damage: BadBlocks = []
-        # Whether it frees half of what is there.
+        # Whether this merge frees half of the contents.
         clears = full and are_half_dead(chosen)
         start = 0
 
@@ -602,7 +602,7 @@ class Upkeep:
             self._check_stopping()
             between()
             has_many = len(self._state.view.sets) > SETS_MAX
-            # With many sets it does more than a freeze writes before it lets one in, and keeps up.
+            # With many sets, it does more than a freeze writes before it allows one: it keeps up.
             if self.wants_freeze and (
                 done - start > self._options.items_in_memory_max or not has_many
             ):
@@ -622,7 +622,7 @@ class Upkeep:
             found = [self._state.lost_in(kind, bad) for kind, bad in damage]
         self.damage += found
         self._found_damage = bool(damage)
-        # Before the manifest no longer names the runs that they were in.
+        # Before the manifest stops naming the runs that they were in.
         for lost in found:
             if lost.count != 0:
                 self._losses.note(lost, gone=True)
@@ -630,7 +630,7 @@ class Upkeep:
         return row
 
     def _check_stopping(self) -> None:
-        """Ends a merge that somebody who closes the queue would wait for."""
+        """Ends a merge that a close would have to wait for."""
         if self.stopping:
             raise Closed(f"{self._directory.path} is closed")
 
@@ -640,7 +640,7 @@ class Upkeep:
         def change(manifest: Manifest) -> Manifest:
             named = [i for i, each in enumerate(manifest.sets) if each.number in numbers]
             if not named:
-                # It was changed before, and something failed after it.
+                # It was changed before, and a later step failed.
                 return manifest
             at = named[0]
             rest = [each for each in manifest.sets if each.number not in numbers]
@@ -668,7 +668,7 @@ class Upkeep:
         self._journal.changes.announce()
 
     def _adopt(self, row: SetRow, change: Callable[[Manifest], Manifest]) -> RunSet | None:
-        """Opens a set and has the manifest name it; None if it is empty."""
+        """Opens a set and makes the manifest name it; None if it is empty."""
         queue_id = self._manifest.manifest.queue_id
         opened = open_written(self._directory, row, queue_id) if row.kinds else None
         try:
@@ -680,7 +680,7 @@ class Upkeep:
         return opened
 
     def writer(self, number: int) -> SetWriter:
-        """Makes what writes the runs of a set."""
+        """Makes the writer for the runs of a set."""
         queue_id = self._manifest.manifest.queue_id
         compression = self._options.compression
         return SetWriter(self._filesystem, self._directory, number, compression, queue_id)
@@ -688,7 +688,7 @@ class Upkeep:
 
 @contextlib.contextmanager
 def _closing(opened: RunSet | None) -> Iterator[None]:
-    """Closes a set that could not be taken in; it is opened anew the next time."""
+    """Closes a set if the block fails; it is opened again the next time."""
     try:
         yield
     except BaseException:
@@ -698,19 +698,19 @@ def _closing(opened: RunSet | None) -> Iterator[None]:
 
 
 def _is_named(manifest: Manifest, row: SetRow) -> bool:
-    """Says whether a manifest names a set, or need not because it is empty."""
+    """Says whether a manifest names a set, or need not name it because it is empty."""
     return not row.kinds or any(each.number == row.number for each in manifest.sets)
 
 
 @dataclass(frozen=True, slots=True)
 class _Marks:
-    """Below which key nothing is left of each set, and the highest deadline that was given out."""
+    """The key below which each set has nothing left, and the highest deadline that was lent."""
 
     low_waters: dict[int, KeyTuple]
     floor_ms: int
 
     def apply(self, manifest: Manifest) -> Manifest:
-        """Returns a manifest that says so. The tombstones below the marks must be durable."""
+        """Returns a manifest with these marks. The tombstones below the marks must be durable."""
         sets = tuple(map(self._apply_to_row, manifest.sets))
         return replace(manifest, sets=sets, floor_ms=max(manifest.floor_ms, self.floor_ms))
 

@@ -1,4 +1,4 @@
-"""What `info` tells of a deadline queue."""
+"""What `info` returns for a deadline queue."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ class DeadlineInfo(QueueInfo):
     """The state of a deadline queue.
 
     - `pending`, `due`: how many items wait, and how many of them are due.
-    - `working`: how many are given out; None from outside while it is in use, where they are
-      pending: who holds what is in the memory of the owner.
+    - `working`: how many are leased; None from outside while the queue is in use, where they count
+      as pending: the leases are in the memory of the owner.
     - `buried`: how many are put aside.
-    - `next_deadline_ms`: when the first pending item is due; not the owner's.
+    - `next_deadline_ms`: when the first pending item is due; not in the owner's view.
     - `next_id`: the id that the next item gets.
-    - `runs`, `logs`, `run_bytes`, `log_bytes`: its files; their bytes are not the owner's.
-    - `deadlines`: the pending items by when they are due; not the owner's.
-    - `in_memory`: how many changes are in memory; the owner's.
-    - `freezes`, `merges`: how many there were since it was opened; the owner's.
-    - `damaged`: how much damage was met since then; the owner's.
+    - `runs`, `logs`, `run_bytes`, `log_bytes`: its files; their sizes are not in the owner's view.
+    - `deadlines`: the pending items by when they are due; not in the owner's view.
+    - `in_memory`: how many changes are in memory; only in the owner's view.
+    - `freezes`, `merges`: how many there were since the open; only in the owner's view.
+    - `damaged`: how much damage was found since then; only in the owner's view.
     """
 
     pending: int

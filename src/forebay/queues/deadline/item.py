@@ -9,7 +9,7 @@ __all__ = ["DeadlineItem", "as_item", "as_record"]
 
 
 def as_item(item: Item, dequeue_count: int) -> DeadlineItem:
-    """Makes of a stored item what a user gets."""
+    """Makes the user's item from a stored item."""
     return DeadlineItem(
         item.key.id,
         item.value,
@@ -23,7 +23,7 @@ def as_item(item: Item, dequeue_count: int) -> DeadlineItem:
 
 
 def as_record(item: DeadlineItem) -> Item:
-    """Makes of an item what the files hold."""
+    """Makes a stored item from the user's item."""
     return Item(
         Key(*item.key),
         item.value,

@@ -6,15 +6,15 @@ commit. Any thread may call the public methods, except where it says that the lo
 Under the weak policies the buffer is the mapped staging buffer: a change is acknowledged there, and
 moved into the log when the buffer is full, before a sync, and soon in any case. Under "always" it
 is plain memory, which the group commit's leader writes out for all; nothing in it is acknowledged.
-A change that is too large for the staging buffer, or every one where there is none, goes to plain
+A change that is too large for the staging buffer, or every change if there is none, goes to plain
 memory too, and is written out before it is acknowledged.
 
-A failed or short write is cut back and raised, and the queue goes on: what was acknowledged stays
+A failed or short write is cut back and raised, and the queue continues: what was acknowledged stays
 in the buffer, what was not is undone. A failed cut, or any failed sync, ends the handle.
 
-Ends are counted over all logs, in bytes. What a power cut takes is a suffix, over all logs too: one
+Ends are counted over all logs, in bytes. A power cut removes a suffix, over all logs too: one log
 is durable before the first batch of the next is written, or the next says where it had ended. The
-mark says up to where the logs are durable, and up to where they were written.
+mark says how far the logs are durable, and how far they were written.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ if TYPE_CHECKING:
     from forebay.queues.deadline.schedule import NotMade
 
 _Result = TypeVar("_Result")
-# What the memory for changes has at least, and what is kept of it for the next ones.
+# The least size of the memory for changes, and how much of it is kept for later changes.
 _MEMORY_BYTES = 64 << 10
 _MEMORY_BYTES_KEPT = 4 << 20
-# So many rows come into memory that freezing is behind with, before it is waited for again.
+# How many more rows memory takes while freezing lags, before new items wait for it again.
 _ROWS_AT_ONCE = 1024
-# So many ids are reserved in the manifest at a time.
+# How many ids are reserved in the manifest at a time.
 IDS_AT_ONCE = 1 << 20
 
 
@@ -70,22 +70,22 @@ class WalFile:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it says nothing but where it comes from."""
+        """Whether it holds nothing but its origin."""
         return self.batch_count <= 1 and not self.copied
 
     def row(self) -> LogRow:
-        """Returns what the manifest says of it as long as it is written to."""
+        """Returns its row in the manifest while it is being written."""
         return LogRow(self.number, self.salt, first_id=self.first_id, copied=self.copied)
 
     def write_origin(self, origin: Origin) -> int:
-        """Writes, first of all, what it goes on from; returns what that takes."""
+        """Writes the origin, which comes first; returns the size of that."""
         self.first_id, self.copied = origin.first_id, origin.copied
         return self.write_batch(self.batches.encode_origin(origin))
 
     def write_copies(self, buffer: bytearray, size: int) -> int:
-        """Writes records that were brought along as a batch; returns what it takes.
+        """Writes records copied from other logs as a batch; returns its size.
 
-        They lie after room for its head and for the note that they are copies.
+        They lie after room for the head of the batch and for the note that they are copies.
         """
         buffer[BATCH_BYTES : BATCH_BYTES + len(COPIED)] = COPIED
         end = seal_batch(buffer, len(COPIED) + size, self.batch_count, self.batches.seed)
@@ -93,7 +93,7 @@ class WalFile:
             return self.write_batch(data[:end])
 
     def write_batch(self, data: Buffer) -> int:
-        """Writes a batch that is encoded with the next number; returns what it takes."""
+        """Writes a batch that is encoded with the next number; returns its size."""
         write_all(self.file, data, self.position)
         self.position += len(data)
         self.batch_count += 1
@@ -133,7 +133,7 @@ class Journal(Owner):
         max_bytes: int | None,
         staging_bytes: int,
     ) -> None:
-        """All that is in `wal` is durable, and the mark says so.
+        """Everything in `wal` is durable, and the mark says so.
 
         `max_bytes`: what logs and runs may take; None: no bound. `staging_bytes`: 0 uses no staging
         buffer.
@@ -145,14 +145,14 @@ class Journal(Owner):
         self.durable = 0
         self.mark: MarkFile = mark
         self._manifest = manifest
-        # What the logs take that were there when the queue was opened.
+        # The size of the logs that existed at the open.
         self.kept_bytes = 0
-        # Logs before this one that were not synced as a whole, the oldest first.
+        # Older logs that were not synced as a whole, the oldest first.
         self._unsynced: list[WalFile] = []
         self._state = state
         self._schedule = state.schedule
         self._max_bytes = max_bytes
-        # Nothing is acknowledged before it is durable.
+        # Whether nothing is acknowledged before it is durable.
         self._always = state.schedule.hides
         self._staging = self._open_staging(staging_bytes)
         self._memory = bytearray()
@@ -165,7 +165,7 @@ class Journal(Owner):
         """Opens the staging buffer.
 
         On a full disk there is none, and every batch is written at once: a queue that could not be
-        opened could not be emptied either.
+        opened could not be drained either.
         """
         if size == 0:
             return None
@@ -183,12 +183,12 @@ class Journal(Owner):
 
     @property
     def written(self) -> int:
-        """The end of all that was applied."""
+        """The end of all changes that were applied."""
         return self._stored + self._waiting_bytes
 
     @property
     def used_bytes(self) -> int:
-        """What runs and logs take. Lock held."""
+        """How many bytes runs and logs take. Lock held."""
         frozen = sum(segment.bytes for segment in self._state.frozen)
         sets = sum(each.size for each in self._state.view.sets)
         return sets + frozen + self.position + self.kept_bytes
@@ -204,8 +204,8 @@ class Journal(Owner):
         """Makes a change, and room for it in the buffer. Lock held.
 
         Returns the ticket that the caller has to wait for; None if it is acknowledged. `takes`: it
-        takes something away, so on a full disk the reserve makes room for it. A change that brings
-        new items has looked for `free_bytes` itself.
+        removes something, so on a full disk the reserve makes room for it. A caller that adds items
+        has checked `free_bytes` itself.
         """
         self.check()
         return self._apply(change, takes)
@@ -231,7 +231,7 @@ class Journal(Owner):
         return result, None
 
     def _make_room(self, *, takes: bool) -> None:
-        """Lets the change that has just found no room find it."""
+        """Makes room for a change that had none."""
         schedule = self._schedule
         needed, ids = schedule.needed, schedule.needed_ids
         if ids > schedule.ids_end - schedule.next_id:
@@ -240,18 +240,18 @@ class Journal(Owner):
         self._begin(needed)
         rows = schedule.memories[0].count + ids
         if rows > schedule.items_max:
-            # Freezing has been waited for.
+            # The caller has already waited for freezing.
             schedule.items_max = rows + _ROWS_AT_ONCE
 
     def reserve_ids(self, count: int) -> None:
-        """Reserves so many ids, so that none of them is used again after a crash."""
+        """Reserves `count` ids, so that none of them is used again after a crash."""
         schedule = self._schedule
         if schedule.next_id + count > self._manifest.manifest.next_id:
             self._manifest.reserve_ids(schedule.next_id + count + IDS_AT_ONCE)
         schedule.ids_end = self._manifest.manifest.next_id
 
     def begin_sync(self) -> Ticket:
-        """Writes out what is in the buffer; returns the ticket of all that was applied."""
+        """Writes out what is in the buffer; returns the ticket of all changes applied."""
         with self.lock:
             self.check()
             self.drain()
@@ -260,8 +260,8 @@ class Journal(Owner):
     def note_manifest(self) -> None:
         """Writes into the mark which manifest is newest and how many items there are. Lock held.
 
-        An older one that takes its place is told by that. What is staged and finds no room in the
-        log stays where it is: the queue reads from other runs by now, and there is no way back.
+        That reveals an older manifest in its place. Staged changes that find no room in the log
+        stay where they are: the queue already reads from other runs, and there is no way back.
         """
         try:
             self.drain()
@@ -274,7 +274,7 @@ class Journal(Owner):
         """Writes what is in the buffer to the log. Lock held.
 
         If that fails, what was acknowledged stays in the buffer. What was not is undone, and all
-        who wait for it get the error.
+        callers that wait for it get the error.
         """
         self._drain(takes=False)
 
@@ -313,7 +313,7 @@ class Journal(Owner):
             raise
 
     def _undo(self, error: OSError) -> None:
-        """Takes back what is in the buffer, which nobody was told is done."""
+        """Takes back what is in the buffer, none of which was acknowledged."""
         self._schedule.undo()
         self._close_buffer()
         if self._always:
@@ -326,11 +326,11 @@ class Journal(Owner):
             self._memory = bytearray()
 
     def wait(self, end: int) -> None:
-        """Returns when all below an end is durable."""
+        """Returns when everything below an end is durable."""
         self.commit.wait(end)
 
     def prepare(self, number: int) -> WalFile:
-        """Creates the next log; durable on return, and not in use yet."""
+        """Creates the next log; durable on return, and not yet in use."""
         queue_id = self.mark.queue_id
         wal = create_wal(self._filesystem, self._directory, number, queue_id)
         try:
@@ -344,9 +344,9 @@ class Journal(Owner):
         return wal
 
     def switch(self, wal: WalFile) -> WalFile:
-        """Goes on in another log; returns the one before, which is durable. Lock held.
+        """Continues in another log; returns the previous one, which is durable. Lock held.
 
-        The caller has just synced: little is left to do under the lock.
+        The caller has just synced, so little is left to do under the lock.
         """
         self.drain()
         before = self.wal
@@ -360,9 +360,9 @@ class Journal(Owner):
         return self._go_on_in(wal, durable=True)
 
     def switch_unsynced(self, wal: WalFile) -> WalFile:
-        """Goes on in another log; returns the one before, durable or not. Lock held.
+        """Continues in another log; returns the previous one, durable or not. Lock held.
 
-        Its runs will be durable soon. Then it is removed, and its bytes need never get to the disk.
+        Its runs will be durable soon. Then it is removed, and its bytes need never reach the disk.
         """
         self.drain()
         before = self._go_on_in(wal, durable=False)
@@ -370,13 +370,13 @@ class Journal(Owner):
         return before
 
     def _go_on_in(self, wal: WalFile, *, durable: bool) -> WalFile:
-        """Goes on in a log that says what it goes on from; returns the one before."""
+        """Continues in a log that names its predecessor; returns the previous log."""
         before = self.wal
         end = self._end_of(before)
         origin = Origin(before.number, before.position, durable, end[3])
         self._stored += wal.write_origin(origin)
         self.wal = wal
-        # Its first batch is not synced, and says nothing that a power cut may not take.
+        # Its first batch is not synced, and holds nothing that a power cut may not remove.
         self._publish_mark((wal.number, 0, 0, end[3], end[4]) if durable else None)
         return before
 
@@ -410,11 +410,11 @@ class Journal(Owner):
             self.mark.sync()
 
     def close_mark(self) -> None:
-        """Writes into the mark that everything is durable and nothing more comes."""
+        """Writes into the mark that everything is durable and nothing more follows."""
         with self.syncing, self.lock:
             end = self._end_of(self.wal)
             generation = self._manifest.manifest.generation
-            # Twice: a bad slot must not bring back one that says less.
+            # Twice, into both slots: if one is bad, the other must not hold an older mark.
             for _ in range(2):
                 self.mark.publish(generation, self.wal.salt, end, end, CLEAN)
             self.mark.sync()
@@ -434,7 +434,7 @@ class Journal(Owner):
         except OSError as error:
             if self._always:
                 raise
-            # It stays in the staging buffer: only a failed sync is final.
+            # The changes stay in the staging buffer: only a failed sync is final.
             raise NotWritten(error) from None
         files = [each.file for each in (*self._unsynced, self.wal)]
         return Sync(self.written, files, (self._end_of(self.wal), list(self._unsynced)))
@@ -452,25 +452,25 @@ class Journal(Owner):
         self._stop()
 
     def _stop(self) -> None:
-        """Lets nothing more be changed; what is in the staging buffer stays there."""
+        """Refuses further changes; what is in the staging buffer stays there."""
         self._buffered = self.is_staging = False
         self._schedule.stop()
 
     def _end_of(self, wal: WalFile) -> Ends:
-        """Returns where a log ends, without what is in the buffer. Lock held, nothing in it."""
+        """Returns where a log ends. Lock held, nothing in the buffer."""
         schedule = self._schedule
-        # Never below 0: a manifest that lies makes counts that do not add up.
+        # Never below 0: with a false manifest the counts do not add up.
         live = max(0, schedule.total + schedule.buried)
         return wal.number, wal.position, wal.batch_count, schedule.next_id, live
 
     def _publish_mark(self, durable: Ends | None = None) -> None:
-        """Writes what is written by now, and what is durable if that has changed. Lock held.
+        """Writes how far the logs are written, and durable if that has changed. Lock held.
 
-        A mark that cannot be written is only low: what it would say is in the logs.
+        A mark that cannot be written is only too low: what it would say is in the logs.
         """
         mark = self.mark
         if self.is_staging:
-            # What is in the log does not change: the ids and items since then are staged.
+            # The log does not change meanwhile: the ids and items since then are staged.
             written, flags = mark.written, STAGED
         elif durable is not None and durable[:2] == (self.wal.number, self.wal.position):
             written, flags = durable, 0
@@ -485,11 +485,11 @@ class Journal(Owner):
                 flags,
             )
         except OSError:
-            # The log itself is what tells of a disk that fails.
+            # A failing disk is reported by the log itself.
             return
 
     def _begin(self, needed: int) -> None:
-        """Opens a buffer for the batches that come next, of which the first needs some room."""
+        """Opens a buffer for the next batches, with room for the first."""
         wal, staging = self.wal, self._staging
         buffer: Mapping
         if staging is not None and needed <= staging.size - STAGED_BYTES:
@@ -499,7 +499,7 @@ class Journal(Owner):
             self.is_staging = True
         else:
             if needed > len(self._memory):
-                # Kept for the next batch: fresh memory costs as much as all the rest.
+                # Kept for the next batch: allocating fresh memory costs as much as all the rest.
                 self._memory = bytearray(max(needed, _MEMORY_BYTES))
             buffer, self._start = self._memory, 0
         self._schedule.open(
@@ -515,9 +515,9 @@ class Journal(Owner):
         self._buffered = True
 
     def _publish_begin(self) -> None:
-        """Says in the mark that the staging buffer is in use, before its first batch counts.
+        """Records in the mark that the staging buffer is in use, before its first batch counts.
 
-        From then on a buffer that is gone is a loss. One with nothing in it is closed again.
+        From then on a missing buffer is a loss. A buffer with nothing in it is closed again.
         """
         if not self._waiting_bytes:
             self._close_buffer()
@@ -529,7 +529,7 @@ class Journal(Owner):
         return self._schedule.position - self._start if self._buffered else 0
 
     def _cut_back(self, position: int) -> None:
-        """Cuts a part of a batch off: it would pass for a torn end, with good ones after it."""
+        """Cuts off part of a batch: it would pass for a torn end, with good batches after it."""
         try:
             self.wal.file.truncate(position)
         except OSError as error:

@@ -1,4 +1,4 @@
-"""What a deadline queue does as one kind of queue among others: scan, put, lend by one protocol."""
+"""A deadline queue as one kind of queue among others: scan, put and lend through one protocol."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from forebay.queues.shared.rows import Lent, Limits, Rows, value_json
 from forebay.storage.filesystem import DiskFilesystem, lock_owner
 
 _BATCH_RECORDS = 256
-# While this process is there, nobody else can take its items.
+# No other process can take its items while this one is alive.
 _OWN_SECONDS = 10.0**8
 
 
@@ -40,7 +40,7 @@ def scan(path: str, *, raw: bool = False) -> Iterator[Rows | Damage]:
 
 
 def peek(path: str) -> Iterator[Rows | Damage]:
-    """Yields the items that are due first, now or later; they stay."""
+    """Yields the items that are due first, now or later, without removing them."""
     records = _live_records(path)
     return in_batches(each for each in records if not (isinstance(each, Item) and each.buried))
 
@@ -52,7 +52,7 @@ def next_ms(path: str) -> int | None:
 
 
 def limits(queue: DeadlineQueue) -> Limits:
-    """Returns what a queue takes: an item alone is a batch of the log, with its head."""
+    """Returns the limits of a queue: an item alone is a batch of the log, with its head."""
     return Limits(VALUE_BYTES_MAX, BATCH_BYTES + FRESH_BYTES, queue.options.max_bytes)
 
 
@@ -74,15 +74,15 @@ def kick(queue: DeadlineQueue, id: int | None = None, *, count: int | None = Non
 
 
 def lender(queue: DeadlineQueue) -> Callable[[int], AbstractContextManager[Lent]]:
-    """Returns what lends items that are due; they are released as each block ends."""
+    """Returns a function that lends items that are due; they are released as each block ends."""
     return partial(_lend, queue)
 
 
 def lease(queue: DeadlineQueue, count: int, *, seconds: float) -> Lent:
     """Leases items, which are due again after some time; each has its token before its value.
 
-    A lease is a requeue: whoever is alive by then gets the item. It is durable on return, so a
-    token that is told holds, also after this process has ended.
+    A lease is a requeue: after the delay any caller may get the item. It is durable on return, so
+    a token that was reported stays valid after this process has ended.
     """
     items = queue.dequeue_many(count, lease_seconds=_OWN_SECONDS)
     for item in items:
@@ -101,7 +101,7 @@ def _lend(queue: DeadlineQueue, count: int) -> Iterator[Lent]:
 
 
 def in_batches(records: Iterable[Record | Damage]) -> Iterator[Rows | Damage]:
-    """Yields records in batches, and damage in its place."""
+    """Yields records in batches, and each damage where it occurs."""
     batch: list[Record] = []
     for record in records:
         damage = isinstance(record, Damage)
@@ -116,9 +116,9 @@ def in_batches(records: Iterable[Record | Damage]) -> Iterator[Rows | Damage]:
 
 
 def _live_records(path: str) -> Iterator[Record | Damage]:
-    """Yields what was found when the files were opened, then the items, then a torn end."""
+    """Yields the damage found when the files were opened, then the items, then a torn end."""
     with DeadlineReader(path, salvage=True) as reader:
-        # The owner first: one that ends meanwhile has finished what it was writing.
+        # Ask for the owner first: if it ends meanwhile, it has finished what it was writing.
         owner = lock_owner(reader.path)
         yield from reader.picture.damage
         yield from reader.entries()
@@ -127,7 +127,7 @@ def _live_records(path: str) -> Iterator[Record | Damage]:
 
 
 def _raw_records(path: str) -> Iterator[Record | Damage]:
-    """Yields what every run and log holds, a file after the other."""
+    """Yields what every run and log holds, one file after the other."""
     directory = DiskFilesystem().open_directory(path)
     try:
         names = directory.names()
@@ -144,7 +144,7 @@ def _raw_records(path: str) -> Iterator[Record | Damage]:
 
 
 def file_records(path: str) -> Iterator[Record | Damage]:
-    """Yields what a file holds; what looks like items in a run of counts is what they stand for."""
+    """Yields what a file holds; rows that look like items in a run of counts become counts."""
     counts = path.endswith(FileKind.DEQUEUED_RUN)
     for record in scan_file(path):
         if counts and isinstance(record, Item):
@@ -159,7 +159,7 @@ def _rows_of_records(records: list[Record]) -> Rows:
 
 
 def _rows_of(items: Sequence[DeadlineItem], *, tokens: bool = False) -> Rows:
-    """Returns items to print; with tokens each has its own before the value, or as a field."""
+    """Returns items to print; each token comes before the value, or as a field."""
 
     def line(index: int) -> bytes:
         item = items[index]
@@ -171,7 +171,7 @@ def _rows_of(items: Sequence[DeadlineItem], *, tokens: bool = False) -> Rows:
 
 
 def _token(item: DeadlineItem) -> bytes:
-    """Returns what tells who holds an item: its id, and how often it was given out."""
+    """Returns the token that identifies a lease: the item's id, and how often it was dequeued."""
     return b"%d.%d" % item.token
 
 

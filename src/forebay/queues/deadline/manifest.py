@@ -1,6 +1,6 @@
-"""Keeps the manifest of a deadline queue: one change at a time, each durable on return.
+"""Keeps the manifest of a deadline queue.
 
-The names in the directory of a deadline queue, which tell it from other kinds.
+Makes one change at a time, each durable on return.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from forebay.storage.filesystem import Directory
 class ManifestFile:
     """The manifest on the disk. Any thread may call it, with the queue's lock or without.
 
-    A change that failed may be on the disk or not. Whoever made it removes nothing that either of
-    the two manifests names, and makes it again later.
+    A change that failed may be on the disk or not. Its caller must not remove anything that either
+    of the two manifests names, and must make the change again later.
     """
 
     def __init__(self, directory: Directory, manifest: Manifest) -> None:
@@ -27,7 +27,7 @@ class ManifestFile:
         self.manifest = manifest
 
     def change(self, change: Callable[[Manifest], Manifest]) -> None:
-        """Replaces the manifest by what `change` makes of it."""
+        """Replaces the manifest with what `change` makes of it."""
         with self._mutex:
             before = self.manifest
             manifest = replace(change(before), generation=before.generation + 1)
@@ -35,9 +35,9 @@ class ManifestFile:
             self.manifest = manifest
 
     def reserve_ids(self, next_id: int) -> None:
-        """Notes that ids below this one may be given out."""
+        """Records that ids below this one may be used."""
         self.change(lambda manifest: replace(manifest, next_id=max(next_id, manifest.next_id)))
 
     def disown(self) -> None:
-        """Lets the child of a fork go: another thread of the parent may have held the mutex."""
+        """Replaces the mutex in the child of a fork: a thread of the parent may have held it."""
         self._mutex = threading.Lock()

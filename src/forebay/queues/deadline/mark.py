@@ -1,7 +1,7 @@
-"""Keeps the mark of a deadline queue: up to where its logs are durable, and written.
+"""Keeps the mark of a deadline queue: how far its logs are durable, and how far written.
 
 Called with the queue's lock held, except `sync`. The durable end moves only after a sync of what
-lies below it: recovery takes a bad batch below it for damage, and passes it.
+lies below it: recovery treats a bad batch below it as damage, and skips it.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class MarkFile:
 
     @classmethod
     def create(cls, directory: Directory, mark: Mark) -> MarkFile:
-        """Writes a mark, durably, over whatever is there."""
+        """Writes a mark, durably, over whatever is in its place."""
         try:
             slots = SlotFile.open(directory, NAME, MAGIC, PAYLOAD_BYTES, write=True)
         except (OSError, ForebayError):
-            # A directory, a link, a file that cannot be read: it can be made again.
+            # A directory, a link, or a file that cannot be read: the mark can be made again.
             quarantine.keep_file(directory, NAME)
             slots = None
         payload = mark.encode()
@@ -42,7 +42,7 @@ class MarkFile:
             )
         else:
             try:
-                # Both slots: an older one must not come back when the newer is damaged.
+                # Both slots: an older mark must not come back when the newer one is damaged.
                 for _ in range(2):
                     atomic.with_reserve(directory, lambda: slots.write(payload))
                 slots.sync()
@@ -54,9 +54,9 @@ class MarkFile:
     def publish(
         self, generation: int, salt: bytes, durable: Ends, written: Ends, flags: int
     ) -> None:
-        """Writes a mark; it survives the process, and a power cut after `sync`.
+        """Writes a mark; it survives the process, and after `sync` a power cut.
 
-        The ends are those of `End`, as plain numbers: every sync comes by here.
+        The ends are those of `End`, as plain numbers: every sync calls this.
         """
         self._slots.write(
             pack(self.queue_id, self._boot_id, generation, salt, *durable, *written, flags)
@@ -66,7 +66,7 @@ class MarkFile:
 
     def sync(self) -> None:
         """Makes the last mark durable."""
-        # Before the sync: a mark that is published meanwhile is not covered by it.
+        # Before the sync: it does not cover a mark that is published meanwhile.
         self.synced = True
         self._slots.sync()
 
@@ -76,7 +76,7 @@ class MarkFile:
 
 
 def read_mark(directory: Directory) -> Mark | None:
-    """Returns the mark as it is in the file now; None if there is none that verifies."""
+    """Returns the mark that is in the file now; None if none verifies."""
     try:
         slots = _open(directory)
     except (OSError, ForebayError):
@@ -90,7 +90,7 @@ def read_mark(directory: Directory) -> Mark | None:
 
 
 def mark_faults(directory: Directory) -> list[str]:
-    """Lists what is not a good slot, in a queue that nobody is writing."""
+    """Lists the slots that are not good, in a queue that is not being written."""
     slots = _open(directory)
     if slots is None:
         return []

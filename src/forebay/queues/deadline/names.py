@@ -6,11 +6,11 @@ from forebay.formats.deadline.items import FileKind, file_name, parse_file_name
 from forebay.formats.deadline.manifest import FILE_BITS
 from forebay.queues.shared.names import DEADLINE
 
-# While a directory of the original program is taken over.
+# Exists while a directory of the original program is being taken over.
 TAKEOVER = "takeover"
 OWN_NAMES = DEADLINE.own_files
 OWN_DIRECTORIES = DEADLINE.directories
-# What the original program never wrote.
+# The kinds of files that the original program never wrote.
 _OURS = {FileKind.WAL, FileKind.COMBINED_RUN, *FILE_BITS}
 
 is_deadline_queue = DEADLINE.fit
@@ -25,7 +25,7 @@ def list_files(names: list[str]) -> list[tuple[int, FileKind]]:
 
 
 def file_names(names: list[str]) -> list[str]:
-    """Returns the logs and runs of a queue among names."""
+    """Returns those names that are logs or runs of a queue."""
     return [name for name in names if DEADLINE.is_data(name)]
 
 
@@ -35,7 +35,7 @@ def wal_name(number: int) -> str:
 
 
 def original_names(names: list[str]) -> list[str]:
-    """Returns the files of the original program among names, the oldest first."""
+    """Returns those names that are files of the original program, the oldest first."""
     parsed = [(parse_file_name(name), name) for name in names]
     known = [(key, name) for key, name in parsed if key is not None and key[1] not in _OURS]
     return [name for _, name in sorted(known)]

@@ -9,7 +9,7 @@ from forebay.queues.shared.options import SIZE_MAX, Duration, StagedKeywords, St
 
 
 class DeadlineKeywords(StagedKeywords, total=False):
-    """What a `DeadlineQueue` takes besides its path."""
+    """The options of a `DeadlineQueue` besides its path."""
 
     when_full: Literal["block", "reject"]
     lease_seconds: Duration
@@ -23,7 +23,7 @@ class DeadlineKeywords(StagedKeywords, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadlineOptions(StagedOptions):
-    """The options of a `DeadlineQueue`, checked; its docstring says what they mean."""
+    """The options of a `DeadlineQueue`, checked; the docstring of the class explains them."""
 
     when_full: Literal["block", "reject"] = "block"
     lease_seconds: float = 60.0
@@ -36,7 +36,7 @@ class DeadlineOptions(StagedOptions):
 
     @property
     def items_in_memory_max(self) -> int:
-        """How many rows the newest segment may have before freezing is behind."""
+        """How many rows the newest segment may have before freezing counts as lagging."""
         return self.segment_items * 3 // 2
 
     def __post_init__(self) -> None:

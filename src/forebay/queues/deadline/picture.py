@@ -1,12 +1,12 @@
 """All files of a deadline queue at one moment: which of them count, what holds, what is lost.
 
-For owners, readers and checks alike: they see the same damage and count it alike. Changes nothing.
-Of a queue that has lost its manifest all files that are there count.
+Used by owners, readers and checks alike, so that they see the same damage and count it alike.
+Changes nothing. If a queue has lost its manifest, all existing files count.
 
-How many items damage costs is told only if it is certain. The ids that a log should have and has
-not are the most that can be lost; some of them may have left the queue by a tombstone that is lost
-as well. The mark says how many items there were: what is missing of them is the least. Where both
-are the same, that is the number.
+How many items damage costs is reported only if it is certain. The ids that a log should have and
+lacks are the most that can be lost; some of those items may have left the queue by a tombstone that
+is lost as well. The mark says how many items there were: those missing from it are the least. Where
+both are the same, that is the number.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from forebay.queues.deadline.replay import Rows
 
 
-# An owner with tiny segments freezes hundreds of times a second: few of the looks at it succeed.
+# An owner with tiny segments freezes hundreds of times a second: few looks at it succeed.
 _LOOKS_MAX = 10_000
 
 
@@ -55,7 +55,7 @@ _LOOKS_MAX = 10_000
 class Found:
     """Damage, and the most items that it may cost; None if there is no bound.
 
-    `revives` says that tombstones may be lost with it, `exact` that it costs no fewer items.
+    `revives`: tombstones may be lost with it; `exact`: it costs no fewer items.
     """
 
     damage: Damage
@@ -66,10 +66,10 @@ class Found:
 
 @dataclass(slots=True)
 class Picture:
-    """The files of a queue. Whoever takes it closes the sets.
+    """The files of a queue. The code that takes it must close the sets.
 
-    `damage` is all that was found but bad blocks of runs, with what it costs; `manifest_damage` and
-    `mended` cost nothing. `segment` is what the logs say.
+    `damage` is everything found except bad blocks of runs, with its cost; `manifest_damage` and
+    `mended` cost nothing. `segment` is the content of the logs.
     """
 
     manifest: Manifest
@@ -86,7 +86,7 @@ class Picture:
     damage: list[Damage] = field(default_factory=list)
     torn: list[Damage] = field(default_factory=list)
     mended: list[Damage] = field(default_factory=list)
-    # Keys of copies that only came back because their tombstones are lost.
+    # Keys of copies that came back only because their tombstones are lost.
     revived: list[KeyTuple] = field(default_factory=list)
 
     @property
@@ -97,7 +97,7 @@ class Picture:
 
     @property
     def log_sizes(self) -> dict[str, int]:
-        """How many bytes the logs have, by name; without those that cannot be read."""
+        """How many bytes the logs have, by name, excluding those that cannot be read."""
         return {log.name: len(log.data) for log in self.logs if log.header is not None}
 
     @property
@@ -112,7 +112,7 @@ class Picture:
 
     @property
     def has_buried(self) -> bool:
-        """Whether an item was put aside, and may be so still."""
+        """Whether an item was buried, and may still be."""
         return any(run.run.footer.buried_count for run in self.runs) or self.segment.buried > 0
 
     @property
@@ -127,7 +127,7 @@ class Picture:
 
 
 def read_manifest(directory: Directory) -> bytes | Damage:
-    """Returns the bytes of the manifest, or why there are none."""
+    """Returns the bytes of the manifest, or the damage if it cannot be read."""
     try:
         return read_whole(directory, NAME)[0]
     except FileNotFoundError as error:
@@ -137,9 +137,9 @@ def read_manifest(directory: Directory) -> bytes | Damage:
 
 
 def look(directory: Directory, boot_id: bytes) -> Picture:
-    """Looks at a queue that somebody else may own; raises `NotAQueue`.
+    """Looks at a queue that another process may own; raises `NotAQueue`.
 
-    An owner that freezes or merges changes the files meanwhile: then it looks again.
+    If an owner changes the files meanwhile, by a freeze or a merge, it looks again.
     """
     for _ in range(_LOOKS_MAX):
         before = read_manifest(directory)
@@ -161,10 +161,10 @@ def take_picture(
 ) -> Picture:
     """Looks at a queue whose manifest was just read.
 
-    Raises `FileNotFoundError` if a file goes that need not be there: its owner is at work. One who
-    does not own the queue looks whether the manifest is still the same afterwards.
+    Raises `FileNotFoundError` if a file disappears that may disappear: its owner is at work. A
+    caller that does not own the queue must check afterwards that the manifest is still the same.
     """
-    # The mark, then the staging buffer, then the logs: each must have what those before it tell.
+    # The mark, then the staging buffer, then the logs: each must hold what the earlier ones name.
     mark = _with_manifest(directory, directory.names(), data, read_mark(directory)).mark
     staged, staging_damage = _read_staged(directory, mark, boot_id)
     names = directory.names()
@@ -184,7 +184,7 @@ def take_picture(
 def _with_manifest(
     directory: Directory, names: list[str], data: bytes | Damage, mark: Mark | None
 ) -> Picture:
-    """Begins a picture by the manifest; without one all runs that are there count."""
+    """Begins a picture from the manifest; without one, all existing runs count."""
     path = f"{directory.path}/{NAME}"
     damage, size = (data, 0) if isinstance(data, Damage) else (None, len(data))
     manifest: Manifest | None = None
@@ -199,7 +199,7 @@ def _with_manifest(
     if manifest is not None and queue_id is not None and manifest.queue_id != queue_id:
         manifest, damage = None, Damage(path, 0, size, "it is that of another queue")
     elif manifest is not None and mark is not None and manifest.generation < mark.generation:
-        # What it names may be merged away, and what it does not name may count.
+        # The runs that it names may be merged away, and those it does not name may count.
         manifest, damage = None, Damage(path, 0, size, "it is an older one")
     if manifest is not None:
         return Picture(manifest, mark=mark, floor_ms=manifest.floor_ms)
@@ -240,7 +240,7 @@ def _queue_id(
 def _read_staged(
     directory: Directory, mark: Mark | None, boot_id: bytes
 ) -> tuple[Staged | None, Damage | None]:
-    """Returns what is in the staging buffer, and what is lost of it."""
+    """Returns what is in the staging buffer, and what is lost from it."""
     try:
         staged = read_staged(directory)
         reason = "it holds nothing, and something was in it"
@@ -250,7 +250,7 @@ def _read_staged(
         return staged, None
     header = Header(mark.written.log, mark.salt, mark.queue_id)
     if staged is None:
-        # The head of the chunk is lost; the mark says the same.
+        # The head of the chunk is lost; the mark has the same facts.
         frames = _frames(directory)
         place = header.encode() + STAGED_PLACE.pack(mark.written.position)
         staged = Staged(place, mark.written.batches, frames)
@@ -267,7 +267,7 @@ def _read_staged(
 
 
 def _log_of(staged: Staged) -> int:
-    """Returns the number of the log that a chunk goes on from; 0 if it does not tell."""
+    """Returns the number of the log that a chunk continues; 0 if the chunk does not name it."""
     try:
         return decode_header(staged.header, "").number
     except ForebayError:
@@ -311,7 +311,7 @@ def _look(
         found.append(Found(staging_damage, None, revives=True))
     found += _of_runs(picture)
     if of_logs:
-        # An item that was requeued in what is lost is there under its old key, or nowhere.
+        # An item that was requeued in the lost part exists under its old key, or not at all.
         for each in picture.sets:
             each.low_water = (0, 0)
     if of_logs or found:
@@ -335,13 +335,13 @@ def _of_runs(picture: Picture) -> Iterator[Found]:
 
 
 def of_run(kind: FileKind, damage: Damage) -> Found:
-    """Says what damage of a run may cost."""
+    """Returns what damage of a run may cost."""
     costs = cost_of(kind, damage)
     return Found(costs, costs.count, kind is FileKind.TOMBSTONE_RUN)
 
 
 def _of_logs(picture: Picture, damaged: list[tuple[FoundLog, Damage]]) -> list[Found]:
-    """Says how many items each damage of a log may cost."""
+    """Returns how many items each damage of a log may cost."""
     if not damaged:
         return []
     gaps = _Gaps(picture)
@@ -355,7 +355,7 @@ def _of_logs(picture: Picture, damaged: list[tuple[FoundLog, Damage]]) -> list[F
 
 @dataclass(slots=True)
 class _Gap:
-    """What lies between good batches: so many batches, None if nobody knows, and ids."""
+    """A gap between good batches: how many batches, None if unknown, and how many ids."""
 
     start: int
     stop: int
@@ -365,7 +365,7 @@ class _Gap:
 
 
 class _Gaps:
-    """The ids that logs should have, and that nothing is left of."""
+    """The ids that logs should have and of which nothing is left."""
 
     def __init__(self, picture: Picture) -> None:
         self._picture = picture
@@ -376,7 +376,7 @@ class _Gaps:
                     self._seen.update(row[2] for row in part if row[0] != kernel.DEQUEUED)
 
     def of_log(self, log: FoundLog, damage: list[Damage]) -> list[Found]:
-        """Says what each damage of a log may cost."""
+        """Returns what each damage of a log may cost."""
         gaps = self._find(log)
         found = []
         for each in damage:
@@ -386,7 +386,7 @@ class _Gaps:
             most = None if None in ids or not mine else sum(gap.ids or 0 for gap in mine)
             copies = sum(gap.copies for gap in mine)
             # A batch of new items holds nothing else, so no tombstone is lost with it. With copies
-            # some may be: then an older copy comes back, and the mark decides.
+            # some may be lost: then an older copy comes back, and the mark decides.
             one = len(mine) == 1 and mine[0].batches == 1
             exact = one and most is not None and not copies
             revives = not exact or most == copies == 0
@@ -396,7 +396,7 @@ class _Gaps:
         return found
 
     def _find(self, log: FoundLog) -> list[_Gap]:
-        """Finds the gaps of a log, and the ids that belong into each."""
+        """Finds the gaps of a log, and the ids that belong in each."""
         gaps: list[_Gap] = []
         waiting: list[_Gap] = []
         next_id, found = log.first_id, 0
@@ -406,7 +406,7 @@ class _Gaps:
                 waiting.append(gap)
                 continue
             if is_copy:
-                # Its items have ids of before.
+                # Its items have ids from before this log.
                 found += sum(row[0] == kernel.ITEM for row in rows)
                 continue
             for row in rows:
@@ -422,7 +422,7 @@ class _Gaps:
         return gaps
 
     def _batches(self, log: FoundLog) -> Iterator[tuple[_Gap | None, Rows, bool]]:
-        """Yields what a log holds, batch by batch: a gap, or records and if they are copies."""
+        """Yields a log batch by batch: a gap, or records and whether they are copies."""
         if log.header is None:
             yield _Gap(0, 1 << 62, None), [], False
             return
@@ -450,7 +450,7 @@ class _Gaps:
             yield _Gap(position, 1 << 62, batches), [], False
 
     def _close(self, waiting: list[_Gap], start: int | None, end: int | None) -> None:
-        """Notes the ids of the gaps before an id; of several in a row, all at the first."""
+        """Sets the ids of the gaps before an id; of several in a row, all go to the first."""
         for at, gap in enumerate(waiting):
             if start is None or end is None:
                 gap.ids = None
@@ -469,7 +469,7 @@ class _Gaps:
         return end.next_id if end is not None and end.log == log.number else None
 
     def _is_known(self, id: int) -> bool:
-        """Says whether there is a trace of an id: then its item is not lost."""
+        """Says whether an id was found anywhere: then its item is not lost."""
         if id in self._seen:
             return True
         for each in self._picture.sets:
@@ -488,9 +488,9 @@ def _end(picture: Picture) -> End | None:
 
 
 def _count(picture: Picture, directory: Directory, found: list[Found]) -> list[Damage]:
-    """Returns damage with what it costs, as far as that is certain.
+    """Returns damage with its cost, as far as that is certain.
 
-    What is on record has its count there: the mark no longer knows of those items.
+    Damage on record keeps the recorded count: the mark no longer covers those items.
     """
     known = [loss.damage for loss in read_losses(directory)]
     fresh, settled = [], []
@@ -504,7 +504,7 @@ def _count(picture: Picture, directory: Directory, found: list[Found]) -> list[D
 
 
 def settle_counts(found: list[Found], missing: int | None) -> list[Damage]:
-    """Returns damage with its counts; `missing` is how many items fewer there are than there were.
+    """Returns damage with its counts; `missing` is by how many the number of items has dropped.
 
     If no tombstone can be lost, these are the lost items. Otherwise some may have come back
     instead.
@@ -545,7 +545,7 @@ def missing_items(picture: Picture) -> int | None:
         for part, _ in scan_rows(data, log.path, log.header):
             if isinstance(part, list):
                 replay(memory, part)
-    # What came and went after the mark was written.
+    # Changes after the mark was written.
     now = picture.segment
     since = now.pending + now.buried - memory.pending - memory.buried
     state = State(now, picture.sets, 0)

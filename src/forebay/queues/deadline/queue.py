@@ -1,9 +1,8 @@
-"""`DeadlineQueue`: items with a deadline, taken when they are due; larger than memory.
+"""`DeadlineQueue`: items with a deadline, dequeued when they are due; larger than memory.
 
-Joins the write-ahead log, memory and runs. This file has the verbs, and owns the life of the queue:
-opening, closing, waiting, looking, and what is done in the background. `schedule.py` owns the
-changes, `journal.py` when they are durable, `state.py` what is in the queue, `compaction.py` its
-files.
+Joins the write-ahead log, memory and runs. This file has the verbs and owns the life of the queue:
+opening, closing, waiting, reading, and the background work. `schedule.py` owns the changes,
+`journal.py` their durability, `state.py` what is in the queue, `compaction.py` its
 """
 
 from __future__ import annotations
@@ -53,11 +52,11 @@ if TYPE_CHECKING:
     from forebay.queues.deadline.schedule import NotMade
 
 _Result = TypeVar("_Result")
-# The shortest sleep before the next look: clocks tell milliseconds.
+# The shortest sleep before the next look: clocks count milliseconds.
 _NAP_SECONDS = 0.001
-# How long new items wait for the freezing to catch up, if it does at all.
+# How long new items wait for freezing to catch up; it may never do so.
 _BEHIND_SECONDS = 1.0
-# To make room, runs are merged. Those who wait for it spend a tenth of the time on that.
+# To make room, runs are merged. Callers that wait for room spend a tenth of their time on that.
 _REST_FACTOR = 9
 
 _COMPACT, _EXTEND = "compact", "extend"
@@ -80,7 +79,7 @@ class DeadlineMaintenance(Background["DeadlineQueue"]):
         # The loans whose leases are extended while the bodies of `take` run.
         self._loans: weakref.WeakSet[_ItemLoan] = weakref.WeakSet()
         self._start()
-        # Recovery may have left work.
+        # Recovery may have left work to do.
         self.notice()
 
     def extend(self, loan: _ItemLoan) -> None:
@@ -89,21 +88,21 @@ class DeadlineMaintenance(Background["DeadlineQueue"]):
         self._plan_extension()
 
     def drop(self, loan: _ItemLoan) -> None:
-        """Extends a lease no more."""
+        """Stops extending a lease."""
         self._loans.discard(loan)
 
     def run_urgent(self) -> None:
-        """Drains and syncs, and extends leases, if that is due."""
+        """Drains, syncs and extends leases, if that is due."""
         super().run_urgent()
         if self._comes_due(_EXTEND, self._clock.monotonic()):
             for loan in list(self._loans):
-                # One that was lost all the same is told at the end of its block.
+                # If a lease was lost nevertheless, the end of its block reports it.
                 with contextlib.suppress(LeaseLost):
                     loan.extend()
             self._plan_extension()
 
     def _plan_extension(self) -> None:
-        """Plans the next look at the leases: each is extended twice before it ends."""
+        """Plans the next extension: each lease is extended twice before it ends."""
         seconds = min((loan.lease_ms / 3000 for loan in list(self._loans)), default=math.inf)
         at = self._clock.monotonic() + seconds
         if at < self._due.get(_EXTEND, math.inf):
@@ -132,7 +131,7 @@ class DeadlineMaintenance(Background["DeadlineQueue"]):
         self._journal.sync_mark()
         queue._save_losses()
         queue._forget_revived()
-        # Before they run out, so that no enqueue has to wait for it.
+        # Before the ids run out, so that no enqueue has to wait for this.
         self._journal.reserve_ids(IDS_AT_ONCE // 2)
 
     def _activity(self) -> object:
@@ -140,7 +139,7 @@ class DeadlineMaintenance(Background["DeadlineQueue"]):
 
     def _run_others(self, queue: DeadlineQueue, now: float) -> None:
         self._due.pop(_COMPACT, None)
-        # Another thread that merges freezes too.
+        # If another thread is merging, it freezes as well.
         if not self._upkeep.is_merging:
             if self._upkeep.wants_freeze:
                 self._upkeep.freeze(between=self._between)
@@ -148,13 +147,13 @@ class DeadlineMaintenance(Background["DeadlineQueue"]):
                 self._upkeep.merge(between=self._between)
 
     def _between(self) -> None:
-        """Keeps to the time of all queues in the middle of a freeze or a merge."""
+        """Does the urgent work of all queues in the middle of a freeze or a merge."""
         self.run_urgent()
         run_urgent_work()
 
 
 class _ItemLoan:
-    """An item that is lent out for the length of a block."""
+    """An item that is lent for the length of a block."""
 
     def __init__(self, queue: DeadlineQueue, value: DeadlineItem, lease_ms: int) -> None:
         self._queue = queue
@@ -166,16 +165,16 @@ class _ItemLoan:
         self._queue._touch(self.value, self.lease_ms)
 
     def finish(self) -> Steps[None]:
-        """Takes the item away for good."""
+        """Removes the item for good."""
         self._queue._maintenance.drop(self)
         yield from self._queue._release(self.value)
 
     def give_back(self, error: BaseException) -> Steps[None]:
-        """Puts the item back, to be due again later; the error is why."""
+        """Puts the item back, to be due again later; the error becomes the reason."""
         self._queue._maintenance.drop(self)
         text = f"{TOO_MANY_ATTEMPTS}: {type(error).__name__}: {error}"
         delay = self._queue._retry_seconds(self.value)
-        # A queue that is closed, and a lease that has ended, have made it pending already.
+        # A queue that is closed, or a lease that has ended, has made it pending already.
         with contextlib.suppress(Closed, LeaseLost):
             yield from self._queue._put_back(self.value, delay=delay, reason=text)
 
@@ -186,29 +185,29 @@ class DeadlineQueue(Handle):
     Opens the directory or creates it.
 
     - `sync`: what every change waits for. "always" (default): on return a power cut loses nothing,
-      and nobody is given an item before it is durable; one sync of the disk each, shared by all who
-      wait. "interval": synced every `sync_interval_seconds`; a power cut may cost the newest
+      and no item is returned before it is durable; one sync of the disk each, shared by all callers
+      that wait. "interval": synced every `sync_interval_seconds`; a power cut may lose the newest
       changes. "os": synced when memory is full and at `close`. Both survive `kill -9`.
     - `sync_interval_seconds`: how often "interval" syncs.
-    - `lease_seconds`: how long an item that is given out belongs to its taker, if the call does not
-      say; then it is pending again.
-    - `max_attempts`: an item that was given out so often and comes back is buried (None: never).
-    - `retry_seconds`: after an exception in the block of `take` an item is due again after so long,
-      and after twice as long with each time that it was given out before.
-    - `retry_seconds_max`: the longest of these rests.
+    - `lease_seconds`: how long a dequeued item belongs to the caller, unless the call says
+      otherwise; then it is pending again.
+    - `max_attempts`: an item that was dequeued this many times and comes back is buried (None:
+      never).
+    - `retry_seconds`: after an exception in the block of `take`, the time until an item is due
+      again; it doubles with each earlier time that the item was dequeued.
+    - `retry_seconds_max`: the longest of these times.
     - `segment_items`: how many changes memory holds, and one log, before they are frozen into
       runs; an open reads as many.
-    - `segment_bytes`: how many bytes of them.
+    - `segment_bytes`: how many bytes of changes they hold.
     - `compression`: of runs, "none" or "lz4".
-    - `max_bytes`: the most that logs and runs may take (None: no bound), dead items included until
+    - `max_bytes`: the most that logs and runs may take (None: no bound), including dead items until
       a merge drops them.
     - `when_full`: "block" waits until there is room, "reject" raises `Full`.
     - `background`: False starts no thread; call `maintain()` from time to time instead.
     - `group_readable`: modes 0640 and 0750 instead of 0600 and 0700.
     - `staging_bytes`: size of the mapped buffer that changes go to under "interval" and "os".
-    - `mapped`: False uses no mapped memory, as is done on its own on all file systems but ext4, XFS
-      and tmpfs, where a full disk could kill the process; a
-      change then costs a system call.
+    - `mapped`: False uses no mapped memory, which is automatic on all file systems but ext4, XFS
+      and tmpfs, where a full disk could kill the process; a change then costs a system call.
     """
 
     _searched: int
@@ -263,7 +262,7 @@ class DeadlineQueue(Handle):
             self._directory.lock()
             self._build(open_deadline_directory(self._filesystem, self._directory), undo)
             if self._guessed:
-                # A merge of some would drop tombstones whose items are in others.
+                # A merge of only some sets would drop tombstones whose items are in others.
                 self._upkeep.merge(everything=True)
             inbox.warn_of_waiting(self._directory)
             undo.pop_all()
@@ -283,13 +282,14 @@ class DeadlineQueue(Handle):
         timeout: float | None = None,
         _run: Run[int] = run,
     ) -> int:
-        """Takes in an item, due at a deadline, after a delay or now; returns its id.
+        """Adds an item, due at a deadline, after a delay or now; returns its id.
 
         `deadline` is a datetime with its zone, `deadline_ms` milliseconds since 1970, `delay` a
         number of seconds or a timedelta: give one of them, or none.
         Under `sync="always"` it is durable on return; under the other policies it survives the
-        process, and a power cut after the next sync. A deadline in the past does not put it before
-        what was given out already. A full queue waits, at most `timeout` seconds, or raises `Full`.
+        process, and after the next sync a power cut. A deadline in the past does not put it before
+        items that were dequeued already. A full queue waits, at most `timeout` seconds, or raises
+        `Full`.
         """
         if not self._always:
             id = self._schedule.enqueue(value, delay, deadline, deadline_ms)
@@ -311,12 +311,12 @@ class DeadlineQueue(Handle):
         deadline_ms: int | Sequence[int] | None = None,
         timeout: float | None = None,
     ) -> Steps[list[int]]:
-        """Takes in items with one commit and returns their ids; a crash leaves all or none.
+        """Adds items with one commit and returns their ids; a crash leaves all or none.
 
-        A list of deadlines has one for each.
+        A list of deadlines has one for each item.
         """
         given = list(map(as_bytes, values))
-        # Lists of its own, as that of the values: nobody changes them meanwhile.
+        # Copies of the lists, also of the values: the caller cannot change them meanwhile.
         if isinstance(deadline, Iterable):
             deadline = list(deadline)
         if isinstance(deadline_ms, Iterable):
@@ -371,7 +371,7 @@ class DeadlineQueue(Handle):
     def _take_off(
         self, count: int, timeout: float | None, lease_ms: int
     ) -> Steps[list[DeadlineItem]]:
-        """Returns items that are due, and waits for the first of them if a timeout is given."""
+        """Returns items that are due; if a timeout is given, waits for the first of them."""
         due_in = math.inf
 
         def look() -> Steps[list[DeadlineItem] | None]:
@@ -392,7 +392,7 @@ class DeadlineQueue(Handle):
 
     @shortcut
     def release(self, item: DeadlineItem, _run: Run[None] = run) -> None:
-        """Takes an item away for good; raises `LeaseLost` if it is not the caller's any more."""
+        """Removes an item for good; raises `LeaseLost` if the caller no longer holds it."""
         if not self._always:
             done = self._schedule.release([item])
             if done is not FULL:
@@ -403,7 +403,7 @@ class DeadlineQueue(Handle):
 
     @verb
     def release_many(self, items: Sequence[DeadlineItem]) -> Steps[None]:
-        """Takes items away with one commit; `LeaseLost`: all of them are still there."""
+        """Removes items with one commit; after `LeaseLost` all of them are still there."""
         given = list(items)
         if given:
             yield from self._change(partial(self._schedule.release, given, True), takes=True)
@@ -421,8 +421,8 @@ class DeadlineQueue(Handle):
     ) -> None:
         """Puts an item back under a later deadline, with another value if one is given.
 
-        The old copy goes and the new one comes in one step. One that was given out `max_attempts`
-        times is buried instead. Raises `LeaseLost`.
+        The old copy goes and the new one comes in one step. An item that was dequeued
+        `max_attempts` times is buried instead. Raises `LeaseLost`.
         """
         times = (delay, deadline, deadline_ms)
         if not self._always:
@@ -445,10 +445,10 @@ class DeadlineQueue(Handle):
     def reclaim(
         self, id: int, dequeue_count: int, *, lease_seconds: Duration | None = None
     ) -> Steps[DeadlineItem]:
-        """Returns an item to the caller that took it before and has its token, due or not.
+        """Returns an item to the caller that held it before and has its token, due or not.
 
-        For takers that end and come back, and leave it pending meanwhile. It is not counted. Raises
-        `LeaseLost` if it was given out again since, is buried, or is gone.
+        For callers that end and come back, and leave it pending meanwhile. It does not count as an
+        attempt. Raises `LeaseLost` if it was dequeued again since, is buried, or is gone.
         """
         lease_ms = self._as_lease_ms(lease_seconds)
         with self._journal.lock:
@@ -470,7 +470,7 @@ class DeadlineQueue(Handle):
 
     @verb
     def bury(self, item: DeadlineItem, reason: str = "") -> Steps[None]:
-        """Puts an item aside: it is kept and not given out until `kick`. Raises `LeaseLost`."""
+        """Puts an item aside: it is kept but not dequeued until `kick`. Raises `LeaseLost`."""
         yield from self._change(partial(self._schedule.bury, item, reason))
 
     @verb
@@ -499,7 +499,7 @@ class DeadlineQueue(Handle):
         """Lends the first item that is due: `with queue.take() as item`.
 
         At the end of the block it is released. After an exception in the block it is requeued, to
-        be due after `retry_seconds`, twice as long with each time; if it is buried then, its reason
+        be due after `retry_seconds`, twice as long each time; if it is buried instead, its reason
         has the text of the exception. Its lease is extended while the block runs. Raises `Empty` if
         there is none, or none became due within `timeout` seconds.
         """
@@ -511,7 +511,7 @@ class DeadlineQueue(Handle):
 
     @verb
     def delete(self, id: int) -> Steps[bool]:
-        """Takes an item away for good, even one that is given out; False if there is none."""
+        """Removes an item for good, even one that is leased; False if there is none."""
         with self._journal.lock:
             self._journal.check()
             found = self._state.find_id(id)
@@ -529,34 +529,34 @@ class DeadlineQueue(Handle):
 
     @verb
     def freeze(self) -> Steps[bool]:
-        """Turns what is in memory into runs; False if there is nothing. Happens by itself."""
+        """Turns what is in memory into runs; False if there is nothing. Also happens by itself."""
         self._check_process()
         frozen: bool = yield Work(self._upkeep.freeze)
         return frozen
 
     @verb
     def merge(self) -> Steps[bool]:
-        """Merges all runs into one; False if there is nothing to do. Happens by itself."""
+        """Merges all runs into one; False if there is nothing to do. Also happens by itself."""
         self._check_process()
         merged: bool = yield Work(partial(self._upkeep.merge, everything=True))
         return merged
 
     def peek(self) -> DeadlineItem | None:
-        """Returns the pending item that is due first, now or later; it stays."""
+        """Returns the pending item that is due first, now or later, without removing it."""
         with self._journal.lock:
             self._journal.check()
             self._schedule.leases.expire(self._clock.now_ms())
             return self._schedule.load() if self._schedule.head() else None
 
     def get(self, id: int) -> DeadlineItem | None:
-        """Returns an item by its id, pending, given out or buried; None if there is none."""
+        """Returns an item by its id: pending, leased or buried; None if there is none."""
         with self._journal.lock:
             self._journal.check()
             found = self._state.find_id(id)
             return None if found is None else as_item(*found)
 
     def browse(self, count: int = 100) -> list[DeadlineItem]:
-        """Returns the first items by deadline, given out ones too, buried ones last; they stay."""
+        """Returns the first items by deadline, leased ones too, buried ones last; they stay."""
         if count < 0:
             raise InvalidOption(f"count = {count}: must be at least 0")
         with self._journal.lock:
@@ -565,7 +565,7 @@ class DeadlineQueue(Handle):
 
     @property
     def pending(self) -> int:
-        """How many items wait, due or not."""
+        """How many items are pending, due or not."""
         with self._journal.lock:
             self._schedule.leases.expire(self._clock.now_ms())
             return self._state.pending
@@ -578,14 +578,14 @@ class DeadlineQueue(Handle):
 
     @property
     def working(self) -> int:
-        """How many items are given out."""
+        """How many items are leased."""
         with self._journal.lock:
             self._schedule.leases.expire(self._clock.now_ms())
             return self._state.working
 
     @property
     def buried(self) -> int:
-        """How many items are put aside."""
+        """How many items are buried."""
         return self._schedule.buried
 
     def due_in(self) -> float:
@@ -596,7 +596,7 @@ class DeadlineQueue(Handle):
             return self._seconds_to_due()
 
     def __len__(self) -> int:
-        """Returns how many items there are, given out and buried ones too.
+        """Returns how many items there are, including leased and buried ones.
 
         Raises `Closed` after a close.
         """
@@ -611,7 +611,7 @@ class DeadlineQueue(Handle):
     ) -> Steps[_Result]:
         """Applies a change that brings new items, when there is room for them.
 
-        Dead items are merged away for that; then it waits, or raises.
+        To make room, merges dead items away; then waits, or raises.
         """
         size = BATCH_BYTES + len(values) * FRESH_BYTES + sum(map(len, values))
         limit = self.options.max_bytes
@@ -631,7 +631,7 @@ class DeadlineQueue(Handle):
 
         def merge() -> bool:
             nonlocal merge_at
-            # At first it tries again in any case: another thread may have made room.
+            # The first try is always repeated: another thread may have made room.
             is_first = merge_at < 0
             began = self._clock.monotonic()
             found = self._make_room()
@@ -640,7 +640,7 @@ class DeadlineQueue(Handle):
             return found or is_first
 
         def merge_in() -> float:
-            # Without a change another merge would find nothing.
+            # If nothing has changed, another merge would find nothing.
             is_changed = self._journal.written != self._searched
             return merge_at - self._clock.monotonic() if is_changed else math.inf
 
@@ -654,7 +654,7 @@ class DeadlineQueue(Handle):
     def _change(
         self, change: Callable[[], _Result | NotMade], *, takes: bool = False
     ) -> Steps[_Result]:
-        """Applies a change; `takes`: it takes something away."""
+        """Applies a change; `takes`: it removes something."""
         with self._journal.lock:
             applied = self._journal.apply(change, takes=takes)
         return (yield from self._settle(*applied))
@@ -667,12 +667,12 @@ class DeadlineQueue(Handle):
         return result
 
     def _put_back(self, item: DeadlineItem, *, delay: float, reason: str) -> Steps[None]:
-        """Requeues an item; if it is buried instead, for a reason."""
+        """Requeues an item; `reason` is used if it is buried instead."""
         change = partial(self._schedule.requeue, item, None, delay, None, None, reason, True)
         yield from self._change(change)
 
     def _lend(self, count: int, lease_ms: int) -> tuple[list[DeadlineItem], Ticket | None]:
-        """Lends out items that are due, each batch of them in turn. Lock held."""
+        """Lends items that are due, one batch at a time. Lock held."""
         items: list[DeadlineItem] = []
         ticket: Ticket | None = None
         asked = given = 0
@@ -691,7 +691,7 @@ class DeadlineQueue(Handle):
     def _hand_out(
         self, items: list[DeadlineItem], ticket: Ticket | None
     ) -> Steps[list[DeadlineItem]]:
-        """Returns items that are lent out when that is durable; else nobody gets them."""
+        """Returns lent items once that is durable; on an error gives them back."""
         try:
             return (yield from self._settle(items, ticket))
         except BaseException:
@@ -704,11 +704,11 @@ class DeadlineQueue(Handle):
         with self._journal.lock:
             self._journal.check()
             self._schedule.touch(item, lease_ms)
-            # It may end sooner now than those know who wait.
+            # It may now end sooner than the waiting callers expect.
             self.changes.announce()
 
     def _as_lease_ms(self, lease_seconds: Duration | None) -> int:
-        """Returns a lease in ms; refuses what is no time."""
+        """Returns a lease in ms; refuses values that are not a time."""
         if lease_seconds is None:
             return self._lease_ms
         seconds = as_seconds(lease_seconds)
@@ -717,31 +717,31 @@ class DeadlineQueue(Handle):
         return round(seconds * 1000)
 
     def _retry_seconds(self, item: DeadlineItem) -> float:
-        """Returns after how long an item is due again whose taker failed."""
+        """Returns after how many seconds an item is due again after its caller failed."""
         times = 2.0 ** min(item.dequeue_count - 1, 60)
         return min(self.options.retry_seconds * times, self.options.retry_seconds_max)
 
     def _seconds_to_due(self) -> float:
-        """Returns in how many seconds something may be due. Lock held, ended leases are back."""
+        """Returns in how many seconds something may be due. Lock held, ended leases returned."""
         end = self._schedule.leases.next_end()
         times = [] if end is None else [end]
         times += [self._schedule.deadline] if self._schedule.head() else []
         return max(0, min(times) - self._clock.now_ms()) / 1000 if times else math.inf
 
     def _make_room(self) -> bool:
-        """Merges dead items away; False if nothing has changed since that was done last."""
+        """Merges dead items away; False if nothing has changed since the last such merge."""
         with self._upkeep.work:
             if self._journal.written == self._searched:
                 return False
             frozen = self._upkeep.freeze()
-            # Not what is written when the merge is done: what came meanwhile was not searched.
+            # Not the end of the log after the merge: changes made meanwhile were not searched.
             end = self._upkeep.handed_over
             merged = self._upkeep.merge(everything=True)
             self._searched = end
             return frozen or merged
 
     def _await_memory(self) -> Steps[None]:
-        """Waits for the freezing to catch up, but not for ever: it may be that it cannot."""
+        """Waits for freezing to catch up, but not for ever: freezing may be unable to."""
         if not self.options.background or not self._upkeep.is_behind:
             return
         self._maintenance.notice()
@@ -764,12 +764,12 @@ class DeadlineQueue(Handle):
                 self._state.revived.clear()
 
     def maintain(self) -> None:
-        """Does what is due. The background thread calls it."""
+        """Does the work that is due. The background thread calls it."""
         self._check_process()
         self._maintenance.run_due()
 
     def info(self) -> DeadlineInfo:
-        """Returns facts on the queue, for people and for scripts."""
+        """Returns facts about the queue, for people and for scripts."""
         with self._journal.lock:
             self._journal.check()
             kept_files, kept_bytes = count_kept(self._directory)
@@ -810,11 +810,11 @@ class DeadlineQueue(Handle):
             self._losses.save()
 
     def _end(self) -> None:
-        """Ends the leases as well: what is given out is pending when the queue is opened."""
+        """Ends the leases as well: leased items are pending when the queue is opened again."""
         self._upkeep.stopping = True
         self._maintenance.stop()
         with self._upkeep.work, contextlib.ExitStack() as stack:
-            # Last, and whatever happens: others may have the queue.
+            # Last, and in any case: another process may now open the queue.
             stack.callback(self._directory.close)
             stack.callback(self._close_sets)
             stack.callback(self._upkeep.close)
@@ -839,7 +839,7 @@ class DeadlineQueue(Handle):
         self.changes = self._journal.changes
 
     def _build(self, opened: Opened, undo: contextlib.ExitStack) -> None:
-        """Makes the parts of the queue for a directory that is in order."""
+        """Makes the parts of the queue for a directory that recovery has put in order."""
         undo.callback(opened.wal.file.close)
         for each in opened.sets:
             undo.callback(each.close)
@@ -860,7 +860,7 @@ class DeadlineQueue(Handle):
             now_ms=None if clock.is_system else clock.now_ms,
             ahead_ms=clock.ahead_ms,
         )
-        # Those that are made from here on included.
+        # Including the sets that are made from here on.
         undo.callback(self._close_sets)
         if opened.damage or opened.guessed:
             self._state.recount()
@@ -894,7 +894,7 @@ class DeadlineQueue(Handle):
             opened.losses,
         )
         self._guessed = opened.guessed
-        # Where the logs ended when room was looked for last.
+        # Where the logs ended when room was last searched for.
         self._searched = -1
 
     def _close_sets(self) -> None:

@@ -1,9 +1,8 @@
-"""Reads a deadline queue without owning it: no lock, nothing written, dead or alive.
+"""Reads a deadline queue without owning it: takes no lock, writes nothing, owner alive or not.
 
 Sees what was written at the moment of `refresh`, by the same rules as recovery: pending items,
-those that are given out, which nobody but the owner can tell from the others, and buried ones last.
-Damage that costs items raises `Damaged`, or, with `salvage=True`, is counted in `damage` and read
-round.
+including leased ones, which only the owner can tell from the others, and buried ones last. Damage
+that costs items raises `Damaged`, or, with `salvage=True`, is counted in `damage` and skipped.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from forebay.queues.shared.reader import DirectoryReader
 class DeadlineReader(DirectoryReader):
     """A view of a deadline queue's directory. One thread at a time may use it.
 
-    `picture` has the files, for those who look at single ones.
+    `picture` has the files, for callers that look at single ones.
     """
 
     picture: Picture
@@ -31,7 +30,7 @@ class DeadlineReader(DirectoryReader):
     _sets: Sequence[RunSet] = ()
 
     def refresh(self) -> None:
-        """Looks again at what is there."""
+        """Looks again at what the directory holds."""
         picture = look(self._directory, self._filesystem.boot_id())
         self._close_sets()
         self.picture, self._sets = picture, picture.sets
@@ -41,11 +40,11 @@ class DeadlineReader(DirectoryReader):
         self._tell(picture.damage)
 
     def __iter__(self) -> Iterator[DeadlineItem]:
-        """Yields all items that can be read, in their order."""
+        """Yields all items that can be read, in order."""
         return self.records()
 
     def __len__(self) -> int:
-        """How many items there are, buried ones too."""
+        """How many items there are, including buried ones."""
         return self._state.schedule.total + self._state.schedule.buried
 
     def records(self) -> Iterator[DeadlineItem]:
@@ -61,9 +60,9 @@ class DeadlineReader(DirectoryReader):
             yield item.value
 
     def entries(self, *, whole: bool = False) -> Iterator[Item | Damage]:
-        """Yields items by deadline, buried ones last, as the files have them, and bad blocks.
+        """Yields items by deadline, buried ones last, as stored in the files, and bad blocks.
 
-        `whole` also reads what is gone for sure.
+        `whole` also reads items that are certainly gone.
         """
         bad = self._bad_among_the_dead() if whole else []
         for items in self._live(bad):
@@ -72,25 +71,25 @@ class DeadlineReader(DirectoryReader):
                 yield self._state.lost_in(*bad.pop(0))
 
     def due_counts(self, times_ms: Sequence[int]) -> list[int]:
-        """Returns for each time how many items that are not buried have a deadline up to it.
+        """Returns for each time how many items that are not buried are due by then.
 
         Runs are counted by their indexes. Items in bad blocks still count.
         """
         return [self._state.count_until(min(time_ms, BURIED_BIT - 1)) for time_ms in times_ms]
 
     def close(self) -> None:
-        """Closes the files; a second time does nothing."""
+        """Closes the files; a second call does nothing."""
         self._close_sets()
         super().close()
 
     def _live(self, bad: BadBlocks) -> Iterator[list[DeadlineItem]]:
         if self._state.lacks_tombstones():
-            # Before anything is given out that comes again under another deadline.
+            # Before any item is yielded that comes again under another deadline.
             self._state.recount()
         return self._state.live(damage=bad)
 
     def _bad_among_the_dead(self) -> BadBlocks:
-        """Returns the bad blocks of what is gone for sure, which nobody reads otherwise."""
+        """Returns the bad blocks among items that are certainly gone, which nothing else reads."""
         bad: BadBlocks = []
         for each in self._sets:
             file = each.files.get(FileKind.PENDING_RUN)
@@ -106,7 +105,7 @@ class DeadlineReader(DirectoryReader):
         self.damage = list(damage)
 
     def _tell_bad(self, bad: BadBlocks) -> None:
-        """Tells of blocks that were met and do not verify."""
+        """Reports the blocks that were read and do not verify."""
         while bad:
             found = self._state.lost_in(*bad.pop(0))
             if found.count != 0 and not self.salvage:

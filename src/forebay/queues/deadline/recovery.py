@@ -1,21 +1,21 @@
-"""Opens the directory of a deadline queue and brings it into order, whatever a crash left.
+"""Opens the directory of a deadline queue and puts it in order, whatever state a crash left.
 
-Promises that on return everything that is served is durable, and that it takes no space that grows
-with the logs. What lies above the durable mark is written once more where it is, and synced: after
-a failed sync the cache may show bytes that the disk lacks. Small logs at the end are brought along
-into a new one instead, which changes go to from then on: recovery never appends to what it found.
-The manifest names the logs that count, with their ends, before the new one gets its own name.
+Promises that on return everything that is served is durable, and that recovery takes no space that
+grows with the logs. What lies above the durable mark is rewritten in place and synced: after a
+failed sync the cache may show bytes that the disk lacks. Small logs at the end are instead copied
+into a new one, which takes all later changes: recovery never appends to a log that it found. The
+manifest names the logs that count, with their ends, before the new one gets its own name.
 
-Torn and damaged bytes of logs go to `quarantine/`. What is lost is on record in `losses` before its
-evidence goes. Runs that the manifest does not name were just being written, or are merged already,
-and go. It may crash at any point and run again.
+Torn and damaged bytes of logs go to `quarantine/`. A loss is on record in `losses` before the
+evidence of it goes. Runs that the manifest does not name were just being written, or are merged
+already, and are removed. Recovery may crash at any point and run again.
 
 A directory that the original program left is taken over (`take_over`): its live items become one
 run of the queue, with their ids, deadlines and counts. The manifest that names the run is the
 moment at which the directory is ours; the original's files are kept in `quarantine/` after it. A
-list of them, the file `takeover`, is written before the manifest and goes last: without a manifest
-the next open begins again, with one it only moves what is on the list. A directory in which no file
-holds a whole entry is refused: its names may be those of another program.
+list of them, the file `takeover`, is written before the manifest and removed last: without a
+manifest the next open begins again, with one it only moves the files on the list. A directory in
+which no file holds a whole entry is refused: its names may be those of another program.
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ from forebay.storage.staging import blank_staged
 
 _NUMBER = 1
 _LAST_MS = BURIED_BIT - 1
-# Items of the original program with higher ids get new ones: there must be ids to give out.
+# Items of the original program with higher ids get new ones: unused ids must remain.
 _ID_KEPT_MAX = NEXT_ID_MAX - 2**40
 
 
 def take_over(filesystem: Filesystem, directory: Directory) -> None:
-    """Takes over a directory of the original program, if it is one, or goes on with that."""
+    """Takes over a directory of the original program, if it is one, or continues to do so."""
     names = directory.names()
     if MANIFEST in names:
         if TAKEOVER in names:
@@ -91,7 +91,7 @@ def take_over(filesystem: Filesystem, directory: Directory) -> None:
             "the original program, and holds none of its entries"
         )
     for name in file_names(names):
-        # A run of an attempt that a crash ended.
+        # A run of an attempt that a crash interrupted.
         directory.unlink(name)
     _note_losses(directory, found)
     kept = {id for id in ids if id <= _ID_KEPT_MAX}
@@ -109,10 +109,10 @@ def take_over(filesystem: Filesystem, directory: Directory) -> None:
 
 
 def _fitted(items: Iterable[Item], next_id: int) -> Iterator[Item]:
-    """Yields items by key, with deadlines and ids that the queue knows; no two ids are the same.
+    """Yields items by key, with deadlines and ids that the queue can hold; each id occurs once.
 
     A crash in the middle of a requeue of the original leaves two copies of an item, under two
-    deadlines. Nothing tells which is the right one, so both are kept.
+    deadlines. Which is the right one is unknown, so both are kept.
     """
     seen: set[int] = set()
     for deadline_ms, group in groupby(items, lambda item: min(item.key.deadline_ms, _LAST_MS)):
@@ -136,36 +136,36 @@ def _note_losses(directory: Directory, found: Iterable[Damage]) -> None:
 
 
 def _finish(directory: Directory) -> None:
-    """Keeps the original's files aside; may be done any number of times until it is finished."""
+    """Moves the original's files aside; may run again until it has finished."""
     try:
         data = atomic.read_small(directory, TAKEOVER) or b""
         taken = decode_document(data, f"{directory.path}/{TAKEOVER}")
     except Damaged:
-        # The files stay where they are, as foreign ones: what they hold is in the queue.
+        # The files stay where they are, as foreign ones: their contents are in the queue.
         taken = []
     for name in taken:
         with contextlib.suppress(FileNotFoundError):
             quarantine.keep_file(directory, name)
-    # If it comes back after a power cut, there is nothing left to do.
+    # If it comes back after a power cut, nothing is left to do.
     directory.unlink(TAKEOVER)
 
 
 _logger = logging.getLogger(__name__)
-# A batch of what is brought along has so many bytes at most, or one record: what a bad bit costs.
+# The size of a batch of copies, unless it is one record: how much a bad bit costs.
 _BATCH_BYTES = 512
-# Logs of so many bytes together are brought along; larger ones stay where they are.
+# Logs of at most this many bytes together are copied; larger ones stay where they are.
 _COPY_BYTES_MAX = 64 << 10
-# With more logs than this, all of them are brought along, if there is room.
+# With more logs than this, all of them are copied, if there is room.
 _LOGS_MAX = 32
 _REWRITE_BYTES = 1 << 20
 
 
 @dataclass(slots=True)
 class Opened:
-    """A directory that is in order.
+    """A directory in order.
 
     `kept` are the logs whose content is in `segment` beside that of `wal`; `tell` is damage that
-    the caller has not seen yet.
+    was not reported to a caller yet.
     """
 
     manifest: ManifestFile
@@ -180,11 +180,11 @@ class Opened:
     losses: Losses
     kept: list[LogRow] = field(default_factory=list)
     tell: list[Damage] = field(default_factory=list)
-    # The manifest was lost: the order of the sets is a guess, and some may be there twice.
+    # The manifest was lost: the order of the sets is a guess, and some may be duplicates.
     guessed: bool = False
 
     def write_mark(self, directory: Directory, live: int) -> MarkFile:
-        """Lets everything that is there count as durable; so it is."""
+        """Writes a mark by which everything that exists is durable, as it is."""
         manifest, wal = self.manifest.manifest, self.wal
         end = End(wal.number, wal.position, wal.batch_count, self.next_id, live)
         salt = wal.batches.header.salt
@@ -205,7 +205,7 @@ def open_deadline_directory(filesystem: Filesystem, directory: Directory) -> Ope
 
 
 class Recovery:
-    """One look at a directory, and what brings it into order."""
+    """One look at a directory, and the steps that put it in order."""
 
     def __init__(self, filesystem: Filesystem, directory: Directory) -> None:
         self._filesystem = filesystem
@@ -222,7 +222,7 @@ class Recovery:
         self._tell: list[Damage] = []
 
     def run(self) -> Opened:
-        """Brings the directory into order."""
+        """Puts the directory in order."""
         picture = self._picture
         self._keep_odd_manifest()
         self._clear_odd(atomic.RESERVE)
@@ -253,7 +253,7 @@ class Recovery:
         rows = [self._row(log) for log in kept]
         manifest = self._name_files(rows, wal, next_id)
         self._put_aside(copied)
-        # What was in it is in the logs by now.
+        # Its contents are in the logs by now.
         self._clear_odd(staging.NAME)
         blank_staged(self._directory)
         picture.segment.number = self._number
@@ -287,7 +287,7 @@ class Recovery:
         return manifest
 
     def _keep_odd_manifest(self) -> None:
-        """Keeps what is in the place of the manifest and is none of this queue."""
+        """Keeps aside what is in the place of the manifest but is no manifest of this queue."""
         damage = self._picture.manifest_damage
         if damage is None or NAME not in self._picture.names:
             return
@@ -302,7 +302,7 @@ class Recovery:
             quarantine.keep_bytes(self._directory, NAME, data)
 
     def _clear_odd(self, name: str) -> None:
-        """Keeps aside what is in the place of a file that can be made again, and cannot be used."""
+        """Keeps aside an unusable file, or whatever is in its place, if it can be made again."""
         try:
             file = self._directory.open(name, write=True)
             try:
@@ -315,7 +315,7 @@ class Recovery:
             quarantine.keep_file(self._directory, name)
 
     def _name_new_log(self) -> None:
-        """Returns the log of a recovery its name, if that was all that was left to do."""
+        """Gives the log of an earlier recovery its name, if only that step was missing."""
         for log in self._picture.logs:
             if log.name.endswith(atomic.TEMPORARY):
                 name = log.name.removesuffix(atomic.TEMPORARY)
@@ -324,7 +324,7 @@ class Recovery:
                 log.name = name
 
     def _remove_leftovers(self) -> None:
-        """Removes files that were just being written, and what does not count any more."""
+        """Removes files that were just being written, and files that no longer count."""
         logs = {log.name for log in self._picture.logs}
         named = {file_name(row.number, kind) for row in self._manifest.sets for kind in row.kinds}
         for name in self._directory.names():
@@ -353,7 +353,7 @@ class Recovery:
                     raise
 
     def _choose(self) -> tuple[list[FoundLog], list[FoundLog]]:
-        """Says which logs stay where they are, and which are brought along."""
+        """Returns the logs that stay where they are, and those that are copied."""
         found = [log for log in self._picture.logs if log.header is not None and not log.gone]
         absent = [log for log in found if log.trouble]
         logs = [log for log in found if not log.trouble]
@@ -363,11 +363,11 @@ class Recovery:
         while at > 0 and size + logs[at - 1].end <= _COPY_BYTES_MAX:
             at -= 1
             size += logs[at].end
-        # What was staged for a log that cannot be read is brought along in any case.
+        # Batches staged for a log that cannot be read are copied in any case.
         return logs[:at], [*logs[at:], *absent]
 
     def _make_durable(self, log: FoundLog) -> None:
-        """Writes once more, where it is, what of a log may not be on the disk."""
+        """Rewrites in place the part of a log that may not be on the disk."""
         mark, header = self._picture.mark, log.header
         assert header is not None
         if log.row is not None and log.row.end:
@@ -389,7 +389,7 @@ class Recovery:
             file.close()
 
     def _good_ranges(self, log: FoundLog, start: int) -> Iterator[tuple[int, int]]:
-        """Yields where the bytes of a log are whole: what cannot be read must not be zeros."""
+        """Yields where the bytes of a log are good: unreadable ones must not become zeros."""
         bad = sorted(
             (damage.position, damage.position + damage.length)
             for damage in self._picture.damage
@@ -401,7 +401,7 @@ class Recovery:
             start = max(start, stop)
 
     def _note_losses(self, copied: list[FoundLog]) -> None:
-        """Puts on record what is lost, above all what leaves no trace in the files."""
+        """Puts on record what is lost, above all losses that leave no trace in the files."""
         staying = {log.path for log in self._picture.logs if log not in copied and log.header}
         for damage in self._picture.damage:
             if damage.count == 0:
@@ -413,7 +413,7 @@ class Recovery:
             _logger.error("%s, byte %d: %s", damage.path, damage.position, damage.reason)
             if self._losses.note(damage, gone=gone):
                 self._tell.append(damage)
-        # Before the manifest no longer names what is lost.
+        # Before the manifest stops naming what is lost.
         self._losses.save()
         while (lost := self._losses.next_pending()) is not None:
             self._tell.append(lost)
@@ -430,7 +430,7 @@ class Recovery:
         return next_id
 
     def _row(self, log: FoundLog) -> LogRow:
-        """Returns what the manifest says of a log that stays."""
+        """Returns the row of a log in the manifest, for a log that stays."""
         if log.row is not None and log.row.end:
             return log.row
         assert log.header is not None
@@ -446,7 +446,7 @@ class Recovery:
         return LogRow(log.number, log.header.salt, log.end, first_id, end_id, log.copied or 0)
 
     def _write_log(self, copied: list[FoundLog], kept: list[FoundLog], next_id: int) -> WalFile:
-        """Writes what some logs say into a new one; durable on return, under another name."""
+        """Writes the contents of some logs to a new one; durable on return, under another name."""
         queue_id = self._manifest.queue_id
         memory = Memory(0)
         for log in copied:
@@ -477,21 +477,21 @@ class Recovery:
         row = 0
         while row < memory.used:
             if not record_size(memory, row):
-                # A row that is dead: the size of the buffer is that of the first one alive.
+                # This row is dead: the size of the buffer is that of the first live one.
                 row += 1
                 continue
             needed = BATCH_BYTES + len(COPIED) + record_size(memory, row)
             if needed > len(buffer):
                 buffer = bytearray(needed)
             room = memoryview(buffer)[len(COPIED) :]
-            # A large record has a batch of its own: the next ones are small again.
+            # A large record has a batch of its own: later batches are small again.
             row, size = put_records(memory, row, room, max(_BATCH_BYTES, needed) - len(COPIED))
             room.release()
             if size:
                 wal.write_copies(buffer, size)
 
     def _name_files(self, rows: list[LogRow], wal: WalFile, next_id: int) -> ManifestFile:
-        """Lets the files count that are there now."""
+        """Makes the present files count, by naming them in the manifest."""
         manifest = ManifestFile(self._directory, self._manifest)
         mark = self._picture.mark
         generation = max(self._manifest.generation, mark.generation if mark is not None else 0)
@@ -513,7 +513,7 @@ class Recovery:
         return manifest
 
     def _put_aside(self, copied: list[FoundLog]) -> None:
-        """Removes logs that were brought along, and keeps files that cannot be read."""
+        """Removes logs that were copied, and keeps aside files that cannot be read."""
         for log in self._picture.logs:
             if log.trouble:
                 continue
@@ -530,7 +530,7 @@ class Recovery:
 
 
 def _remove(directory: Directory, name: str) -> None:
-    """Removes a file; something else of that name is kept aside."""
+    """Removes a file; anything else of that name is kept aside."""
     try:
         directory.unlink(name)
     except FileNotFoundError:

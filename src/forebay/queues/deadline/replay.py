@@ -1,10 +1,10 @@
-"""Reads the logs of a deadline queue, and tells what a power cut left from damage.
+"""Reads the logs of a deadline queue, and distinguishes a power cut from damage.
 
-The mark says up to where the logs were durable. A bad batch below that is damage and costs itself.
-What a power cut takes above it is a suffix: a bad batch there ends its log, even if good ones
-follow, and so it ends the logs that go on from it. In the boot in which the mark was written no
-power was cut: then the mark's written end counts, and above it bad bytes before good ones are
-damage. Batches in the staging buffer are the end of the log that their chunk names.
+The mark says how far the logs were durable. A bad batch below that is damage and costs itself. What
+a power cut removes above it is a suffix: a bad batch there ends its log, even if good ones follow,
+and so it ends the logs that continue it. If the machine has not rebooted since the mark was
+written, no power was cut: then the mark's written end counts, and above it bad bytes before good
+ones are damage. Batches in the staging buffer are the end of the log that their chunk names.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from forebay.storage import atomic
 from forebay.storage.filesystem import Directory
 from forebay.storage.staging import Staged
 
-# Behind the header of the log in that of a staged chunk: where in the log the chunk goes.
+# After the log's header, in the header of a staged chunk: where in the log the chunk goes.
 STAGED_PLACE = struct.Struct("<Q")
 if TYPE_CHECKING:
     Rows = list[kernel.Record]
@@ -49,9 +49,9 @@ if TYPE_CHECKING:
 class FoundLog:
     """A log as it was found; `end` is where its last good batch ends.
 
-    `row` is what the manifest says of it. `required` says that it must be there, `durable` that a
-    later one tells that all of it was durable. Below `limit` everything was durable, or was written
-    and no power cut has come since.
+    `row` is its row in the manifest. `required`: it must exist. `durable`: a later log shows that
+    all of it was durable. Below `limit` everything was durable, or was written with no power cut
+    since.
     """
 
     name: str
@@ -69,20 +69,20 @@ class FoundLog:
     limit: int = 0
     durable: bool = False
     same_boot: bool = False
-    # A power cut took the end of the log before, and this one with it.
+    # A power cut removed the end of the previous log, and this one with it.
     gone: bool = False
-    # Why nothing of the file can be read. What was staged may be there all the same.
+    # Why nothing of the file can be read. Its staged batches may exist nevertheless.
     trouble: str = ""
 
     @property
     def origin(self) -> Origin | None:
-        """What it says of itself first, or what the manifest says in its place."""
+        """The origin that it begins with, or the one that the manifest has for it."""
         first = self.parts[0] if self.parts else None
         return first if isinstance(first, Origin) else None
 
     @property
     def first_id(self) -> int | None:
-        """The first id that was given out in it; None if nobody knows."""
+        """The first id that was used in it; None if unknown."""
         origin = self.origin
         if origin is not None:
             return origin.first_id or None
@@ -90,7 +90,7 @@ class FoundLog:
 
     @property
     def copied(self) -> int | None:
-        """How many items of others it begins with; None if nobody knows."""
+        """How many items of other logs it begins with; None if unknown."""
         origin = self.origin
         if origin is not None:
             return origin.copied
@@ -98,7 +98,7 @@ class FoundLog:
 
     @property
     def tells_of_a_sync(self) -> bool:
-        """Whether it could not be as it is if those before it had not been durable."""
+        """Whether it could only be written after the logs before it were durable."""
         if any(isinstance(part, Durable) for part in self.parts):
             return True
         first = self.parts[0] if self.parts else None
@@ -107,7 +107,7 @@ class FoundLog:
         return first is not None and not isinstance(first, After | Damage)
 
     def goes_on_from(self, before: FoundLog | None) -> bool:
-        """Says whether the log before, as it was read, is whole: otherwise this one is gone too."""
+        """Says whether the previous log, as read, is whole: otherwise this one is gone too."""
         first = self.parts[0] if self.parts else None
         if before is None or before.durable or self.same_boot:
             return True
@@ -118,10 +118,10 @@ class FoundLog:
         return True
 
     def judge(self, damage: Damage) -> Damage:
-        """Says whether a bad batch ends the log: a power cut took it, and what is behind it.
+        """Says whether a bad batch ends the log: a power cut removed it, and what is after it.
 
-        It may leave later bytes in place. What it takes counts as a suffix all the same: half of
-        what happened would be something that never was.
+        A power cut may leave later bytes in place. The loss counts as a suffix nevertheless: half
+        of what happened would be a state that never existed.
         """
         reason = self._reason(damage.position, damage.length) or damage.reason
         damage = replace(damage, reason=reason)
@@ -162,17 +162,17 @@ class FoundLog:
             self.end = self.limit
 
     def _reason(self, position: int, length: int) -> str | None:
-        """Says why some bytes cannot be read; None if they can."""
+        """Returns why some bytes cannot be read; None if they can."""
         if self.trouble:
             return self.trouble
         return None if self.reader is None else self.reader.trouble(position, length)
 
 
 def counting_logs(manifest: Manifest, names: Sequence[str]) -> list[tuple[int, str]]:
-    """Lists the logs that count, by number and name, those that are missing too.
+    """Lists the logs that count, by number and name, including those that are missing.
 
-    They are those that the manifest names, and newer ones. One that a recovery was about to name
-    has its temporary name still.
+    They are those that the manifest names, and newer ones. A log that a recovery was about to name
+    still has its temporary name.
     """
     found = [number for number, kind in list_files(list(names)) if kind is FileKind.WAL]
     named = [row.number for row in manifest.logs]
@@ -206,10 +206,10 @@ def find_logs(
     *,
     same_boot: bool,
 ) -> list[FoundLog]:
-    """Reads the logs that count, the oldest first; `read_logs` says what of them holds.
+    """Reads the logs that count, the oldest first; `read_logs` decides which parts are valid.
 
-    `mark` and `staged` are what was found before the names were listed. A log that must be there
-    and is missing is among them.
+    `mark` and `staged` were read before the names were listed. A log that must exist and is missing
+    is included.
     """
     rows = {row.number: row for row in manifest.logs}
     end = trusted_end(mark, same_boot=same_boot)
@@ -279,7 +279,7 @@ def _read(
         log.header, log.trouble, log.data = Header(log.number, salt, manifest.queue_id), reason, b""
     if log.header is None:
         unread = None if log.reader is None else log.reader.trouble(0, len(log.data))
-        # With nothing behind it, the log was just being made. What cannot be read may be anything.
+        # With nothing after it, the log was just being created. Unreadable bytes may be anything.
         blank = not log.data[HEADER_BYTES_MAX:].strip(b"\0") or "are those of log" in reason
         torn = blank and not log.required and unread is None
         reason = unread or reason
@@ -295,14 +295,14 @@ def _read(
 
 
 def _known_salt(log: FoundLog, mark: Mark | None) -> bytes | None:
-    """Returns the salt of a log as others know it."""
+    """Returns the salt of a log as recorded in the mark or the manifest."""
     if mark is not None and mark.written.log == log.number:
         return mark.salt
     return log.row.salt if log.row is not None else None
 
 
 def _find_header(log: FoundLog, manifest: Manifest, salt: bytes | None) -> str:
-    """Finds the header of a log, mended if need be; returns why there is none."""
+    """Finds the header of a log, repaired if necessary; returns why there is none."""
     reason = ""
     header = None
     try:
@@ -328,7 +328,7 @@ def _find_header(log: FoundLog, manifest: Manifest, salt: bytes | None) -> str:
 
 
 def _add_missing(directory: Directory, logs: list[FoundLog], oldest: int) -> None:
-    """Adds logs that others say they go on from, and that are not there."""
+    """Adds logs that later logs continue, and that do not exist."""
     known = {log.number for log in logs}
     for log in list(logs):
         origin = log.origin
@@ -363,8 +363,8 @@ def with_staged(
 ) -> bytes:
     """Returns a log with the staged batches that belong after its own.
 
-    Where bytes before them are missing, zeros stand: a hole that a power cut has left. After one,
-    nothing after a bad batch counts; without, `holes` says that it does.
+    Missing bytes before them become zeros: a power cut left a hole there. After a hole, nothing
+    after a bad batch counts; without one, `holes` says whether it does.
     """
     if staged is None:
         return data

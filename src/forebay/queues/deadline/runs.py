@@ -1,8 +1,8 @@
 """Sets of runs: opening their files, and the merged view of all of them.
 
 A set is what one log was frozen into, or what a merge left: items, tombstones of items in older
-sets, and how often items in older sets were given out. The view goes over all of them by key, so
-that an item and its tombstone are met together, and gives out only what is alive.
+sets, and how often items in older sets were dequeued. The view iterates over all of them by key, so
+that an item is read together with its tombstone, and yields only what is alive.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from forebay.storage.filesystem import Directory, File
 
 BadBlocks = list[tuple[FileKind, Damage]]
 FIRST_BURIED = Key(BURIED_BIT, 0)
-# No key is above it.
+# Greater than every key.
 LAST_KEY = (1 << 48, 0)
-# What bad entries cost, where they do not cost items.
+# The cost of bad entries, where it is not items.
 _COSTS = {
     FileKind.TOMBSTONE_RUN: "items that were taken away may come again",
     FileKind.DEQUEUED_RUN: "how often items were given out may be too low",
 }
-# What is read at once: somebody may wait for the first of it.
+# How much is read at once: a caller may be waiting for the first of it.
 _AHEAD_BYTES = 128 << 10
 CURSOR_KINDS = {
     FileKind.PENDING_RUN: kernel.ITEMS,
@@ -52,7 +52,7 @@ class RunFile:
 
 @dataclass(frozen=True, slots=True)
 class LostRun:
-    """A run of which nothing can be read; `there` says whether something has its name."""
+    """A run of which nothing can be read; `there`: something exists under its name."""
 
     name: str
     kind: FileKind
@@ -85,7 +85,7 @@ class RunSet:
         return file.run.footer.count if file is not None else 0
 
     def row(self) -> SetRow:
-        """Returns what the manifest says of it."""
+        """Returns its row in the manifest."""
         counts = SetCounts(
             self._footer_count(FileKind.PENDING_RUN, "pending_count"),
             self._footer_count(FileKind.PENDING_RUN, "buried_count"),
@@ -99,7 +99,7 @@ class RunSet:
         return 0 if file is None else int(getattr(file.run.footer, name))
 
     def counts(self) -> tuple[int, int]:
-        """Returns what it adds to the pending and to the buried items."""
+        """Returns what it adds to the numbers of pending and of buried items."""
         pending = buried = 0
         items = self.files.get(FileKind.PENDING_RUN)
         if items is not None:
@@ -112,7 +112,7 @@ class RunSet:
         return pending, buried
 
     def due_count(self, now_ms: int) -> int:
-        """Returns how many of its items are due, less those that its tombstones take away."""
+        """Returns how many of its items are due, less those that its tombstones remove."""
         end = Key(now_ms + 1, 0)
         items = self.files.get(FileKind.PENDING_RUN)
         gone = self.files.get(FileKind.TOMBSTONE_RUN)
@@ -126,10 +126,10 @@ class RunSet:
 
 
 def open_set(directory: Directory, row: SetRow, queue_id: bytes | None = None) -> RunSet:
-    """Opens the files of a set; one of which nothing can be read is among `lost`.
+    """Opens the files of a set; a file of which nothing can be read is in `lost`.
 
     With `queue_id` a run of another queue is refused. Errors that are not about the files, such as
-    too many that are open, are raised.
+    too many open files, are raised.
     """
     opened = RunSet(row.number, {}, (row.low_water.deadline_ms, row.low_water.id))
     try:
@@ -156,7 +156,7 @@ def open_set(directory: Directory, row: SetRow, queue_id: bytes | None = None) -
 
 
 def open_written(directory: Directory, row: SetRow, queue_id: bytes) -> RunSet:
-    """Opens the files of a set that was just written, or is about to be merged; all of them."""
+    """Opens all files of a set that was just written, or is about to be merged."""
     opened = open_set(directory, row, queue_id)
     if opened.lost:
         opened.close()
@@ -165,7 +165,7 @@ def open_written(directory: Directory, row: SetRow, queue_id: bytes) -> RunSet:
 
 
 def cost_of(kind: FileKind, damage: Damage) -> Damage:
-    """Returns damage of a run with what it means for the items of the queue."""
+    """Returns damage of a run with its consequence for the items of the queue."""
     if kind not in _COSTS:
         return replace(damage, offset=None)
     return replace(damage, reason=f"{damage.reason}; {_COSTS[kind]}", offset=None, count=0)
@@ -184,9 +184,9 @@ def _expected(row: SetRow, kind: FileKind) -> int | None:
 def open_run(
     file: File, path: str, expected: int | None = None, identity: Identity | None = None
 ) -> Run:
-    """Opens a run, by its blocks if need be; raises Damaged or NotAQueue.
+    """Opens a run, by its blocks if necessary; raises Damaged or NotAQueue.
 
-    `identity` is what it must be, if it says; `expected` how many entries it should have.
+    `identity` is the one that it must have, if it has any; `expected` its number of entries.
     """
     read = SafeReader(file)
     size = file.size()
@@ -219,9 +219,9 @@ def _open_run(
 
 
 class _Loader:
-    """Returns the blocks of a run from one on; bad ones are noted and left out.
+    """Returns the blocks of a run, starting with one of them; bad ones are noted and left out.
 
-    Reads some at once: each read lets go of the interpreter's lock, and has to wait for it again.
+    Reads several at once: each read releases the interpreter's lock, and must wait to get it back.
     """
 
     def __init__(self, file: RunFile, row: int, end: int, damage: BadBlocks) -> None:
@@ -229,9 +229,9 @@ class _Loader:
         self._row = row
         self._end = end
         self._damage = damage
-        # Where the block is that was returned last: its file, and where in it.
+        # The place of the block that was returned last: its file, and where in it.
         self.place = ("", 0)
-        # The bytes of the next blocks, and which one is the last of them.
+        # The bytes of the next blocks, and the row after the last of them.
         self._data = b""
         self._at = 0
         self._stop = row
@@ -261,7 +261,7 @@ class _Loader:
 def start_cursor(
     file: RunFile, start: KeyTuple, damage: BadBlocks, end: KeyTuple = LAST_KEY
 ) -> Cursor:
-    """Makes a cursor at the first entry of a run from a key on; bad blocks go to `damage`.
+    """Makes a cursor at the first entry of a run at or after a key; bad blocks go to `damage`.
 
     Blocks that begin at `end` or after it are not read.
     """
@@ -285,8 +285,8 @@ def cursors_between(
 class View:
     """All sets, by key. Called with the queue's lock held.
 
-    Whatever a cursor of `runs` has passed is dead, or known to who asks. Bad blocks are left in
-    `damage`.
+    Everything that a cursor of `runs` has passed is dead, or known to the caller. Bad blocks are
+    left in `damage`.
     """
 
     def __init__(self, sets: list[RunSet], damage: BadBlocks) -> None:
@@ -299,21 +299,21 @@ class View:
         self._take([pair for each in sets for pair in self._start(each, each.low_water, others)])
 
     def add(self, newest: RunSet) -> None:
-        """Takes in a set that is newer than all others.
+        """Adds a set that is newer than all others.
 
-        Its tombstones are of items that the other cursors have yet to pass, or have passed with
-        good reason; no other tombstones are of its items. Raises `Damaged`, and nothing changes, if
-        it cannot be read: memory still has all of it.
+        Its tombstones are for items that the other cursors have yet to pass, or have passed
+        rightly; no other tombstones are for its items. Raises `Damaged`, and nothing changes, if it
+        cannot be read: memory still has all of it.
         """
         cursors = self._start_new(newest, (0, 0))
         self.sets.append(newest)
         self._take(cursors)
 
     def replace(self, old: list[RunSet], new: RunSet) -> None:
-        """Puts what a merge left into the place of what it was made of; `runs` is another then.
+        """Replaces sets with the result of their merge; `runs` is another object afterwards.
 
-        All cursors go back to where the last of them is: then each tombstone is met again with the
-        item that it takes away. Raises `Damaged`, and nothing changes, if the new set cannot be
+        All cursors go back to the rearmost of them: then each tombstone is read again together with
+        the item that it removes. Raises `Damaged`, and nothing changes, if the new set cannot be
         read: the old ones still have all of it.
         """
         start = min(self.positions(), default=LAST_KEY)
@@ -327,11 +327,11 @@ class View:
         self._take(cursors)
 
     def positions(self) -> list[KeyTuple]:
-        """Returns the keys that the cursors stand at."""
+        """Returns the keys at which the cursors stand."""
         return [(cursor.deadline, cursor.id) for cursor in self.runs.cursors]
 
     def low_water(self, each: RunSet) -> KeyTuple:
-        """Returns the key below which the cursor of a set's items has passed all."""
+        """Returns the key below which the cursor of a set's items has passed everything."""
         cursor = self._items.get(each.number)
         return LAST_KEY if cursor is None else (cursor.deadline, cursor.id)
 

@@ -1,12 +1,12 @@
-"""What a deadline queue has in memory, compiled: items, leases, and what is given out next.
+"""What a deadline queue has in memory, compiled: items, leases, and which item is next.
 
-A key is a deadline and an id; it is used for one item, once. So what happened to it needs no order:
-an item is there if it was written and no tombstone was, and it was given out as often as the
-highest count says. Keys are rows of numbers in arrays: an item costs no object for its key.
+A key is a deadline and an id; it is used for one item, once. So the order of its records does not
+matter: an item exists if it was written and no tombstone was, and it was dequeued as often as the
+highest count says. Keys are rows of numbers in arrays: an item needs no object for its key.
 
-`Memory` is what one write-ahead log says. `Leases` is what is given out. `Schedule` chooses what is
-next and owns all changes: each is a batch that it encodes into the log's buffer, and what follows
-from it in memory. `replay` brings a log into memory, and `put_records` memory into a log.
+`Memory` is the content of one write-ahead log. `Leases` is what is leased. `Schedule` chooses the
+next item and owns all changes: each is a batch that it encodes into the log's buffer, and the
+matching change in memory. `replay` reads a log into memory, and `put_records` writes memory to one.
 """
 
 from __future__ import annotations
@@ -66,15 +66,15 @@ else:
     )
 
 ITEM, TOMBSTONE, MARK = 1, 2, 4
-# The states of a row of memory: an item, or what became of one that is elsewhere: a tombstone, or a
-# mark of how often it was given out.
+# The states of a row of memory: an item; or for an item elsewhere, a tombstone, or a mark of how
+# often it was dequeued.
 _ITEM = cython.declare(cython.ulonglong, ITEM)
 _TOMBSTONE = cython.declare(cython.ulonglong, TOMBSTONE)
 _MARK = cython.declare(cython.ulonglong, MARK)
-# The numbers of a row: deadline, id, the next row of the same slot plus 1, state, and four more. Of
-# an item these are the time of the enqueue and of the requeue, how often it was given out, and the
-# number of the log; of a mark, when it was given out stands first. Of a lease: until when it is,
-# and for which time.
+# The numbers of a row: deadline, id, the next row of the same slot plus 1, state, and four more.
+# For an item these are the time of the enqueue and of the requeue, how often it was dequeued, and
+# the number of the log. For a mark, the first is when it was dequeued. For a lease: when it ends,
+# and the dequeue count that it belongs to.
 _ROW = cython.declare(cython.Py_ssize_t, 8)
 _NEXT = cython.declare(cython.Py_ssize_t, 2)
 _STATE = cython.declare(cython.Py_ssize_t, 3)
@@ -87,33 +87,33 @@ _LEASE_COUNT = cython.declare(cython.Py_ssize_t, 5)
 _FIRST_ROWS = cython.declare(cython.Py_ssize_t, 64)
 _SPREAD = cython.declare(cython.ulonglong, 0x9E3779B97F4A7C15)
 _MASK = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF)
-# What is sorted: deadline, id, row.
+# A cell of the sort: deadline, id, row.
 _SORT_CELL = cython.declare(cython.Py_ssize_t, 3)
-# The bit of a deadline that says that an item is buried, and the attribute that says so.
+# The bit of a deadline that marks a buried item, and the attribute for the same.
 _BURIED_BIT = cython.declare(cython.ulonglong, 1 << 47)
 _BURIED = cython.declare(cython.ulonglong, IS_BURIED)
-# What an item is reckoned to take in memory beside its value.
+# The memory that an item is assumed to take besides its value.
 _ITEM_COST = cython.declare(cython.Py_ssize_t, 64)
-# So many rows ahead values are fetched, and so much of each; rows twice as many.
+# How many rows ahead values are prefetched, and how much of each; rows are twice as far ahead.
 _AHEAD = cython.declare(cython.Py_ssize_t, 4)
 _FETCHED_BYTES = cython.declare(cython.ulonglong, 512)
 
 # The states of a lease.
 _WORKING = cython.declare(cython.ulonglong, 1)
 _RETURNED = cython.declare(cython.ulonglong, 2)
-# So many ends of leases that are over may be in the heap, and as many again as there are leases.
+# How many ends of past leases may be in the heap, beyond twice the number of leases.
 _STALE_MAX = cython.declare(cython.Py_ssize_t, 1024)
-# No key is above it.
+# Greater than every key.
 _LAST = cython.declare(cython.ulonglong, 1 << 48)
 
-# What records of a log take beside reason and value, and the head of a batch.
+# The sizes of a batch's head and of a log's records, without reason and value.
 _BATCH_SIZE = cython.declare(cython.Py_ssize_t, BATCH_BYTES)
 _FRESH_SIZE = cython.declare(cython.Py_ssize_t, FRESH_BYTES)
 _ITEM_SIZE = cython.declare(cython.Py_ssize_t, ITEM_BYTES)
 _TOMBSTONE_SIZE = cython.declare(cython.Py_ssize_t, TOMBSTONE_BYTES)
 _DEQUEUED_SIZE = cython.declare(cython.Py_ssize_t, DEQUEUED_BYTES)
 
-# Where the next item comes from; else it is the index of a memory.
+# The source of the next item; otherwise the index of a memory.
 _FROM_NOWHERE = cython.declare(cython.Py_ssize_t, -3)
 _FROM_RETURNED = cython.declare(cython.Py_ssize_t, -2)
 _FROM_RUNS = cython.declare(cython.Py_ssize_t, -1)
@@ -121,21 +121,21 @@ _SECONDS_MAX = cython.declare(cython.double, 1e11)
 # The years 2001 to 2286 in seconds, which are January to April 1970 in milliseconds.
 _SECONDS_FROM = cython.declare(cython.longlong, 1_000_000_000)
 _SECONDS_TO = cython.declare(cython.longlong, 10_000_000_000)
-# What `_wanted` returns where neither a delay nor a deadline is given. A delay is below it.
+# What `_wanted` returns if neither a delay nor a deadline is given. A delay is below it.
 _NOW = cython.declare(cython.longlong, -1)
 _VALUE_MAX = cython.declare(cython.Py_ssize_t, VALUE_BYTES_MAX)
-# What the size of a batch can say.
+# The largest size that a batch can record.
 _BATCH_MAX = cython.declare(cython.Py_ssize_t, 0xFFFFFFFF)
-# So many items are given out in one batch.
+# How many items are lent in one batch.
 LENT_MAX = 1 << 14
 _LENT_MAX = cython.declare(cython.Py_ssize_t, LENT_MAX)
 _NO_BOUND = cython.declare(cython.Py_ssize_t, 1 << 62)
-# Why an item is put aside that was given out too often.
+# The reason for burying an item that was dequeued too often.
 TOO_MANY_ATTEMPTS = "max_attempts"
 
 
 class Sentinel(Enum):
-    """What a change returns that was not made."""
+    """Returned by a change that was not made."""
 
     FULL = "the buffer has no room for it"
 
@@ -146,9 +146,9 @@ FULL = Sentinel.FULL
 @cython.final
 @cython.cclass
 class DeadlineItem:
-    """An item. One that was dequeued belongs to its taker until the lease ends.
+    """An item. A dequeued one belongs to its caller until the lease ends.
 
-    `token` tells one taker from the next: the id, and how often the item was given out.
+    `token` identifies one lease of an item: the id, and how often the item was dequeued.
     """
 
     id = cython.declare(cython.ulonglong, visibility="readonly")
@@ -187,12 +187,12 @@ class DeadlineItem:
 
     @property
     def token(self):
-        """The id, and how often the item was given out."""
+        """The id, and how often the item was dequeued."""
         return self.id, self.dequeue_count
 
     @property
     def key(self):
-        """Where the queue has it."""
+        """The key under which the queue has it."""
         return self.deadline_ms | (_BURIED_BIT if self.buried else 0), self.id
 
     def __repr__(self) -> str:
@@ -240,9 +240,9 @@ def make_item(
 
 @cython.cclass
 class KeyTable:
-    """Rows by key, found through a hash of the id. A state of 0 is a row that is free.
+    """Rows by key, found through a hash of the id. A state of 0 marks a free row.
 
-    `dense` says that most ids follow one another: then neighbours are kept close together.
+    `dense` says that most ids are consecutive: then neighbours are kept close together.
     """
 
     count = cython.declare(cython.Py_ssize_t, visibility="readonly")
@@ -271,7 +271,7 @@ class KeyTable:
 
     @cython.cfunc
     def _use_shift(self, shift: cython.int) -> object:
-        """Takes 64 bits less so many for a slot: the lowest of an id, or a mixture of all."""
+        """Uses 64 bits less `shift` for a slot: the lowest bits of an id, or a mixture of all."""
         self._shift = shift
         self._spread = cython.cast(cython.ulonglong, 1) << shift if self._dense else _SPREAD
 
@@ -347,9 +347,9 @@ class KeyTable:
 class Memory(KeyTable):
     """Items, tombstones and marks of one log, by key. Called with the queue's lock held.
 
-    Of several logs when they are read one after the other: `number` is then set before each.
-    `order` holds the keys of items that may be given out, and more. `pending` and `buried` are what
-    it adds to those numbers of the queue; tombstones of items elsewhere take away.
+    Holds several logs when they are read one after the other: `number` is then set before each.
+    `order` has the keys of items that may be lent, and stale ones. `pending` and `buried` are what
+    it adds to those numbers of the queue; tombstones of items elsewhere subtract.
     """
 
     number = cython.declare(cython.ulonglong, visibility="public")
@@ -368,10 +368,10 @@ class Memory(KeyTable):
         self.number = number
         self.order = KeyHeap()
         self._values = []
-        # Where the bytes of each value are, and how many; only compiled.
+        # The address and the size of each value; only when compiled.
         self._places = memoryview(bytearray(1024)).cast("Q")
         self._reasons = {}
-        # The highest key of an item elsewhere that it knows something of.
+        # The highest key of an item elsewhere for which it has a tombstone or a mark.
         self._far_deadline = self._far_id = 0
         self.bytes = 0
         self.pending = self.buried = 0
@@ -387,7 +387,7 @@ class Memory(KeyTable):
         reason: bytes,
         value: bytes,
     ) -> cython.Py_ssize_t:
-        """Takes an item in and returns its row; `show` lets it be given out. -1: it is known."""
+        """Adds an item and returns its row; `show` makes it available. -1: it is already known."""
         row: cython.Py_ssize_t = self.find(deadline, id)
         if row < 0:
             row = self.insert(deadline, id, _ITEM)
@@ -408,7 +408,7 @@ class Memory(KeyTable):
         value: bytes,
         shown: cython.bint,
     ) -> cython.void:
-        """Takes in an item of an id that nobody had before; `shown`: it may be given out."""
+        """Adds an item with an id that was never used; `shown`: it is available at once."""
         row: cython.Py_ssize_t = self.insert(deadline, id, _ITEM)
         self._keep(row, enqueue, 0, 0, b"", value)
         if shown:
@@ -452,13 +452,13 @@ class Memory(KeyTable):
 
     @cython.ccall
     def show(self, deadline: cython.ulonglong, id: cython.ulonglong) -> cython.void:
-        """Lets an item be given out."""
+        """Makes an item available to `dequeue`."""
         row: cython.Py_ssize_t = self.find(deadline, id)
         if deadline < _BURIED_BIT and row >= 0 and self._rows[_ROW * row + _STATE] == _ITEM:
             self.order.push(deadline, id, cython.cast(cython.ulonglong, row))
 
     def show_all(self) -> None:
-        """Lets all items be given out, of which none was shown."""
+        """Makes all items available, none of which was shown before."""
         row: cython.Py_ssize_t
         for row in range(self.used):
             if self._rows[_ROW * row + _STATE] == _ITEM:
@@ -466,7 +466,7 @@ class Memory(KeyTable):
 
     @cython.ccall
     def kill(self, deadline: cython.ulonglong, id: cython.ulonglong) -> cython.void:
-        """Takes an item away, wherever it is."""
+        """Removes an item, wherever it is."""
         row: cython.Py_ssize_t = self.find(deadline, id)
         if row < 0:
             self.insert(deadline, id, _TOMBSTONE)
@@ -491,7 +491,7 @@ class Memory(KeyTable):
         dequeued: cython.ulonglong,
         time_ms: cython.ulonglong,
     ) -> cython.void:
-        """Notes that an item was given out, so many times by now."""
+        """Records how often an item has been dequeued by now."""
         row: cython.Py_ssize_t = self.find(deadline, id)
         if row < 0:
             row = self.insert(deadline, id, _MARK)
@@ -508,7 +508,7 @@ class Memory(KeyTable):
     def unmark(
         self, deadline: cython.ulonglong, id: cython.ulonglong, dequeued: cython.ulonglong
     ) -> cython.void:
-        """Notes that an item was given out so many times only."""
+        """Sets the dequeue count of an item back to a lower value."""
         row: cython.Py_ssize_t = self.find(deadline, id)
         if row < 0:
             return
@@ -532,7 +532,7 @@ class Memory(KeyTable):
     def restore(
         self, deadline: cython.ulonglong, id: cython.ulonglong, known: object
     ) -> cython.bint:
-        """Makes a key what it was when it was recalled; an item is not shown."""
+        """Restores the recalled state of a key; an item is not shown."""
         row: cython.Py_ssize_t = self.find(deadline, id)
         if row >= 0 and self._rows[_ROW * row + _STATE] == _ITEM:
             self.kill(deadline, id)
@@ -567,8 +567,8 @@ class Memory(KeyTable):
     def may_know(self, deadline: cython.ulonglong, id: cython.ulonglong) -> cython.bint:
         """Says whether there may be a tombstone or a mark of an item that is elsewhere.
 
-        Items are given out by key, so those that are next are mostly above all that it knows, and a
-        look into the table is spared.
+        Items are lent in the order of their keys, so those that are next are mostly above all that
+        it knows, and no lookup in the table is needed.
         """
         return deadline < self._far_deadline or (
             deadline == self._far_deadline and id <= self._far_id
@@ -582,7 +582,7 @@ class Memory(KeyTable):
 
     @cython.ccall
     def dequeue_count(self, deadline: cython.ulonglong, id: cython.ulonglong) -> cython.ulonglong:
-        """Returns how often an item was given out, as far as it is known here."""
+        """Returns how often an item was dequeued, as far as it is known here."""
         row: cython.Py_ssize_t = self.find(deadline, id)
         if row < 0 or self._rows[_ROW * row + _STATE] == _TOMBSTONE:
             return 0
@@ -594,7 +594,7 @@ class Memory(KeyTable):
 
     @cython.ccall
     def row(self, at: cython.Py_ssize_t) -> tuple:
-        """Returns an item as blocks do: deadline, id, attributes, times, count, reason, value."""
+        """Returns an item as in blocks: deadline, id, attributes, times, count, reason, value."""
         base: cython.Py_ssize_t = _ROW * at
         deadline: cython.ulonglong = self._rows[base]
         attributes: cython.ulonglong = _BURIED if deadline >= _BURIED_BIT else 0
@@ -617,7 +617,7 @@ class Memory(KeyTable):
         )
 
     def keys_of(self, id: cython.ulonglong) -> list:
-        """Returns the keys of the items of an id."""
+        """Returns the keys of the items with an id."""
         keys: list = []
         at: cython.Py_ssize_t = cython.cast(cython.Py_ssize_t, self._heads[self._slot(id)])
         while at > 0:
@@ -629,7 +629,7 @@ class Memory(KeyTable):
 
     @cython.ccall
     def settle(self) -> cython.bint:
-        """Drops keys off `order` whose items are gone; says whether one is left."""
+        """Removes keys from `order` whose items are gone; says whether one is left."""
         at: cython.Py_ssize_t
         order: KeyHeap = self.order
         while order.count > 0:
@@ -644,7 +644,7 @@ class Memory(KeyTable):
         return False
 
     def due(self, now_ms: cython.ulonglong) -> cython.longlong:
-        """Returns how many items are due, less those elsewhere that its tombstones take away."""
+        """Returns how many items are due, less those elsewhere that its tombstones remove."""
         count: cython.longlong = 0
         row: cython.Py_ssize_t
         for row in range(self.used):
@@ -656,7 +656,7 @@ class Memory(KeyTable):
         return count
 
     def sorted(self, state: cython.ulonglong):
-        """Returns the rows of a state by key, as an array of numbers."""
+        """Returns the rows with a state, sorted by key, as an array of numbers."""
         row: cython.Py_ssize_t
         count: cython.Py_ssize_t = 0
         for row in range(self.used):
@@ -664,7 +664,7 @@ class Memory(KeyTable):
                 count += 1
         found: object = memoryview(bytearray(8 * count)).cast("Q")
         if count > 0:
-            # Twice: the sort needs a place to work in.
+            # Twice the size: the sort needs working space.
             self._sort(
                 state, count, memoryview(bytearray(2 * 8 * _SORT_CELL * count)).cast("Q"), found
             )
@@ -693,7 +693,7 @@ class Memory(KeyTable):
     def fill(
         self, rows: cython.ulonglong[::1], at: cython.Py_ssize_t, builder: BlockBuilder
     ) -> cython.Py_ssize_t:
-        """Moves rows of `sorted` into a block, from one on; returns the first that did not fit."""
+        """Copies rows of `sorted` to a block, from `at` on; returns the first that did not fit."""
         row: cython.Py_ssize_t
         base: cython.Py_ssize_t
         state: cython.ulonglong
@@ -731,11 +731,11 @@ class Memory(KeyTable):
     def fill_stream(
         self, rows: cython.ulonglong[::1], at: cython.Py_ssize_t, output: BlockStream
     ) -> cython.Py_ssize_t:
-        """Makes whole blocks of rows of `sorted`, from one on; returns the first that is in none.
+        """Makes whole blocks from rows of `sorted`, from `at` on; returns the first one left over.
 
-        The last block of all is left to `fill`, and so is a row that needs more room than there is,
-        and all of them if there are reasons. The builder is empty, before and after. Without the
-        interpreter's lock, and compiled only.
+        The last block of all is left to `fill`, as are a row that needs more room than there is,
+        and all rows if any has a reason. The builder is empty before and after. Runs without the
+        interpreter's lock, and only when compiled.
         """
         if not cython.compiled or len(self._reasons) > 0 or len(rows) == 0:
             return at
@@ -774,7 +774,7 @@ class Memory(KeyTable):
     def _gather(
         self, rows: cython.ulonglong[::1], at: cython.Py_ssize_t, builder: BlockBuilder
     ) -> cython.Py_ssize_t:
-        """Puts rows into a block until one does not fit; returns that."""
+        """Adds rows to a block until one does not fit; returns that one."""
         row: cython.Py_ssize_t
         base: cython.Py_ssize_t
         state: cython.ulonglong
@@ -825,10 +825,10 @@ class Memory(KeyTable):
 
 @cython.cclass
 class Leases(KeyTable):
-    """What is given out: by key, until when, for which time. Called with the queue's lock held.
+    """Leases by key: until when, for which dequeue count. Called with the queue's lock held.
 
     `working` leases have not ended. An item whose lease has ended is in `returned` until it is
-    given out again; its row stays, so that nobody who goes over the items meets it twice.
+    lent again; its row stays, so that no iteration over the items yields it twice.
     """
 
     returned = cython.declare(KeyHeap, visibility="readonly")
@@ -849,7 +849,7 @@ class Leases(KeyTable):
         dequeued: cython.ulonglong,
         until_ms: cython.ulonglong,
     ) -> cython.void:
-        """Returns an item out that is not given out."""
+        """Lends an item that is not lent."""
         row: cython.Py_ssize_t = self.find(deadline, id)
         if row < 0:
             row = self.insert(deadline, id, _WORKING)
@@ -862,12 +862,12 @@ class Leases(KeyTable):
     def extend(
         self, deadline: cython.ulonglong, id: cython.ulonglong, until_ms: cython.ulonglong
     ) -> cython.void:
-        """Lets a lease end at another time."""
+        """Sets another end for a lease."""
         self._until(self.find(deadline, id), until_ms)
 
     @cython.ccall
     def give_back(self, deadline: cython.ulonglong, id: cython.ulonglong) -> cython.void:
-        """Lets an item be given out again."""
+        """Makes a lent item available again."""
         row: cython.Py_ssize_t = self.find(deadline, id)
         self._rows[_ROW * row + _STATE] = _RETURNED
         self.working -= 1
@@ -875,7 +875,7 @@ class Leases(KeyTable):
 
     @cython.ccall
     def put_back(self, deadline: cython.ulonglong, id: cython.ulonglong) -> cython.void:
-        """Lets an item be given out that was pending when it was taken."""
+        """Makes an item available that was pending when it was taken."""
         row: cython.Py_ssize_t = self.find(deadline, id)
         if row < 0:
             row = self.insert(deadline, id, _RETURNED)
@@ -895,7 +895,7 @@ class Leases(KeyTable):
     def restore(
         self, deadline: cython.ulonglong, id: cython.ulonglong, known: object
     ) -> cython.bint:
-        """Makes a lease what it was when it was recalled."""
+        """Restores the recalled lease of an item."""
         self.end(deadline, id)
         if known is None:
             return True
@@ -908,7 +908,7 @@ class Leases(KeyTable):
 
     @cython.ccall
     def end(self, deadline: cython.ulonglong, id: cython.ulonglong) -> cython.void:
-        """Forgets an item that is gone, if it was given out at all."""
+        """Forgets an item that is gone, if it was ever lent."""
         row: cython.Py_ssize_t = self.find(deadline, id)
         if row >= 0:
             if self._rows[_ROW * row + _STATE] == _WORKING:
@@ -919,7 +919,7 @@ class Leases(KeyTable):
     def holds(
         self, deadline: cython.ulonglong, id: cython.ulonglong, dequeued: cython.ulonglong
     ) -> cython.bint:
-        """Says whether an item is given out for that time."""
+        """Says whether an item is lent under that dequeue count."""
         row: cython.Py_ssize_t = self.find(deadline, id)
         return (
             row >= 0
@@ -929,10 +929,10 @@ class Leases(KeyTable):
 
     @cython.ccall
     def expire(self, now_ms: cython.ulonglong) -> cython.void:
-        """Returns back all items whose leases have ended."""
+        """Takes back all items whose leases have ended."""
         at: cython.Py_ssize_t
         ends: KeyHeap = self._ends
-        # The end of a lease stands where a deadline would.
+        # This heap has the end of a lease in place of a deadline.
         while ends.count > 0 and ends.deadline <= now_ms:
             at = _ROW * cython.cast(cython.Py_ssize_t, ends.tag)
             if (
@@ -944,7 +944,7 @@ class Leases(KeyTable):
             ends.pop()
 
     def due(self, now_ms: cython.ulonglong) -> cython.longlong:
-        """Returns how many items that are given out have a deadline up to a time."""
+        """Returns how many of the lent items have a deadline up to a time."""
         count: cython.longlong = 0
         at: cython.Py_ssize_t
         for at in range(0, _ROW * self.used, _ROW):
@@ -953,12 +953,12 @@ class Leases(KeyTable):
         return count
 
     def next_end(self):
-        """Returns when the next lease may end; None if nothing is given out."""
+        """Returns when the next lease may end; None if nothing is lent."""
         return self._ends.deadline if self._ends.count > 0 else None
 
     @cython.ccall
     def settle(self) -> cython.bint:
-        """Drops keys off `returned` that are no longer back; says whether one is left."""
+        """Removes keys from `returned` that are lent or gone; says whether one is left."""
         at: cython.Py_ssize_t
         returned: KeyHeap = self.returned
         while returned.count > 0:
@@ -973,7 +973,7 @@ class Leases(KeyTable):
         return False
 
     def lowest(self) -> tuple:
-        """Returns the lowest key of all leases, ended ones too."""
+        """Returns the lowest key of all leases, including ended ones."""
         deadline: cython.ulonglong = _LAST
         id: cython.ulonglong = 0
         at: cython.Py_ssize_t
@@ -995,7 +995,7 @@ class Leases(KeyTable):
 
     @cython.cfunc
     def _drop_stale(self) -> object:
-        """Makes a new heap of the leases that there are: most end before their time."""
+        """Makes a new heap from the existing leases: most end before their time."""
         self._ends = KeyHeap()
         row: cython.Py_ssize_t
         for row in range(self.used):
@@ -1008,9 +1008,9 @@ class Leases(KeyTable):
 
 
 def replay(memory: Memory, records: list) -> tuple:
-    """Takes in records of a log as `scan_batches` returns them, in the order of writing.
+    """Reads records of a log into memory, as `scan_batches` returns them, in order of writing.
 
-    Returns the highest id, and the highest deadline that was given out.
+    Returns the highest id, and the highest deadline that was dequeued.
     """
     highest: cython.ulonglong = 0
     floor: cython.ulonglong = 0
@@ -1035,7 +1035,7 @@ def replay(memory: Memory, records: list) -> tuple:
 def put_records(
     memory: Memory, row: cython.Py_ssize_t, buffer: object, end: cython.Py_ssize_t
 ) -> tuple:
-    """Writes rows from one on as records of a log; returns the row after them, and the size.
+    """Writes rows as records of a log, from one on; returns the row after them, and the size.
 
     They go after the head of a batch, up to `end`; the first one is written in any case.
     """
@@ -1057,7 +1057,7 @@ def put_records(
 
 @cython.ccall
 def record_size(memory: Memory, row: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """Returns what a row takes as a record of a log."""
+    """Returns the size of a row as a record of a log."""
     state: cython.ulonglong = memory._rows[_ROW * row + _STATE]
     if state == _TOMBSTONE:
         return _TOMBSTONE_SIZE
@@ -1104,7 +1104,7 @@ def _put_record(
 @cython.final
 @cython.cclass
 class _MemoryCursor:
-    """The items of a memory by key. The key is that of the next one, or past all keys at the end.
+    """The items of a memory by key. The key is that of the next one, or above all keys at the end.
 
     Nothing may change meanwhile.
     """
@@ -1152,10 +1152,10 @@ class _MemoryCursor:
 
 @cython.cclass
 class LiveItems:
-    """The items that are alive in runs and memories, by key. Nothing may change meanwhile.
+    """The live items in runs and memories, by key. Nothing may change meanwhile.
 
-    Those from a key up to another, lent out and buried ones too. A batch of them ends where a bad
-    block is met, which goes to `damage`: what is in the batch comes before it.
+    Those from a key up to another, including lent and buried ones. A batch of them ends at a bad
+    block, which goes to `damage`: everything in the batch comes before it.
     """
 
     _view: RunView
@@ -1166,7 +1166,7 @@ class LiveItems:
     _deadline: cython.ulonglong
     _id: cython.ulonglong
     _count: cython.ulonglong
-    # Where the item of the lowest key is: in a memory, in the runs, or nowhere.
+    # Where the item with the lowest key is: in a memory, in the runs, or nowhere.
     _found: _MemoryCursor
     _in_runs: cython.bint
     _block: object
@@ -1175,7 +1175,7 @@ class LiveItems:
     def __init__(
         self, view: RunView, memories: list, start: tuple, end: tuple, damage: list
     ) -> None:
-        """`view` has cursors that stand at the start or after it."""
+        """`view` has cursors that stand at or after `start`."""
         self._view = view
         self._cursors = [_MemoryCursor(memory, *start) for memory in memories]
         self._damage = damage
@@ -1196,9 +1196,9 @@ class LiveItems:
         return found
 
     def rows(self, count: cython.Py_ssize_t, names: dict) -> list:
-        """Returns the next items as `items` does, as rows of blocks do, and where they are.
+        """Returns the next items as `items` does, but as rows of blocks, with their places.
 
-        That is the name of the file, and the position of the block in a run or None in a log.
+        A place is the name of the file, and the position of the block in a run or None in a log.
         `names` has the names of the logs by their numbers.
         """
         found: list = []
@@ -1210,7 +1210,7 @@ class LiveItems:
 
     @cython.cfunc
     def _next(self, known: cython.Py_ssize_t) -> cython.bint:
-        """Finds the next item that is alive; False at the end, or if there is new damage."""
+        """Finds the next live item; False at the end, or if there is new damage."""
         while len(self._damage) == known and self._lowest():
             if (self._in_runs or self._found is not None) and not self._is_dead():
                 return True
@@ -1247,7 +1247,7 @@ class LiveItems:
 
     @cython.cfunc
     def _is_dead(self) -> cython.bint:
-        """Says whether a memory has a tombstone of the item; counts how often it was given out."""
+        """Says whether a memory has a tombstone of the item; finds how often it was dequeued."""
         cursor: _MemoryCursor
         memory: Memory
         row: cython.Py_ssize_t
@@ -1268,7 +1268,7 @@ class LiveItems:
 
     @cython.cfunc
     def _go_on(self) -> object:
-        """Leaves the lowest key."""
+        """Moves past the lowest key."""
         view: RunView = self._view
         if view.met and view.deadline == self._deadline and view.id == self._id:
             view.go_on()
@@ -1339,20 +1339,20 @@ class LiveItems:
 class Schedule:
     """What is in the queue, what is next, and all changes. Called with the queue's lock held.
 
-    The changes that users make most, `enqueue`, `dequeue`, `release` and `requeue`, take the lock
+    The most frequent changes, `enqueue`, `dequeue`, `release` and `requeue`, take the lock
     themselves unless `held` says that the caller has it.
 
     `lock` is the queue's. `memories` are the segments in memory, the newest first. `total` counts
-    pending items and those given out, `buried` the others.
+    the pending and the lent items, `buried` the others.
 
     A change returns `FULL`, and nothing has happened, if the buffer has no room for it: then
-    `needed` says how many bytes it takes, and `needed_ids` how many ids. New items may go up to
-    `fresh_end` in the buffer; ids from `next_id` up to `ids_end` may be given; so many rows as
-    `items_max` may be in the newest memory.
+    `needed` is the number of bytes that it takes, and `needed_ids` the number of ids. New items may
+    go up to `fresh_end` in the buffer; ids from `next_id` up to `ids_end` may be used; the newest
+    memory may have up to `items_max` rows.
 
-    Where changes are not acknowledged before they are durable (`hides`), nobody is given an item
-    before `show` says that it is. Where they are not acknowledged in the buffer, `undo` takes back
-    all that are in it; `takes` says that some of them take items out.
+    Where changes are not acknowledged before they are durable (`hides`), no item is lent before
+    `show` says that it is durable. Where they are not acknowledged in the buffer, `undo` takes back
+    all that are in it; `takes` says that some of them remove or lend items.
     """
 
     leases = cython.declare(Leases, visibility="readonly")
@@ -1416,8 +1416,8 @@ class Schedule:
     ) -> None:
         """`find` returns the item of a key that came back. `tell` raises what is in `damage`.
 
-        An item that was given out `attempts_max` times is put aside when it comes back; 0: never.
-        `now_ms` None means the boot clock of the machine, which wall time is ahead of.
+        An item that was dequeued `attempts_max` times is buried when it comes back; 0: never.
+        `now_ms` None means the boot clock of the machine; wall time is `ahead_ms` ahead of it.
         """
         self.use_lock(threading.Lock())
         self._find = find
@@ -1446,15 +1446,15 @@ class Schedule:
         self.needed = self.needed_ids = 0
         self.hides = hides
         self._revocable = self._stopped = self.takes = False
-        # Items that are not durable yet: the end that they wait for, the first id, the deadlines.
+        # Items that are not durable yet: the end that must be durable, the first id, the deadlines.
         self._hidden = deque()
         self._deadlines = []
-        # What the changes in the buffer have touched: what was known of a key, or a list of items
-        # that were lent out.
+        # For each change in the buffer, how to undo it: what was known of a key, or a list of items
+        # that were lent.
         self._undo = []
 
     def use_lock(self, lock: object) -> None:
-        """Takes another lock, as in the child of a fork: nobody gives back the old one there."""
+        """Uses another lock, as in the child of a fork, where the old one may never be released."""
         self.lock = lock
         self._acquire = lock.acquire
         self._let_go = lock.release
@@ -1469,7 +1469,7 @@ class Schedule:
         stored: cython.longlong,
         revocable: cython.bint,
     ) -> None:
-        """Lets batches from a number on be written into a buffer, from `start` to `end`.
+        """Opens a buffer for batches from a number on, from `start` to `end`.
 
         `stored` is the end of what is in the logs. `revocable`: the buffer acknowledges nothing.
         """
@@ -1486,7 +1486,7 @@ class Schedule:
         self._undo = []
 
     def close(self) -> None:
-        """Closes the buffer and lets go of it: what was in it is in the log."""
+        """Closes and releases the buffer: its content is in the log."""
         self._end = 0
         self._log = memoryview(bytearray(1))
         self._undo = []
@@ -1497,7 +1497,7 @@ class Schedule:
         self.close()
 
     def undo(self) -> None:
-        """Takes back all changes in the buffer, which could not be written; the last one first."""
+        """Takes back all changes in the buffer, which could not be written, in reverse order."""
         memory: Memory = self.memories[0]
         while self._undo:
             entry = self._undo.pop()
@@ -1510,7 +1510,7 @@ class Schedule:
             self._count(deadline, -step)
             pending = step < 0 and lease is None and deadline < _BURIED_BIT
             if pending and not self._is_hidden(deadline, id):
-                # The runs and the order of the memory may be past it.
+                # The cursors of the runs and the order of the memory may be past it.
                 self.leases.put_back(deadline, id)
         hidden: cython.Py_ssize_t = len(self._hidden)
         while hidden > 0 and self._hidden[hidden - 1][0] > self._stored:
@@ -1520,7 +1520,7 @@ class Schedule:
 
     @cython.cfunc
     def _take_back(self, items: list) -> object:
-        """Makes items pending that were lent out in a batch, as if nobody had got them."""
+        """Makes items pending that were lent in a batch, as if they had not been dequeued."""
         item: DeadlineItem
         memory: Memory = self.memories[0]
         self.give_back(items)
@@ -1528,7 +1528,7 @@ class Schedule:
             memory.unmark(item.deadline_ms, item.id, item.dequeue_count - 1)
 
     def show(self, durable: cython.longlong) -> None:
-        """Lets items be given out whose changes end below `durable`."""
+        """Makes items available whose changes end at or below `durable`."""
         memory: Memory = self.memories[0]
         while self._hidden and self._hidden[0][0] <= durable:
             _, id, deadlines = self._hidden.popleft()
@@ -1544,7 +1544,7 @@ class Schedule:
         deadline_ms: object,
         held: cython.bint = False,
     ):
-        """Takes in an item and returns its id."""
+        """Adds an item and returns its id."""
         wanted: cython.longlong = self._wanted(delay, deadline, deadline_ms)
         data: bytes = cython.cast(bytes, value) if type(value) is bytes else as_bytes(value)
         _check_size(len(data))
@@ -1570,9 +1570,9 @@ class Schedule:
         return id
 
     def enqueue_many(self, values: list, delay: object, deadline: object, deadline_ms: object):
-        """Takes in items in one batch and returns their ids.
+        """Adds items in one batch and returns their ids.
 
-        Nobody else may hold the lists. A list of deadlines has one for each.
+        No other thread may change the lists meanwhile. A list of deadlines has one for each item.
         """
         count: cython.Py_ssize_t = len(values)
         size: cython.Py_ssize_t = 0
@@ -1607,9 +1607,9 @@ class Schedule:
     def dequeue(
         self, count: cython.Py_ssize_t, lease_ms: cython.longlong, held: cython.bint = False
     ):
-        """Lends out items that are due, in the order of their keys: up to `count`, and `_LENT_MAX`.
+        """Lends items that are due, in the order of their keys: up to `count`, and `_LENT_MAX`.
 
-        One that was given out too often already is put aside instead.
+        One that was already dequeued too often is buried instead.
         """
         if not held:
             self._acquire()
@@ -1620,7 +1620,7 @@ class Schedule:
                 self._let_go()
 
     def is_idle(self) -> bool:
-        """Says whether nothing is due; takes the lock. Not of a handle that has ended."""
+        """Says whether nothing is due; takes the lock. False if the handle has ended."""
         self._acquire()
         try:
             now: cython.longlong = self._now()
@@ -1644,7 +1644,7 @@ class Schedule:
             return FULL
         try:
             while self._choose(items, count, now, lease_ms):
-                # It came back without a word: its lease ended, or its taker died.
+                # It came back without a requeue: its lease ended, or its consumer died.
                 if not self._bury(
                     self._exhausted, self._exhausted.value, TOO_MANY_ATTEMPTS, now, size
                 ):
@@ -1660,7 +1660,7 @@ class Schedule:
         return items
 
     def release(self, items: list, held: cython.bint = False):
-        """Takes items away for good that their takers hold; raises `LeaseLost`."""
+        """Removes items for good that the caller holds; raises `LeaseLost`."""
         if not held:
             self._acquire()
         try:
@@ -1677,7 +1677,7 @@ class Schedule:
         item: DeadlineItem
         at: cython.Py_ssize_t = self.position + _BATCH_SIZE
         for item in items:
-            # One that was given twice is gone by now.
+            # An item that the list has twice is gone by now.
             if self.leases.holds(item.deadline_ms, item.id, item.dequeue_count):
                 put_key(self._log, at, 3, item.deadline_ms, item.id)
                 at += _TOMBSTONE_SIZE
@@ -1687,7 +1687,7 @@ class Schedule:
         return None
 
     def remove(self, deadline: cython.ulonglong, id: cython.ulonglong):
-        """Takes an item away for good, whoever holds it."""
+        """Removes an item for good, even if it is lent."""
         if not self._has_room(_TOMBSTONE_SIZE):
             return FULL
         put_key(self._log, self.position + _BATCH_SIZE, 3, deadline, id)
@@ -1697,7 +1697,7 @@ class Schedule:
         return None
 
     def forget(self, keys: list):
-        """Writes to the log that items are gone which memory has no more."""
+        """Writes tombstones to the log for items that memory no longer has."""
         if not self._has_room(_TOMBSTONE_SIZE * len(keys)):
             return FULL
         at: cython.Py_ssize_t = self.position + _BATCH_SIZE
@@ -1719,7 +1719,7 @@ class Schedule:
     ):
         """Puts an item back under a later deadline, with another value if one is given.
 
-        One that was given out too often is put aside instead, for the reason. Raises `LeaseLost`.
+        One that was dequeued too often is buried instead, for the reason. Raises `LeaseLost`.
         """
         wanted: cython.longlong = self._wanted(delay, deadline, deadline_ms)
         stored: bytes = item.value if value is None else as_bytes(value)
@@ -1746,7 +1746,7 @@ class Schedule:
         return None if self._replace(item, later, item.dequeue_count, b"", stored, now, 0) else FULL
 
     def bury(self, item: DeadlineItem, reason: str):
-        """Puts an item aside that its taker holds; raises `LeaseLost`."""
+        """Buries an item that the caller holds; raises `LeaseLost`."""
         self._check_leases([item])
         return None if self._bury(item, item.value, reason, self._now(), 0) else FULL
 
@@ -1763,7 +1763,7 @@ class Schedule:
         self.leases.extend(item.deadline_ms, item.id, cython.cast(cython.ulonglong, until))
 
     def reclaim(self, item: DeadlineItem, lease_ms: cython.longlong) -> None:
-        """Lends an item to who took it before, if it is not lent out; the log need not know."""
+        """Lends an item again to its former holder, if it is not lent; this needs no record."""
         now: cython.longlong = self._now()
         self.leases.expire(cython.cast(cython.ulonglong, now))
         if not self.leases.holds(item.deadline_ms, item.id, item.dequeue_count):
@@ -1772,7 +1772,7 @@ class Schedule:
 
     @cython.ccall
     def give_back(self, items: list) -> cython.bint:
-        """Lets items be given out again that nobody got."""
+        """Makes items available again that were lent but not delivered."""
         item: DeadlineItem
         for item in items:
             if self.leases.holds(item.deadline_ms, item.id, item.dequeue_count):
@@ -1806,7 +1806,7 @@ class Schedule:
             view.go_on()
         if self.damage:
             self._tell()
-            # It did not raise, and may have taken away what was found.
+            # It did not raise, and may have removed what was found.
             return self.head()
         return self._source != _FROM_NOWHERE
 
@@ -1829,7 +1829,7 @@ class Schedule:
     def _passes(
         self, deadline: cython.ulonglong, id: cython.ulonglong, before: cython.Py_ssize_t
     ) -> cython.bint:
-        """Says whether an item is given out, has come back, or has a tombstone that is newer."""
+        """Says whether an item is lent, has come back, or has a newer tombstone."""
         if self.leases.count > 0 and self.leases.find(deadline, id) >= 0:
             return True
         memory: Memory
@@ -1842,14 +1842,14 @@ class Schedule:
 
     @cython.ccall
     def load(self) -> DeadlineItem:
-        """Returns the item that `head` has just found, and how often it was given out by now."""
+        """Returns the item that `head` has just found, with its current dequeue count."""
         if self._source == _FROM_RETURNED:
             return self._find(self.deadline, self.id)
         memory: Memory
         view: RunView = self.view
         dequeued: cython.ulonglong = 0
         at: cython.Py_ssize_t
-        # What is newer than the item may tell more than it does itself.
+        # Newer memories may have a higher count than the item itself.
         for at in range(self._source if self._source != _FROM_RUNS else len(self.memories)):
             memory = self.memories[at]
             if memory.may_know(self.deadline, self.id):
@@ -1882,9 +1882,9 @@ class Schedule:
     def _choose(
         self, items: list, count: cython.Py_ssize_t, now: cython.longlong, lease_ms: cython.longlong
     ) -> cython.bint:
-        """Lends out items that are due, up to `count` in all, of which the first was just found.
+        """Lends items that are due, up to `count` in all, of which the first was just found.
 
-        True if one of them is exhausted: `_exhausted`.
+        Returns True if one of them has no attempts left; it is in `_exhausted`.
         """
         item: DeadlineItem
         while True:
@@ -1905,7 +1905,7 @@ class Schedule:
 
     @cython.cfunc
     def _write_lent(self, items: list, now: cython.longlong) -> object:
-        """Writes that items were given out, and takes note of it."""
+        """Writes that items were lent, in the log and in memory."""
         item: DeadlineItem
         memory: Memory = self.memories[0]
         at: cython.Py_ssize_t = self.position + _BATCH_SIZE
@@ -1931,7 +1931,7 @@ class Schedule:
         now: cython.longlong,
         besides: cython.Py_ssize_t,
     ) -> cython.bint:
-        """Puts an item aside; False if there is no room for that and for `besides`."""
+        """Buries an item; False if there is no room for that and for `besides`."""
         later: cython.ulonglong = max(now, item.deadline_ms + 1) | _BURIED_BIT
         text: bytes = reason.encode(errors="replace")[:REASON_BYTES_MAX]
         return self._replace(item, later, item.dequeue_count, text, value, now, besides)
@@ -1949,8 +1949,8 @@ class Schedule:
     ) -> cython.bint:
         """Writes a copy of an item and the tombstone of the old one in one batch.
 
-        After a crash both are there or neither. The key of the copy is a later one: the tombstone
-        must not meet it. False if there is no room for that and for a batch of `besides` bytes.
+        After a crash both are there or neither. The copy has a later key, so that the tombstone
+        does not apply to it. False if there is no room for that and for a batch of `besides` bytes.
         """
         size: cython.Py_ssize_t = _TOMBSTONE_SIZE + _ITEM_SIZE + len(reason) + len(value)
         if not self._has_room(size + (_BATCH_SIZE + besides if besides > 0 else 0)):
@@ -1992,7 +1992,7 @@ class Schedule:
         wanted: cython.longlong,
         now: cython.longlong,
     ) -> object:
-        """Writes the record of a new item to its place in the log, and takes the item in."""
+        """Writes the record of a new item to its place in the log, and adds the item to memory."""
         deadline: cython.ulonglong = self._deadline(wanted, now)
         size: cython.Py_ssize_t = len(value)
         put_key(self._log, place, 1, deadline, self.next_id)
@@ -2012,13 +2012,13 @@ class Schedule:
     @cython.cfunc
     @cython.inline
     def _seal(self, size: cython.Py_ssize_t) -> cython.void:
-        """Ends a batch whose records are in their place."""
+        """Ends a batch whose records are in place."""
         self.position = seal_batch_at(self._log, self.position, size, self.number, self._seed)
         self.number += 1
 
     @cython.cfunc
     def _kill(self, deadline: cython.ulonglong, id: cython.ulonglong) -> object:
-        """Takes an item away whose tombstone is in the log."""
+        """Removes an item whose tombstone is in the log."""
         if self._revocable:
             self._note(deadline, id, -1)
         memory: Memory = self.memories[0]
@@ -2039,15 +2039,17 @@ class Schedule:
     def _note(
         self, deadline: cython.ulonglong, id: cython.ulonglong, step: cython.longlong
     ) -> object:
-        """Remembers what is known of a key; `step`: how many more items there are after it."""
+        """Remembers what is known of a key; `step`: how the change alters the number of items."""
         memory: Memory = self.memories[0]
         known: object = memory.recall(deadline, id)
         self._undo.append((deadline, id, known, self.leases.recall(deadline, id), step))
 
     @cython.cfunc
     def _hide(self, id: cython.ulonglong) -> object:
-        """Keeps the items of the batch that was sealed last from being given out until it is
-        durable: the first has the id, the others those that follow."""
+        """Hides the items of the batch that was sealed last until it is durable.
+
+        The first has the id, the others those that follow.
+        """
         self._hidden.append((self._stored + self.position - self._start, id, self._deadlines))
         self._deadlines = []
 
@@ -2088,10 +2090,10 @@ class Schedule:
 
     @cython.cfunc
     def _wanted(self, delay: object, deadline: object, deadline_ms: object) -> cython.longlong:
-        """Returns the wanted deadline, in ms; -1 is now, and below it is -3 less a delay.
+        """Returns the wanted deadline in ms; -1 means now, and lower values are -3 less a delay.
 
-        Refuses a number that is a time of our days in seconds: as milliseconds it would be due at
-        once.
+        Refuses a number that looks like a present time in seconds: as milliseconds it would be due
+        at once.
         """
         if deadline_ms is not None or deadline is not None:
             if delay is not None or (deadline_ms is not None and deadline is not None):
@@ -2116,7 +2118,7 @@ class Schedule:
     def _wanted_all(
         self, count: cython.Py_ssize_t, delay: object, deadline: object, deadline_ms: object
     ) -> list:
-        """Returns the deadlines of so many items; None if one is given for all of them."""
+        """Returns the deadlines of `count` items; None if one is given for all of them."""
         if type(deadline) is not list and type(deadline_ms) is not list:
             return None
         if delay is not None or (deadline is not None and deadline_ms is not None):
@@ -2132,9 +2134,9 @@ class Schedule:
     @cython.cfunc
     @cython.inline
     def _deadline(self, wanted: cython.longlong, now: cython.longlong) -> cython.ulonglong:
-        """Returns the deadline that `_wanted` stands for: never before what was given out.
+        """Returns the deadline that `_wanted` stands for, never before one that was dequeued.
 
-        Unless the clock itself went back.
+        It is earlier only if the clock itself went back.
         """
         if wanted < 0:
             wanted = now if wanted == _NOW else now - 3 - wanted
@@ -2143,7 +2145,7 @@ class Schedule:
 
 @cython.cfunc
 def _as_ms(deadline: object, deadline_ms: object) -> cython.longlong:
-    """Returns a deadline in milliseconds since 1970, of which one is given."""
+    """Returns a deadline in milliseconds since 1970, from whichever argument is given."""
     wanted: cython.longlong
     if deadline is not None:
         if not isinstance(deadline, datetime):
@@ -2176,7 +2178,7 @@ def _as_ms(deadline: object, deadline_ms: object) -> cython.longlong:
 
 @cython.cfunc
 def _as_number(delay: object) -> object:
-    """Returns a delay in seconds that is no plain number; -1 if it is none at all."""
+    """Returns a delay in seconds that is not a plain number; -1 if it is no delay at all."""
     if isinstance(delay, timedelta):
         return delay.total_seconds()
     if isinstance(delay, bool) or not isinstance(delay, Real):
@@ -2205,7 +2207,7 @@ def _check_size(size: cython.Py_ssize_t) -> object:
 
 
 def lease_lost(id: object, dequeue_count: object) -> LeaseLost:
-    """Returns what is raised to a caller whose item is no longer its own."""
+    """Returns the error for a caller that no longer holds its item."""
     return LeaseLost(
         f"item {id} with dequeue count {dequeue_count} is no longer the caller's: "
         "its lease has ended, or it is done with"

@@ -1,8 +1,8 @@
 """Reads a deadline queue at one moment, in slices of about the same size, by readers in parallel.
 
-The live items are cut by key: each slice holds about the same amount of what runs and logs have
-between two keys, by the sparse indexes of the runs. Every entry as it lies there is cut by blocks
-of runs, and by logs.
+The live items are divided by key: each slice holds about the same amount of the entries that runs
+and logs have between two keys, by the sparse indexes of the runs. The raw entries are divided by
+blocks of runs, and by logs.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from forebay.storage import atomic
 from forebay.storage.filesystem import DiskFilesystem, File
 from forebay.storage.staging import Staged, read_staged
 
-# What an entry costs beside its value.
+# The size that an entry is assumed to have besides its value.
 _ENTRY_BYTES = 64
-# So many rows are read at once.
+# How many rows are read at once.
 _ROWS_AT_ONCE = 1 << 15
-# What an entry says, beside the attributes of a block: how often an item elsewhere was given out.
+# The kind of an entry besides the attributes of a block: how often an item elsewhere was dequeued.
 DEQUEUED = 4
 _ATTRIBUTES = {kernel.TOMBSTONE: kernel.IS_TOMBSTONE, kernel.DEQUEUED: DEQUEUED}
 # deadline, id, attributes, the two times, count, reason, value, file, where in it or None
@@ -48,7 +48,7 @@ VALUE: Final = 7
 class KeySlice(NamedTuple):
     """The live items from a key up to another, and about how many bytes they take.
 
-    `leads` says that no slice comes before it, so that it also tells of damage before its keys.
+    `leads` says that no slice comes before it, so that it also reports damage before its keys.
     """
 
     start: KeyTuple
@@ -67,10 +67,10 @@ class FileSlice(NamedTuple):
 
 
 class SnapshotReader(Closing):
-    """A snapshot of a queue, taken now or given by its text. One thread at a time may use it.
+    """A snapshot of a queue, taken now or given as text. One thread at a time may use it.
 
-    Raises `DataLoss` if files of a given one are not there any more. Once it is made, nothing is
-    lost.
+    Raises `DataLoss` if files of a given snapshot no longer exist. Once the reader is made, nothing
+    can be lost.
     """
 
     def __init__(self, path: str | os.PathLike[str], text: str | None = None) -> None:
@@ -92,7 +92,7 @@ class SnapshotReader(Closing):
             raise
 
     def run(self, part: RunPart) -> Run | Damage:
-        """Opens a run, by its blocks if need be; a Damage if nothing of it can be read."""
+        """Opens a run, by its blocks if necessary; a Damage if nothing of it can be read."""
         if part.name not in self._runs:
             self._runs[part.name] = self._open_run(part)
         return self._runs[part.name]
@@ -100,7 +100,7 @@ class SnapshotReader(Closing):
     def by_key(
         self, zones: Sequence[tuple[KeyTuple, KeyTuple]], slice_bytes: int
     ) -> Iterator[KeySlice]:
-        """Yields the live items between the keys of each zone, in slices of about a size."""
+        """Yields the live items between the keys of each zone, in slices of similar size."""
         weights = self._log_weights()
         for part in self.snapshot.runs:
             weights += self._blocks_of(part)
@@ -119,7 +119,7 @@ class SnapshotReader(Closing):
             leads = False
 
     def by_file(self, slice_bytes: int) -> Iterator[FileSlice]:
-        """Yields every entry as it lies there, in slices of about a size."""
+        """Yields every raw entry, in slices of similar size."""
         for part in self.snapshot.runs:
             weights = [weight for _, weight in self._blocks_of(part)]
             first = size = 0
@@ -134,7 +134,7 @@ class SnapshotReader(Closing):
     def live(self, start: KeyTuple, end: KeyTuple, *, leads: bool) -> Iterator[list[Row] | Damage]:
         """Yields the live items from a key up to another, sorted, and what is damaged.
 
-        Without `leads`, a bad block that begins before `start` is somebody else's to tell.
+        Without `leads`, a bad block that begins before `start` is left to another slice to report.
         """
         memory = self._content()
         if leads:
@@ -192,7 +192,7 @@ class SnapshotReader(Closing):
             ]
 
     def count(self) -> int:
-        """Returns how many items are alive: all that there are, less those that tombstones take."""
+        """Returns how many items are alive: all items less those that tombstones remove."""
         memory = self._content()
         count = memory.pending + memory.buried
         for part in self.snapshot.runs:
@@ -211,7 +211,7 @@ class SnapshotReader(Closing):
         self._directory.close()
 
     def _look(self) -> Snapshot:
-        """Takes a snapshot, and over what was opened and read for it."""
+        """Takes a snapshot, and keeps what was opened and read for it."""
         picture = look(self._directory, DiskFilesystem().boot_id())
         for each in picture.sets:
             for kind, file in each.files.items():
@@ -225,7 +225,7 @@ class SnapshotReader(Closing):
 
     def _open(self) -> None:
         self._check_queue()
-        # What leaves the staging buffer after this is in the logs that are opened later.
+        # What leaves the staging buffer after this is in the logs, which are opened later.
         staged = read_staged(self._directory)
         for run in self.snapshot.runs:
             if run.size >= 0:
@@ -261,7 +261,7 @@ class SnapshotReader(Closing):
     def _read_log(self, part: LogPart, staged: Staged | None) -> bytes:
         names = [part.name]
         if part.name.endswith(atomic.TEMPORARY):
-            # A recovery has given it its name meanwhile.
+            # A recovery has given the log its final name meanwhile.
             names.append(part.name.removesuffix(atomic.TEMPORARY))
         if not part.size:
             return b""
@@ -298,7 +298,7 @@ class SnapshotReader(Closing):
             return Damage(path, 0, part.size, reason)
 
     def _content(self) -> Memory:
-        """Returns what the logs say, but for what only came back by damage."""
+        """Returns the content of the logs, except for what came back only because of damage."""
         if self._memory is None:
             self._memory = Memory()
             for part in self.snapshot.logs:
@@ -328,7 +328,7 @@ class SnapshotReader(Closing):
                 yield self._told(rows)
 
     def _sets(self) -> list[RunSet]:
-        """Returns the runs that can be read; the snapshot tells of the others."""
+        """Returns the runs that can be read; the snapshot has the others as lost."""
         sets: dict[int, RunSet] = {}
         for part in self.snapshot.runs:
             run = self.run(part)
@@ -348,7 +348,7 @@ class SnapshotReader(Closing):
         return key.deadline_ms, key.id
 
     def _log_weights(self) -> list[tuple[KeyTuple, int]]:
-        """Returns the keys that logs tell of, and about what each takes."""
+        """Returns the keys that logs contain, and about how much each takes."""
         memory = self._content()
         weights = [
             ((row[0], row[1]), len(row[VALUE]) + _ENTRY_BYTES)
@@ -359,7 +359,7 @@ class SnapshotReader(Closing):
         return weights
 
     def _blocks_of(self, part: RunPart) -> list[tuple[KeyTuple, int]]:
-        """Returns the first key of each block of a run, and about what it takes."""
+        """Returns the first key of each block of a run, and about how much the block takes."""
         run = self.run(part)
         if isinstance(run, Damage):
             return []
@@ -376,7 +376,7 @@ class SnapshotReader(Closing):
         return Damage(path, lost.position, lost.length, lost.reason, count=lost.count)
 
     def _told(self, damage: Damage) -> Damage:
-        """Returns damage with the count that the snapshot knows."""
+        """Returns damage with the count that the snapshot has for it."""
         for lost in self.snapshot.lost:
             if (lost.name, lost.position) == (_name_of(damage), damage.position):
                 return self._damage(lost)
@@ -396,5 +396,5 @@ def _name_of(damage: Damage) -> str:
 
 
 def _of_nobody(damage: Damage) -> Damage:
-    """Leaves out which entry of its file is the first one: that is the number of no item."""
+    """Leaves out the index of the first entry in its file: it is not the number of an item."""
     return replace(damage, offset=None)

@@ -1,10 +1,10 @@
-"""A deadline queue at one moment: which of its files count and up to where, and what is in them.
+"""A deadline queue at one moment: which of its files count, how far, and what is in them.
 
 A snapshot is small, has a text form, and can be read by another process later, without the queue's
 lock, in parts of any size: a part needs the entries between two keys, and finds them by the sparse
 indexes of the runs. Its files never change below what it names: runs are written once, logs only
-grow. An owner that freezes or merges removes them: whoever opens them then gets `DataLoss`, and has
-to take another snapshot. Damage is a value.
+grow. An owner that freezes or merges removes them: opening them then raises `DataLoss`, and another
+snapshot has to be taken. Damage is a value.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class RunPart:
 
     @property
     def kind(self) -> FileKind:
-        """What it holds."""
+        """The kind of its entries."""
         return _parsed(self.name)[1]
 
     @property
@@ -40,9 +40,9 @@ class RunPart:
 
 @dataclass(frozen=True, slots=True)
 class LogPart:
-    """A log up to the last batch that counts, which may be in the staging buffer yet.
+    """A log up to the last batch that counts, which may still be in the staging buffer.
 
-    `header` is its header in hex, whatever is left of it in the file. Of one that is lost the size
+    `header` is its header in hex, whatever is left of it in the file. The size of a lost log
     is 0.
     """
 
@@ -52,7 +52,7 @@ class LogPart:
 
     @property
     def number(self) -> int:
-        """Its number, which a name that a recovery has yet to change has as well."""
+        """Its number, which is also in a name that a recovery has yet to change."""
         return _parsed(self.name.removesuffix(TEMPORARY))[0]
 
 
@@ -60,7 +60,7 @@ class LogPart:
 class LostPart:
     """Damage that was found when the snapshot was taken; bad blocks are found when they are read.
 
-    `count` is how many items it costs, None if nobody can tell.
+    `count` is how many items it costs, None if that is unknown.
     """
 
     name: str
@@ -78,14 +78,14 @@ class Snapshot:
     runs: tuple[RunPart, ...]
     logs: tuple[LogPart, ...]
     lost: tuple[LostPart, ...] = ()
-    # Copies of items that only came back because their tombstones are lost.
+    # Copies of items that came back only because their tombstones are lost.
     hidden: tuple[KeyTuple, ...] = ()
-    # Damage that costs nothing: what it took is known from elsewhere.
+    # Damage that costs nothing: what it destroyed is known from elsewhere.
     mended: tuple[LostPart, ...] = ()
 
     @property
     def id(self) -> str:
-        """Tells snapshots apart, in few letters; the same as long as nothing was written."""
+        """A short text that identifies the snapshot; the same as long as nothing was written."""
         return hashlib.sha256(self.encode().encode()).hexdigest()[:16]
 
     def encode(self) -> str:
@@ -94,7 +94,7 @@ class Snapshot:
 
     @classmethod
     def decode(cls, text: str) -> Snapshot:
-        """Reads what `encode` gave."""
+        """Reads the text that `encode` returned."""
         plain = json.loads(text)
         runs = (
             RunPart(run["name"], run["size"], (run["low_water"][0], run["low_water"][1]))
@@ -108,7 +108,7 @@ class Snapshot:
 
 
 def snapshot_of(picture: Picture) -> Snapshot:
-    """Returns the snapshot that a picture is."""
+    """Makes the snapshot of a picture."""
     runs = []
     for each in picture.sets:
         for kind, file in sorted(each.files.items()):

@@ -1,8 +1,8 @@
 """What is in a deadline queue: memory, runs, leases and counts.
 
-Owns the state and no file. Called with the queue's lock held. Each pending item is at one place
-only: in the order of its segment, in the view of the runs, lent out, or among those whose leases
-have ended. So an item is given out to one taker at a time.
+Owns the state and no file. Called with the queue's lock held. Each pending item is in one place
+only: in the order of its segment, in the view of the runs, lent, or among those whose leases
+have ended. So an item is lent to only one caller at a time.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from forebay.kernels.deadline import Row
 
 _Live = TypeVar("_Live")
-# So many items are found at once by those who look through all.
+# How many items an iteration over all of them finds at once.
 _ITEMS_AT_ONCE = 256
 NO_BOUND = 1 << 62
 
 
 class State:
-    """The content of a queue. `schedule` gives items out and takes them in."""
+    """The content of a queue. `schedule` adds, lends and removes items."""
 
     def __init__(
         self,
@@ -94,17 +94,17 @@ class State:
 
     @property
     def frozen(self) -> list[Memory]:
-        """Segments whose runs are not there yet, the oldest first."""
+        """Segments whose runs do not exist yet, the oldest first."""
         return self.segments[:0:-1]
 
     @property
     def working(self) -> int:
-        """How many items are given out."""
+        """How many items are lent."""
         return self.schedule.leases.working
 
     @property
     def pending(self) -> int:
-        """How many items wait, due or not."""
+        """How many items are pending, due or not."""
         return self.schedule.total - self.working
 
     def due(self, now_ms: int) -> int:
@@ -114,7 +114,7 @@ class State:
         return min(due, self.pending)
 
     def count_until(self, time_ms: int) -> int:
-        """Returns how many items, given out ones too, have a deadline up to a time.
+        """Returns how many items, including lent ones, have a deadline up to a time.
 
         Items in bad blocks are still in the sum over the runs.
         """
@@ -122,9 +122,9 @@ class State:
         return memory + sum(each.due_count(time_ms) for each in self.view.sets)
 
     def find(self, key: KeyTuple) -> tuple[Item, int] | None:
-        """Returns an item that is alive, and how often it was given out; None if there is none.
+        """Returns a live item, and how often it was dequeued; None if there is none.
 
-        A bad block is passed over: whoever takes items is told of it.
+        A bad block is skipped: calls that take items report it.
         """
         count = max(segment.dequeue_count(*key) for segment in self.segments)
         for segment in self.segments:
@@ -150,7 +150,7 @@ class State:
         return (found, count) if found is not None else None
 
     def find_id(self, id: int) -> tuple[Item, int] | None:
-        """Returns the item of an id, pending, lent out or buried; None if there is none.
+        """Returns the item with an id, pending, lent or buried; None if there is none.
 
         Raises `Damaged` if it is not found, and may be in a bad block.
         """
@@ -172,7 +172,7 @@ class State:
     def live(
         self, start: KeyTuple = (0, 0), damage: BadBlocks | None = None
     ) -> Iterator[list[DeadlineItem]]:
-        """Yields all items that are alive by key, lent out and buried ones too, some at a time.
+        """Yields all live items by key, including lent and buried ones, some at a time.
 
         Nothing may change meanwhile. Bad blocks are left out, and go to `damage`: they come after
         the items of the batch that was yielded last.
@@ -183,24 +183,24 @@ class State:
         return in_batches(partial(live.items, _ITEMS_AT_ONCE), bad)
 
     def browse(self, start: KeyTuple = (0, 0)) -> Iterator[DeadlineItem]:
-        """Yields all items that are alive from a key on; as `live`."""
+        """Yields all live items from a key on; see `live`."""
         for items in self.live(start):
             yield from items
 
     def hand_over(self, number: int) -> Memory:
-        """Begins a new segment; returns the one before, which changes no more."""
+        """Begins a new segment; returns the previous one, which no longer changes."""
         before = self.current
         self.segments.insert(0, Memory(number))
         return before
 
     def settle(self, segment: Memory, frozen: RunSet | None) -> None:
-        """Reads from now on from runs what was in a segment; None: nothing was left of it."""
+        """Reads a segment from its runs from now on; None: nothing was left of it."""
         if frozen is not None:
             self.view.add(frozen)
         self.segments.remove(segment)
 
     def replace(self, old: list[RunSet], new: RunSet) -> None:
-        """Reads from now on from what a merge left of sets."""
+        """Reads from now on the result of a merge instead of its sets."""
         self.view.replace(old, new)
         self.schedule.view = self.view.runs
 
@@ -210,7 +210,7 @@ class State:
         return {each.number: min(self.view.low_water(each), back) for each in self.view.sets}
 
     def recount(self) -> None:
-        """Counts by going over all keys, where damage has made the sums wrong.
+        """Counts the items by iterating over all keys, after damage has made the sums wrong.
 
         If the tombstone of a copy is lost, an item is there twice: the newer one counts, and the
         key of the other goes to `revived`.
@@ -236,7 +236,7 @@ class State:
         return as_item(*pair)
 
     def tell(self, damage: list[Damage]) -> None:
-        """Makes the next callers that take items raise damage, each once."""
+        """Makes the next calls that take items raise damage, each once."""
         self.schedule.damage.extend((FileKind.WAL, each) for each in damage)
 
     def lacks_tombstones(self) -> bool:
@@ -252,7 +252,7 @@ class State:
     def lost_in(self, kind: FileKind, damage: Damage) -> Damage:
         """Returns the damage of a block with what it costs.
 
-        Of the items that were in it some are gone: those whose tombstones meet no item any more.
+        Some of the items that were in it are gone: those whose tombstones match no item any more.
         """
         found = cost_of(kind, damage)
         place = self._place(damage)
@@ -277,7 +277,7 @@ class State:
         return replace(found, count=max(damage.count - len(dead - met), 0))
 
     def _place(self, damage: Damage) -> tuple[KeyTuple, KeyTuple] | None:
-        """Returns between which keys a block lies that is bad."""
+        """Returns the keys between which a bad block lies."""
         for each in self.view.sets:
             for file in each.files.values():
                 if file.run.path == damage.path:
@@ -308,7 +308,7 @@ class State:
 
 
 def in_batches(take: Callable[[], list[_Live]], damage: BadBlocks) -> Iterator[list[_Live]]:
-    """Yields what is alive, batch by batch; an empty one if there is damage before the first."""
+    """Yields live items, batch by batch; an empty one if there is damage before the first."""
     if damage:
         yield []
     while True:
