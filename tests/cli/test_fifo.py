@@ -528,7 +528,7 @@ def test_fsck_counts_one_entry_as_one(tmp_path: Path) -> None:
     result = run("fsck", path)
 
     assert "note: 2 entries put aside in dead/\n" in result.stdout
-    assert "note: 1 entry taken and not finished with\n" in result.stdout
+    assert "note: 1 entry taken and not finished\n" in result.stdout
 
 
 @pytest.mark.slow

@@ -1,1 +1,1 @@
-"""`DeadlineQueue`: items with a deadline, given out when they are due."""
+"""`DeadlineQueue`: items with a deadline, dequeued when they are due."""

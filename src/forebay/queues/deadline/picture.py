@@ -5,8 +5,8 @@ Changes nothing. If a queue has lost its manifest, all existing files count.
 
 How many items damage costs is reported only if it is certain. The ids that a log should have and
 lacks are the most that can be lost; some of those items may have left the queue by a tombstone that
-is lost as well. The mark says how many items there were: those missing from it are the least. Where
-both are the same, that is the number.
+is lost as well. The mark says how many items there were: as many as are missing from that number
+are lost at least. Where both are the same, that is the number.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def look(directory: Directory, boot_id: bytes) -> Picture:
             continue
         if not is_deadline_queue(picture.names):
             picture.close()
-            raise NotAQueue(f"{directory.path} is no deadline queue: it has no manifest")
+            raise NotAQueue(f"{directory.path} is not a deadline queue: it has no manifest")
         if read_manifest(directory) == before:
             return picture
         picture.close()
@@ -161,7 +161,7 @@ def take_picture(
 ) -> Picture:
     """Looks at a queue whose manifest was just read.
 
-    Raises `FileNotFoundError` if a file disappears that may disappear: its owner is at work. A
+    Raises `FileNotFoundError` if a file that is not required disappears: its owner is at work. A
     caller that does not own the queue must check afterwards that the manifest is still the same.
     """
     # The mark, then the staging buffer, then the logs: each must hold what the earlier ones name.
@@ -197,7 +197,7 @@ def _with_manifest(
     if mark is not None and queue_id is not None and mark.queue_id != queue_id:
         mark = None
     if manifest is not None and queue_id is not None and manifest.queue_id != queue_id:
-        manifest, damage = None, Damage(path, 0, size, "it is that of another queue")
+        manifest, damage = None, Damage(path, 0, size, "it belongs to another queue")
     elif manifest is not None and mark is not None and manifest.generation < mark.generation:
         # The runs that it names may be merged away, and those it does not name may count.
         manifest, damage = None, Damage(path, 0, size, "it is an older one")
@@ -211,7 +211,7 @@ def _with_manifest(
     guess = Manifest(queue_id or bytes(16), sets=tuple(rows))
     has_files = bool(list_files(names)) or mark is not None
     if damage is not None and has_files:
-        damage = replace(damage, reason=f"{damage.reason}; all files that are there count", count=0)
+        damage = replace(damage, reason=f"{damage.reason}; all existing files count", count=0)
     else:
         damage = None
     return Picture(guess, True, damage, mark)
@@ -243,7 +243,7 @@ def _read_staged(
     """Returns what is in the staging buffer, and what is lost from it."""
     try:
         staged = read_staged(directory)
-        reason = "it holds nothing, and something was in it"
+        reason = "it is empty, and something was in it"
     except (OSError, ForebayError) as error:
         staged, reason = None, reason_of(error)
     if mark is None or not mark.staged or mark.clean or mark.boot_id != boot_id:
@@ -529,7 +529,7 @@ def settle_counts(found: list[Found], missing: int | None) -> list[Damage]:
 
 
 def _may_come_again(damage: Damage) -> Damage:
-    return replace(damage, reason=f"{damage.reason}; items that were taken away may come again")
+    return replace(damage, reason=f"{damage.reason}; removed items may come again")
 
 
 def missing_items(picture: Picture) -> int | None:

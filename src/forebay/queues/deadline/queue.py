@@ -316,7 +316,7 @@ class DeadlineQueue(Handle):
         A list of deadlines has one for each item.
         """
         given = list(map(as_bytes, values))
-        # Copies of the lists, also of the values: the caller cannot change them meanwhile.
+        # Copied, like the list of values: no other thread can change the lists meanwhile.
         if isinstance(deadline, Iterable):
             deadline = list(deadline)
         if isinstance(deadline_ms, Iterable):
@@ -631,7 +631,7 @@ class DeadlineQueue(Handle):
 
         def merge() -> bool:
             nonlocal merge_at
-            # The first try is always repeated: another thread may have made room.
+            # After its first merge it tries again in any case: another thread may have made room.
             is_first = merge_at < 0
             began = self._clock.monotonic()
             found = self._make_room()

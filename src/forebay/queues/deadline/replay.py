@@ -76,7 +76,7 @@ class FoundLog:
 
     @property
     def origin(self) -> Origin | None:
-        """The origin that it begins with, or the one that the manifest has for it."""
+        """The origin that it begins with; None if it has none."""
         first = self.parts[0] if self.parts else None
         return first if isinstance(first, Origin) else None
 

@@ -2210,5 +2210,5 @@ def lease_lost(id: object, dequeue_count: object) -> LeaseLost:
     """Returns the error for a caller that no longer holds its item."""
     return LeaseLost(
         f"item {id} with dequeue count {dequeue_count} is no longer the caller's: "
-        "its lease has ended, or it is done with"
+        "its lease has ended, or it is finished"
     )

@@ -237,7 +237,7 @@ class SnapshotReader(Closing):
         data = read_manifest(self._directory)
         if isinstance(data, Damage) and not is_deadline_queue(self._directory.names()):
             raise DataLoss(
-                f"{self.path} is no deadline queue; there was one when the query was planned"
+                f"{self.path} is not a deadline queue; there was one when the query was planned"
             )
         try:
             assert isinstance(data, bytes)

@@ -317,16 +317,16 @@ def _check_side_files(reader: FifoReader, findings: Findings, owner: int | None)
     if owner is None:
         findings.found += reader.trouble
         if not reader.head_is_stored and not reader.trouble:
-            text = "no good mark of this queue is in it; the next open makes it again"
+            text = "it has no good mark of this queue; the next open writes it again"
             findings.notes.append(f"{HEAD}: {text}")
     if reader.tail is None:
         reason = "no mark in it verifies, or it is gone: the newest entries may be missing"
         findings.found.append(Damage(f"{reader.path}/{TAIL}", 0, 0, reason, count=0))
     elif reader.tail.durable < reader.begin:
         lost = plural(reader.begin - reader.tail.durable, "popped entry")
-        findings.notes.append(f"{lost} are not on the disk; the next open goes on after them")
+        findings.notes.append(f"{lost} are not on the disk; the next open continues after them")
     if reader.lent:
-        findings.notes.append(f"{plural(len(reader.lent), 'entry')} taken and not finished with")
+        findings.notes.append(f"{plural(len(reader.lent), 'entry')} taken and not finished")
     aside = list(dead.read(reader.directory))
     findings.found += [item for item in aside if isinstance(item, Damage)]
     if aside:
@@ -339,7 +339,7 @@ def _check_side_files(reader: FifoReader, findings: Findings, owner: int | None)
 
 
 def _head_faults(reader: FifoReader) -> Iterator[str]:
-    """Yields the slots that do not verify, if no information is lost: the others have the head."""
+    """Says which slots do not verify, if no data is lost: the other slots have the head."""
     if reader.head_is_stored and not reader.trouble:
         for slot in read_slots(reader.directory).bad:
             yield f"the slot at byte {slot * SLOT_STRIDE} does not verify"
@@ -359,7 +359,7 @@ def _check_names(reader: FifoReader, findings: Findings) -> None:
         if is_temporary(name):
             findings.note_half_made(name)
         elif name == COPY:
-            findings.notes.append(f"{name}: a recovery was interrupted; the next open goes on")
+            findings.notes.append(f"{name}: a recovery was interrupted; the next open continues it")
         elif name not in known and parse_file_name(name) is None:
             findings.foreign.append(name)
 

@@ -77,7 +77,7 @@ class Peeking:
         return None
 
     def next(self, head: Place, after: int) -> Entry | None:
-        """Returns the first entry at or after the head, after an id, that has not expired.
+        """Returns the first unexpired entry at or after the head with an id above `after`.
 
         It is found at once if the id is the one that the last look returned.
         """
@@ -234,7 +234,7 @@ class Front:
         self._head.save()
         self._front = self._new_look()
         self._writer.changes.announce()
-        # A head that has already passed them may be durable.
+        # A head that has passed them may be durable already.
         self.ticket().notify(lambda error: None)
 
     def _is_next_before(self, row: Lent) -> bool:
@@ -278,7 +278,7 @@ class Front:
 
     @fatal_when_interrupted
     def finish(self, lent: Lent) -> None:
-        """Removes an entry that is lent for good."""
+        """Removes a lent entry for good."""
         if lent.number in self._head.lent:
             self._head.finish(lent.number)
             self._release()
@@ -638,7 +638,7 @@ class Front:
         return True
 
     def _release(self) -> None:
-        """Removes the files whose entries have all left, after making their leaving durable."""
+        """Makes durable what has left, then removes the files whose entries have all left."""
         tape = self._writer.tape
         below = self._head.first_position
         if not tape.numbers or tape.numbers[0] >= below // self._file_bytes:

@@ -288,7 +288,7 @@ def _first_head(
 
 
 def _file_bytes(directory: Directory, files: list[int], otherwise: int) -> int:
-    """Returns the most common size: a file may be the one that was damaged."""
+    """Returns the most common size: one of the files may be damaged."""
     sizes = []
     for number in files:
         file = open_or_reason(directory, file_name(number))
@@ -830,7 +830,7 @@ class _Copy:
                 self.position += some
 
     def leave_out(self, count: int) -> None:
-        """Leaves zeros for entries that cannot be read, as many as they took at the least.
+        """Leaves zeros for entries that cannot be read: as many as they took at least.
 
         So the next good one is found after them, and its number tells how many they were.
         """
