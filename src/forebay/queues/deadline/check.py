@@ -282,7 +282,7 @@ def _check_ids(run: Run) -> list[Damage]:
     try:
         run.find_id(run.footer.min_id)
     except Damaged:
-        pass  # A bad block, which a scan tells.
+        pass  # A bad block, which a scan reports.
     return run.damage[known:]
 
 

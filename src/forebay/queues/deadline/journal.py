@@ -1,7 +1,7 @@
 """How changes of a deadline queue get into its log, and when they are durable.
 
 Owns the queue's one lock, the open log, the buffer that changes are encoded into and the group
-commit. Any thread may call the public methods, except where it says that the lock is held.
+commit. Any thread may call the public methods, unless they say that the lock is held.
 
 Under the weak policies the buffer is the mapped staging buffer: a change is acknowledged there, and
 moved into the log when the buffer is full, before a sync, and soon in any case. Under "always" it

@@ -458,7 +458,7 @@ class Memory(KeyTable):
             self.order.push(deadline, id, cython.cast(cython.ulonglong, row))
 
     def show_all(self) -> None:
-        """Makes all items available, none of which was shown before."""
+        """Makes all items available; none was shown before."""
         row: cython.Py_ssize_t
         for row in range(self.used):
             if self._rows[_ROW * row + _STATE] == _ITEM:

@@ -69,7 +69,7 @@ def put(fifo: Fifo, values: list[bytes]) -> tuple[None, int | None]:
 
 
 def kick(fifo: Fifo, id: int | None = None, *, count: int | None = None) -> int:
-    """Pushes one put-aside entry again, or the `count` oldest ones; returns how many.
+    """Pushes back an entry that was put aside, or the `count` oldest ones; returns how many.
 
     They get new ids and a full time to live. A crash may leave one in both places, never in none.
     """

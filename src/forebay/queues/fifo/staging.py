@@ -1,9 +1,9 @@
 """Finds the entries in the staging buffer of a fifo again after its process has ended.
 
 The chunk's header names its queue and its first entry, and its count says how many were
-acknowledged (see `staged.py`). So an entry that does not verify is damage if it is one of them;
-after them, it was just being written. While a chunk is in use the mark of the end says so, and
-that the first entry of the chunk follows those in the files: this distinguishes older chunks.
+acknowledged (see `staged.py`). So an entry that does not verify is damage if it is one of those;
+otherwise it was just being written. While a chunk is in use the mark of the end says so, and
+the first entry of the chunk follows those in the files: by this, older chunks are recognized.
 """
 
 from __future__ import annotations

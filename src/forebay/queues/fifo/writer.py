@@ -1,6 +1,6 @@
 """How entries get onto a tape: through memory, or a batch at a time.
 
-Any thread may call the public methods, except where it says that the lock is held. Owns the queue's
+Any thread may call the public methods, unless they say that the lock is held. Owns the queue's
 one lock, the end of the tape, the memory in front of it, the group commit and the mark of what is
 durable. A single push goes into the memory. Under the weak policies that is the mapped staging
 buffer, where it is acknowledged; under "always" it is a buffer that the next commit writes out,
