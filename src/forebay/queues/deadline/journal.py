@@ -420,7 +420,7 @@ class Journal(Owner):
             self.mark.sync()
 
     def _publish(self, end: int) -> None:
-        """Makes durable items visible to takers. Lock held."""
+        """Makes durable items available to `dequeue`. Lock held."""
         self.durable = max(self.durable, end)
         self._schedule.show(self.durable)
         self.changes.announce()

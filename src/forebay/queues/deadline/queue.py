@@ -755,7 +755,7 @@ class DeadlineQueue(Handle):
         yield
 
     def _forget_revived(self) -> None:
-        """Writes to the log that copies are gone whose tombstones are lost."""
+        """Writes new tombstones for copies that only came back because theirs were lost."""
         with self._journal.lock:
             keys = list(self._state.revived)
             if keys:
