@@ -199,14 +199,14 @@ def test_fsck_of_a_whole_queue_counts_and_changes_nothing(tmp_path: Path) -> Non
 # A byte of each part: the file, its position (from the end if below 0), what is said of it, and
 # which of the items in the first run are lost.
 HARMS = [
-    (MANIFEST, 30, "all existing files count", range(0)),
+    (MANIFEST, 30, "all files that are there count", range(0)),
     (RUN, 2, "", range(0)),
     # All items of the first block have left it.
     (RUN, 20 + 24 + 80, "the check of block 0 does not match", range(0)),
     (RUN, 40_000, "the check of block 1 does not match", range(3, 6)),
     (RUN, -5, "", range(0)),
     (RUN, -141, "the check of the id index does not match; lookups by id read", range(0)),
-    (TOMBSTONES, 50, "removed items may come again", range(0)),
+    (TOMBSTONES, 50, "items that were taken away may come again", range(0)),
     (COUNTS, 50, "dequeue counts may be too low", range(0)),
     ("0000000004.wal", 5, "the header does not verify", range(0)),
 ]

@@ -197,7 +197,7 @@ def _with_manifest(
     if mark is not None and queue_id is not None and mark.queue_id != queue_id:
         mark = None
     if manifest is not None and queue_id is not None and manifest.queue_id != queue_id:
-        manifest, damage = None, Damage(path, 0, size, "it belongs to another queue")
+        manifest, damage = None, Damage(path, 0, size, "it is that of another queue")
     elif manifest is not None and mark is not None and manifest.generation < mark.generation:
         # The runs that it names may be merged away, and those it does not name may count.
         manifest, damage = None, Damage(path, 0, size, "it is an older one")
@@ -211,7 +211,7 @@ def _with_manifest(
     guess = Manifest(queue_id or bytes(16), sets=tuple(rows))
     has_files = bool(list_files(names)) or mark is not None
     if damage is not None and has_files:
-        damage = replace(damage, reason=f"{damage.reason}; all existing files count", count=0)
+        damage = replace(damage, reason=f"{damage.reason}; all files that are there count", count=0)
     else:
         damage = None
     return Picture(guess, True, damage, mark)
@@ -529,7 +529,7 @@ def settle_counts(found: list[Found], missing: int | None) -> list[Damage]:
 
 
 def _may_come_again(damage: Damage) -> Damage:
-    return replace(damage, reason=f"{damage.reason}; removed items may come again")
+    return replace(damage, reason=f"{damage.reason}; items that were taken away may come again")
 
 
 def missing_items(picture: Picture) -> int | None:
