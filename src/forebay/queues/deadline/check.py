@@ -374,7 +374,9 @@ class Copying:
             copied = self._pending + self._buried
             if len(queue) != copied:
                 raise ForebayError(f"{queue.path} has {len(queue)} items, and {copied} were copied")
-        late = f"{plural(self._moved, 'item')} with a deadline past the year 6429, moved to that year"
+        late = (
+            f"{plural(self._moved, 'item')} with a deadline past the year 6429, moved to that year"
+        )
         aside = f"buried items: {self._buried}"
         return DeadlineCopy(
             kind=kind,
