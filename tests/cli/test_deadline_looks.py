@@ -207,7 +207,7 @@ HARMS = [
     (RUN, -5, "", range(0)),
     (RUN, -141, "the check of the id index does not match; lookups by id read", range(0)),
     (TOMBSTONES, 50, "items that were taken away may come again", range(0)),
-    (COUNTS, 50, "dequeue counts may be too low", range(0)),
+    (COUNTS, 50, "how often items were given out may be too low", range(0)),
     ("0000000004.wal", 5, "the header does not verify", range(0)),
 ]
 harmed = pytest.mark.parametrize(

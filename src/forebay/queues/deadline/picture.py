@@ -243,7 +243,7 @@ def _read_staged(
     """Returns what is in the staging buffer, and what is lost from it."""
     try:
         staged = read_staged(directory)
-        reason = "it is empty, and something was in it"
+        reason = "it holds nothing, and something was in it"
     except (OSError, ForebayError) as error:
         staged, reason = None, reason_of(error)
     if mark is None or not mark.staged or mark.clean or mark.boot_id != boot_id:

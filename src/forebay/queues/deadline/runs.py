@@ -28,7 +28,7 @@ LAST_KEY = (1 << 48, 0)
 # The cost of bad entries, where it is not items.
 _COSTS = {
     FileKind.TOMBSTONE_RUN: "items that were taken away may come again",
-    FileKind.DEQUEUED_RUN: "dequeue counts may be too low",
+    FileKind.DEQUEUED_RUN: "how often items were given out may be too low",
 }
 # How much is read at once: a caller may be waiting for the first of it.
 _AHEAD_BYTES = 128 << 10
