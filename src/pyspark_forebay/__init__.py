@@ -1,4 +1,4 @@
-"""Lets Spark find the format `forebay` by itself: it looks for `DefaultSource` in `pyspark_*`."""
+"""Makes the format `forebay` known to Spark, which looks for `DefaultSource` in `pyspark_*`."""
 
 from __future__ import annotations
 

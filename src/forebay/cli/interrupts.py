@@ -36,7 +36,7 @@ class Interrupts:
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Lets signals through at once, for calls that may block indefinitely."""
+        """Delivers signals at once, for calls that may block indefinitely."""
         self._waiting = True
         try:
             self.check()

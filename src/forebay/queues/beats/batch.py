@@ -45,7 +45,7 @@ class EventBatch:
 
     @verb
     def nack(self) -> Steps[None]:
-        """Gives the events back: the next reads return them again, before newer ones.
+        """Puts the events back: the next reads return them again, before newer ones.
 
         Raises `LeaseLost` if they are acknowledged already, by an `ack` that a signal handler
         interrupted.

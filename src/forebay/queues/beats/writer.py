@@ -469,7 +469,7 @@ class BeatsWriter(Owner):
             )
 
     def _abandon(self, error: OSError | Full) -> None:
-        """Gives up the pending events: all puts that wait for them raise the error."""
+        """Abandons the pending events: all puts that wait for them raise the error."""
         self._retries.end()
         self.written -= len(self._pending)
         self._pending, self._pending_bytes = [], 0

@@ -315,7 +315,7 @@ class Recovery:
             quarantine.keep_file(self._directory, name)
 
     def _name_new_log(self) -> None:
-        """Gives the log of an earlier recovery its name, if only that step was missing."""
+        """Renames the log of an earlier recovery, if only that step was missing."""
         for log in self._picture.logs:
             if log.name.endswith(atomic.TEMPORARY):
                 name = log.name.removesuffix(atomic.TEMPORARY)

@@ -674,7 +674,7 @@ class Front:
         return head.sequence
 
     def _let_go(self) -> None:
-        """Lets other threads pop without the lock, if nothing forbids it."""
+        """Allows other threads to pop without the lock, if nothing forbids it."""
         self.cursor.held = bool(self.returned) or not self._head.mapped
 
     def _fail(self, error: OSError) -> None:

@@ -58,7 +58,7 @@ class Seat:
         return max(0.0, min(seconds, _WAIT_SECONDS_MAX))
 
     def leave(self) -> None:
-        """Gives up the seat and passes its wake-up on to the next. May be called twice."""
+        """Leaves the seat and passes its wake-up on to the next. May be called twice."""
         self._signal.forget(self)
 
 

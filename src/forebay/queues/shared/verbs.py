@@ -85,7 +85,7 @@ class Loan(Protocol[_Lent_co]):
         ...
 
     def finish(self) -> Steps[None]:
-        """Lets it leave the queue for good."""
+        """Removes it from the queue for good."""
         ...
 
     def give_back(self, error: BaseException) -> Steps[None]:
@@ -129,7 +129,7 @@ def run(steps: Steps[_Result]) -> _Result:
 
 
 def leave(seat: Seat | None) -> None:
-    """Gives up a seat, if there is one.
+    """Leaves a seat, if there is one.
 
     Call it also before a wait for the disk or in another line: a waiter at the front of a line
     holds back the wake-ups of those after it.
