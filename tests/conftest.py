@@ -21,7 +21,7 @@ from tests.support.memory import folder_in_memory
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytest_plugins = ["tests.support.leftovers"]
+pytest_plugins = ["tests.support.leftovers", "tests.support.servers"]
 
 # Machines are shared: a slow example says nothing. Everyday the examples are the same ones, so that
 # a failure belongs to the change that it comes with; the quick tier tries fewer of them, the long

@@ -23,7 +23,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("formats", "storage", "wire"),
     ("queues",),
     ("__init__",),
-    ("aio",),
+    ("aio", "exchange"),
     ("serve", "client", "forward"),
     ("spark",),
     ("pipelines", "pyspark_forebay"),

@@ -78,8 +78,7 @@ from forebay.queues.log.staged import Record
 from forebay.queues.opening import KindName
 from forebay.queues.shared.options import AnyKeywords, Duration
 from forebay.queues.shared.signal import Seat
-from forebay.queues.shared.verbs import Loan, Steps, Wait, Work, leave
-from forebay.storage.commit import Ticket
+from forebay.queues.shared.verbs import Loan, News, Settles, Steps, Wait, Work, leave
 from forebay.storage.workers import Workers
 
 __all__ = ["BeatsQueue", "Consumer", "DeadlineQueue", "EventBatch", "Fifo", "Log", "open"]
@@ -121,7 +120,7 @@ async def _go_on(steps: Steps[_Result], wait: Wait, turn: asyncio.Lock | None) -
             try:
                 if isinstance(wait, Work):
                     answer = await _do(wait)
-                elif isinstance(wait, Ticket):
+                elif not isinstance(wait, News):
                     if not wait.is_settled:
                         leave(seat)
                         seat = None
@@ -193,7 +192,7 @@ async def _take_turn(turn: asyncio.Lock) -> None:
         raise cancellation
 
 
-async def _settle(ticket: Ticket) -> None:
+async def _settle(ticket: Settles) -> None:
     """Waits until what was applied is durable."""
     loop = asyncio.get_running_loop()
     settled: asyncio.Future[None] = loop.create_future()
@@ -631,6 +630,7 @@ class Fifo(LoopQueue[fifo.Fifo]):
     pop = awaited(fifo.Fifo.pop)
     pop_many = awaited(fifo.Fifo.pop_many)
     take = lent(fifo.Fifo.take)
+    take_many = lent(fifo.Fifo.take_many)
     peek = off_loop(fifo.Fifo.peek)
     put = awaited(fifo.Fifo.put)
     put_many = awaited(fifo.Fifo.put_many)

@@ -12,9 +12,11 @@
     │   ├── Full                   also a queue.Full: max_bytes is reached
     │   ├── Empty                  also a queue.Empty: nothing came in time
     │   ├── LeaseLost              the caller no longer has the item: delivered again, or gone
-    │   └── Overtaken              a reader's next records were trimmed or dropped meanwhile
+    │   ├── Overtaken              a reader's next records were trimmed or dropped meanwhile
+    │   └── ServerGone             the server of a shared queue ended during the call
     ├── the machine
-    │   └── NotInstalled           Java or Spark is missing, or its version does not fit
+    │   ├── NotInstalled           Java or Spark is missing, or its version does not fit
+    │   └── ProtocolError          client and server of a shared queue do not understand each other
     └── the data
         ├── Damaged                bytes that do not verify: path, position, reason
         ├── DataLoss               records that a stream had yet to read are gone or replaced
@@ -72,9 +74,9 @@ class Reentered(RuntimeError):
 class Locked(ForebayError):
     """Another process or handle owns the queue or the cursor; `pid` is its process, if known."""
 
-    def __init__(self, what: str, pid: int | None) -> None:
+    def __init__(self, what: str, pid: int | None, remedy: str = "close it there first") -> None:
         owner = f"process {pid}" if pid is not None else "another process or handle"
-        super().__init__(f"{what} is in use by {owner}; close it there first")
+        super().__init__(f"{what} is in use by {owner}; {remedy}")
         self.pid = pid
 
 
@@ -101,6 +103,17 @@ class Overtaken(ForebayError):
             "the next read continues after them"
         )
         self.lost = lost
+
+
+class ServerGone(ForebayError):
+    """The server ended before it answered: whether the call was carried out is not known.
+
+    The next call starts another server.
+    """
+
+
+class ProtocolError(ForebayError):
+    """A message between a client and a server is not what the protocol allows."""
 
 
 class NotInstalled(ForebayError):

@@ -66,7 +66,10 @@ except forebay.Locked as error:
 
         assert log.append(b"a") == 0
 
-    expected = f"{tmp_path}/q is in use by process {os.getpid()}; close it there first"
+    expected = (
+        f"{tmp_path}/q is in use by process {os.getpid()}; close it there first, or open it with "
+        "shared=True in every process"
+    )
     assert result.stdout == f"{os.getpid()} {expected}\n"
 
 

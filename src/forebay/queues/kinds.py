@@ -24,6 +24,8 @@ from forebay.formats.beats.versions import LAYOUTS
 from forebay.queues.beats.names import is_beats_queue
 from forebay.queues.deadline.names import is_deadline_queue, original_names
 from forebay.queues.fifo.names import is_fifo
+from forebay.queues.shared import names
+from forebay.queues.shared.names import Names
 from forebay.queues.shared.reports import (
     CopyReport,
     Progress,
@@ -46,9 +48,10 @@ class Kind:
     """A kind of queue.
 
     `title` is how a sentence names the kind, `record` is its word for a record, and `place` its
-    word for what identifies one. `room` is its package; `queue`, `reader` and `options` are its
-    classes in the modules of these names there. `read_options` are the options of its reader other
-    than `salvage`. `versions` are those that `convert` writes.
+    word for what identifies one. `names` are those in its directories, by which another kind's are
+    refused; a kind without them cannot be shared. `room` is its package; `queue`, `reader` and
+    `options` are its classes in the modules of these names there. `read_options` are the options
+    of its reader other than `salvage`. `versions` are those that `convert` writes.
 
     What it can do: `has_consumers`, records stay and are read by named consumers; `leases`, items
     are leased by token; `deadlines`, items have a due time; `drops_oldest`, it may drop the oldest
@@ -72,6 +75,7 @@ class Kind:
     deadlines: bool = False
     drops_oldest: bool = True
     lines: bool = False
+    names: Names | None = None
 
     def open_queue(self, path: _Path, **options: Any) -> Any:
         """Opens a queue as its owner."""
@@ -209,6 +213,7 @@ KINDS = [
         read_options=("key_file",),
         versions=tuple(name for name, row in LAYOUTS.items() if row.writable),
         lines=True,
+        names=names.BEATS,
     ),
     Kind(
         "fifo",
@@ -218,6 +223,7 @@ KINDS = [
         record="entry",
         file="file",
         place="id",
+        names=names.FIFO,
     ),
     Kind(
         "deadline",
@@ -236,6 +242,7 @@ KINDS = [
         leases=True,
         deadlines=True,
         drops_oldest=False,
+        names=names.DEADLINE,
     ),
     Kind(
         "log",
@@ -243,6 +250,7 @@ KINDS = [
         lambda names: True,
         *("forebay.queues.log", "Log", "LogReader", "LogOptions"),
         has_consumers=True,
+        names=names.LOG,
     ),
 ]
 # Not a queue of ours, but it can be scanned, checked and copied.

@@ -55,6 +55,7 @@ def open(
     path: _Path,
     *,
     kind: KindName | None = None,
+    shared: bool = False,
     sync: SyncPolicy = "always",
     sync_interval_seconds: Duration = 0.1,
     max_bytes: int | None = None,
@@ -84,6 +85,8 @@ def open(
 
     Options of every kind:
 
+    - `shared`: True shares the queue with any number of processes that say so too; a server, which
+      starts and ends by itself, then owns it.
     - `sync`: what a change waits for: the disk ("always"), the next sync in the background
       ("interval"), or nothing ("os").
     - `sync_interval_seconds`: how often "interval" syncs.

@@ -26,6 +26,7 @@ from typing import Protocol
 
 from forebay.errors import InvalidOption, Locked, NotAQueue
 
+_SHARING = "close it there first, or open it with shared=True in every process"
 _NO_NAMES = (b"", b".", b"..")
 _IN_MODIFY, _IN_MOVED_TO, _IN_CREATE = 0x02, 0x80, 0x100
 # The watch, the event, a cookie, and the length of the name that follows (see inotify(7)).
@@ -387,7 +388,7 @@ class DiskDirectory:
         try:
             fcntl.flock(_check_open(self._descriptor), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise Locked(self.path, lock_owner(self.path)) from None
+            raise Locked(self.path, lock_owner(self.path), _SHARING) from None
 
     def check_safe(self) -> None:
         """Rejects a directory that another user could change."""

@@ -94,6 +94,8 @@ class BeatsQueue(Handle):
     Opens the directory, also one that Beats left, or creates it. After `close`, Beats can take over
     the directory and go on reading it.
 
+    - `shared`: True shares the queue with any number of processes that say so too; a server, which
+      starts and ends by itself, then owns it (docs/sharing.md).
     - `version`: version of the segments it writes: "v1", "v2", "v2-aes", "v2-seed", "v3-seed" or
       "v3-seed-stream", or a number; also "v2-lz4" and "v2-aes-lz4", whose events a released Beat
       loses when it restarts. None: that of the existing segments, else "v2", or "v3-seed" with a
@@ -121,6 +123,7 @@ class BeatsQueue(Handle):
         self,
         path: str | os.PathLike[str],
         *,
+        shared: bool = False,
         version: str | int | None = None,
         key_file: str | os.PathLike[str] | None = None,
         dialect: Dialect | None = None,

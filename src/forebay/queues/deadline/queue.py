@@ -184,6 +184,8 @@ class DeadlineQueue(Handle):
 
     Opens the directory or creates it.
 
+    - `shared`: True shares the queue with any number of processes that say so too; a server, which
+      starts and ends by itself, then owns it (docs/sharing.md).
     - `sync`: what every change waits for. "always" (default): on return a power cut loses nothing,
       and no item is returned before it is durable; one sync of the disk each, shared by all callers
       that wait. "interval": synced every `sync_interval_seconds`; a power cut may lose the newest
@@ -216,6 +218,7 @@ class DeadlineQueue(Handle):
         self,
         path: str | os.PathLike[str],
         *,
+        shared: bool = False,
         sync: SyncPolicy = "always",
         sync_interval_seconds: Duration = 0.1,
         lease_seconds: Duration = 60.0,

@@ -185,7 +185,7 @@ class Front:
                 lent = self.returned[0]
                 entry = self._read_returned()
                 if entry is not None:
-                    self._head.finish(lent.number)
+                    self._head.finish([lent.number])
                     self._drop_returned()
                     popped.rows.append(lent)
                     values.append(entry.value)
@@ -253,34 +253,58 @@ class Front:
         return rows
 
     @fatal_when_interrupted
-    def lend(self) -> tuple[Entry, Lent] | None:
-        """Takes the next entry so that a crash gives it back; None if there is none."""
+    def lend(self, count: int) -> list[tuple[Entry, Lent]]:
+        """Takes up to `count` entries so that a crash gives them back; fewer if fewer are there.
+
+        Raises `Damaged` once for each damage; damage after the first entry is left for the next
+        call.
+        """
         self._raise_trouble()
+        found: list[tuple[Entry, Lent]] = []
+        # No pop may run meanwhile: it would record an entry as gone before it is lent.
+        self.cursor.held = True
+        try:
+            while len(found) < count:
+                one = self._lend_returned() if self.returned else self._lend_next()
+                if one is None:
+                    break
+                found.append(one)
+        except (OSError, Damaged) as error:
+            if not found:
+                raise
+            if isinstance(error, Damaged):
+                self._trouble = error
+        finally:
+            if found:
+                self._head.save()
+            self._let_go()
+        return found
+
+    def _lend_returned(self) -> tuple[Entry, Lent] | None:
+        """Lends the first entry that came back; the head is to be saved."""
         while self.returned:
             lent = self.returned[0]
             entry = self._read_returned()
             if entry is not None:
                 lent = lent._replace(attempts=min(lent.attempts + 1, ATTEMPTS_MAX))
-                self._head.lend(lent)
-                self._drop_returned()
+                self._head.lent[lent.number] = lent
+                del self.returned[0]
                 return entry, lent
-        if not self._head.may_lend:
-            return None
-        # No pop may run meanwhile: it would record this entry as gone before it is lent.
-        self.cursor.held = True
-        try:
-            found = self._next_entry()
-            if found is not None:
-                self._head.lend(found[1])
-            return found
-        finally:
-            self._let_go()
+        return self._lend_next()
+
+    def _lend_next(self) -> tuple[Entry, Lent] | None:
+        """Lends the next entry of the tape; the head is to be saved."""
+        found = self._next_entry() if self._head.may_lend else None
+        if found is not None:
+            self._head.lent[found[1].number] = found[1]
+        return found
 
     @fatal_when_interrupted
-    def finish(self, lent: Lent) -> None:
-        """Removes a lent entry for good."""
-        if lent.number in self._head.lent:
-            self._head.finish(lent.number)
+    def finish(self, lent: list[Lent]) -> None:
+        """Removes lent entries for good."""
+        there = [row.number for row in lent if row.number in self._head.lent]
+        if there:
+            self._head.finish(there)
             self._release()
             if self._writer.changes.wanted:
                 self._writer.changes.announce()
@@ -313,7 +337,7 @@ class Front:
         with self._writer.lock:
             # If the queue is closed by now, the next open puts the entry aside again.
             self._writer.check()
-            self.finish(lent)
+            self.finish([lent])
         text = "%s: entry %d put aside: it came back after attempt %d"
         _logger.warning(text, self._directory.path, entry.id, lent.attempts)
 
@@ -459,8 +483,8 @@ class Front:
                 number = self.cursor.number - 1
                 return Entry(number, entry_id, ttl, value), Lent(position, number, entry_id)
             if self.cursor.number != number:
-                # Expired entries have left: there may be room now.
-                self.cursor.save()
+                # Expired entries have left: there may be room now. What was just lent is saved too.
+                self._head.save()
                 self._writer.changes.announce()
             if not self._advance():
                 return None
@@ -556,7 +580,7 @@ class Front:
         lent = self.returned[0]
         entry = self._read(lent, leaving=True)
         if entry is None:
-            self._head.finish(lent.number)
+            self._head.finish([lent.number])
             self._drop_returned()
             self._raise_trouble()
         return entry

@@ -343,14 +343,10 @@ class HeadFile:
         """Whether a slot has room for one more lent entry."""
         return len(self.lent) < LENT_MAX
 
-    def lend(self, lent: Lent) -> None:
-        """Records that the entry just stepped over is lent."""
-        self.lent[lent.number] = lent
-        self.save()
-
-    def finish(self, number: int) -> None:
-        """Records that a lent entry has left."""
-        del self.lent[number]
+    def finish(self, numbers: list[int]) -> None:
+        """Records that lent entries have left."""
+        for number in numbers:
+            del self.lent[number]
         self.save()
 
     def save(self) -> None:

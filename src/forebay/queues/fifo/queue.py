@@ -111,26 +111,47 @@ class FifoMaintenance(Background["Fifo"]):
             self._front.cursor.close()
 
 
-class _Taken(Loan[Entry]):
+class _Taken(Loan[list[Entry]]):
+    """Entries that are lent; `counted`: it is an attempt to deal with them."""
+
+    def __init__(self, fifo: Fifo, found: list[tuple[Entry, Lent]], *, counted: bool) -> None:
+        self._fifo = fifo
+        self._found = found
+        self._counted = counted
+
+    @property
+    def value(self) -> list[Entry]:
+        """The lent entries."""
+        return [entry for entry, _ in self._found]
+
+    def finish(self) -> Steps[None]:
+        """Removes them for good."""
+        return self._fifo._finish([lent for _, lent in self._found])
+
+    def give_back(self, error: BaseException) -> Steps[None]:
+        """Puts them back at the front, or aside if they have come back too often."""
+        for entry, lent in self._found:
+            yield from self._fifo._give_back(lent, entry, counted=self._counted)
+
+
+class _TakenOne(Loan[Entry]):
     """An entry that is lent."""
 
-    def __init__(self, fifo: Fifo, value: Entry, lent: Lent) -> None:
-        self._fifo = fifo
-        self._entry = value
-        self._lent = lent
+    def __init__(self, taken: _Taken) -> None:
+        self._taken = taken
 
     @property
     def value(self) -> Entry:
         """The lent entry."""
-        return self._entry
+        return self._taken.value[0]
 
     def finish(self) -> Steps[None]:
         """Removes it for good."""
-        return self._fifo._finish(self._lent)
+        return self._taken.finish()
 
     def give_back(self, error: BaseException) -> Steps[None]:
         """Puts it back at the front, or aside if it has come back too often."""
-        return self._fifo._give_back(self._lent, self._entry)
+        return self._taken.give_back(error)
 
 
 class Fifo(Handle):
@@ -138,6 +159,8 @@ class Fifo(Handle):
 
     Opens the directory or creates it.
 
+    - `shared`: True shares the queue with any number of processes that say so too; a server, which
+      starts and ends by itself, then owns it (docs/sharing.md).
     - `sync`: what a push and a pop wait for. "always" (default): on return a power cut neither
       loses what was pushed nor brings back what was popped; one sync of the disk each, shared by
       all callers that wait. "interval": synced every `sync_interval_seconds`; a power cut may
@@ -170,6 +193,7 @@ class Fifo(Handle):
         self,
         path: str | os.PathLike[str],
         *,
+        shared: bool = False,
         sync: SyncPolicy = "always",
         sync_interval_seconds: Duration = 0.1,
         file_bytes: int | None = None,
@@ -209,8 +233,10 @@ class Fifo(Handle):
         with contextlib.ExitStack() as undo:
             undo.callback(self._directory.close)
             self._directory.lock()
-            shared = (self._filesystem, self._directory, self.options, self._clock)
-            self._build(open_fifo_directory(*shared), undo)
+            found = open_fifo_directory(
+                self._filesystem, self._directory, self.options, self._clock
+            )
+            self._build(found, undo)
             inbox.warn_of_waiting(self._directory)
             undo.pop_all()
         self._maintenance = FifoMaintenance(
@@ -316,29 +342,20 @@ class Fifo(Handle):
         one of them is back, at most `timeout` seconds if that is given; then it raises `Empty` as
         well.
         """
-        writer, front = self._writer, self._front
-        seconds_left = countdown(self._clock, timeout)
-        found: tuple[Entry, Lent] | None = None
-        try:
-            while True:
-                with writer.lock:
-                    writer.check()
-                    found = front.lend()
-                    all_lent = found is None and self._all_lent
-                if found is not None:
-                    break
-                left = seconds_left()
-                if left <= 0 or (timeout is None and not all_lent):
-                    raise self._nothing(timeout or 0)
-                yield News(self.changes, left, LOANS if all_lent else ITEMS)
-            if not self._mapped:
-                yield front.ticket()
-        except BaseException:
-            if found is not None:
-                with writer.lock:
-                    front.give_back(found[1], counted=False)
-            raise
-        return _Taken(self, *found)
+        return _TakenOne((yield from self._lend(1, timeout, counted=True)))
+
+    @lends
+    def take_many(
+        self, count: int, timeout: Duration | None = None, *, counted: bool = True
+    ) -> Steps[Loan[list[Entry]]]:
+        """Lends up to `count` of the oldest entries: `with fifo.take_many(100) as entries`.
+
+        They are removed, or come back, together; otherwise as `take`, which waits for the first of
+        them. `counted=False`: it does not count for `max_attempts`, and waits for no disk.
+        """
+        if count < 1:
+            raise InvalidOption(f"count = {count}: must be at least 1")
+        return (yield from self._lend(count, timeout, counted=counted))
 
     @shortcut
     def put(
@@ -652,8 +669,34 @@ class Fifo(Handle):
             self.changes.answer()
         return popped.values or None
 
-    def _finish(self, lent: Lent) -> Steps[None]:
-        """Removes a lent entry for good."""
+    def _lend(self, count: int, timeout: Duration | None, *, counted: bool) -> Steps[_Taken]:
+        """Lends entries; without a timeout it waits only if too many are lent."""
+        writer, front = self._writer, self._front
+        seconds_left = countdown(self._clock, timeout)
+        found: list[tuple[Entry, Lent]] = []
+        try:
+            while True:
+                with writer.lock:
+                    writer.check()
+                    found = front.lend(count)
+                    all_lent = not found and self._all_lent
+                if found:
+                    break
+                left = seconds_left()
+                if left <= 0 or (timeout is None and not all_lent):
+                    raise self._nothing(timeout or 0)
+                yield News(self.changes, left, LOANS if all_lent else ITEMS)
+            if counted and not self._mapped:
+                yield front.ticket()
+        except BaseException:
+            with writer.lock:
+                for _, lent in found:
+                    front.give_back(lent, counted=False)
+            raise
+        return _Taken(self, found, counted=counted)
+
+    def _finish(self, lent: list[Lent]) -> Steps[None]:
+        """Removes lent entries for good."""
         with self._writer.lock:
             self._writer.check()
             self._front.finish(lent)
@@ -661,15 +704,15 @@ class Fifo(Handle):
             yield self._front.ticket()
         self._maintenance.plan_after_taking()
 
-    def _give_back(self, lent: Lent, entry: Entry) -> Steps[None]:
+    def _give_back(self, lent: Lent, entry: Entry, *, counted: bool) -> Steps[None]:
         """Puts a lent entry back at the front, or aside."""
-        if self._front.is_exhausted(lent) and self._writer.error is None:
+        if counted and self._front.is_exhausted(lent) and self._writer.error is None:
             yield Work(partial(self._front.put_aside, lent, entry))
             if not self._mapped:
                 yield self._front.ticket()
             return
         with self._writer.lock:
-            self._front.give_back(lent)
+            self._front.give_back(lent, counted=counted)
 
     def _nothing(self, timeout: Duration) -> Empty:
         return Empty(f"{self.path}: no entry in {as_seconds(timeout)} s")

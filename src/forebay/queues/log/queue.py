@@ -158,6 +158,8 @@ class Log(Handle):
 
     Opens the directory or creates it.
 
+    - `shared`: True shares the queue with any number of processes that say so too; a server, which
+      starts and ends by itself, then owns it (docs/sharing.md).
     - `sync`: what an append waits for. "always" (default): after the return a power cut loses
       nothing; one sync of the disk, shared by all callers that wait. "interval": synced every
       `sync_interval_seconds`; a power cut may cost what came since. "os": synced when a segment is
@@ -186,6 +188,7 @@ class Log(Handle):
         self,
         path: str | os.PathLike[str],
         *,
+        shared: bool = False,
         sync: SyncPolicy = "always",
         sync_interval_seconds: Duration = 0.1,
         segment_bytes: int = 100_000_000,

@@ -7,6 +7,7 @@ it fails before that, it cleans up itself.
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import warnings
@@ -39,6 +40,8 @@ class Closing(ABC):
         self.close()
 
 
+# Above this layer, and imported at first use: most programs share nothing.
+_CLIENT = "forebay.client.queues"
 _PACKAGES = ("forebay.queues.", "forebay.storage.")
 
 
@@ -52,6 +55,13 @@ class Handle(Closing):
     # The last reference is gone: the maintenance thread must not use it any more.
     _forgotten = False
     _disowned: Closed | None = None
+
+    def __new__(cls, *arguments: object, shared: bool = False, **options: object) -> Self:
+        """Makes a handle of this process, or with `shared` one that a server owns."""
+        if not shared:
+            return super().__new__(cls)
+        shared_class: type[Self] = importlib.import_module(_CLIENT).class_of(cls)
+        return shared_class.__new__(shared_class)
 
     def close(self) -> None:
         """Makes everything durable and releases the directory; a second call does nothing.

@@ -70,7 +70,10 @@ def _is_deadline_file(name: str) -> bool:
     return found is not None and found[1] in (items.FileKind.WAL, *manifest.FILE_BITS)
 
 
-_FILES = frozenset({atomic.RESERVE, losses.NAME})
+# What the server of a shared queue leaves: its socket, its log, and the options of its clients.
+SOCKET, SERVER_LOG, OPTIONS = "server.sock", "server.log", "shared-options"
+SHARED = frozenset({SOCKET, SERVER_LOG, OPTIONS})
+_FILES = frozenset({atomic.RESERVE, losses.NAME, *SHARED})
 _DIRECTORIES = frozenset({quarantine.DIRECTORY})
 LOG = Names(
     "a log",

@@ -26,6 +26,7 @@ _Options = TypeVar("_Options", bound="QueueOptions")
 class QueueKeywords(TypedDict, total=False):
     """The options that every queue has, as keywords."""
 
+    shared: bool
     sync: SyncPolicy
     sync_interval_seconds: Duration
     max_bytes: int | None

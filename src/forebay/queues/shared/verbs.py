@@ -36,7 +36,7 @@ from types import GeneratorType, GenericAlias, TracebackType
 from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from forebay.queues.shared.signal import ALL, Seat, Signal
-from forebay.storage.commit import Alarm, Ticket
+from forebay.storage.commit import Alarm
 
 _Arguments = ParamSpec("_Arguments")
 _Queue = TypeVar("_Queue")
@@ -71,7 +71,24 @@ class Work:
     undo: Callable[[Any], None] = lambda result: None
 
 
-Wait: TypeAlias = Ticket | News | Work
+class Settles(Protocol):
+    """Something that is settled later: a `Ticket`, or the answer of a server."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it is; raises the error that prevents it."""
+        ...
+
+    def settle(self) -> None:
+        """Returns when it is."""
+        ...
+
+    def notify(self, call: Callable[[BaseException | None], None]) -> None:
+        """Calls back when it is, on any thread."""
+        ...
+
+
+Wait: TypeAlias = Settles | News | Work
 Steps: TypeAlias = Generator[Wait, Any, _Result]
 Run: TypeAlias = Callable[[Steps[_Result]], _Result]
 
@@ -102,12 +119,7 @@ def run(steps: Steps[_Result]) -> _Result:
         while True:
             answer: Any = None
             try:
-                if isinstance(wait, Ticket):
-                    if seat is None or not wait.is_settled:
-                        leave(seat)
-                        seat = None
-                        wait.settle()
-                elif isinstance(wait, News):
+                if isinstance(wait, News):
                     if seat is None or alarm is None or seat.line != wait.line:
                         leave(seat)
                         alarm = Alarm()
@@ -115,8 +127,12 @@ def run(steps: Steps[_Result]) -> _Result:
                         seat.join()
                     else:
                         alarm.wait(seat.seconds(wait.give_up_in, wait.look_in))
-                else:
+                elif isinstance(wait, Work):
                     answer = wait.call()
+                elif seat is None or not wait.is_settled:
+                    leave(seat)
+                    seat = None
+                    wait.settle()
             except BaseException as error:
                 wait = steps.throw(error)
             else:
@@ -186,6 +202,20 @@ def _hand_over(steps: Steps[_Result]) -> Any:
     return steps
 
 
+def with_steps(method: Callable[..., Any], steps: Callable[..., Steps[Any]]) -> Callable[..., Any]:
+    """Returns a blocking method like another one, with its signature, that runs other steps."""
+    lending = getattr(method, "lends", False)
+
+    @functools.wraps(method)
+    def call(queue: Any, /, *arguments: Any, **keywords: Any) -> Any:
+        begun = steps(queue, *arguments, **keywords)
+        return _Lending(begun) if lending else run(begun)
+
+    made: Any = call
+    made.steps = steps
+    return call
+
+
 def lends(
     steps: Callable[Concatenate[_Queue, _Arguments], Steps[Loan[_Lent]]],
 ) -> Callable[Concatenate[_Queue, _Arguments], AbstractContextManager[_Lent]]:
@@ -199,6 +229,8 @@ def lends(
         return _Lending(steps(queue, *arguments, **keywords))
 
     _keep_steps(call, steps, "Steps[Loan[")
+    lending: Any = call
+    lending.lends = True
     return call
 
 

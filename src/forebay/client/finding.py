@@ -1,0 +1,134 @@
+"""Finds the server of a directory, or starts one.
+
+The socket is reached by way of a descriptor of its directory: the length of the path does not
+matter. Whoever holds the lock of `server.log` is the server, or is starting it. A starter binds the
+socket itself, so that its own connection, and that of any other client from then on, waits in the
+queue of the socket until the server accepts it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import socket
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import forebay
+from forebay.errors import NotAQueue, ServerGone
+from forebay.queues.shared.names import SERVER_LOG, SOCKET
+
+# How long a server lives without a client. Tests and short-lived programs may set another one.
+IDLE_SECONDS = 10.0
+IDLE_VARIABLE = "FOREBAY_SERVER_IDLE_SECONDS"
+# How long to wait for another process that is starting the server, or for one that is ending.
+_START_SECONDS = 30.0
+_PAUSE_SECONDS = 0.005
+_LOG_BYTES_MAX = 1 << 20
+_BACKLOG = 128
+# There is no server, or it is about to end.
+_NOBODY = (errno.ENOENT, errno.ECONNREFUSED, errno.ECONNRESET, errno.EPIPE)
+
+
+def connect(path: str) -> socket.socket:
+    """Returns a connection to the server of a directory; starts one if there is none."""
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        give_up_at = time.monotonic() + _START_SECONDS
+        while True:
+            connection = _try_to_connect(directory) or _start(directory, path)
+            if connection is not None:
+                return connection
+            if time.monotonic() > give_up_at:
+                raise ServerGone(f"{path}: its server does not answer; see {path}/{SERVER_LOG}")
+            time.sleep(_PAUSE_SECONDS)
+    finally:
+        os.close(directory)
+
+
+def _try_to_connect(directory: int) -> socket.socket | None:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        connection.connect(_address(directory))
+    except OSError as error:
+        connection.close()
+        if error.errno not in _NOBODY:
+            raise
+        return None
+    return connection
+
+
+def _start(directory: int, path: str) -> socket.socket | None:
+    """Starts a server and returns a connection to it; None if another process is doing so."""
+    log = _open_log(directory, path)
+    try:
+        try:
+            fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return None
+        if os.fstat(log).st_size > _LOG_BYTES_MAX:
+            os.ftruncate(log, 0)
+        with _bind(directory) as listener:
+            connection = _try_to_connect(directory)
+            _run(listener, log, path)
+            return connection
+    finally:
+        os.close(log)
+
+
+def _open_log(directory: int, path: str) -> int:
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+    log = os.open(SERVER_LOG, flags, 0o600, dir_fd=directory)
+    if not stat.S_ISREG(os.fstat(log).st_mode):
+        os.close(log)
+        raise NotAQueue(f"{path}/{SERVER_LOG} is not a file; move it away")
+    return log
+
+
+def _bind(directory: int) -> socket.socket:
+    """Makes the socket of the directory; the lock of the log is held."""
+    with contextlib.suppress(FileNotFoundError):
+        # It is that of a server that was killed.
+        os.unlink(SOCKET, dir_fd=directory)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        # Before it has its name: nobody else may connect in between.
+        os.fchmod(listener.fileno(), 0o600)
+        listener.bind(_address(directory))
+        listener.listen(_BACKLOG)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def _run(listener: socket.socket, log: int, path: str) -> None:
+    """Starts the server, which leaves this process at once."""
+    idle = os.environ.get(IDLE_VARIABLE, str(IDLE_SECONDS))
+    command = [sys.executable, "-P", "-m", "forebay.serve", "--detach"]
+    command += ["--listener", str(listener.fileno()), "--idle-seconds", idle]
+    command += ["--socket", os.path.join(path, SOCKET)]
+    # The package of this process, however it was found: not that of the working directory.
+    package = str(Path(forebay.__file__).resolve().parent.parent)
+    paths = [package, os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=log,
+        pass_fds=[listener.fileno()],
+        start_new_session=True,
+        cwd="/",
+        env=environment,
+        check=True,
+    )
+
+
+def _address(directory: int) -> str:
+    return f"/proc/self/fd/{directory}/{SOCKET}"

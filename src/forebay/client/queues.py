@@ -1,0 +1,355 @@
+"""The classes of shared queues: those of the public queues, with requests for verbs.
+
+`class_of(Fifo)` is a subclass of `Fifo` whose verbs keep their signatures and docstrings; their
+steps send a request and wait for its answer. It is made from the verbs of the class, like the
+asyncio queues, so that no verb is written twice. A handle belongs to no process: it connects when
+it is used, also in the child of a fork and after it was pickled; and it connects anew when its
+server has ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import math
+import os
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any
+
+import forebay
+from forebay.client import finding
+from forebay.client.connection import Connection
+from forebay.errors import Closed, Empty, InvalidOption, ServerGone
+from forebay.exchange import LOAN, verbs_of
+from forebay.queues.kinds import KINDS, Kind, kind_named
+from forebay.queues.shared.handle import Handle
+from forebay.queues.shared.options import Duration, as_seconds
+from forebay.queues.shared.verbs import Loan, Steps, run, with_steps
+from forebay.storage.filesystem import DiskFilesystem
+from forebay.wire.messages import SERVER
+from forebay.wire.values import Handle as Stays
+
+# Options of the process that owns a queue, which is not this one.
+_OF_THE_OWNER = ("background", "clock", "filesystem")
+_ITERATED = 100
+
+
+class _Connections:
+    """The connections of this process, by directory; a child of a fork begins without any."""
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._by_path: dict[str, Connection] = {}
+
+    def get(self, path: str) -> Connection:
+        """Returns a connection to the server of a directory."""
+        with self._mutex:
+            connection = self._by_path.get(path)
+            if connection is None or not connection.is_alive:
+                connection = self._by_path[path] = self._made(path)
+            return connection
+
+    def drop_all(self) -> None:
+        """Starts over in the child of a fork."""
+        self._mutex = threading.Lock()
+        for connection in self._by_path.values():
+            connection.forget()
+        self._by_path = {}
+
+    def end_all(self) -> None:
+        """Ends all connections."""
+        with self._mutex:
+            left, self._by_path = list(self._by_path.values()), {}
+        for connection in left:
+            connection.give_up(ServerGone("this process has ended its connections"))
+
+    @staticmethod
+    def _made(path: str) -> Connection:
+        while True:
+            try:
+                return Connection.made(finding.connect(path))
+            except ServerGone:
+                # It ended just now, for want of clients: `connect` gives up in time.
+                continue
+
+
+_connections = _Connections()
+os.register_at_fork(after_in_child=_connections.drop_all)
+
+
+def disconnect() -> None:
+    """Ends the connections of this process; the next call of a shared queue makes a new one."""
+    _connections.end_all()
+
+
+class Remote:
+    """Something that stays on a server, and the number under which this process knows it."""
+
+    _at: tuple[Connection, int] | None = None
+
+    def _reopen(self) -> tuple[Connection, int]:
+        """Returns the connection, and a number that it knows."""
+        raise NotImplementedError
+
+    def _reached(self) -> tuple[Connection, int]:
+        at = self._at
+        if at is None or not at[0].is_alive:
+            at = self._at = self._reopen()
+        return at
+
+    def _ask(self, verb: str, *arguments: Any, **keywords: Any) -> Steps[Any]:
+        """Sends a request; returns its result."""
+        connection, number = self._reached()
+        pending = connection.call(number, verb, *arguments, **keywords)
+        try:
+            yield pending
+        except BaseException as error:
+            if not pending.is_over or error is not pending._error:
+                pending.abandon()
+            raise
+        return self._made(connection, pending.result)
+
+    def _made(self, connection: Connection, result: Any) -> Any:
+        """Makes what an answer has named."""
+        if not isinstance(result, Stays):
+            return result
+        if result.name == LOAN:
+            return RemoteLoan(connection, result)
+        return _stand_in(result.name)(self, connection, result)
+
+
+class RemoteLoan(Loan[Any]):
+    """What the server has lent to this process."""
+
+    def __init__(self, connection: Connection, lent: Stays) -> None:
+        self._connection = connection
+        self._lent = lent
+
+    @property
+    def value(self) -> Any:
+        """What is lent."""
+        return self._lent.value
+
+    def finish(self) -> Steps[None]:
+        """Removes it from the queue for good."""
+        yield self._connection.call(self._lent.number, "finish")
+
+    def give_back(self, error: BaseException) -> Steps[None]:
+        """Puts it back."""
+        yield self._connection.call(self._lent.number, "give_back", error)
+
+
+class RemoteQueue(Remote, Handle):
+    """What all shared queues have in common."""
+
+    _kind: Kind
+
+    def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
+        """Connects, and opens the queue there; raises what opening it raises."""
+        # An unknown option is refused as in any constructor.
+        inspect.signature(self._kind.queue_class).bind(path, **options)
+        del options["shared"]
+        self._begin(os.path.abspath(path), options, create=True)
+
+    def _begin(self, path: str, options: dict[str, Any], *, create: bool) -> None:
+        for name in _OF_THE_OWNER:
+            if options.pop(name, None) is not None:
+                raise InvalidOption(f"{name} has no meaning for a shared queue: its server has it")
+        self.path = path
+        self._given = {name: _plain(value) for name, value in options.items()}
+        # Before anything is written into the directory.
+        self._kind.options_class(**self._given)
+        self._create = create
+        self._opening = threading.Lock()
+        self._closed = False
+        if create:
+            readable = bool(options.get("group_readable"))
+            directory = DiskFilesystem().open_directory(path, create=True, group_readable=readable)
+            with contextlib.closing(directory):
+                assert self._kind.names is not None
+                self._kind.names.refuse_foreign(directory, directory.names())
+        self._reached()
+
+    def _reopen(self) -> tuple[Connection, int]:
+        with self._opening:
+            if self._closed:
+                raise Closed(f"{self.path} is closed")
+            if self._at is not None and self._at[0].is_alive:
+                return self._at
+            connection = _connections.get(self.path)
+            pending = connection.call(
+                SERVER, "open", self.path, self._kind.name, self._given, create=self._create
+            )
+            pending.settle()
+            # A server that was started anew must find the queue, not make another one.
+            self._create = False
+            self._at = connection, pending.result.number
+            self._options = pending.result.value["options"]
+            return self._at
+
+    @property
+    def options(self) -> Any:
+        """The options of the queue, as its first client gave them."""
+        return self._kind.options_class(**self._options)
+
+    def close(self) -> None:
+        """Gives back what this handle holds; the last one closes the queue."""
+        if self._closed:
+            return
+        with self._opening:
+            self._closed = True
+            at, self._at = self._at, None
+        if at is not None and at[0].is_alive:
+            at[0].call(SERVER, "close", at[1]).settle()
+
+    def maintain(self) -> None:
+        """Does nothing: the server does the work that is due."""
+
+    def __del__(self) -> None:
+        if self._at is not None:
+            self._at[0].drop(self._at[1])
+            warnings.warn(f"{self.path} was not closed", ResourceWarning, stacklevel=2)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopened, (self._kind.name, self.path, self._given)
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "shared"
+        return f"<{self._kind.queue} {self.path}, {state}>"
+
+    def _end(self) -> None:
+        """Has no use: `close` is replaced."""
+
+    def _refuse(self, error: Closed) -> None:
+        """Has no use: nothing of the queue is in this process."""
+
+    def _abandon(self, error: Closed) -> None:
+        """Has no use: a handle may be used in the child of a fork."""
+
+
+class RemoteObject(Remote):
+    """What a verb of a shared queue has named: a consumer, a batch of events."""
+
+    def __init__(self, parent: Remote, connection: Connection, named: Stays) -> None:
+        self._parent = parent
+        self._at = connection, named.number
+        if named.value is not None:
+            self.events = named.value
+
+    def _reopen(self) -> tuple[Connection, int]:
+        raise Closed(f"{type(self).__name__}: its server has ended, and what it held came back")
+
+    def close(self) -> None:
+        """Gives it back."""
+        at, self._at = self._at, None
+        if at is not None and at[0].is_alive:
+            at[0].call(SERVER, "close", at[1]).settle()
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if self._at is not None:
+            self._at[0].drop(self._at[1])
+
+
+def _reopened(kind: str, path: str, options: dict[str, Any]) -> Any:
+    """Makes a handle that was pickled; the queue must be there."""
+    found = class_of(kind_named(kind).queue_class)
+    queue = object.__new__(found)
+    queue._begin(path, options, create=False)
+    return queue
+
+
+@cache
+def class_of(queue: type[Any]) -> type[Any]:
+    """Returns the class of the shared queues of a public class."""
+    kind = next((each for each in KINDS if each.queue == queue.__name__), None)
+    if kind is None or kind.names is None:
+        raise InvalidOption(f"shared = True: {queue.__name__} cannot be shared")
+    members = _members(queue, own=_OWN.get(queue.__name__, {}))
+    return type(f"Shared{queue.__name__}", (RemoteQueue, queue), {**members, "_kind": kind})
+
+
+@cache
+def _stand_in(name: str) -> type[RemoteObject]:
+    """Returns the class of what stays on the server, by the name of its public class."""
+    public = getattr(forebay, name)
+    members = _members(public, own=_OWN.get(name, {}))
+    return type(f"Shared{name}", (RemoteObject, public), members)
+
+
+def _members(public: type, own: dict[str, Any]) -> dict[str, Any]:
+    verbs = {name: _asking(name, member) for name, member in verbs_of(public).items()}
+    verbs |= {name: with_steps(verbs_of(public)[name], steps) for name, steps in own.items()}
+    kept = {name: verbs[name] for name in verbs if name not in _LOCAL.get(public.__name__, ())}
+    return {**kept, "__module__": __name__}
+
+
+def _asking(name: str, member: Any) -> Any:
+    """Returns a verb that asks the server, with the signature and docstring of the verb."""
+
+    def steps(self: Remote, /, *arguments: Any, **keywords: Any) -> Steps[Any]:
+        return self._ask(name, *arguments, **keywords)
+
+    if isinstance(member, property):
+        return property(lambda self: run(steps(self)), doc=member.__doc__)
+    if name == "__iter__":
+        return _iterate
+    return with_steps(member, steps)
+
+
+def _iterate(self: Remote) -> Iterator[Any]:
+    """Goes over what the server iterates, some at a time."""
+    found = run(self._ask("__iter__"))
+    with found:
+        while some := run(found._ask("next", _ITERATED)):
+            yield from some
+
+
+def _pop_many(self: Remote, count: int, timeout: Duration | None = None) -> Steps[list[bytes]]:
+    """Takes entries by a loan: they stay lent until this process has them."""
+    try:
+        loan = yield from self._ask("take_many", count, timeout, counted=False)
+    except Empty:
+        if timeout is not None:
+            raise
+        return []
+    values = [entry.value for entry in loan.value]
+    yield from loan.finish()
+    return values
+
+
+def _pop(self: Remote, timeout: Duration | None = None) -> Steps[bytes | None]:
+    values = yield from _pop_many(self, 1, timeout)
+    return values[0] if values else None
+
+
+def _get(self: Remote, block: bool = True, timeout: Duration | None = None) -> Steps[bytes]:
+    patience = 0 if not block else math.inf if timeout is None else timeout
+    (value,) = yield from _pop_many(self, 1, patience)
+    return value
+
+
+def _read_one_by_one(self: Any) -> Iterator[Any]:
+    while records := self.read(1):
+        yield from records
+
+
+def _plain(value: Any) -> Any:
+    """Returns an option as the server compares it."""
+    return os.fspath(value) if isinstance(value, os.PathLike) else as_seconds(value)
+
+
+# Verbs of which a client needs more than one request.
+_OWN: dict[str, dict[str, Callable[..., Steps[Any]]]] = {
+    "Fifo": {"get": _get, "pop": _pop, "pop_many": _pop_many},
+}
+# What a stand-in has itself.
+_LOCAL = {"EventBatch": ("__iter__", "__len__")}

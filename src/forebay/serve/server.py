@@ -1,0 +1,162 @@
+"""The server: listens, accepts clients, opens queues for them and closes them after the last."""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import forebay
+from forebay.errors import InvalidOption, NotAQueue
+from forebay.queues.kinds import kind_named, kind_of
+from forebay.serve.loop import Loop, Timer
+from forebay.serve.session import Session
+from forebay.serve.settled import Options
+
+_logger = logging.getLogger(__name__)
+_CREDENTIALS = struct.Struct("3i")
+_SESSIONS_MAX = 1024
+_BACKLOG = 128
+
+
+@dataclass(slots=True)
+class Served:
+    """A queue that is open, and how many handles of clients there are."""
+
+    path: str
+    kind: str
+    queue: Any
+    options: Options
+    handles: int = 1
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """What a client keeps of it: its path, and the options that it was opened with."""
+        return {"path": self.queue.path, "options": self.options.effective(self.queue)}
+
+
+@dataclass(slots=True)
+class Limits:
+    """What ends a server, and whom it serves."""
+
+    idle_seconds: float | None = None
+    uids: frozenset[int] = field(default_factory=lambda: frozenset({os.getuid()}))
+
+
+class Server:
+    """Serves queues to clients until it is stopped, or has been idle for long enough."""
+
+    def __init__(self, listener: socket.socket, limits: Limits) -> None:
+        self.version = forebay.__version__
+        self.loop = Loop()
+        self._listener = listener
+        self._limits = limits
+        self._sessions: set[Session] = set()
+        self._idle: Timer | None = None
+        # Held while a queue is opened or closed, on other threads.
+        self._opening = threading.Lock()
+        self._queues: dict[str, Served] = {}
+        self._before_end: Callable[[], None] = lambda: None
+
+    def run(self, before_end: Callable[[], None]) -> None:
+        """Serves until the end; `before_end` is called when no more clients are accepted."""
+        self._before_end = before_end
+        self._listener.setblocking(False)
+        self._listener.listen(_BACKLOG)
+        self.loop.watch(self._listener.fileno(), self._accept)
+        self._wait_for_clients()
+        try:
+            self.loop.run()
+        finally:
+            self._end()
+
+    def stop(self) -> None:
+        """Ends it soon. Any thread or signal handler may call it."""
+        self.loop.stop()
+
+    def forget(self, session: Session) -> None:
+        """Forgets a session that has ended."""
+        self._sessions.discard(session)
+        self._wait_for_clients()
+
+    def watch_output(self, session: Session, descriptor: int, *, waiting: bool) -> None:
+        """Has a session called when its socket can be written, if something waits to be sent."""
+        events = select.EPOLLIN | (select.EPOLLOUT if waiting else 0)
+        self.loop.change(descriptor, events)
+
+    def open_queue(self, path: str, kind: str, options: dict[str, Any], *, create: bool) -> Served:
+        """Opens a queue or shares the one that is open; on a thread. Raises what an open raises."""
+        path = os.path.realpath(path)
+        with self._opening:
+            served = self._queues.get(path)
+            if served is not None:
+                if served.kind != kind:
+                    raise InvalidOption(f"{path} is of kind {served.kind!r}, not {kind!r}")
+                served.options.agree(served.queue, options)
+                served.handles += 1
+                return served
+            found = kind_named(kind)
+            settled = Options.load(path, options)
+            if not create and kind_of(path) is not found:
+                raise NotAQueue(f"{path} is no longer {found.title}")
+            queue = found.open_queue(path, **settled.given)
+            settled.save(queue)
+            served = self._queues[path] = Served(path, kind, queue, settled)
+            return served
+
+    def release_queue(self, served: Served) -> None:
+        """Closes a queue after its last handle; on a thread."""
+        with self._opening:
+            served.handles -= 1
+            if served.handles == 0:
+                del self._queues[served.path]
+                served.queue.close()
+                served.options.forget()
+
+    def _accept(self, events: int) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                # Out of descriptors: those who are there go on, the new one waits.
+                _logger.warning("no more clients: %s", error)
+                return
+            pid, uid, _ = _CREDENTIALS.unpack(
+                connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+            )
+            if uid not in self._limits.uids or len(self._sessions) >= _SESSIONS_MAX:
+                _logger.warning("refused process %d of user %d", pid, uid)
+                connection.close()
+                continue
+            if self._idle is not None:
+                self._idle.cancel()
+                self._idle = None
+            self._sessions.add(Session(self, connection, f"process {pid}"))
+
+    def _wait_for_clients(self) -> None:
+        """Ends the server if no client comes for some time."""
+        if not self._sessions and self._limits.idle_seconds is not None:
+            self._idle = self.loop.later(self._limits.idle_seconds, self.stop)
+
+    def _end(self) -> None:
+        """Accepts no more clients, gives back what they hold, and closes all queues."""
+        self._before_end()
+        self.loop.unwatch(self._listener.fileno())
+        self._listener.close()
+        for session in list(self._sessions):
+            session.close()
+        with self._opening:
+            for served in self._queues.values():
+                # Whatever clients held and could not give back is lent, and comes back by itself.
+                served.queue.close()
+                served.options.forget()
+            self._queues.clear()
+        self.loop.close()

@@ -1,0 +1,371 @@
+"""One client of the server: its requests under way, and what it holds.
+
+Only the thread of the loop uses a session. What a client holds goes back when it is gone: what it
+was lent, the events it had not acknowledged, the names of its consumers, and the items it had
+leased. An item whose `lease_seconds` the client gave stays leased: its token may be somewhere else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from forebay.errors import Closed, InvalidOption, LeaseLost, ProtocolError
+from forebay.exchange import CODEC, LEASING, LOAN, OBJECTS, SETTLING, VOCABULARY, steps_of
+from forebay.queues.shared.verbs import Loan, Steps, Work
+from forebay.serve.driving import Cancelled, Task
+from forebay.wire.frames import FrameReader, frame
+from forebay.wire.messages import PROTOCOLS, SERVER, Answer, Request, Status
+from forebay.wire.values import Handle
+
+if TYPE_CHECKING:
+    from forebay.serve.server import Served, Server
+
+_logger = logging.getLogger(__name__)
+_RECEIVED_BYTES = 256 << 10
+# What one client may ask for in a turn, so that it does not hold up the others.
+_TURN_REQUESTS = 256
+_UNDER_WAY_MAX = 1024
+# While so much waits to be sent, no request of the client is read.
+_WAITING_BYTES_MAX = 1 << 20
+_OBJECTS_MAX = 4096
+# How many answers that took something can still be cancelled.
+_UNDOABLE_MAX = 256
+
+
+class Lost(Exception):
+    """Why a loan came back: its client has gone."""
+
+
+class Session:
+    """A connection to one client."""
+
+    def __init__(self, server: Server, connection: socket.socket, peer: str) -> None:
+        self._server = server
+        self._loop = server.loop
+        self._connection = connection
+        self._peer = peer
+        self._frames = FrameReader()
+        self._output: list[bytes] = []
+        self._output_bytes = 0
+        self._flushing = False
+        self._paused = False
+        self._greeted = False
+        self._tasks: dict[int, Task] = {}
+        # What the client holds, by number: queues, and what their verbs have named.
+        self._objects: dict[int, Any] = {}
+        self._numbers = 0
+        # The queue that a number belongs to.
+        self._owners: dict[int, int] = {}
+        self._leases: dict[int, dict[int, Any]] = {}
+        self._undoable: OrderedDict[int, Callable[[], None]] = OrderedDict()
+        self.closed = False
+        connection.setblocking(False)
+        self._loop.watch(connection.fileno(), self._on_events)
+
+    def _on_events(self, events: int) -> None:
+        self._flush()
+        if not self.closed and not self._paused:
+            self._receive()
+
+    def _receive(self) -> None:
+        try:
+            data = self._connection.recv(_RECEIVED_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.close()
+            return
+        self._frames.feed(data)
+        self._take_requests()
+
+    def _take_requests(self) -> None:
+        """Begins requests that have arrived; the rest of many waits for the next turn."""
+        try:
+            for _ in range(_TURN_REQUESTS):
+                if self.closed or self._paused:
+                    return
+                data = self._frames.next()
+                if data is None:
+                    return
+                self._begin(CODEC.decode_request(data))
+        except ProtocolError as error:
+            # What follows cannot be understood either.
+            _logger.warning("%s: %s", self._peer, error)
+            self._answer(Answer(0, Status.FAILED, VOCABULARY.pack(error)))
+            self._send()
+            self.close()
+            return
+        self._loop.post(self._take_requests)
+
+    def _begin(self, request: Request) -> None:
+        if request.id == 0:
+            self._obey(request)
+            return
+        if request.id in self._tasks or len(self._tasks) >= _UNDER_WAY_MAX:
+            raise ProtocolError(f"request {request.id}: too many, or the number is in use")
+        try:
+            steps = self._steps_of(request)
+        except Exception as error:
+            self._fail(request.id, error)
+            return
+        task = Task(self._loop, steps, partial(self._done, request))
+        self._tasks[request.id] = task
+        task.start()
+
+    def _steps_of(self, request: Request) -> Steps[Any]:
+        if not self._greeted and request.verb != "hello":
+            raise ProtocolError("the first request must be hello")
+        if request.target == SERVER:
+            return self._own_steps(request)
+        target = self._objects.get(request.target)
+        if target is None:
+            raise Closed(f"{request.verb}: number {request.target} is closed")
+        if isinstance(target, _Lent):
+            del self._objects[request.target], self._owners[request.target]
+            return target.end(request.verb, *request.arguments)
+        if len(self._objects) > _OBJECTS_MAX:
+            raise InvalidOption(f"a client may hold {_OBJECTS_MAX} things at a time")
+        return steps_of(getattr(target, "queue", target), request.verb, *_given(request))
+
+    def _own_steps(self, request: Request) -> Steps[Any]:
+        verbs: dict[str, Callable[..., Steps[Any]]]
+        verbs = {"hello": self._hello, "open": self._open, "close": self._close}
+        if request.verb not in verbs:
+            raise AttributeError(f"the server has no verb {request.verb!r}")
+        return verbs[request.verb](*request.arguments, **request.keywords)
+
+    def _hello(self, oldest: int, newest: int, version: str) -> Steps[dict[str, Any]]:
+        """Agrees on a version of the protocol."""
+        protocol = min(newest, PROTOCOLS[1])
+        if protocol < max(oldest, PROTOCOLS[0]):
+            raise ProtocolError(
+                f"the client speaks versions {oldest} to {newest} of the protocol, this server "
+                f"{PROTOCOLS[0]} to {PROTOCOLS[1]}: restart the older of the two"
+            )
+        self._greeted = True
+        return {"protocol": protocol, "version": self._server.version}
+        yield
+
+    def _open(
+        self, path: str, kind: str, options: dict[str, Any], *, create: bool
+    ) -> Steps[Handle]:
+        """Opens a queue, or shares the one that is open."""
+        served: Served = yield Work(
+            partial(self._server.open_queue, path, kind, options, create=create),
+            self._server.release_queue,
+        )
+        number = self._keep(served)
+        self._owners[number] = number
+        return Handle(kind, number, served.described)
+
+    def _close(self, number: int) -> Steps[None]:
+        """Gives back what the client holds of a number, and forgets it."""
+        held = [each for each, owner in self._owners.items() if owner == number and each != number]
+        for each in held:
+            yield from self._give_back(each)
+        yield from self._give_back(number)
+
+    def _done(self, request: Request, task: Task, result: Any, error: BaseException | None) -> None:
+        """Answers a request that is over."""
+        self._tasks.pop(request.id, None)
+        if isinstance(error, Cancelled):
+            self._answer(Answer(request.id, Status.CANCELLED))
+        elif error is not None:
+            self._fail(request.id, error)
+        elif self.closed:
+            self._take_back(request, result)
+        else:
+            try:
+                self._answer(Answer(request.id, Status.DONE, self._packed(request, result)))
+            except Exception as unpackable:
+                self._take_back(request, result)
+                self._fail(request.id, unpackable)
+
+    def _packed(self, request: Request, result: Any) -> Any:
+        """Returns a result as it is sent; keeps what stays here."""
+        if hasattr(result, "finish") and hasattr(result, "give_back"):
+            number = self._keep(_Lent(result), request.target)
+            self._undoable_by(request.id, number)
+            return VOCABULARY.pack(Handle(LOAN, number, result.value))
+        name = type(result).__name__
+        if name in OBJECTS:
+            number = self._keep(result, request.target)
+            self._undoable_by(request.id, number)
+            events = getattr(result, "events", None)
+            return VOCABULARY.pack(Handle(name, number, events))
+        if request.verb in LEASING:
+            self._note_leases(request, result)
+        elif request.verb in SETTLING:
+            self._forget_leases(request)
+        return VOCABULARY.pack(result)
+
+    def _keep(self, thing: Any, target: int = SERVER) -> int:
+        self._numbers += 1
+        self._objects[self._numbers] = thing
+        if target != SERVER:
+            self._owners[self._numbers] = self._owners.get(target, target)
+        return self._numbers
+
+    def _undoable_by(self, request_id: int, number: int) -> None:
+        """Notes that a late cancellation of a request gives back what it has taken."""
+        self._undoable[request_id] = lambda: self._drive(self._give_back(number, counted=False))
+        if len(self._undoable) > _UNDOABLE_MAX:
+            self._undoable.popitem(last=False)
+
+    def _obey(self, request: Request) -> None:
+        """Does what has no answer."""
+        if len(request.arguments) != 1 or not isinstance(request.arguments[0], int):
+            raise ProtocolError(f"{request.verb}: not a number")
+        if request.verb == "cancel":
+            self._cancel(request.arguments[0])
+        elif request.verb == "close":
+            self._drive(self._close(request.arguments[0]))
+        else:
+            raise ProtocolError(f"a request of number 0 cannot be {request.verb!r}")
+
+    def _cancel(self, request_id: int) -> None:
+        task = self._tasks.get(request_id)
+        if task is not None:
+            task.cancel()
+            return
+        undo = self._undoable.pop(request_id, None)
+        if undo is not None:
+            undo()
+
+    def _take_back(self, request: Request, result: Any) -> None:
+        """Gives back what an answer would have brought to a client that is gone."""
+        with contextlib.suppress(Exception):
+            self._packed(request, result)
+        self._give_all_back()
+
+    def _note_leases(self, request: Request, result: Any) -> None:
+        """Notes what goes back when the client is gone; an explicit lease outlives it."""
+        items = result if isinstance(result, list) else [result] if result is not None else []
+        if not items:
+            return
+        if request.keywords.get("lease_seconds") is None:
+            leases = self._leases.setdefault(request.target, {})
+            leases.update((item.id, item) for item in items)
+        queue = self._objects[request.target].queue
+        self._undoable[request.id] = lambda: self._drive(_requeued(queue, items))
+
+    def _forget_leases(self, request: Request) -> None:
+        leases = self._leases.get(request.target, {})
+        for argument in request.arguments[:1]:
+            for item in argument if isinstance(argument, list) else [argument]:
+                leases.pop(item if isinstance(item, int) else item.id, None)
+
+    def _give_back(self, number: int, *, counted: bool = True) -> Steps[None]:
+        """Gives back what stands under a number."""
+        thing = self._objects.pop(number, None)
+        self._owners.pop(number, None)
+        if thing is None:
+            return
+        leases = self._leases.pop(number, {})
+        if leases:
+            yield from _requeued(thing.queue, list(leases.values()))
+        if isinstance(thing, _Lent):
+            yield from thing.end("lost")
+        elif hasattr(thing, "nack"):
+            with contextlib.suppress(Closed, LeaseLost):
+                yield from type(thing).nack.steps(thing)
+        elif hasattr(thing, "queue"):
+            yield Work(partial(self._server.release_queue, thing))
+        else:
+            yield Work(thing.close)
+
+    def _give_all_back(self) -> None:
+        """Gives back everything, the queues last."""
+        for number in sorted(self._objects, key=lambda each: self._owners.get(each) == each):
+            self._drive(self._give_back(number))
+
+    def _drive(self, steps: Steps[None]) -> None:
+        """Drives steps that nobody waits for."""
+        Task(self._loop, steps, self._told).start()
+
+    def _told(self, task: Task, result: Any, error: BaseException | None) -> None:
+        if error is not None and not isinstance(error, Closed):
+            _logger.error("%s: could not give back: %s", self._peer, error)
+
+    def _fail(self, request_id: int, error: BaseException) -> None:
+        self._answer(Answer(request_id, Status.FAILED, VOCABULARY.pack(error)))
+
+    def _answer(self, answer: Answer) -> None:
+        if self.closed:
+            return
+        try:
+            data = frame(CODEC.encode(answer))
+        except (ProtocolError, ValueError, TypeError, OverflowError) as error:
+            data = frame(CODEC.encode(Answer(answer.id, Status.FAILED, VOCABULARY.pack(error))))
+        self._output.append(data)
+        self._output_bytes += len(data)
+        if not self._flushing:
+            self._flushing = True
+            self._loop.at_end(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        if self._output and not self.closed:
+            self._send()
+
+    def _send(self) -> None:
+        """Sends what the socket takes; the rest goes when it can be written again."""
+        data = self._output[0] if len(self._output) == 1 else b"".join(self._output)
+        try:
+            sent = self._connection.send(data)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self.close()
+            return
+        rest = data[sent:]
+        self._output = [rest] if rest else []
+        self._output_bytes = len(rest)
+        self._server.watch_output(self, self._connection.fileno(), waiting=bool(rest))
+        was_paused, self._paused = self._paused, len(rest) > _WAITING_BYTES_MAX
+        if was_paused and not self._paused:
+            self._loop.post(self._take_requests)
+
+    def close(self) -> None:
+        """Ends the session; what the client holds goes back."""
+        if self.closed:
+            return
+        self.closed = True
+        self._loop.unwatch(self._connection.fileno())
+        self._connection.close()
+        for task in list(self._tasks.values()):
+            task.cancel()
+        self._give_all_back()
+        self._server.forget(self)
+
+
+class _Lent:
+    """A loan that a client holds."""
+
+    def __init__(self, loan: Loan[Any]) -> None:
+        self._loan = loan
+
+    def end(self, how: str, reason: BaseException | None = None) -> Steps[None]:
+        """Finishes it, or gives it back."""
+        if how == "finish":
+            return self._loan.finish()
+        return self._loan.give_back(reason or Lost("its client has gone"))
+
+
+def _given(request: Request) -> tuple[list[Any], dict[str, Any]]:
+    return request.arguments, request.keywords
+
+
+def _requeued(queue: Any, items: list[Any]) -> Steps[None]:
+    """Makes leased items pending again; those that are no longer leased stay as they are."""
+    for item in items:
+        with contextlib.suppress(LeaseLost, Closed):
+            yield from type(queue).requeue.steps(queue, item, delay=0)

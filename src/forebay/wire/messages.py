@@ -1,0 +1,74 @@
+"""The two messages: a request and its answer. No I/O.
+
+A request calls a verb of a target: 0 is the server itself, other numbers stand for what an earlier
+answer has named. Every request is answered once, in any order. A request of number 0 has no answer:
+`close`, and `cancel`, which names a request that is then answered as cancelled, or as if nobody had
+cancelled it.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any
+
+import msgspec
+
+from forebay.errors import ProtocolError
+
+# The versions of the protocol that this program speaks.
+PROTOCOLS = (1, 1)
+SERVER = 0
+
+
+class Status(IntEnum):
+    """How a request ended."""
+
+    DONE = 0
+    FAILED = 1
+    CANCELLED = 2
+
+
+class Request(msgspec.Struct, array_like=True, gc=False):
+    """A call: number, target, verb, positional arguments, keyword arguments."""
+
+    id: int
+    target: int
+    verb: str
+    arguments: list[Any] = []
+    keywords: dict[str, Any] = {}
+
+
+class Answer(msgspec.Struct, array_like=True, gc=False):
+    """The answer to the request of that number: the result, or the error."""
+
+    id: int
+    status: int
+    result: Any = None
+
+
+class Codec:
+    """Turns messages into bytes and back, with the values of a `Vocabulary`."""
+
+    def __init__(self, unpack: Any) -> None:
+        """`unpack(code, data)` makes a value from an extension type."""
+        self._encoder = msgspec.msgpack.Encoder()
+        self._requests = msgspec.msgpack.Decoder(Request, ext_hook=unpack)
+        self._answers = msgspec.msgpack.Decoder(Answer, ext_hook=unpack)
+
+    def encode(self, message: Request | Answer) -> bytes:
+        """Returns the bytes of a message whose values are packed."""
+        return self._encoder.encode(message)
+
+    def decode_request(self, data: bytes) -> Request:
+        """Reads a request; raises `ProtocolError`."""
+        try:
+            return self._requests.decode(data)
+        except (msgspec.MsgspecError, ValueError, TypeError, RecursionError) as error:
+            raise ProtocolError(f"not a request: {error}") from None
+
+    def decode_answer(self, data: bytes) -> Answer:
+        """Reads an answer; raises `ProtocolError`."""
+        try:
+            return self._answers.decode(data)
+        except (msgspec.MsgspecError, ValueError, TypeError, RecursionError) as error:
+            raise ProtocolError(f"not an answer: {error}") from None

@@ -1,0 +1,1 @@
+"""Queues that several processes share: clients, their server, and what happens when they end."""
