@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import concurrent.futures
-import multiprocessing
 import os
 import pickle
 import subprocess
@@ -37,6 +36,19 @@ with forebay.Fifo(sys.argv[1], shared=True, sync="os") as fifo:
         fifo.push(f"{sys.argv[2]} {number}".encode())
 """
 
+POOL = """
+import multiprocessing
+import sys
+import forebay
+
+if __name__ == "__main__":
+    path, method, count = sys.argv[1:]
+    with forebay.Fifo(path, shared=True, sync="os") as fifo:
+        fifo.push(b"of the parent")
+        with multiprocessing.get_context(method).Pool(3) as pool:
+            pool.map(fifo.push, [b"%d" % number for number in range(int(count))])
+"""
+
 
 def put(path: Path, kind: str, values: list[bytes]) -> int:
     """What a client does: opens the queue, puts, closes; gives its process."""
@@ -52,9 +64,12 @@ def pop_all(path: Path) -> list[bytes]:
 
 
 def run_worker(path: Path, name: str, count: int) -> subprocess.Popen[bytes]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     command = [sys.executable, "-c", WORKER, str(path), name, str(count)]
-    return subprocess.Popen(command, env=environment)
+    return subprocess.Popen(command, env=environment())
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT / "src")}
 
 
 @EACH_KIND
@@ -88,12 +103,10 @@ def test_ten_processes_that_start_a_server_at_once_get_one(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_a_pool_of_processes_may_use_a_handle(tmp_path: Path, method: str) -> None:
-    context = multiprocessing.get_context(method)
-    with forebay.Fifo(tmp_path / "q", shared=True, sync="os") as fifo:
-        fifo.push(b"of the parent")
-        with context.Pool(3) as pool:
-            pool.map(fifo.push, [b"%d" % number for number in range(COUNT)])
-        found = fifo.pop_many(100)
+    (tmp_path / "program.py").write_text(POOL)
+    command = [sys.executable, "program.py", "q", method, str(COUNT)]
+    subprocess.run(command, env=environment(), cwd=tmp_path, check=True, timeout=100)
+    found = pop_all(tmp_path / "q")
 
     assert found[0] == b"of the parent"
     assert sorted(found[1:]) == sorted(b"%d" % number for number in range(COUNT))

@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 _LENGTH = struct.Struct(">I")
+# This process's ends of the pipes to all peers.
+_ends: set[int] = set()
 
 
 class Peer:
@@ -24,10 +26,12 @@ class Peer:
     def __init__(self) -> None:
         there, self._requests = os.pipe()
         self._results, back = os.pipe()
+        _ends.update((self._requests, self._results))
         self.pid = os.fork()
         if self.pid == 0:
-            os.close(self._requests)
-            os.close(self._results)
+            # Also those of earlier ones, which end when nobody else holds their pipe.
+            for descriptor in _ends:
+                os.close(descriptor)
             _serve(there, back)
         os.close(there)
         os.close(back)
@@ -58,16 +62,14 @@ class Peer:
     def end(self) -> None:
         """Lets it end by itself, and waits until it is gone."""
         if not self._ended:
-            os.close(self._requests)
-            self._requests = -1
+            _close(self._requests)
             self._wait()
 
     def _wait(self) -> None:
         self._ended = True
         os.waitpid(self.pid, 0)
-        for descriptor in (self._requests, self._results):
-            if descriptor >= 0:
-                os.close(descriptor)
+        for descriptor in {self._requests, self._results} & _ends:
+            _close(descriptor)
 
 
 @contextlib.contextmanager
@@ -86,6 +88,11 @@ def peers(count: int) -> Iterator[list[Peer]]:
     finally:
         for peer in started:
             peer.end()
+
+
+def _close(descriptor: int) -> None:
+    _ends.discard(descriptor)
+    os.close(descriptor)
 
 
 def _serve(requests: int, results: int) -> None:

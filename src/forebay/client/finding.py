@@ -75,7 +75,7 @@ def _start(directory: int, path: str) -> socket.socket | None:
             os.ftruncate(log, 0)
         with _bind(directory) as listener:
             connection = _try_to_connect(directory)
-            _run(listener, log, path)
+            _run(directory, listener, log)
             return connection
     finally:
         os.close(log)
@@ -107,12 +107,12 @@ def _bind(directory: int) -> socket.socket:
     return listener
 
 
-def _run(listener: socket.socket, log: int, path: str) -> None:
+def _run(directory: int, listener: socket.socket, log: int) -> None:
     """Starts the server, which leaves this process at once."""
     idle = os.environ.get(IDLE_VARIABLE, str(IDLE_SECONDS))
     command = [sys.executable, "-P", "-m", "forebay.serve", "--detach"]
-    command += ["--listener", str(listener.fileno()), "--idle-seconds", idle]
-    command += ["--socket", os.path.join(path, SOCKET)]
+    command += ["--directory", str(directory), "--listener", str(listener.fileno())]
+    command += ["--idle-seconds", idle]
     # The package of this process, however it was found: not that of the working directory.
     package = str(Path(forebay.__file__).resolve().parent.parent)
     paths = [package, os.environ.get("PYTHONPATH", "")]
@@ -122,7 +122,7 @@ def _run(listener: socket.socket, log: int, path: str) -> None:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=log,
-        pass_fds=[listener.fileno()],
+        pass_fds=[directory, listener.fileno()],
         start_new_session=True,
         cwd="/",
         env=environment,

@@ -22,7 +22,7 @@ from typing import Any
 import forebay
 from forebay.client import finding
 from forebay.client.connection import Connection
-from forebay.errors import Closed, Empty, InvalidOption, ServerGone
+from forebay.errors import Closed, Empty, InvalidOption, NotAQueue, ServerGone
 from forebay.exchange import LOAN, verbs_of
 from forebay.queues.kinds import KINDS, Kind, kind_named
 from forebay.queues.shared.handle import Handle
@@ -42,27 +42,33 @@ class _Connections:
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
-        self._by_path: dict[str, Connection] = {}
+        self._by_directory: dict[tuple[int, int], Connection] = {}
 
     def get(self, path: str) -> Connection:
-        """Returns a connection to the server of a directory."""
+        """Returns a connection to the server of a directory; raises `NotAQueue`."""
+        try:
+            found = os.stat(path)
+        except FileNotFoundError:
+            raise NotAQueue(f"{path} is gone") from None
         with self._mutex:
-            connection = self._by_path.get(path)
+            # By identity: the directory may have been moved, and another one may be in its place.
+            identity = found.st_dev, found.st_ino
+            connection = self._by_directory.get(identity)
             if connection is None or not connection.is_alive:
-                connection = self._by_path[path] = self._made(path)
+                connection = self._by_directory[identity] = self._made(path)
             return connection
 
     def drop_all(self) -> None:
         """Starts over in the child of a fork."""
         self._mutex = threading.Lock()
-        for connection in self._by_path.values():
+        for connection in self._by_directory.values():
             connection.forget()
-        self._by_path = {}
+        self._by_directory = {}
 
     def end_all(self) -> None:
         """Ends all connections."""
         with self._mutex:
-            left, self._by_path = list(self._by_path.values()), {}
+            left, self._by_directory = list(self._by_directory.values()), {}
         for connection in left:
             connection.give_up(ServerGone("this process has ended its connections"))
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import select
 import socket
 import struct
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import forebay
 from forebay.errors import InvalidOption, NotAQueue
 from forebay.queues.kinds import kind_named, kind_of
+from forebay.queues.shared.names import SOCKET
 from forebay.serve.loop import Loop, Timer
 from forebay.serve.session import Session
 from forebay.serve.settled import Options
@@ -29,7 +30,7 @@ _BACKLOG = 128
 class Served:
     """A queue that is open, and how many handles of clients there are."""
 
-    path: str
+    identity: tuple[int, int]
     kind: str
     queue: Any
     options: Options
@@ -52,21 +53,22 @@ class Limits:
 class Server:
     """Serves queues to clients until it is stopped, or has been idle for long enough."""
 
-    def __init__(self, listener: socket.socket, limits: Limits) -> None:
+    def __init__(self, directory: int, listener: socket.socket, limits: Limits) -> None:
+        """`directory` is a descriptor of the one that holds the socket."""
         self.version = forebay.__version__
         self.loop = Loop()
+        self._directory = directory
         self._listener = listener
         self._limits = limits
         self._sessions: set[Session] = set()
         self._idle: Timer | None = None
         # Held while a queue is opened or closed, on other threads.
         self._opening = threading.Lock()
-        self._queues: dict[str, Served] = {}
-        self._before_end: Callable[[], None] = lambda: None
+        self._queues: dict[tuple[int, int], Served] = {}
 
-    def run(self, before_end: Callable[[], None]) -> None:
-        """Serves until the end; `before_end` is called when no more clients are accepted."""
-        self._before_end = before_end
+    def run(self) -> None:
+        """Serves until the end."""
+        _logger.info("serving %s", self._root)
         self._listener.setblocking(False)
         self._listener.listen(_BACKLOG)
         self.loop.watch(self._listener.fileno(), self._accept)
@@ -93,8 +95,11 @@ class Server:
     def open_queue(self, path: str, kind: str, options: dict[str, Any], *, create: bool) -> Served:
         """Opens a queue or shares the one that is open; on a thread. Raises what an open raises."""
         path = os.path.realpath(path)
+        if self._root not in (path, os.path.dirname(path)):
+            raise NotAQueue(f"{path}: the server of {self._root} serves nothing outside of it")
         with self._opening:
-            served = self._queues.get(path)
+            identity = _identity(path)
+            served = self._queues.get(identity)
             if served is not None:
                 if served.kind != kind:
                     raise InvalidOption(f"{path} is of kind {served.kind!r}, not {kind!r}")
@@ -107,7 +112,7 @@ class Server:
                 raise NotAQueue(f"{path} is no longer {found.title}")
             queue = found.open_queue(path, **settled.given)
             settled.save(queue)
-            served = self._queues[path] = Served(path, kind, queue, settled)
+            served = self._queues[identity] = Served(identity, kind, queue, settled)
             return served
 
     def release_queue(self, served: Served) -> None:
@@ -115,9 +120,14 @@ class Server:
         with self._opening:
             served.handles -= 1
             if served.handles == 0:
-                del self._queues[served.path]
+                del self._queues[served.identity]
                 served.queue.close()
                 served.options.forget()
+
+    @property
+    def _root(self) -> str:
+        """Where the directory is now: it may have been moved."""
+        return os.readlink(f"/proc/self/fd/{self._directory}")
 
     def _accept(self, events: int) -> None:
         while True:
@@ -148,7 +158,9 @@ class Server:
 
     def _end(self) -> None:
         """Accepts no more clients, gives back what they hold, and closes all queues."""
-        self._before_end()
+        with contextlib.suppress(FileNotFoundError):
+            # Clients that come from now on start another server.
+            os.unlink(SOCKET, dir_fd=self._directory)
         self.loop.unwatch(self._listener.fileno())
         self._listener.close()
         for session in list(self._sessions):
@@ -160,3 +172,12 @@ class Server:
                 served.options.forget()
             self._queues.clear()
         self.loop.close()
+        _logger.info("ended")
+
+
+def _identity(path: str) -> tuple[int, int]:
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        raise NotAQueue(f"{path} is gone") from None
+    return found.st_dev, found.st_ino
