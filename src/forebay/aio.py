@@ -293,13 +293,16 @@ def awaited(
     method: Callable[Concatenate[_Blocking, _Arguments], _Result],
 ) -> Callable[Concatenate[Awaited[_Blocking], _Arguments], Coroutine[Any, Any, _Result]]:
     """Makes an awaited verb from the steps of a blocking one."""
-    steps = _steps_of(method)
+    name = _named(method)
 
     @functools.wraps(method)
     async def call(
         face: Awaited[_Blocking], /, *arguments: _Arguments.args, **keywords: _Arguments.kwargs
     ) -> Any:
-        return await face._drive(steps(face.queue, *arguments, **keywords))
+        queue = face.queue
+        # Those of its own class: a shared queue has others.
+        steps = getattr(queue, name).steps
+        return await face._drive(steps(queue, *arguments, **keywords))
 
     return call
 
@@ -308,13 +311,14 @@ def lent(
     method: Callable[Concatenate[_Blocking, _Arguments], AbstractContextManager[_Lent]],
 ) -> Callable[Concatenate[Awaited[_Blocking], _Arguments], AbstractAsyncContextManager[_Lent]]:
     """Makes an asynchronous context manager from a blocking one that lends something out."""
-    steps = _steps_of(method)
+    name = _named(method)
 
     @functools.wraps(method)
     def call(
         face: Awaited[_Blocking], /, *arguments: _Arguments.args, **keywords: _Arguments.kwargs
     ) -> Any:
-        return _Lending(face, steps(face.queue, *arguments, **keywords))
+        queue = face.queue
+        return _Lending(face, getattr(queue, name).steps(queue, *arguments, **keywords))
 
     call.__doc__ = (method.__doc__ or "").replace("`with ", "`async with ")
     signature = inspect.signature(method)
@@ -358,7 +362,12 @@ def off_loop(
     async def call(
         face: Awaited[_Blocking], /, *arguments: _Arguments.args, **keywords: _Arguments.kwargs
     ) -> Any:
-        return await face._drive(_work(method, face.queue, *arguments, **keywords))
+        queue = face.queue
+        own = getattr(queue, method.__name__)
+        steps = getattr(own, "steps", None)
+        if steps is None:
+            return await face._drive(_work(own, *arguments, **keywords))
+        return await face._drive(steps(queue, *arguments, **keywords))
 
     return call
 
@@ -366,13 +375,14 @@ def off_loop(
 def plain(
     method: Callable[Concatenate[_Blocking, _Arguments], _Result],
 ) -> Callable[Concatenate[Awaited[_Blocking], _Arguments], _Result]:
-    """Forwards a method that only reads numbers in memory."""
+    """Forwards a method that only reads numbers in memory, or asks the server of a shared queue."""
 
     @functools.wraps(method)
     def call(
         face: Awaited[_Blocking], /, *arguments: _Arguments.args, **keywords: _Arguments.kwargs
     ) -> Any:
-        return method(face.queue, *arguments, **keywords)
+        result: _Result = getattr(face.queue, method.__name__)(*arguments, **keywords)
+        return result
 
     return call
 
@@ -384,11 +394,11 @@ def _work(
     return result
 
 
-def _steps_of(method: Callable[..., Any]) -> Callable[..., Steps[Any]]:
-    steps: Callable[..., Steps[Any]] | None = getattr(method, "steps", None)
-    if steps is None:
+def _named(method: Callable[..., Any]) -> str:
+    """Returns the name of a verb that has steps."""
+    if not hasattr(method, "steps"):
         raise TypeError(f"{method.__qualname__} has no steps")
-    return steps
+    return method.__name__
 
 
 class _Queue(Protocol):
@@ -543,6 +553,7 @@ class Log(LoopQueue[log.Log]):
     trim = off_loop(log.Log.trim)
     adopt = off_loop(log.Log.adopt)
     forget_consumer = off_loop(log.Log.forget_consumer)
+    _consumer = off_loop(log.Log.consumer)
     maintain = off_loop(log.Log.maintain)
     info = off_loop(log.Log.info)
     __len__ = plain(log.Log.__len__)
@@ -567,8 +578,7 @@ class Log(LoopQueue[log.Log]):
 
         See `forebay.Log.consumer`.
         """
-        opened = await drive(_work(self.queue.consumer, name, start=start))
-        return Consumer(opened)
+        return Consumer(await self._consumer(name, start=start))
 
 
 class Consumer(Awaited[consumer.Consumer]):

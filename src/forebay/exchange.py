@@ -10,9 +10,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from functools import cache, partial
+from itertools import islice
+from operator import attrgetter
 from typing import Any
 
 import forebay
+from forebay.queues.log.place import HeldPlace
 from forebay.queues.shared.verbs import Steps, Work
 from forebay.wire.messages import Codec
 from forebay.wire.values import Vocabulary
@@ -22,8 +25,11 @@ _VALUES = (
     *("BeatsInfo", "Damage", "DeadlineInfo", "DeadlineItem", "Entry", "Event", "FifoInfo"),
     *("LogInfo", "Record"),
 )
-# Objects that stay on the server; a client has a stand-in with the same verbs.
-OBJECTS = ("Consumer", "EventBatch")
+# Objects that stay on the server: what it keeps of each, and what it tells the client about it.
+OBJECTS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "Consumer": (HeldPlace, attrgetter("committed")),
+    "EventBatch": (lambda batch: batch, attrgetter("events")),
+}
 # What a loan and an iterator are called on the wire; they have no public class.
 LOAN, ITERATOR = "loan", "iterator"
 # Verbs whose items are leased, and those that end a lease.
@@ -66,6 +72,23 @@ def steps_of(target: Any, verb: str, arguments: list[Any], keywords: dict[str, A
         return steps(target, *arguments, **keywords)
     call = partial(found, target, *arguments, **keywords)
     return _read(call) if verb in _SPECIAL else _work(call)
+
+
+class Iteration:
+    """An iterator that a client goes through, some values at a time."""
+
+    def __init__(self, values: Iterator[Any]) -> None:
+        self._values = values
+
+    def next(self, count: int) -> list[Any]:
+        """Returns the next values; none at the end."""
+        return list(islice(self._values, count))
+
+    def close(self) -> None:
+        """Releases what the iterator holds."""
+        close = getattr(self._values, "close", None)
+        if close is not None:
+            close()
 
 
 def _read(call: Callable[[], Any]) -> Steps[Any]:

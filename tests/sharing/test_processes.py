@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 import forebay
-from forebay import Closed, InvalidOption, Locked
+from forebay import InvalidOption, Locked
 from forebay.client import queues as client
 from tests.kinds import KINDS, Kind
-from tests.queues.helpers import ROOT
+from tests.sources import ROOT
 from tests.support.clients import peers
 from tests.support.servers import server_pid
 from tests.support.values import numbered
@@ -159,9 +159,10 @@ def test_a_fork_keeps_a_consumer_with_the_parent(tmp_path: Path) -> None:
             if child == 0:
                 try:
                     consumer.read(1)
-                except Closed:
+                except Locked:
                     os._exit(7)
-                os._exit(0)
+                finally:
+                    os._exit(1)
             _, status = os.waitpid(child, 0)
             found = consumer.read(2)
 

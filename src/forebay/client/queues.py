@@ -22,12 +22,14 @@ from typing import Any
 import forebay
 from forebay.client import finding
 from forebay.client.connection import Connection
+from forebay.client.consuming import SharedConsumer
 from forebay.errors import Closed, Empty, InvalidOption, NotAQueue, ServerGone
-from forebay.exchange import LOAN, verbs_of
+from forebay.exchange import ITERATOR, LOAN, verbs_of
 from forebay.queues.kinds import KINDS, Kind, kind_named
+from forebay.queues.log.consumer import Start
 from forebay.queues.shared.handle import Handle
 from forebay.queues.shared.options import Duration, as_seconds
-from forebay.queues.shared.verbs import Loan, Steps, run, with_steps
+from forebay.queues.shared.verbs import Loan, Steps, Work, run, with_steps
 from forebay.storage.filesystem import DiskFilesystem
 from forebay.wire.messages import SERVER
 from forebay.wire.values import Handle as Stays
@@ -124,6 +126,8 @@ class Remote:
             return result
         if result.name == LOAN:
             return RemoteLoan(connection, result)
+        if result.name == ITERATOR:
+            return RemoteIteration(self, connection, result)
         return _stand_in(result.name)(self, connection, result)
 
 
@@ -311,12 +315,30 @@ def _asking(name: str, member: Any) -> Any:
     return with_steps(member, steps)
 
 
+class RemoteIteration(RemoteObject):
+    """An iterator on the server."""
+
+
 def _iterate(self: Remote) -> Iterator[Any]:
     """Goes over what the server iterates, some at a time."""
-    found = run(self._ask("__iter__"))
-    with found:
+    with run(self._ask("__iter__")) as found:
         while some := run(found._ask("next", _ITERATED)):
             yield from some
+
+
+def _consumer(self: RemoteQueue, name: str, *, start: Start = "earliest") -> Steps[SharedConsumer]:
+    """Has the server hold the name, and reads by itself."""
+
+    def claim() -> tuple[Connection, Stays]:
+        connection, number = self._reached()
+        pending = connection.call(number, "consumer", name, start=start)
+        pending.settle()
+        return connection, pending.result
+
+    consumer: SharedConsumer = yield Work(
+        lambda: SharedConsumer(claim, self.path, name), SharedConsumer.close
+    )
+    return consumer
 
 
 def _pop_many(self: Remote, count: int, timeout: Duration | None = None) -> Steps[list[bytes]]:
@@ -343,11 +365,6 @@ def _get(self: Remote, block: bool = True, timeout: Duration | None = None) -> S
     return value
 
 
-def _read_one_by_one(self: Any) -> Iterator[Any]:
-    while records := self.read(1):
-        yield from records
-
-
 def _plain(value: Any) -> Any:
     """Returns an option as the server compares it."""
     return os.fspath(value) if isinstance(value, os.PathLike) else as_seconds(value)
@@ -355,6 +372,7 @@ def _plain(value: Any) -> Any:
 
 # Verbs of which a client needs more than one request.
 _OWN: dict[str, dict[str, Callable[..., Steps[Any]]]] = {
+    "Log": {"consumer": _consumer},
     "Fifo": {"get": _get, "pop": _pop, "pop_many": _pop_many},
 }
 # What a stand-in has itself.

@@ -16,7 +16,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from forebay.errors import Closed, InvalidOption, LeaseLost, ProtocolError
-from forebay.exchange import CODEC, LEASING, LOAN, OBJECTS, SETTLING, VOCABULARY, steps_of
+from forebay.exchange import (
+    CODEC,
+    ITERATOR,
+    LEASING,
+    LOAN,
+    OBJECTS,
+    SETTLING,
+    VOCABULARY,
+    Iteration,
+    steps_of,
+)
 from forebay.queues.shared.verbs import Loan, Steps, Work
 from forebay.serve.driving import Cancelled, Task
 from forebay.wire.frames import FrameReader, frame
@@ -197,10 +207,12 @@ class Session:
             return VOCABULARY.pack(Handle(LOAN, number, result.value))
         name = type(result).__name__
         if name in OBJECTS:
-            number = self._keep(result, request.target)
+            keep, tell = OBJECTS[name]
+            number = self._keep(keep(result), request.target)
             self._undoable_by(request.id, number)
-            events = getattr(result, "events", None)
-            return VOCABULARY.pack(Handle(name, number, events))
+            return VOCABULARY.pack(Handle(name, number, tell(result)))
+        if request.verb == "__iter__":
+            return VOCABULARY.pack(Handle(ITERATOR, self._keep(Iteration(result), request.target)))
         if request.verb in LEASING:
             self._note_leases(request, result)
         elif request.verb in SETTLING:

@@ -8,22 +8,72 @@ from collections.abc import Iterator
 from datetime import datetime
 from itertools import chain, islice
 from operator import attrgetter, length_hint
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
+from forebay.clock import Clock
 from forebay.damage import Damage
 from forebay.errors import Closed, Damaged, Empty, InvalidOption, Overtaken
 from forebay.queues.log.scanner import RecordBatch, Scanner
 from forebay.queues.log.staged import Record
 from forebay.queues.shared.handle import Closing
 from forebay.queues.shared.options import Duration, as_seconds
+from forebay.queues.shared.signal import Signal
 from forebay.queues.shared.verbs import Loan, Steps, Work, lends, run, verb
 from forebay.queues.shared.waiting import countdown, when_found
-
-if TYPE_CHECKING:
-    from forebay.queues.log.queue import Log
-
+from forebay.storage.segments import SegmentList
 
 Start = str | int | datetime
+
+
+class Home(Protocol):
+    """What a consumer needs of its log: the log itself, or what another process knows of it."""
+
+    path: str
+    _clock: Clock
+    _closed: bool
+
+    @property
+    def begin(self) -> int:
+        """The offset of the oldest record that must be there."""
+        ...
+
+    @property
+    def end(self) -> int:
+        """The offset that the next record gets."""
+        ...
+
+    @property
+    def changes(self) -> Signal:
+        """Announces that there may be more to read."""
+        ...
+
+    def resolve(self, start: Start) -> int:
+        """Returns the offset that a start means."""
+        ...
+
+    def _readable(self) -> tuple[int, int]:
+        """Returns the end of the records that may be read now, and of those that are durable."""
+        ...
+
+    def _segments_now(self) -> SegmentList:
+        """Returns a snapshot of the list of segments."""
+        ...
+
+    def _saving(self, name: str, offset: int, *, back: bool = False) -> Steps[int]:
+        """Saves a place; returns the one that is saved then."""
+        ...
+
+    def _is_news(self, damage: Damage) -> bool:
+        """Puts damage on record; says whether to raise it."""
+        ...
+
+    def _raise_losses(self) -> None:
+        """Raises what recovery has put on record; each loss is raised once."""
+        ...
+
+    def _release_name(self, consumer: Consumer) -> None:
+        """Frees the name of a closed consumer for another one."""
+        ...
 
 
 class Consumer(Closing):
@@ -32,7 +82,7 @@ class Consumer(Closing):
     It need not be closed: a consumer that is garbage collected closes its files and frees its name.
     """
 
-    def __init__(self, log: Log, name: str, scanner: Scanner) -> None:
+    def __init__(self, log: Home, name: str, scanner: Scanner) -> None:
         self._log = log
         self._scanner = scanner
         # Held while records are read ahead, perhaps on another thread. Reentrant, because a signal
