@@ -35,6 +35,8 @@ LOAN, ITERATOR = "loan", "iterator"
 # Verbs whose items are leased, and those that end a lease.
 LEASING = frozenset({"dequeue", "dequeue_many"})
 SETTLING = frozenset({"bury", "delete", "release", "release_many", "requeue"})
+# What a client asks for in place of a verb, and the steps of the queue for it.
+_INNER = {"popping": "_popping"}
 # Special methods that are verbs.
 _SPECIAL = frozenset({"__iter__", "__len__"})
 # Not for clients: the server does it, or it makes no sense from outside.
@@ -62,6 +64,9 @@ def verbs_of(found: type[object]) -> dict[str, Any]:
 
 def steps_of(target: Any, verb: str, arguments: list[Any], keywords: dict[str, Any]) -> Steps[Any]:
     """Returns the steps of a verb; raises `AttributeError` if the object has no such verb."""
+    if verb in _INNER and hasattr(target, _INNER[verb]):
+        inner: Steps[Any] = getattr(target, _INNER[verb])(*arguments, **keywords)
+        return inner
     found = verbs_of(target.__class__).get(verb)
     if found is None:
         raise AttributeError(f"{type(target).__name__} has no verb {verb!r} for clients")

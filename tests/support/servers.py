@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import signal
 import time
@@ -30,13 +32,23 @@ def servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def end_server(log: Path) -> None:
     """Ends the server that holds the lock of a log, and waits until it is gone."""
     give_up_at = time.monotonic() + SECONDS
-    while (pid := server_pid(log)) is not None:
+    while is_locked(log):
+        pid = server_pid(log)
         assert time.monotonic() < give_up_at, f"the server {pid} of {log} does not end"
-        try:
-            os.kill(pid, signal.SIGTERM)
-        except ProcessLookupError:
-            continue
+        if pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
         time.sleep(0.01)
+
+
+def is_locked(log: Path) -> bool:
+    """Says whether a server lives, or is being started."""
+    with log.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 def server_pid(log: Path) -> int | None:

@@ -36,11 +36,11 @@ _NoResult = object()
 class Pending:
     """The answer to a request, to come; a wait of the steps of a verb."""
 
-    __slots__ = ("_alarm", "_call", "_connection", "_error", "_id", "_result")
+    __slots__ = ("_alarm", "_call", "_connection", "_error", "_result", "id")
 
     def __init__(self, connection: Connection, id: int) -> None:
         self._connection = connection
-        self._id = id
+        self.id = id
         self._result: Any = _NoResult
         self._error: BaseException | None = None
         self._alarm: Alarm | None = None
@@ -50,6 +50,11 @@ class Pending:
     def is_over(self) -> bool:
         """Whether the answer is there."""
         return self._result is not _NoResult or self._error is not None
+
+    @property
+    def error(self) -> BaseException | None:
+        """The error that the answer brought."""
+        return self._error
 
     @property
     def is_settled(self) -> bool:
@@ -77,7 +82,7 @@ class Pending:
 
     def abandon(self) -> None:
         """Cancels the request: nobody waits for the answer any more."""
-        self._connection.cancel(self._id)
+        self._connection.cancel(self.id)
 
 
 class Connection:
@@ -96,7 +101,7 @@ class Connection:
         self._called_for = False
         self._frames = FrameReader()
         self._last_id = 0
-        self._dropped: deque[int] = deque()
+        self._untold: deque[tuple[str, int]] = deque()
         self._error: ForebayError | None = None
 
     @classmethod
@@ -125,10 +130,10 @@ class Connection:
             self._last_id += 1
             pending = self._pending[self._last_id] = Pending(self, self._last_id)
         try:
-            self._send(Request(pending._id, target, verb, packed, named))
+            self._send(Request(pending.id, target, verb, packed, named))
         except BaseException:
             with self._mutex:
-                self._pending.pop(pending._id, None)
+                self._pending.pop(pending.id, None)
             raise
         return pending
 
@@ -139,23 +144,27 @@ class Connection:
         with contextlib.suppress(ForebayError):
             self._send(Request(0, SERVER, "cancel", [id]))
 
-    def drop(self, number: int) -> None:
-        """Gives back what nothing refers to any more. It may be called in the middle of a call."""
-        self._dropped.append(number)
-        self._send_dropped()
+    def tell(self, verb: str, number: int) -> None:
+        """Sends what has no answer. It may be called in the middle of a call: it takes no lock."""
+        self._untold.append((verb, number))
+        self._send_untold()
 
-    def _send_dropped(self) -> None:
-        while self._dropped and self._error is None:
+    def _send_untold(self) -> None:
+        while self._untold and self._error is None:
             # Whoever sends looks here when it has sent.
             if not self._sending.acquire(blocking=False):
                 return
             try:
-                while self._dropped:
-                    request = Request(0, SERVER, "close", [self._dropped.popleft()])
-                    self._socket.sendall(frame(CODEC.encode(request)))
+                while self._untold:
+                    verb, number = self._untold.popleft()
+                    self._socket.sendall(frame(CODEC.encode(Request(0, SERVER, verb, [number]))))
             except OSError:
                 # The server gives everything back.
                 return
+            except BaseException:
+                # A part of the frame may be on its way.
+                self._lose(None)
+                raise
             finally:
                 self._sending.release()
 
@@ -335,7 +344,7 @@ class Connection:
             if not sent and self._error is None:
                 # A part of the frame may be on its way: nothing can follow it.
                 self._lose(None)
-        self._send_dropped()
+        self._send_untold()
 
     def _check(self) -> None:
         if self._error is not None:

@@ -162,7 +162,7 @@ class SharedConsumer(Consumer):
         super().__del__()
         self._directory.close()
         if self._at is not None:
-            self._at[0].drop(self._at[1])
+            self._at[0].tell("close", self._at[1])
 
     def _wait(self, count: int, timeout: Duration | None) -> Steps[bool | None]:
         """Reads ahead what is known to be there, then what the server knows."""

@@ -21,13 +21,13 @@ from typing import Any
 
 import forebay
 from forebay.client import finding
-from forebay.client.connection import Connection
+from forebay.client.connection import Connection, Pending
 from forebay.client.consuming import SharedConsumer
 from forebay.errors import Closed, Empty, InvalidOption, NotAQueue, ServerGone
 from forebay.exchange import ITERATOR, LOAN, verbs_of
 from forebay.queues.kinds import KINDS, Kind, kind_named
 from forebay.queues.log.consumer import Start
-from forebay.queues.shared.handle import Handle
+from forebay.queues.shared.handle import Closing, Handle
 from forebay.queues.shared.options import Duration, as_seconds
 from forebay.queues.shared.verbs import Loan, Steps, Work, run, with_steps
 from forebay.storage.filesystem import DiskFilesystem
@@ -111,14 +111,8 @@ class Remote:
     def _ask(self, verb: str, *arguments: Any, **keywords: Any) -> Steps[Any]:
         """Sends a request; returns its result."""
         connection, number = self._reached()
-        pending = connection.call(number, verb, *arguments, **keywords)
-        try:
-            yield pending
-        except BaseException as error:
-            if not pending.is_over or error is not pending._error:
-                pending.abandon()
-            raise
-        return self._made(connection, pending.result)
+        result = yield from _answer(connection.call(number, verb, *arguments, **keywords))
+        return self._made(connection, result)
 
     def _made(self, connection: Connection, result: Any) -> Any:
         """Makes what an answer has named."""
@@ -129,6 +123,17 @@ class Remote:
         if result.name == ITERATOR:
             return RemoteIteration(self, connection, result)
         return _stand_in(result.name)(self, connection, result)
+
+
+def _answer(pending: Pending) -> Steps[Any]:
+    """Waits for an answer; has the server undo what the request did if the wait is cancelled."""
+    try:
+        yield pending
+    except BaseException as error:
+        if error is not pending.error:
+            pending.abandon()
+        raise
+    return pending.result
 
 
 class RemoteLoan(Loan[Any]):
@@ -145,7 +150,16 @@ class RemoteLoan(Loan[Any]):
 
     def finish(self) -> Steps[None]:
         """Removes it from the queue for good."""
-        yield self._connection.call(self._lent.number, "finish")
+        yield from _answer(self._connection.call(self._lent.number, "finish"))
+
+    def settle(self) -> Steps[None]:
+        """Removes what this process pops; if that fails or is cancelled, the server takes it back.
+
+        Until it knows that the answer has come, it keeps what it would take back.
+        """
+        finishing = self._connection.call(self._lent.number, "finish")
+        yield from _answer(finishing)
+        self._connection.tell("settled", finishing.id)
 
     def give_back(self, error: BaseException) -> Steps[None]:
         """Puts it back."""
@@ -220,7 +234,7 @@ class RemoteQueue(Remote, Handle):
 
     def __del__(self) -> None:
         if self._at is not None:
-            self._at[0].drop(self._at[1])
+            self._at[0].tell("close", self._at[1])
             warnings.warn(f"{self.path} was not closed", ResourceWarning, stacklevel=2)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -246,27 +260,10 @@ class RemoteObject(Remote):
     def __init__(self, parent: Remote, connection: Connection, named: Stays) -> None:
         self._parent = parent
         self._at = connection, named.number
-        if named.value is not None:
-            self.events = named.value
+        self.events = named.value
 
     def _reopen(self) -> tuple[Connection, int]:
         raise Closed(f"{type(self).__name__}: its server has ended, and what it held came back")
-
-    def close(self) -> None:
-        """Gives it back."""
-        at, self._at = self._at, None
-        if at is not None and at[0].is_alive:
-            at[0].call(SERVER, "close", at[1]).settle()
-
-    def __enter__(self) -> Any:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        if self._at is not None:
-            self._at[0].drop(self._at[1])
 
 
 def _reopened(kind: str, path: str, options: dict[str, Any]) -> Any:
@@ -315,8 +312,14 @@ def _asking(name: str, member: Any) -> Any:
     return with_steps(member, steps)
 
 
-class RemoteIteration(RemoteObject):
+class RemoteIteration(RemoteObject, Closing):
     """An iterator on the server."""
+
+    def close(self) -> None:
+        """Ends it."""
+        at, self._at = self._at, None
+        if at is not None and at[0].is_alive:
+            at[0].call(SERVER, "close", at[1]).settle()
 
 
 def _iterate(self: Remote) -> Iterator[Any]:
@@ -344,14 +347,13 @@ def _consumer(self: RemoteQueue, name: str, *, start: Start = "earliest") -> Ste
 def _pop_many(self: Remote, count: int, timeout: Duration | None = None) -> Steps[list[bytes]]:
     """Takes entries by a loan: they stay lent until this process has them."""
     try:
-        loan = yield from self._ask("take_many", count, timeout, counted=False)
+        loan = yield from self._ask("popping", count, timeout)
     except Empty:
         if timeout is not None:
             raise
         return []
-    values = [entry.value for entry in loan.value]
-    yield from loan.finish()
-    return values
+    yield from loan.settle()
+    return [entry.value for entry in loan.value]
 
 
 def _pop(self: Remote, timeout: Duration | None = None) -> Steps[bytes | None]:

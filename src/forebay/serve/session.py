@@ -27,7 +27,7 @@ from forebay.exchange import (
     Iteration,
     steps_of,
 )
-from forebay.queues.shared.verbs import Loan, Steps, Work
+from forebay.queues.shared.verbs import Steps, Work
 from forebay.serve.driving import Cancelled, Task
 from forebay.wire.frames import FrameReader, frame
 from forebay.wire.messages import PROTOCOLS, SERVER, Answer, Request, Status
@@ -45,7 +45,7 @@ _UNDER_WAY_MAX = 1024
 _WAITING_BYTES_MAX = 1 << 20
 _OBJECTS_MAX = 4096
 # How many answers that took something can still be cancelled.
-_UNDOABLE_MAX = 256
+_UNDOABLE_MAX = 1024
 
 
 class Lost(Exception):
@@ -73,7 +73,10 @@ class Session:
         # The queue that a number belongs to.
         self._owners: dict[int, int] = {}
         self._leases: dict[int, dict[int, Any]] = {}
-        self._undoable: OrderedDict[int, Callable[[], None]] = OrderedDict()
+        # How to take back what a request has taken, if it is cancelled after its answer was sent;
+        # and what is to be forgotten when that cannot happen any more.
+        self._undoable: OrderedDict[int, tuple[Callable[[], None], Callable[[], None]]]
+        self._undoable = OrderedDict()
         self.closed = False
         connection.setblocking(False)
         self._loop.watch(connection.fileno(), self._on_events)
@@ -140,6 +143,8 @@ class Session:
             raise Closed(f"{request.verb}: number {request.target} is closed")
         if isinstance(target, _Lent):
             del self._objects[request.target], self._owners[request.target]
+            if request.verb == "finish" and target.is_popping:
+                self._note(request.id, lambda: self._drive(target.undo()), target.forget)
             return target.end(request.verb, *request.arguments)
         if len(self._objects) > _OBJECTS_MAX:
             raise InvalidOption(f"a client may hold {_OBJECTS_MAX} things at a time")
@@ -202,14 +207,15 @@ class Session:
     def _packed(self, request: Request, result: Any) -> Any:
         """Returns a result as it is sent; keeps what stays here."""
         if hasattr(result, "finish") and hasattr(result, "give_back"):
-            number = self._keep(_Lent(result), request.target)
-            self._undoable_by(request.id, number)
+            lent = _Lent(result)
+            number = self._keep(lent, request.target)
+            self._note(request.id, lambda: self._undo(number, lent))
             return VOCABULARY.pack(Handle(LOAN, number, result.value))
         name = type(result).__name__
         if name in OBJECTS:
             keep, tell = OBJECTS[name]
             number = self._keep(keep(result), request.target)
-            self._undoable_by(request.id, number)
+            self._note(request.id, lambda: self._drive(self._give_back(number)))
             return VOCABULARY.pack(Handle(name, number, tell(result)))
         if request.verb == "__iter__":
             return VOCABULARY.pack(Handle(ITERATOR, self._keep(Iteration(result), request.target)))
@@ -226,11 +232,28 @@ class Session:
             self._owners[self._numbers] = self._owners.get(target, target)
         return self._numbers
 
-    def _undoable_by(self, request_id: int, number: int) -> None:
-        """Notes that a late cancellation of a request gives back what it has taken."""
-        self._undoable[request_id] = lambda: self._drive(self._give_back(number, counted=False))
+    def _note(
+        self,
+        request_id: int,
+        undo: Callable[[], None],
+        forget: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Notes how to take back what a request has taken, if it is cancelled late."""
+        self._undoable[request_id] = undo, forget
         if len(self._undoable) > _UNDOABLE_MAX:
-            self._undoable.popitem(last=False)
+            self._undoable.popitem(last=False)[1][1]()
+
+    def _forget(self, request_id: int) -> None:
+        """Forgets how to take back: the client has what the request has taken."""
+        undoable = self._undoable.pop(request_id, None)
+        if undoable is not None:
+            undoable[1]()
+
+    def _undo(self, number: int, lent: _Lent) -> None:
+        """Takes back a loan, unless it has ended since."""
+        if self._objects.pop(number, None) is lent:
+            del self._owners[number]
+            self._drive(lent.undo())
 
     def _obey(self, request: Request) -> None:
         """Does what has no answer."""
@@ -238,6 +261,8 @@ class Session:
             raise ProtocolError(f"{request.verb}: not a number")
         if request.verb == "cancel":
             self._cancel(request.arguments[0])
+        elif request.verb == "settled":
+            self._forget(request.arguments[0])
         elif request.verb == "close":
             self._drive(self._close(request.arguments[0]))
         else:
@@ -245,12 +270,13 @@ class Session:
 
     def _cancel(self, request_id: int) -> None:
         task = self._tasks.get(request_id)
+        undoable = self._undoable.pop(request_id, None)
         if task is not None:
             task.cancel()
-            return
-        undo = self._undoable.pop(request_id, None)
-        if undo is not None:
-            undo()
+        elif undoable is not None:
+            undoable[0]()
+        if undoable is not None:
+            undoable[1]()
 
     def _take_back(self, request: Request, result: Any) -> None:
         """Gives back what an answer would have brought to a client that is gone."""
@@ -267,7 +293,7 @@ class Session:
             leases = self._leases.setdefault(request.target, {})
             leases.update((item.id, item) for item in items)
         queue = self._objects[request.target].queue
-        self._undoable[request.id] = lambda: self._drive(_requeued(queue, items))
+        self._note(request.id, partial(queue._take_back, items))
 
     def _forget_leases(self, request: Request) -> None:
         leases = self._leases.get(request.target, {})
@@ -275,15 +301,17 @@ class Session:
             for item in argument if isinstance(argument, list) else [argument]:
                 leases.pop(item if isinstance(item, int) else item.id, None)
 
-    def _give_back(self, number: int, *, counted: bool = True) -> Steps[None]:
+    def _give_back(self, number: int) -> Steps[None]:
         """Gives back what stands under a number."""
         thing = self._objects.pop(number, None)
         self._owners.pop(number, None)
         if thing is None:
             return
         leases = self._leases.pop(number, {})
-        if leases:
-            yield from _requeued(thing.queue, list(leases.values()))
+        for item in leases.values():
+            # The lease ends now.
+            with contextlib.suppress(LeaseLost, Closed):
+                thing.queue._touch(item, 0)
         if isinstance(thing, _Lent):
             yield from thing.end("lost")
         elif hasattr(thing, "nack"):
@@ -355,6 +383,8 @@ class Session:
         self._connection.close()
         for task in list(self._tasks.values()):
             task.cancel()
+        while self._undoable:
+            self._undoable.popitem()[1][1]()
         self._give_all_back()
         self._server.forget(self)
 
@@ -362,22 +392,33 @@ class Session:
 class _Lent:
     """A loan that a client holds."""
 
-    def __init__(self, loan: Loan[Any]) -> None:
+    def __init__(self, loan: Any) -> None:
         self._loan = loan
 
     def end(self, how: str, reason: BaseException | None = None) -> Steps[None]:
         """Finishes it, or gives it back."""
         if how == "finish":
-            return self._loan.finish()
-        return self._loan.give_back(reason or Lost("its client has gone"))
+            yield from self._loan.finish()
+        else:
+            yield from self._loan.give_back(reason or Lost("its client has gone"))
+
+    @property
+    def is_popping(self) -> bool:
+        """Whether it can still be taken back after it was finished."""
+        return hasattr(self._loan, "forget")
+
+    def undo(self) -> Steps[None]:
+        """Takes it back: the client has not seen it."""
+        with contextlib.suppress(Closed):
+            if hasattr(self._loan, "undo"):
+                self._loan.undo()
+            else:
+                yield from self._loan.give_back(Lost("its client did not want it any more"))
+
+    def forget(self) -> None:
+        """Says that the client has it."""
+        self._loan.forget()
 
 
 def _given(request: Request) -> tuple[list[Any], dict[str, Any]]:
     return request.arguments, request.keywords
-
-
-def _requeued(queue: Any, items: list[Any]) -> Steps[None]:
-    """Makes leased items pending again; those that are no longer leased stay as they are."""
-    for item in items:
-        with contextlib.suppress(LeaseLost, Closed):
-            yield from type(queue).requeue.steps(queue, item, delay=0)

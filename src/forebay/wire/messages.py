@@ -2,8 +2,9 @@
 
 A request calls a verb of a target: 0 is the server itself, other numbers stand for what an earlier
 answer has named. Every request is answered once, in any order. A request of number 0 has no answer:
-`close`, and `cancel`, which names a request that is then answered as cancelled, or as if nobody had
-cancelled it.
+`close`; `cancel`, which names a request that is then answered as cancelled, or as if nobody had
+cancelled it, and what that took goes back; and `settled`, which says that the answer to a request
+has come, so that it will not be cancelled any more.
 """
 
 from __future__ import annotations

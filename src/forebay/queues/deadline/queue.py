@@ -178,6 +178,11 @@ class _ItemLoan:
         with contextlib.suppress(Closed, LeaseLost):
             yield from self._queue._put_back(self.value, delay=delay, reason=text)
 
+    def undo(self) -> None:
+        """Makes the item available again; its borrower has never seen it."""
+        self._queue._maintenance.drop(self)
+        self._queue._take_back([self.value])
+
 
 class DeadlineQueue(Handle):
     """A durable queue by deadline that this process owns. Any thread may call it.
@@ -698,10 +703,14 @@ class DeadlineQueue(Handle):
         try:
             return (yield from self._settle(items, ticket))
         except BaseException:
-            with self._journal.lock:
-                self._schedule.give_back(items)
-                self.changes.announce()
+            self._take_back(items)
             raise
+
+    def _take_back(self, items: list[DeadlineItem]) -> None:
+        """Makes items available again that their caller has never seen."""
+        with self._journal.lock:
+            self._schedule.give_back(items)
+            self.changes.announce()
 
     def _touch(self, item: DeadlineItem, lease_ms: int) -> None:
         with self._journal.lock:

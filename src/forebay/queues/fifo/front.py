@@ -220,7 +220,7 @@ class Front:
         After a failure the head has gone back by itself; after a close it is too late.
         """
         self._head.unsettled.discard(popped)
-        if self._writer.error is not None or not popped.values:
+        if self._writer.error is not None or not (popped.values or popped.rows):
             return
         rows = popped.rows + self._rows_between(popped.start, popped.end)
         self._head.lent.update((row.number, row) for row in rows)
@@ -308,6 +308,14 @@ class Front:
             self._release()
             if self._writer.changes.wanted:
                 self._writer.changes.announce()
+
+    def finish_pop(self, lent: list[Lent]) -> Popped:
+        """Removes what was lent to a client that pops it; it can be given back until `settled`."""
+        popped = Popped(self._head.place)
+        popped.rows += [row._replace(attempts=row.attempts - 1) for row in lent]
+        self._head.unsettled.add(popped)
+        self.finish(lent)
+        return popped
 
     def give_back(self, lent: Lent, *, counted: bool = True) -> None:
         """Puts a lent entry back at the front; `counted`: the attempt counts."""

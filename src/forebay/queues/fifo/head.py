@@ -264,6 +264,11 @@ class Popped:
         self.rows: list[Lent] = []
         self.values: list[bytes] = []
 
+    @property
+    def position(self) -> int:
+        """The position on the tape of the first of them."""
+        return min([self.start.position, *(row.position for row in self.rows)])
+
 
 class HeadFile:
     """The head of a fifo that this process owns, and the kernel that moves it.
@@ -329,7 +334,7 @@ class HeadFile:
         if self.lent or self.unsettled:
             # Copied to lists: other threads change the two meanwhile.
             kept = [row.position for row in list(self.lent.values())]
-            kept += [popped.start.position for popped in list(self.unsettled)]
+            kept += [popped.position for popped in list(self.unsettled)]
             position = min(position, *kept)
         return position
 

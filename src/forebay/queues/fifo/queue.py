@@ -112,12 +112,11 @@ class FifoMaintenance(Background["Fifo"]):
 
 
 class _Taken(Loan[list[Entry]]):
-    """Entries that are lent; `counted`: it is an attempt to deal with them."""
+    """Entries that are lent."""
 
-    def __init__(self, fifo: Fifo, found: list[tuple[Entry, Lent]], *, counted: bool) -> None:
+    def __init__(self, fifo: Fifo, found: list[tuple[Entry, Lent]]) -> None:
         self._fifo = fifo
         self._found = found
-        self._counted = counted
 
     @property
     def value(self) -> list[Entry]:
@@ -131,7 +130,43 @@ class _Taken(Loan[list[Entry]]):
     def give_back(self, error: BaseException) -> Steps[None]:
         """Puts them back at the front, or aside if they have come back too often."""
         for entry, lent in self._found:
-            yield from self._fifo._give_back(lent, entry, counted=self._counted)
+            yield from self._fifo._give_back(lent, entry)
+
+    def undo(self) -> None:
+        """Puts them back at the front; their borrower has never seen them."""
+        self._fifo._take_back(lent for _, lent in self._found)
+
+
+class _Popping(_Taken):
+    """Entries that a client pops: lent until it has them, then gone; no attempt counts."""
+
+    _popped: Popped | None = None
+
+    def finish(self) -> Steps[None]:
+        """Removes them for good; what fails gives them back."""
+        with self._fifo._writer.lock:
+            self._fifo._writer.check()
+            self._popped = self._fifo._front.finish_pop([lent for _, lent in self._found])
+        yield from self._fifo._until_gone(self._popped)
+
+    def give_back(self, error: BaseException) -> Steps[None]:
+        """Puts them back at the front."""
+        self.undo()
+        return
+        yield
+
+    def undo(self) -> None:
+        """Puts them back at the front, also after `finish`."""
+        if self._popped is None:
+            super().undo()
+            return
+        with self._fifo._writer.lock:
+            self._fifo._front.give_back_popped(self._popped)
+
+    def forget(self) -> None:
+        """Says that its borrower has them: there is nothing left to undo."""
+        if self._popped is not None and self._fifo._front.settled(self._popped):
+            self._fifo.changes.answer()
 
 
 class _TakenOne(Loan[Entry]):
@@ -152,6 +187,10 @@ class _TakenOne(Loan[Entry]):
     def give_back(self, error: BaseException) -> Steps[None]:
         """Puts it back at the front, or aside if it has come back too often."""
         return self._taken.give_back(error)
+
+    def undo(self) -> None:
+        """Puts it back at the front; its borrower has never seen it."""
+        self._taken.undo()
 
 
 class Fifo(Handle):
@@ -342,20 +381,24 @@ class Fifo(Handle):
         one of them is back, at most `timeout` seconds if that is given; then it raises `Empty` as
         well.
         """
-        return _TakenOne((yield from self._lend(1, timeout, counted=True)))
+        return _TakenOne(_Taken(self, (yield from self._lend(1, timeout, counted=True))))
 
     @lends
-    def take_many(
-        self, count: int, timeout: Duration | None = None, *, counted: bool = True
-    ) -> Steps[Loan[list[Entry]]]:
+    def take_many(self, count: int, timeout: Duration | None = None) -> Steps[Loan[list[Entry]]]:
         """Lends up to `count` of the oldest entries: `with fifo.take_many(100) as entries`.
 
         They are removed, or come back, together; otherwise as `take`, which waits for the first of
-        them. `counted=False`: it does not count for `max_attempts`, and waits for no disk.
+        them.
         """
         if count < 1:
             raise InvalidOption(f"count = {count}: must be at least 1")
-        return (yield from self._lend(count, timeout, counted=counted))
+        return _Taken(self, (yield from self._lend(count, timeout, counted=True)))
+
+    def _popping(self, count: int, timeout: Duration | None) -> Steps[Loan[list[Entry]]]:
+        """Lends what a client pops."""
+        if count < 1:
+            raise InvalidOption(f"count = {count}: must be at least 1")
+        return _Popping(self, (yield from self._lend(count, timeout, counted=False)))
 
     @shortcut
     def put(
@@ -655,22 +698,36 @@ class Fifo(Handle):
             with writer.lock:
                 writer.check()
                 popped = front.pop(count)
-            # What was taken must be returned: nothing here raises.
-            self._maintenance.plan_after_taking()
-            if not self._mapped:
-                # Even if nothing was taken: what had expired must not come again.
-                yield front.ticket()
         except BaseException:
             if popped is not None:
                 with writer.lock:
                     front.give_back_popped(popped)
             raise
+        yield from self._until_gone(popped)
         if front.settled(popped) and self.changes.wanted:
             self.changes.answer()
         return popped.values or None
 
-    def _lend(self, count: int, timeout: Duration | None, *, counted: bool) -> Steps[_Taken]:
-        """Lends entries; without a timeout it waits only if too many are lent."""
+    def _until_gone(self, popped: Popped) -> Steps[None]:
+        """Waits until what was taken is gone for good; what fails gives it back."""
+        try:
+            # What was taken must be returned: nothing here raises.
+            self._maintenance.plan_after_taking()
+            if not self._mapped:
+                # Even if nothing was taken: what had expired must not come again.
+                yield self._front.ticket()
+        except BaseException:
+            with self._writer.lock:
+                self._front.give_back_popped(popped)
+            raise
+
+    def _lend(
+        self, count: int, timeout: Duration | None, *, counted: bool
+    ) -> Steps[list[tuple[Entry, Lent]]]:
+        """Lends entries; without a timeout it waits only if too many are lent.
+
+        `counted`: it is an attempt to deal with them.
+        """
         writer, front = self._writer, self._front
         seconds_left = countdown(self._clock, timeout)
         found: list[tuple[Entry, Lent]] = []
@@ -689,11 +746,15 @@ class Fifo(Handle):
             if counted and not self._mapped:
                 yield front.ticket()
         except BaseException:
-            with writer.lock:
-                for _, lent in found:
-                    front.give_back(lent, counted=False)
+            self._take_back(lent for _, lent in found)
             raise
-        return _Taken(self, found, counted=counted)
+        return found
+
+    def _take_back(self, lent: Iterable[Lent]) -> None:
+        """Puts back entries that their borrower has never seen."""
+        with self._writer.lock:
+            for each in lent:
+                self._front.give_back(each, counted=False)
 
     def _finish(self, lent: list[Lent]) -> Steps[None]:
         """Removes lent entries for good."""
@@ -704,15 +765,15 @@ class Fifo(Handle):
             yield self._front.ticket()
         self._maintenance.plan_after_taking()
 
-    def _give_back(self, lent: Lent, entry: Entry, *, counted: bool) -> Steps[None]:
+    def _give_back(self, lent: Lent, entry: Entry) -> Steps[None]:
         """Puts a lent entry back at the front, or aside."""
-        if counted and self._front.is_exhausted(lent) and self._writer.error is None:
+        if self._front.is_exhausted(lent) and self._writer.error is None:
             yield Work(partial(self._front.put_aside, lent, entry))
             if not self._mapped:
                 yield self._front.ticket()
             return
         with self._writer.lock:
-            self._front.give_back(lent, counted=counted)
+            self._front.give_back(lent)
 
     def _nothing(self, timeout: Duration) -> Empty:
         return Empty(f"{self.path}: no entry in {as_seconds(timeout)} s")
