@@ -43,7 +43,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from operator import length_hint
-from types import TracebackType
+from types import GeneratorType, TracebackType
 from typing import (
     Any,
     Concatenate,
@@ -300,9 +300,11 @@ def awaited(
         face: Awaited[_Blocking], /, *arguments: _Arguments.args, **keywords: _Arguments.kwargs
     ) -> Any:
         queue = face.queue
-        # Those of its own class: a shared queue has others.
-        steps = getattr(queue, name).steps
-        return await face._drive(steps(queue, *arguments, **keywords))
+        # That of its own class: a shared queue has others.
+        begun = getattr(queue, name).begin(queue, *arguments, **keywords)
+        # The result, if the verb is a shortcut and needs no wait: a generator and a coroutine more
+        # would take as long as all the rest.
+        return await face._drive(begun) if type(begun) is GeneratorType else begun
 
     return call
 
