@@ -70,6 +70,7 @@ from forebay.queues.deadline import queue as deadline
 from forebay.queues.deadline.options import DeadlineKeywords
 from forebay.queues.fifo import queue as fifo
 from forebay.queues.fifo.options import FifoKeywords
+from forebay.queues.kinds import sure_kind_of
 from forebay.queues.log import consumer
 from forebay.queues.log import queue as log
 from forebay.queues.log.consumer import Start
@@ -531,13 +532,11 @@ async def open(path: _Path, **options: Any) -> Any:
 
 
 def _open_any(path: _Path, **options: Any) -> tuple[Any, type[LoopQueue[Any]]]:
-    """Opens a queue of any kind; returns it and the class of the same name in this module."""
-    opened: Any = opening.open(path, **options)
-    face = globals().get(type(opened).__name__)
-    if face is None:
-        opened.close()
-        raise NotAQueue(f"{os.fspath(path)}: forebay.aio has no class {type(opened).__name__!r}")
-    return opened, face
+    """Opens a queue of any kind; returns it and the class of its kind in this module."""
+    kind = sure_kind_of(path)
+    if not kind.loop:
+        raise NotAQueue(f"{os.fspath(path)} is {kind.title}: forebay.aio has no class for it")
+    return opening.open(path, **options), kind.loop_class
 
 
 class Log(LoopQueue[log.Log]):
