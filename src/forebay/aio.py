@@ -302,7 +302,7 @@ def awaited(
     ) -> Any:
         queue = face.queue
         # That of its own class: a shared queue has others.
-        begun = getattr(queue, name).begin(queue, *arguments, **keywords)
+        begun = getattr(type(queue), name).begin(queue, *arguments, **keywords)
         # The result, if the verb is a shortcut and needs no wait: a generator and a coroutine more
         # would take as long as all the rest.
         return await face._drive(begun) if type(begun) is GeneratorType else begun
