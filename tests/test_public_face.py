@@ -34,9 +34,6 @@ NOT_AWAITED = {
     # An `asyncio.Queue` has them as plain calls, which nothing durable can be: `put(block=False)`.
     "put_nowait",
     "get_nowait",
-    # What the parts of a queue ask it, and the server.
-    "due_in",
-    "resolve",
 }
 # What may wait for something other than the disk: for room, or for something to take.
 WAITING = {

@@ -70,7 +70,6 @@ class LogKind(Kind):
         return {
             "trim": self._trim,
             "consumer": self._open_consumer,
-            "resolve": lambda session: session.queue.resolve("latest"),
             "len": lambda session: len(session.queue),
         }
 
