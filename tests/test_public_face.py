@@ -5,13 +5,15 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterator
-from typing import Any, get_type_hints
+from dataclasses import is_dataclass
+from typing import Any, get_overloads, get_type_hints
 
 import pytest
 
 import forebay
 import forebay.aio
 import forebay.pipelines
+import forebay.spark
 from forebay import errors
 from forebay.queues.beats.options import BeatsKeywords
 from forebay.queues.deadline.options import DeadlineKeywords
@@ -32,9 +34,6 @@ NOT_AWAITED = {
     # An `asyncio.Queue` has them as plain calls, which nothing durable can be: `put(block=False)`.
     "put_nowait",
     "get_nowait",
-    # What the parts of a queue ask it, and the server.
-    "due_in",
-    "resolve",
 }
 # What may wait for something other than the disk: for room, or for something to take.
 WAITING = {
@@ -140,6 +139,18 @@ def test_every_verb_says_what_it_does_and_its_types_can_be_looked_up(face: type)
             assert getattr(cls, name).__doc__, name
 
 
+@pytest.mark.parametrize("module", [forebay, forebay.aio, forebay.pipelines, forebay.spark])
+def test_the_types_of_every_public_callable_can_be_looked_up(module: Any) -> None:
+    found = []
+    for name, function in functions(module):
+        owner = getattr(module, name.partition(".")[0])
+        # The constructor of a dataclass does not know the modules of the classes it inherits from.
+        whole = owner if is_dataclass(owner) and name.endswith(".__init__") else function
+        found += [get_type_hints(each) for each in [whole, *get_overloads(function)]]
+
+    assert found
+
+
 @pytest.mark.parametrize("face", [face for face in FACES if hasattr(face, "take")])
 def test_a_take_on_a_loop_is_an_asynchronous_context(face: Any) -> None:
     assert "`async with " in face.take.__doc__
@@ -166,7 +177,14 @@ def test_dir_has_every_name(module: Any) -> None:
 
 
 def functions(module: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """Yields all public functions and methods of a module, by name."""
+    """Yields all public functions and methods of ours in a module, by name."""
+    for name, function in _callables(module):
+        # A class without a constructor of its own has that of Python.
+        if getattr(function, "__module__", "").startswith("forebay."):
+            yield name, function
+
+
+def _callables(module: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
     for name in module.__all__:
         value = getattr(module, name)
         if inspect.isclass(value):
@@ -194,9 +212,6 @@ def test_no_public_signature_has_a_value_of_any_type(module: Any) -> None:
 
 
 def annotations_of(function: Callable[..., Any]) -> list[Any]:
-    if not getattr(function, "__module__", "").startswith("forebay."):
-        # Of a class without a constructor of its own.
-        return []
     signature = inspect.signature(function)
     parameters = [
         each for each in signature.parameters.values() if each.name not in ("self", "cls")

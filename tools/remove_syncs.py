@@ -6,9 +6,9 @@ A site is anything that makes something durable: a call of `sync`, of `fsync`, o
 only syncs; a wait for a group commit; `sync=` with a value that is not false; a sync that is passed
 to another function to call. First the tests run once, in a copy of the project in which each site
 records the tests that reach it. Then, for each site, a copy without it is tested with those tests,
-since only they can notice, the likely and the short ones first, until one fails. That test is
-believed if it fails again, and passes in an unchanged copy. A site that no test notices is a
-missing test, or a needless sync; the tool exits with 1 and names them.
+since only they can notice, those of the same subject, the likely and the short ones first, until
+one fails. That test is believed if it fails again, and passes in an unchanged copy. A site that no
+test notices is a missing test, or a needless sync; the tool exits with 1 and names them.
 """
 
 from __future__ import annotations
@@ -109,7 +109,8 @@ def main() -> int:
                 continue
             start = time.monotonic()
             visits = found["visits"].get(str(site), {})
-            caught_by = judge(site, copies, _runs(visits, QUICK_SECONDS if options.quick else 1e9))
+            runs = _runs(site, visits, QUICK_SECONDS if options.quick else 1e9)
+            caught_by = judge(site, copies, runs)
             found["caught"][str(site)] = caught_by
             save(options.json, found)
             print(f"{site}: {caught_by or 'NOBODY NOTICED'} ({time.monotonic() - start:.0f} s)")
@@ -269,11 +270,16 @@ def _is_believed(test: str, copies: Copies) -> bool:
     return False
 
 
-def _runs(visits: dict[str, float], seconds_max: float) -> Iterator[list[str]]:
-    """Yields the tests that reach a site, some at a time: likely ones first, then short ones."""
+def _runs(site: Site, visits: dict[str, float], seconds_max: float) -> Iterator[list[str]]:
+    """Yields the tests that reach a site, some at a time: likely ones first, then short ones.
+
+    Those in the file of the same subject come before all: they are about it.
+    """
+    own = f"/test_{Path(site.path).stem}.py::"
     tests: list[str] = []
     total = all_seconds = 0.0
-    for test in sorted(visits, key=lambda test: (not _is_likely(test), visits[test])):
+    likely_first = sorted(visits, key=lambda test: (not _is_likely(test), visits[test]))
+    for test in sorted(likely_first, key=lambda test: own not in test):
         all_seconds += visits[test]
         if all_seconds > seconds_max:
             break

@@ -43,7 +43,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from operator import length_hint
-from types import TracebackType
+from types import GeneratorType, TracebackType
 from typing import (
     Any,
     Concatenate,
@@ -70,6 +70,7 @@ from forebay.queues.deadline import queue as deadline
 from forebay.queues.deadline.options import DeadlineKeywords
 from forebay.queues.fifo import queue as fifo
 from forebay.queues.fifo.options import FifoKeywords
+from forebay.queues.kinds import sure_kind_of
 from forebay.queues.log import consumer
 from forebay.queues.log import queue as log
 from forebay.queues.log.consumer import Start
@@ -300,9 +301,11 @@ def awaited(
         face: Awaited[_Blocking], /, *arguments: _Arguments.args, **keywords: _Arguments.kwargs
     ) -> Any:
         queue = face.queue
-        # Those of its own class: a shared queue has others.
-        steps = getattr(queue, name).steps
-        return await face._drive(steps(queue, *arguments, **keywords))
+        # That of its own class: a shared queue has others.
+        begun = getattr(type(queue), name).begin(queue, *arguments, **keywords)
+        # The result, if the verb is a shortcut and needs no wait: a generator and a coroutine more
+        # would take as long as all the rest.
+        return await face._drive(begun) if type(begun) is GeneratorType else begun
 
     return call
 
@@ -529,13 +532,11 @@ async def open(path: _Path, **options: Any) -> Any:
 
 
 def _open_any(path: _Path, **options: Any) -> tuple[Any, type[LoopQueue[Any]]]:
-    """Opens a queue of any kind; returns it and the class of the same name in this module."""
-    opened: Any = opening.open(path, **options)
-    face = globals().get(type(opened).__name__)
-    if face is None:
-        opened.close()
-        raise NotAQueue(f"{os.fspath(path)}: forebay.aio has no class {type(opened).__name__!r}")
-    return opened, face
+    """Opens a queue of any kind; returns it and the class of its kind in this module."""
+    kind = sure_kind_of(path)
+    if not kind.loop:
+        raise NotAQueue(f"{os.fspath(path)} is {kind.title}: forebay.aio has no class for it")
+    return opening.open(path, **options), kind.loop_class
 
 
 class Log(LoopQueue[log.Log]):

@@ -33,10 +33,8 @@
 from __future__ import annotations
 
 import queue
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from forebay.damage import Damage
+from forebay.damage import Damage
 
 
 class ForebayError(Exception):

@@ -11,21 +11,21 @@ import contextlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-import forebay.aio
+from tests.kinds import KINDS, Kind
 
 # What a bounded queue takes: a handful of numbers of this size.
 _VALUE_BYTES = 100
-_SMALL: dict[str, Any] = {"max_bytes": 2_000}
+_MAX_BYTES = 2_000
+# How often a queue that reads on threads is found empty before it counts as empty.
+_LOOKS = 3
 
 
 class Subject(ABC):
     """A queue of numbers that tasks put and get."""
-
-    name: ClassVar[str]
 
     @abstractmethod
     async def put(self, number: int) -> None:
@@ -51,9 +51,7 @@ class Subject(ABC):
 class Reference(Subject):
     """What the queues are held to."""
 
-    name = "asyncio.Queue"
-
-    def __init__(self, path: Path, sync: str, *, small: bool) -> None:
+    def __init__(self, *, small: bool) -> None:
         self._queue: asyncio.Queue[int] = asyncio.Queue(10 if small else 0)
 
     async def put(self, number: int) -> None:
@@ -69,130 +67,46 @@ class Reference(Subject):
         pass
 
 
-class FifoSubject(Subject):
-    """A fifo, by `get`."""
+class Ours(Subject):
+    """A queue of a kind, by the verbs for one value."""
 
-    name = "fifo"
-
-    def __init__(self, path: Path, sync: Any, *, small: bool) -> None:
-        bounds = {**_SMALL, "file_bytes": 1_000} if small else {}
-        self.queue = forebay.aio.Fifo(path / "q", sync=sync, **bounds)
-
-    async def put(self, number: int) -> None:
-        await self.queue.put(_value(number))
-
-    async def get(self) -> int:
-        return int(await self.queue.get())
-
-    async def rest(self) -> list[int]:
-        return [int(value) for value in await self.queue.pop_many(1_000)]
-
-    async def close(self) -> None:
-        await self.queue.close()
-
-
-class DeadlineSubject(Subject):
-    """A deadline queue."""
-
-    name = "deadline"
-    options: ClassVar[dict[str, Any]] = {}
-
-    def __init__(self, path: Path, sync: Any, *, small: bool) -> None:
-        bounds = {**_SMALL, "segment_bytes": 1_000} if small else {}
-        self.queue = forebay.aio.DeadlineQueue(path / "q", sync=sync, **bounds, **self.options)
+    def __init__(self, kind: Kind, queue: Any, source: Any) -> None:
+        self.kind = kind
+        self.queue = queue
+        self.source = source
 
     async def put(self, number: int) -> None:
-        await self.queue.enqueue(_value(number), deadline_ms=1_000 + number)
+        await self.kind.put(self.queue, _value(number))
 
     async def get(self) -> int:
-        item = await self.queue.dequeue(timeout=math.inf)
-        assert item is not None
-        return int(item.value)
-
-    async def rest(self) -> list[int]:
-        items = await self.queue.dequeue_many(1_000)
-        await self.queue.release_many(items)
-        return [int(item.value) for item in items]
-
-    async def close(self) -> None:
-        await self.queue.close()
-
-
-class LogSubject(Subject):
-    """A log with one consumer, which all tasks share."""
-
-    name = "log"
-
-    def __init__(self, path: Path, sync: Any, *, small: bool) -> None:
-        bounds = {**_SMALL, "segment_bytes": 1_000} if small else {}
-        self.queue = forebay.aio.Log(path / "q", sync=sync, trim_interval_seconds=None, **bounds)
-        self._consumer: forebay.aio.Consumer | None = None
-
-    async def consumer(self) -> forebay.aio.Consumer:
-        if self._consumer is None:
-            self._consumer = await self.queue.consumer("c")
-        return self._consumer
-
-    async def put(self, number: int) -> None:
-        await self.queue.append(_value(number))
-
-    async def get(self) -> int:
-        (record,) = await (await self.consumer()).read(1, timeout=math.inf)
-        return int(record.value)
-
-    async def rest(self) -> list[int]:
-        consumer = await self.consumer()
-        records = await consumer.read(1_000)
-        await consumer.commit()
-        return [int(record.value) for record in records]
-
-    async def close(self) -> None:
-        await self.queue.close()
-
-
-class BeatsSubject(Subject):
-    """A Beats queue."""
-
-    name = "beats"
-
-    def __init__(self, path: Path, sync: Any, *, small: bool) -> None:
-        bounds = {**_SMALL, "segment_bytes": 1_000} if small else {}
-        self.queue = forebay.aio.BeatsQueue(path / "q", sync=sync, **bounds)
-
-    async def put(self, number: int) -> None:
-        await self.queue.put({"fields": {"number": _value(number).decode()}})
-
-    async def get(self) -> int:
-        (event,) = await self.queue.read(1, timeout=math.inf)
-        return int(event.fields["number"])
+        values, _ = await self.kind.fetch(self.source, None, math.inf)
+        return int(values[0])
 
     async def rest(self) -> list[int]:
         numbers: list[int] = []
         empty = 0
-        # What a cancelled read had is back when its thread is done.
-        while empty < 3:
-            batch = await self.queue.read(1_000)
-            await batch.ack()
-            numbers += [int(event.fields["number"]) for event in batch]
-            if not batch:
+        while True:
+            values, done = await self.kind.fetch(self.source, 1_000, None)
+            await done()
+            numbers += map(int, values)
+            if not values:
                 empty += 1
+                if not self.kind.reads_on_threads:
+                    return numbers
+                if empty == _LOOKS:
+                    return sorted(numbers)
                 await asyncio.sleep(0.02)
-        return sorted(numbers)
 
     async def close(self) -> None:
         await self.queue.close()
 
 
-class Taking(Subject):
-    """A queue, by `take`."""
+class Taking(Ours):
+    """A queue of a kind, by `take`."""
 
-    @abstractmethod
-    def lend(self) -> AbstractAsyncContextManager[Any]:
+    def lend(self) -> Any:
         """Lends the first record; waits until there is one."""
-
-    @abstractmethod
-    def number_of(self, record: Any) -> int:
-        """Returns the number of a record."""
+        return self.source.take(timeout=math.inf)
 
     async def get(self) -> int:
         got: list[int] = []
@@ -202,131 +116,54 @@ class Taking(Subject):
     async def use(self, got: list[int]) -> None:
         async with self.lend() as record:
             # Done with when the block ends, even if the task is cancelled in that moment.
-            got.append(self.number_of(record))
+            got.append(int(self.kind.unwrap(record)))
 
 
-class TakingFifo(Taking, FifoSubject):
-    """A fifo, by `take`."""
-
-    name = "fifo, take"
-
-    def lend(self) -> AbstractAsyncContextManager[Any]:
-        return self.queue.take(timeout=math.inf)
-
-    def number_of(self, record: Any) -> int:
-        return int(record.value)
-
-
-class TakingDeadline(Taking, DeadlineSubject):
-    """A deadline queue, by `take`."""
-
-    name = "deadline, take"
-    options: ClassVar[dict[str, Any]] = {"retry_seconds": 0}
-
-    def lend(self) -> AbstractAsyncContextManager[Any]:
-        return self.queue.take(timeout=math.inf)
-
-    def number_of(self, record: Any) -> int:
-        return int(record.value)
-
-
-class TakingLog(Taking, LogSubject):
-    """A log with one consumer, by `take`."""
-
-    name = "log, take"
-
-    def lend(self) -> AbstractAsyncContextManager[Any]:
-        assert self._consumer is not None
-        return self._consumer.take(timeout=math.inf)
-
-    def number_of(self, record: Any) -> int:
-        return int(record.value)
-
-
-class TakingBeats(Taking, BeatsSubject):
-    """A Beats queue, by `take`."""
-
-    name = "beats, take"
-
-    def lend(self) -> AbstractAsyncContextManager[Any]:
-        return self.queue.take(timeout=math.inf)
-
-    def number_of(self, record: Any) -> int:
-        return int(record.fields["number"])
-
-
-class ManyFifo(FifoSubject):
-    """A fifo, by the verbs for many."""
-
-    name = "fifo, many"
+class Many(Ours):
+    """A queue of a kind, by the verbs for many values."""
 
     async def put(self, number: int) -> None:
-        await self.queue.put_many([_value(number)])
+        await self.kind.put_many(self.queue, [_value(number)])
 
     async def get(self) -> int:
-        (value,) = await self.queue.pop_many(1, timeout=math.inf)
-        return int(value)
+        values, _ = await self.kind.fetch(self.source, 1, math.inf)
+        return int(values[0])
 
 
-class ManyDeadline(DeadlineSubject):
-    """A deadline queue, by the verbs for many."""
+@dataclass(frozen=True)
+class Made:
+    """How a subject is made; without a kind it is the reference."""
 
-    name = "deadline, many"
+    way: type[Ours] = Ours
+    kind: Kind | None = None
+    sync: str = ""
 
-    async def put(self, number: int) -> None:
-        await self.queue.put_many([_value(number)], deadline_ms=1_000 + number)
+    def __str__(self) -> str:
+        if self.kind is None:
+            return "asyncio.Queue"
+        return f"{self.kind.name} {self.way.__name__.lower()} {self.sync}"
 
-    async def get(self) -> int:
-        (item,) = await self.queue.dequeue_many(1, timeout=math.inf)
-        return int(item.value)
-
-
-class ManyLog(LogSubject):
-    """A log, by `put_many`."""
-
-    name = "log, many"
-
-    async def put(self, number: int) -> None:
-        await self.queue.put_many([_value(number)])
-
-
-class ManyBeats(BeatsSubject):
-    """A Beats queue, by `put_many`."""
-
-    name = "beats, many"
-
-    async def put(self, number: int) -> None:
-        await self.queue.put_many([{"fields": {"number": _value(number).decode()}}])
+    @contextlib.asynccontextmanager
+    async def opened(self, path: Path, *, small: bool = False) -> AsyncIterator[Subject]:
+        """Opens a queue of its own; closes it."""
+        if self.kind is None:
+            yield Reference(small=small)
+            return
+        options: dict[str, Any] = {**self.kind.small, "max_bytes": _MAX_BYTES} if small else {}
+        if self.way is Taking:
+            options |= self.kind.back_at_once
+        async with self.kind.on_loop(path / "q", sync=self.sync, **options) as queue:
+            yield self.way(self.kind, queue, await self.kind.source_of(queue))
 
 
-TAKING: list[Any] = [TakingFifo, TakingDeadline, TakingLog, TakingBeats]
-OURS: list[Any] = [
-    *(FifoSubject, DeadlineSubject, LogSubject, BeatsSubject),
-    *TAKING,
-    *(ManyFifo, ManyDeadline, ManyLog, ManyBeats),
+OURS = [
+    Made(way, kind, sync)
+    for way in (Ours, Taking, Many)
+    for kind in KINDS.values()
+    for sync in ("always", "os")
 ]
-SUBJECTS: list[tuple[Any, str]] = [
-    (Reference, ""),
-    *((subject, sync) for subject in OURS for sync in ("always", "os")),
-]
-
-
-@contextlib.asynccontextmanager
-async def opened(
-    made: tuple[Any, str], path: Path, *, small: bool = False
-) -> AsyncIterator[Subject]:
-    """Opens a queue of its own; closes it."""
-    kind, sync = made
-    subject: Subject = kind(path, sync, small=small)
-    queue = getattr(subject, "queue", None)
-    if queue is not None:
-        await queue.open()
-    if isinstance(subject, LogSubject):
-        await subject.consumer()
-    try:
-        yield subject
-    finally:
-        await subject.close()
+TAKING = [made for made in OURS if made.way is Taking]
+SUBJECTS = [Made(), *OURS]
 
 
 def _value(number: int) -> bytes:

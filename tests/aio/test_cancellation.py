@@ -12,11 +12,9 @@ import pytest
 
 from forebay import Closed
 from tests.aio.helpers import run
-from tests.aio.subjects import OURS, SUBJECTS, TAKING, Subject, opened
+from tests.aio.subjects import OURS, SUBJECTS, TAKING, Made, Subject
 
-each_subject = pytest.mark.parametrize(
-    "made", SUBJECTS, ids=lambda made: f"{made[0].name} {made[1]}"
-)
+each_subject = pytest.mark.parametrize("made", SUBJECTS, ids=str)
 # How many turns of the loop a task gets before it is cancelled.
 each_turns = pytest.mark.parametrize("turns", [0, 1, 2, 3, 5, 8, 30])
 # Longer than any test lasts: whoever sleeps so long has lost its cancellation.
@@ -47,11 +45,11 @@ async def put_then_sleep(queue: Subject, number: int) -> None:
 @each_subject
 @each_turns
 def test_a_get_that_is_cancelled_amid_leaves_the_item(
-    tmp_path: Path, made: tuple[Any, str], turns: int
+    tmp_path: Path, made: Made, turns: int
 ) -> None:
     async def use() -> None:
         got: list[int] = []
-        async with opened(made, tmp_path) as queue:
+        async with made.opened(tmp_path) as queue:
             await queue.put(1)
             await queue.put(2)
             task = asyncio.ensure_future(get_then_sleep(queue, got))
@@ -68,10 +66,10 @@ def test_a_get_that_is_cancelled_amid_leaves_the_item(
 @each_subject
 @each_turns
 def test_a_put_that_is_cancelled_amid_ends_and_the_queue_goes_on(
-    tmp_path: Path, made: tuple[Any, str], turns: int
+    tmp_path: Path, made: Made, turns: int
 ) -> None:
     async def use() -> None:
-        async with opened(made, tmp_path) as queue:
+        async with made.opened(tmp_path) as queue:
             task = asyncio.ensure_future(put_then_sleep(queue, 1))
             await let_run(turns)
             task.cancel()
@@ -86,10 +84,10 @@ def test_a_put_that_is_cancelled_amid_ends_and_the_queue_goes_on(
 
 @each_subject
 def test_a_get_that_waits_is_cancelled_at_once_and_the_next_one_is_served(
-    tmp_path: Path, made: tuple[Any, str]
+    tmp_path: Path, made: Made
 ) -> None:
     async def use() -> list[int]:
-        async with opened(made, tmp_path) as queue:
+        async with made.opened(tmp_path) as queue:
             first = asyncio.ensure_future(queue.get())
             second = asyncio.ensure_future(queue.get())
             await until_waiting(first)
@@ -106,11 +104,11 @@ def test_a_get_that_waits_is_cancelled_at_once_and_the_next_one_is_served(
 @each_subject
 @each_turns
 def test_an_item_that_comes_as_its_getter_is_cancelled_goes_to_the_next(
-    tmp_path: Path, made: tuple[Any, str], turns: int
+    tmp_path: Path, made: Made, turns: int
 ) -> None:
     async def use() -> list[int]:
         got: list[int] = []
-        async with opened(made, tmp_path) as queue:
+        async with made.opened(tmp_path) as queue:
             first = asyncio.ensure_future(get_then_sleep(queue, got))
             second = asyncio.ensure_future(queue.use(got))
             await until_waiting(first)
@@ -126,11 +124,10 @@ def test_an_item_that_comes_as_its_getter_is_cancelled_goes_to_the_next(
     assert run(use()) == [1, 2]
 
 
-@pytest.mark.parametrize("sync", ["always", "os"])
-@pytest.mark.parametrize("kind", TAKING, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("made", TAKING, ids=str)
 @each_turns
 def test_a_body_that_is_cancelled_twice_gives_its_record_back(
-    tmp_path: Path, kind: Any, sync: str, turns: int
+    tmp_path: Path, made: Made, turns: int
 ) -> None:
     async def hold(queue: Any) -> None:
         async with queue.lend():
@@ -138,7 +135,7 @@ def test_a_body_that_is_cancelled_twice_gives_its_record_back(
             await asyncio.sleep(_FOR_EVER_SECONDS)
 
     async def use() -> list[int]:
-        async with opened((kind, sync), tmp_path) as queue:
+        async with made.opened(tmp_path) as queue:
             await queue.put(1)
             await queue.put(2)
             task = asyncio.ensure_future(hold(queue))
@@ -162,10 +159,10 @@ def test_a_body_that_is_cancelled_twice_gives_its_record_back(
 
 @each_subject
 def test_a_put_that_waits_for_room_is_cancelled_and_has_put_nothing(
-    tmp_path: Path, made: tuple[Any, str]
+    tmp_path: Path, made: Made
 ) -> None:
     async def use() -> None:
-        async with opened(made, tmp_path, small=True) as queue:
+        async with made.opened(tmp_path, small=True) as queue:
             put = await fill(queue)
             waiting = [asyncio.ensure_future(queue.put(1_000 + number)) for number in range(3)]
             await until_waiting(waiting[0])
@@ -196,10 +193,10 @@ async def fill(queue: Subject) -> int:
 
 
 @each_subject
-def test_a_timeout_of_nothing_raises_or_has_the_item(tmp_path: Path, made: tuple[Any, str]) -> None:
+def test_a_timeout_of_nothing_raises_or_has_the_item(tmp_path: Path, made: Made) -> None:
     async def use() -> None:
         got: list[int] = []
-        async with opened(made, tmp_path) as queue:
+        async with made.opened(tmp_path) as queue:
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0):
                     await queue.get()
@@ -223,11 +220,11 @@ async def attempt(queue: Subject, got: list[int], limit: Callable[[], asyncio.Ti
 @each_subject
 @pytest.mark.parametrize("seconds", [0, 0.000_1, 0.001, 0.02])
 def test_a_wait_that_is_limited_raises_in_time_and_loses_nothing(
-    tmp_path: Path, made: tuple[Any, str], seconds: float
+    tmp_path: Path, made: Made, seconds: float
 ) -> None:
     async def use() -> None:
         got: list[int] = []
-        async with opened(made, tmp_path) as queue:
+        async with made.opened(tmp_path) as queue:
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(queue.get(), seconds)
             for number in range(20):
@@ -243,9 +240,7 @@ def test_a_wait_that_is_limited_raises_in_time_and_loses_nothing(
 
 
 @each_subject
-def test_a_group_whose_sibling_fails_ends_all_who_wait(
-    tmp_path: Path, made: tuple[Any, str]
-) -> None:
+def test_a_group_whose_sibling_fails_ends_all_who_wait(tmp_path: Path, made: Made) -> None:
     tasks: list[asyncio.Task[int]] = []
 
     async def fail() -> None:
@@ -258,7 +253,7 @@ def test_a_group_whose_sibling_fails_ends_all_who_wait(
             group.create_task(fail())
 
     async def use() -> list[int]:
-        async with opened(made, tmp_path) as queue:
+        async with made.opened(tmp_path) as queue:
             with pytest.raises(ExceptionGroup, match="unhandled errors"):
                 await wait_together(queue)
             assert all(task.cancelled() for task in tasks)
@@ -271,7 +266,7 @@ def test_a_group_whose_sibling_fails_ends_all_who_wait(
 @each_subject
 @pytest.mark.parametrize("seed", range(3))
 def test_random_cancellations_neither_lose_nor_double_an_item(
-    tmp_path: Path, made: tuple[Any, str], seed: int
+    tmp_path: Path, made: Made, seed: int
 ) -> None:
     chance = random.Random(seed)
     got: list[int] = []
@@ -285,7 +280,7 @@ def test_random_cancellations_neither_lose_nor_double_an_item(
             assert not task.done() or task.cancelled() or task.exception() is None
 
     async def use() -> None:
-        async with opened(made, tmp_path) as queue:
+        async with made.opened(tmp_path) as queue:
             consumers = [asyncio.ensure_future(consume(queue)) for _ in range(6)]
             for number in range(100):
                 await queue.put(number)
@@ -305,11 +300,10 @@ def test_random_cancellations_neither_lose_nor_double_an_item(
     assert sorted(got) == list(range(100))
 
 
-@pytest.mark.parametrize("kind", OURS, ids=lambda kind: kind.name)
-@pytest.mark.parametrize("sync", ["always", "os"])
-def test_close_ends_all_who_wait(tmp_path: Path, kind: Any, sync: str) -> None:
+@pytest.mark.parametrize("made", OURS, ids=str)
+def test_close_ends_all_who_wait(tmp_path: Path, made: Made) -> None:
     async def use() -> list[object]:
-        async with opened((kind, sync), tmp_path) as queue:
+        async with made.opened(tmp_path) as queue:
             tasks = [asyncio.ensure_future(queue.get()) for _ in range(5)]
             await until_waiting(tasks[0])
             await queue.close()

@@ -1,4 +1,4 @@
-"""Harmed bytes through every scan, compiled with AddressSanitizer: no read goes past its buffer."""
+"""Scans and the state of queues, compiled with AddressSanitizer: nothing goes past its buffer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kernels import scan_fuzz
+from tests.kernels import scan_fuzz, state_fuzz
 from tests.sources import ROOT
 from tests.support.campaigns import seeds
 
@@ -20,13 +20,18 @@ PAST_THE_END = "from forebay.kernels.beats import hop; hop(bytearray(b'\\x10\\0\
 WITHOUT_ZLIB_NG = """
 import sys
 sys.modules["zlib_ng"] = None
-from tests.kernels import scan_fuzz
-scan_fuzz.run(int(sys.argv[1]), int(sys.argv[2]))
+from tests.kernels import {0}
+{0}.run(int(sys.argv[1]), int(sys.argv[2]))
 """
+FUZZERS = ("scan_fuzz", "state_fuzz")
 
 
 def test_the_scans_take_harmed_bytes() -> None:
     assert scan_fuzz.run(seed=1, rounds=20) > 0
+
+
+def test_the_state_of_queues_takes_random_calls() -> None:
+    assert state_fuzz.run(seed=1, rounds=20) > 0
 
 
 @pytest.fixture(scope="module")
@@ -85,12 +90,13 @@ def test_the_sanitizer_finds_a_read_past_the_end(sanitized: dict[str, str]) -> N
 
 
 @pytest.mark.full
-def test_no_scan_reads_past_its_bytes(sanitized: dict[str, str]) -> None:
-    for seed in seeds("codecs", "asan"):
+@pytest.mark.parametrize("fuzzer", FUZZERS)
+def test_nothing_goes_past_its_bytes(sanitized: dict[str, str], fuzzer: str) -> None:
+    for seed in seeds("codecs", f"asan-{fuzzer}", tests=len(FUZZERS)):
         numbers = (str(seed), str(ROUNDS))
-        fast = run(sanitized, "-m", "tests.kernels.scan_fuzz", *numbers)
+        fast = run(sanitized, "-m", f"tests.kernels.{fuzzer}", *numbers)
         # Without zlib-ng the sums are taken of copies, which the sanitizer sees being made.
-        slow = run(sanitized, "-c", WITHOUT_ZLIB_NG, *numbers)
+        slow = run(sanitized, "-c", WITHOUT_ZLIB_NG.format(fuzzer), *numbers)
 
         assert (fast.returncode, fast.stderr) == (0, ""), f"seed {seed}"
         assert (slow.returncode, slow.stderr) == (0, ""), f"seed {seed}, without zlib-ng"

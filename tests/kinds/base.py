@@ -7,7 +7,7 @@ table of `tests/kinds`; none of them knows a kind by name unless it is about wha
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,11 @@ BATCH_COUNT = 9
 _ROUNDS_MAX = 1_000
 
 Verb = Callable[["Session"], object]
+Fetched = tuple[list[bytes], Callable[[], Awaitable[object]]]
+
+
+async def nothing() -> None:
+    """Takes for good what is gone already."""
 
 
 class Kind(ABC):
@@ -33,7 +38,9 @@ class Kind(ABC):
     `one` and `many` are the names of its verbs that put, of the asyncio queue as well. `small` are
     options that make small files, `at_once` those with which an error of the disk is raised at once
     and not after some tries. `ordered`: values come in the order in which they were put.
-    `adopts`: other processes may leave batches in its inbox.
+    `adopts`: other processes may leave batches in its inbox. `back_at_once` are options with which
+    what a `take` gives back can be taken at once. `reads_on_threads`: what a cancelled task of a
+    loop was reading is back when a thread has finished.
     """
 
     name: str
@@ -43,6 +50,8 @@ class Kind(ABC):
     at_once: Mapping[str, Any] = {}
     ordered = True
     adopts = False
+    back_at_once: Mapping[str, Any] = {}
+    reads_on_threads = False
 
     @cached_property
     def record(self) -> kinds.Kind:
@@ -117,6 +126,21 @@ class Kind(ABC):
         """Reads everything without the lock."""
         with kinds.kind_of(path).open_reader(path, filesystem=filesystem) as reader:
             return self.values_of(reader)
+
+    def on_loop(self, path: Any, **options: Any) -> Any:
+        """Returns a queue for asyncio, not open yet. `put` and `put_many` work on it, awaited."""
+        return self.record.loop_class(path, **options)
+
+    async def source_of(self, queue: Any) -> Any:
+        """Returns what the tasks of a loop take values from."""
+        return queue
+
+    @abstractmethod
+    async def fetch(self, source: Any, count: int | None, timeout: float | None) -> Fetched:
+        """Takes values on a loop, by the verb for one if `count` is None.
+
+        They may still be lent out: what is returned with them takes them for good.
+        """
 
     @abstractmethod
     def take_for(self, session: Session, count: int, *, timeout: float | None = None) -> int:

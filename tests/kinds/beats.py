@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 import forebay
-from tests.kinds.base import Kind, Verb
+from tests.kinds.base import Fetched, Kind, Verb
 from tests.kinds.session import Session
 
 
@@ -18,6 +18,7 @@ class BeatsKind(Kind):
     one = "put"
     many = "put_many"
     small = MappingProxyType({"segment_bytes": 1_000})
+    reads_on_threads = True
     at_once = MappingProxyType({"retry_seconds": 0})
 
     def open(self, path: Any, **options: Any) -> Any:
@@ -35,6 +36,10 @@ class BeatsKind(Kind):
         values = [self.unwrap(event) for event in batch]
         batch.ack()
         return values
+
+    async def fetch(self, source: Any, count: int | None, timeout: float | None) -> Fetched:
+        batch = await source.read(1 if count is None else count, timeout=timeout)
+        return [self.unwrap(event) for event in batch], batch.ack
 
     def take_for(self, session: Session, count: int, *, timeout: float | None = None) -> int:
         batch = session.queue.read(count, timeout=timeout)

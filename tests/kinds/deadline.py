@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import time
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 import forebay
-from tests.kinds.base import Kind, Verb
+from tests.kinds.base import Fetched, Kind, Verb
 from tests.kinds.session import Session
 
 
@@ -20,6 +21,7 @@ class DeadlineKind(Kind):
     many = "enqueue_many"
     small = MappingProxyType({"segment_items": 16})
     ordered = False
+    back_at_once = MappingProxyType({"retry_seconds": 0})
 
     def rest(self, queue: Any) -> list[bytes]:
         queue.kick(count=1_000)
@@ -32,6 +34,14 @@ class DeadlineKind(Kind):
             items = queue.dequeue_many(1_000)
         queue.release_many(items)
         return [item.value for item in items]
+
+    async def fetch(self, source: Any, count: int | None, timeout: float | None) -> Fetched:
+        if count is None:
+            item = await source.dequeue(timeout)
+            items = [] if item is None else [item]
+        else:
+            items = await source.dequeue_many(count, timeout)
+        return [item.value for item in items], partial(source.release_many, items)
 
     def take_for(self, session: Session, count: int, *, timeout: float | None = None) -> int:
         items = session.queue.dequeue_many(count, timeout)

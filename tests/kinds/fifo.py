@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 import forebay
-from tests.kinds.base import Kind, Verb
+from tests.kinds.base import Fetched, Kind, Verb, nothing
 from tests.kinds.session import Session
 
 
@@ -22,6 +22,12 @@ class FifoKind(Kind):
     def rest(self, queue: Any) -> list[bytes]:
         values: list[bytes] = queue.pop_many(1_000)
         return values
+
+    async def fetch(self, source: Any, count: int | None, timeout: float | None) -> Fetched:
+        if count is not None:
+            return await source.pop_many(count, timeout=timeout), nothing
+        value = await source.pop(timeout)
+        return [] if value is None else [value], nothing
 
     def take_for(self, session: Session, count: int, *, timeout: float | None = None) -> int:
         if count == 1:

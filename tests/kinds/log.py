@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import threading
 from collections.abc import Iterator
 from types import MappingProxyType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import forebay
-from tests.kinds.base import Kind, Verb
+from tests.kinds.base import Fetched, Kind, Verb
 from tests.kinds.session import Session
 
 
@@ -21,6 +23,9 @@ class LogKind(Kind):
     many = "append_many"
     small = MappingProxyType({"segment_bytes": 1_000})
     adopts = True
+
+    def __init__(self) -> None:
+        self._consumers: WeakKeyDictionary[Any, asyncio.Future[Any]] = WeakKeyDictionary()
 
     def rest(self, queue: Any) -> list[bytes]:
         consumer = queue.consumer("the sum")
@@ -35,6 +40,16 @@ class LogKind(Kind):
         values = super().drain(queue)
         queue.trim()
         return values
+
+    async def source_of(self, queue: Any) -> Any:
+        # A name has one consumer at a time, which all tasks share.
+        if queue not in self._consumers:
+            self._consumers[queue] = asyncio.ensure_future(queue.consumer("c"))
+        return await asyncio.shield(self._consumers[queue])
+
+    async def fetch(self, source: Any, count: int | None, timeout: float | None) -> Fetched:
+        records = await source.read(1 if count is None else count, timeout=timeout)
+        return [record.value for record in records], source.commit
 
     def take_for(self, session: Session, count: int, *, timeout: float | None = None) -> int:
         with self._consumer(session) as consumer:
@@ -55,7 +70,6 @@ class LogKind(Kind):
         return {
             "trim": self._trim,
             "consumer": self._open_consumer,
-            "resolve": lambda session: session.queue.resolve("latest"),
             "len": lambda session: len(session.queue),
         }
 

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from forebay.queues import kinds
-from tests.kinds.base import Kind
+from tests.kinds.base import Fetched, Kind
 from tests.kinds.session import Session
 from tests.support.toy import TOY
 
@@ -28,6 +28,9 @@ class ToyKind(Kind):
     def rest(self, queue: Any) -> list[bytes]:
         values: list[bytes] = queue.take(1_000)
         return values
+
+    async def fetch(self, source: Any, count: int | None, timeout: float | None) -> Fetched:
+        raise NotImplementedError
 
     def take_for(self, session: Session, count: int, *, timeout: float | None = None) -> int:
         raise NotImplementedError

@@ -19,7 +19,7 @@ from tests.queues.deadline_helpers import files_of, must, open_queue
 from tests.queues.fifo_helpers import TwoClocks
 from tests.queues.helpers import run_threads, wait_until
 from tests.support.disk import SlowDisk
-from tests.support.inside import journal_of, upkeep_of
+from tests.support.inside import journal_of, seconds_to_due, upkeep_of
 from tests.support.killing import Tell, kill_a_writer
 
 
@@ -180,18 +180,18 @@ def test_a_merge_does_not_keep_a_close_waiting(tmp_path: Path) -> None:
         assert queue.pending == 300
 
 
-def test_due_in_tells_when_the_next_item_or_the_next_lease_may_end_a_wait(tmp_path: Path) -> None:
+def test_a_wait_ends_when_the_next_item_or_the_next_lease_may_be_due(tmp_path: Path) -> None:
     clock = TwoClocks()
     with open_queue(tmp_path / "q", clock=clock) as queue:
-        told = [queue.due_in()]
+        told = [seconds_to_due(queue)]
         queue.enqueue(b"later", delay=60)
-        told.append(queue.due_in())
+        told.append(seconds_to_due(queue))
         queue.enqueue(b"now")
-        told.append(queue.due_in())
+        told.append(seconds_to_due(queue))
         queue.dequeue(lease_seconds=10)
-        told.append(queue.due_in())
+        told.append(seconds_to_due(queue))
         clock.pass_time(10_000)
-        told.append(queue.due_in())
+        told.append(seconds_to_due(queue))
 
         assert told == [math.inf, 60, 0, 10, 0]
 

@@ -7,10 +7,14 @@ from collections.abc import Iterator
 import pytest
 
 from forebay import Damaged, Fifo
+from forebay.kernels.entry import METADATA_BYTES
 from forebay.queues.fifo.head import SLOT_STRIDE
 from forebay.queues.shared.options import SyncPolicy
+from forebay.storage.staging import HEADER_BYTES
+from tests.crash.disk import SECTOR_SIZE
 from tests.crash.forgetful import CrashState, ForgetfulFilesystem
 from tests.queues.helpers import SYNCS, numbered
+from tests.support.clocks import FakeClock
 
 each_sync = pytest.mark.parametrize("sync", SYNCS)
 
@@ -127,6 +131,30 @@ def test_a_bad_slot_after_a_kill_in_a_later_boot_than_the_close_is_told() -> Non
         values = fifo.pop_many(9)
 
     assert values == numbered(4, first=1)
+
+
+def test_an_entry_that_a_power_cut_took_does_not_return_after_a_new_one() -> None:
+    # The first entry ends with a sector, so that the second one has sectors of its own. On a clock
+    # that has not gone on, its id is one that may follow the new entry's.
+    first = bytes(SECTOR_SIZE - HEADER_BYTES - METADATA_BYTES)
+    machine = ForgetfulFilesystem()
+    fifo = Fifo("/q", filesystem=machine, sync="os", background=False, clock=FakeClock())
+    fifo.push(first)
+    fifo.push(b"lost")
+    later = restart(machine)
+    fifo.close()
+    later.damage("/q/staging", HEADER_BYTES, b"torn")
+
+    fifo = Fifo("/q", filesystem=later, sync="os", background=False, clock=FakeClock())
+    fifo.push(first)
+    found = set()
+    for state in states_at_the_end(later):
+        again = Fifo("/q", filesystem=state.restore(), background=False, clock=FakeClock())
+        found.add(tuple(again.pop_many(9)))
+        again.close()
+    fifo.close()
+
+    assert found == {(), (first,)}
 
 
 def popped_after_a_restart() -> ForgetfulFilesystem:

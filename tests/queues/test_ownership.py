@@ -23,7 +23,6 @@ USES: dict[str, Use] = {
     "info": lambda log, _: log.info(),
     "consumer": lambda log, _: log.consumer("other"),
     "forget_consumer": lambda log, _: log.forget_consumer("c"),
-    "resolve": lambda log, _: log.resolve("latest"),
     "read": lambda _, consumer: consumer.read(),
     "read with timeout": lambda _, consumer: consumer.read(timeout=1),
     "commit": lambda _, consumer: consumer.commit(),

@@ -22,6 +22,7 @@ from tests.queues.helpers import (
     numbered,
     segment_files,
 )
+from tests.support.inside import offset_of
 
 START_MS = 1_800_000_000_000
 DAY_MS = 86_400_000
@@ -72,7 +73,7 @@ def test_a_time_finds_the_first_record_that_is_not_older(tmp_path: Path, sync: s
     with open_log(tmp_path, clock, sync=sync) as log:
         append_at(log, clock, times)
 
-        found = [log.resolve(at(ms)) for ms in range(-2, 63)]
+        found = [offset_of(log, at(ms)) for ms in range(-2, 63)]
 
         assert log.info().segments > 5
         assert found == [bisect_left(times, ms) for ms in range(-2, 63)]
@@ -84,7 +85,7 @@ def test_equal_times_over_several_segments_are_found_from_the_first(tmp_path: Pa
     with open_log(tmp_path, clock) as log:
         append_at(log, clock, times)
 
-        assert [log.resolve(at(ms)) for ms in (10, 11, 20, 21, 30, 31)] == [0, 5, 5, 35, 35, 40]
+        assert [offset_of(log, at(ms)) for ms in (10, 11, 20, 21, 30, 31)] == [0, 5, 5, 35, 35, 40]
 
 
 def test_a_time_before_the_first_or_behind_the_last_record_gives_the_ends(tmp_path: Path) -> None:
@@ -92,13 +93,13 @@ def test_a_time_before_the_first_or_behind_the_last_record_gives_the_ends(tmp_pa
     with open_log(tmp_path, clock) as log:
         append_at(log, clock, [100] * 20)
 
-        assert log.resolve(at(-DAY_MS)) == 0
-        assert log.resolve(at(DAY_MS)) == 20
+        assert offset_of(log, at(-DAY_MS)) == 0
+        assert offset_of(log, at(DAY_MS)) == 20
 
 
 def test_any_time_in_an_empty_log_is_its_end(tmp_path: Path) -> None:
     with open_log(tmp_path, FakeClock(START_MS)) as log:
-        assert log.resolve(at(0)) == 0
+        assert offset_of(log, at(0)) == 0
 
 
 def test_a_consumer_may_start_at_a_time_and_seek_to_one(tmp_path: Path) -> None:
@@ -121,7 +122,7 @@ def test_trimmed_records_are_not_found_by_time(tmp_path: Path) -> None:
         log.trim()
 
         assert log.begin == 16
-        assert log.resolve(at(0)) == 16
+        assert offset_of(log, at(0)) == 16
 
 
 @each_sync
@@ -164,7 +165,9 @@ def test_time_still_finds_records_after_the_clock_went_back_and_forth(
         wanted = [ms + step for ms in sorted(set(times)) for step in (-1, 0, 1)]
 
         assert times == sorted(times)
-        assert [log.resolve(at(ms)) for ms in wanted] == [bisect_left(times, ms) for ms in wanted]
+        assert [offset_of(log, at(ms)) for ms in wanted] == [
+            bisect_left(times, ms) for ms in wanted
+        ]
 
 
 @each_sync
@@ -208,7 +211,7 @@ def test_time_finds_records_in_the_segment_before_a_recovered_one() -> None:
 
     with Log("/q", filesystem=filesystem, clock=clock, background=False, sync="os") as log:
         assert log.end == 3
-        assert log.resolve(at(500)) == 1
+        assert offset_of(log, at(500)) == 1
 
 
 def test_time_finds_records_before_a_segment_whose_header_is_lost(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import forebay
 from forebay import InvalidOption, Log, RecordTooLarge
 from tests.crash.forgetful import ForgetfulFilesystem
 from tests.queues.helpers import SEGMENT_BYTES, SYNCS, kill, numbered, segment_files, values_of
+from tests.support.inside import offset_of
 
 each_sync = pytest.mark.parametrize("sync", SYNCS)
 
@@ -56,7 +57,7 @@ def test_records_of_version_1_have_no_time(tmp_path: Path) -> None:
 
         assert (record.time_ms, record.time) == (None, None)
         with pytest.raises(InvalidOption, match="version 1, which has no times"):
-            log.resolve(datetime.now(UTC))
+            offset_of(log, datetime.now(UTC))
 
 
 @each_sync

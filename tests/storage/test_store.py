@@ -9,41 +9,7 @@ from forebay.queues.beats.delivery import EventCursor, Taken
 from forebay.queues.beats.place import End, Place
 from forebay.queues.beats.segments import Access, list_event_segments
 from forebay.queues.log.scanner import RecordBatch, Scanner, list_segments
-
-
-class Blob:
-    """Bytes that can be read, and nothing else."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-
-    def pread(self, size: int, position: int) -> bytes:
-        return self._data[position : position + size]
-
-    def size(self) -> int:
-        return len(self._data)
-
-    def close(self) -> None:
-        pass
-
-
-class Bucket:
-    """The files of a directory as they were, without a file system."""
-
-    def __init__(self, directory: Path) -> None:
-        self.path = f"bucket/{directory.name}"
-        self._blobs = {
-            path.name: path.read_bytes() for path in directory.iterdir() if path.is_file()
-        }
-
-    def names(self) -> list[str]:
-        return list(self._blobs)
-
-    def open(self, name: str) -> Blob:
-        try:
-            return Blob(self._blobs[name])
-        except KeyError:
-            raise FileNotFoundError(name) from None
+from tests.support.bucket import Bucket
 
 
 def test_the_records_of_a_log_are_read_from_any_store(tmp_path: Path) -> None:

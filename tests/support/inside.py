@@ -44,6 +44,20 @@ def state_of(queue: Any) -> Any:
     return queue._state
 
 
+def seconds_to_due(queue: Any) -> float:
+    """Returns in how many seconds a deadline queue wakes who waits for an item."""
+    with queue._journal.lock:
+        queue._schedule.leases.expire(queue._clock.now_ms())
+        seconds: float = queue._seconds_to_due()
+        return seconds
+
+
+def offset_of(log: Any, start: Any) -> int:
+    """Returns the offset that a start of a consumer means to a log."""
+    offset: int = log._resolve(start)
+    return offset
+
+
 def hand_over(queue: Any) -> None:
     """Begins a freeze: what comes now goes to the next log, before the runs are written."""
     queue._upkeep._hand_over()

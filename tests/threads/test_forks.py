@@ -32,7 +32,6 @@ CALLS: dict[str, dict[str, tuple[Any, ...]]] = {
         "put_many": ([b"x"],),
         "consumer": ("other",),
         "forget_consumer": ("taker",),
-        "resolve": ("latest",),
         "trim": (),
         "adopt": (),
     },
@@ -70,7 +69,7 @@ CALLS: dict[str, dict[str, tuple[Any, ...]]] = {
 # Of an item that the parent was given before.
 ITEM_CALLS = ("release", "requeue", "touch", "bury")
 # What ends it, and what only looks.
-NO_VERBS = {"close", "full", "empty", "qsize", "reclaim", "capacity_for", "due_in"}
+NO_VERBS = {"close", "full", "empty", "qsize", "reclaim", "capacity_for"}
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 
 
@@ -145,6 +144,8 @@ def public_verbs(session: Session) -> dict[str, Callable[[], object]]:
         verbs["release_many"] = partial(queue.release_many, [item])
     if hasattr(queue, "take"):
         verbs["take"] = lambda: queue.take().__enter__()
+    if hasattr(queue, "take_many"):
+        verbs["take_many"] = lambda: queue.take_many(3).__enter__()
     return verbs
 
 

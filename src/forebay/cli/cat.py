@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import contextlib
 from datetime import datetime
 
 import click
@@ -22,9 +22,8 @@ from forebay.cli.arguments import (
 from forebay.cli.output import plural, say
 from forebay.cli.printing import Printer
 from forebay.cli.queues import find, for_each, need_consumer, offers, options_for
+from forebay.cli.waiting import FileWatch
 from forebay.queues.kinds import ORIGINAL
-
-_POLL_SECONDS = 0.05
 
 
 @click.command("cat")
@@ -151,11 +150,12 @@ def tail(
     """
     kind = find(path, "tail", offers("tail"))
     printer = Printer(kind, as_json=as_json, framing=framing, salvage=salvage, flush=follow)
-    for item in kind.records.tail(path, count=count, follow=follow):
-        if not isinstance(item, int):
-            printer.print(item)
-            continue
-        if item:
-            say(f"{plural(item, kind.record)} removed before they could be printed")
-        time.sleep(_POLL_SECONDS)
+    with contextlib.closing(FileWatch(path)) as watch:
+        for item in kind.records.tail(path, count=count, follow=follow):
+            if not isinstance(item, int):
+                printer.print(item)
+            elif item:
+                say(f"{plural(item, kind.record)} removed before they could be printed")
+            else:
+                watch.wait()
     return exits.OK

@@ -29,7 +29,7 @@ def command(path: str, forget: str | None, wait: float | None, as_json: bool) ->
         offset = places["consumer"].get(forget)
         if offset is None:
             raise exits.Failure(f"{path} has no consumer {forget!r}", exits.NOTHING)
-        with open_waiting(lambda: kind.open_queue(path, background=False), wait) as log:
+        with open_waiting(path, lambda: kind.open_queue(path, background=False), wait) as log:
             log.forget_consumer(forget)
         if as_json:
             write_json({"forgot": forget, "offset": offset})

@@ -62,7 +62,7 @@ def command(
             say("interrupted")
             return stop.code
         if accept:
-            fresh = open_waiting(lambda: accept_losses(path, report.damage), wait)
+            fresh = open_waiting(path, lambda: accept_losses(path, report.damage), wait)
             notes = (*report.notes, f"{plural(fresh, 'loss')} marked as seen now")
             report = replace(report, damage=(), notes=notes)
         if as_json:

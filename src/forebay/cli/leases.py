@@ -29,7 +29,7 @@ from forebay.formats.deadline.items import ID_MAX
 def opened(path: str, verb: str, wait: float | None) -> Iterator[Any]:
     """Opens an existing queue of a kind with leases, for one change."""
     kind = find(path, verb, lambda kind: kind.leases)
-    with open_waiting(lambda: kind.open_queue(path, background=False), wait) as queue:
+    with open_waiting(path, lambda: kind.open_queue(path, background=False), wait) as queue:
         yield queue
 
 
@@ -139,7 +139,7 @@ def kick(path: str, id: int | None, count: int | None, wait: float | None, as_js
     if (id is None) == (count is None):
         raise click.UsageError("give an ID or --count N")
     kind = find(path, "kick", offers("kick"))
-    with open_waiting(lambda: kind.open_queue(path, background=False), wait) as queue:
+    with open_waiting(path, lambda: kind.open_queue(path, background=False), wait) as queue:
         kicked = kind.records.kick(queue, id, count=count)
     if as_json:
         write_json({"kicked": kicked})

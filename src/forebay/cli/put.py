@@ -151,12 +151,16 @@ def command(
     settings = _settings(found, options)
 
     def open_queue() -> Any:
-        with contextlib.nullcontext() if there else _creating(path):
-            return open_waiting(lambda: found.open_queue(path, **settings), wait)
+        return found.open_queue(path, **settings)
 
-    with Interrupts() as interrupts, open_queue() as queue:
-        putter = Putter(found, queue, due)
-        return _put(putter, interrupts, names, framing, as_json)
+    with Interrupts() as interrupts:
+        try:
+            with contextlib.nullcontext() if there else _creating(path):
+                queue = open_waiting(path, open_queue, wait, interrupts)
+        except Interrupted as stop:
+            return stop.code
+        with queue:
+            return _put(Putter(found, queue, due), interrupts, names, framing, as_json)
 
 
 def _settings(kind: Kind, options: dict[str, Any]) -> dict[str, Any]:

@@ -13,12 +13,12 @@ import click
 from forebay.cli import exits
 from forebay.cli.interrupts import Interrupts
 from forebay.cli.output import Bar, say
+from forebay.cli.waiting import LOOK_SECONDS, wait_for_lock
 from forebay.errors import ForebayError, Locked
 from forebay.queues.kinds import KINDS, ORIGINAL, Kind, sure_kind_of
 from forebay.queues.shared.reports import Progress
 
 _Opened = TypeVar("_Opened")
-_LOOK_SECONDS = 0.05
 
 
 def find(path: str, verb: str, able: Callable[[Kind], bool]) -> Kind:
@@ -71,16 +71,28 @@ def need_consumer(kind: Kind, verb: str, consumer: str | None) -> None:
         raise click.UsageError(f'"{verb}" needs --consumer NAME for {kind.title}')
 
 
-def open_waiting(open_queue: Callable[[], _Opened], wait: float | None) -> _Opened:
-    """Opens a queue; retries for `wait` seconds while another process owns it."""
+def open_waiting(
+    path: str,
+    open_queue: Callable[[], _Opened],
+    wait: float | None,
+    interrupts: Interrupts | None = None,
+) -> _Opened:
+    """Opens the queue at a path; tries again for `wait` seconds while another process owns it.
+
+    `interrupts`: the guard that the caller has set; it delivers signals while this waits.
+    """
     until = time.monotonic() + (wait or 0)
     while True:
         try:
             return open_queue()
         except Locked:
-            if time.monotonic() >= until:
+            left = until - time.monotonic()
+            if left <= 0:
                 raise
-        time.sleep(_LOOK_SECONDS)
+        with contextlib.nullcontext() if interrupts is None else interrupts.waiting():
+            if not wait_for_lock(path, left):
+                # It is not the lock of the directory: a Beat has one of its own.
+                time.sleep(min(left, LOOK_SECONDS))
 
 
 @contextlib.contextmanager

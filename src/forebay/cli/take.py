@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
+import math
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -26,6 +26,7 @@ from forebay.cli.interrupts import Interrupted, Interrupts
 from forebay.cli.output import say, write_bytes
 from forebay.cli.printing import Printer
 from forebay.cli.queues import find, need_consumer, offers, open_waiting, options_for, refuse
+from forebay.cli.waiting import LOOK_SECONDS, FileWatch, wait_for_lock
 from forebay.clock import SystemClock
 from forebay.damage import Damage
 from forebay.errors import Damaged, Locked, Overtaken
@@ -36,7 +37,6 @@ from forebay.storage.filesystem import lock_owner
 
 # How many records are taken at a time; the limit of a fifo is slightly higher.
 _BATCH_RECORDS = 100
-_LOOK_SECONDS = 0.1
 # At most this many bytes of leased items are held back until the queue is closed.
 _LEASED_BYTES_MAX = 64 << 20
 
@@ -94,14 +94,18 @@ def command(
     need_consumer(kind, "take", consumer)
     printer = Printer(kind, as_json=as_json, framing=framing)
 
-    def open_queue() -> Any:
+    def open_queue(interrupts: Interrupts) -> Any:
         # One sync per batch instead of several per record. After a power cut in between, records
         # that were already printed are in the queue again: they come twice, and none is lost.
-        return open_waiting(lambda: kind.open_queue(path, sync="os", **reading), wait)
+        def open_now() -> Any:
+            return kind.open_queue(path, sync="os", **reading)
+
+        return open_waiting(path, open_now, wait, interrupts)
 
     taker = _Taker(kind, open_queue, printer, lease, options)
     watch = _Watch(path, lambda: kind.records.next_ms(path, **options, **reading))
-    return _take(taker, watch, count, timeout)
+    with contextlib.closing(watch):
+        return _take(taker, watch, count, timeout)
 
 
 def _take(taker: _Taker, watch: _Watch, count: int, timeout: float | None) -> int:
@@ -119,39 +123,44 @@ def _take(taker: _Taker, watch: _Watch, count: int, timeout: float | None) -> in
                     return exits.DAMAGE
                 if taker.taken or late:
                     return exits.OK if taker.taken else exits.NOTHING
-                time.sleep(_LOOK_SECONDS)
+                with interrupts.waiting():
+                    watch.wait(max(0.0, until - time.monotonic()))
         except Interrupted as stop:
             return stop.code
 
 
 class _Watch:
-    """Checks without a lock for records; reads the queue only if its files changed."""
+    """Waits without a lock for records, and for the end of an owner."""
 
     def __init__(self, path: str, next_ms: Callable[[], int | None]) -> None:
         self._path = path
         self._next_ms = next_ms
         self._clock = SystemClock()
-        self._seen: list[tuple[str, int, int]] | None = None
+        self._files = FileWatch(path)
+        self._owned = False
         self._due_ms: int | None = None
 
     def is_ready(self) -> bool:
         """Returns whether a record is there or due, and no process owns the queue."""
-        if lock_owner(self._path) is not None:
-            return False
-        files = self._files()
-        if files != self._seen:
+        self._owned = lock_owner(self._path) is not None
+        if not self._owned:
             self._due_ms = self._next_ms()
-            self._seen = files
-        return self._due_ms is not None and self._due_ms <= self._clock.now_ms()
+        return not self._owned and self._left_ms() <= 0
 
-    def _files(self) -> list[tuple[str, int, int]]:
-        found = []
-        with os.scandir(self._path) as entries:
-            for entry in entries:
-                with contextlib.suppress(FileNotFoundError):
-                    status = entry.stat()
-                    found.append((entry.name, status.st_size, status.st_mtime_ns))
-        return sorted(found)
+    def wait(self, seconds: float) -> None:
+        """Returns when it may be ready, or after some seconds."""
+        if not self._owned and self._left_ms() > 0:
+            self._files.wait(min(seconds, self._left_ms() / 1000))
+        elif not wait_for_lock(self._path, seconds):
+            # What is due could not be taken, and not because of the lock: try again in a while.
+            time.sleep(min(seconds, LOOK_SECONDS))
+
+    def close(self) -> None:
+        """Ends the watch."""
+        self._files.close()
+
+    def _left_ms(self) -> float:
+        return math.inf if self._due_ms is None else self._due_ms - self._clock.now_ms()
 
 
 class _Taker:
@@ -160,7 +169,7 @@ class _Taker:
     def __init__(
         self,
         kind: Kind,
-        open_queue: Callable[[], Any],
+        open_queue: Callable[[Interrupts], Any],
         printer: Printer,
         lease: float | None,
         options: dict[str, Any],
@@ -178,7 +187,7 @@ class _Taker:
     def take_all(self, count: int, interrupts: Interrupts) -> None:
         """Takes up to `count` records; reports damage before them and skips it."""
         try:
-            with self._open_queue() as queue:
+            with self._open_queue(interrupts) as queue:
                 lend = self._lender(queue)
                 more = True
                 while more and self.taken < count:

@@ -87,7 +87,7 @@ def _trim(kind: Kind, path: str, wait: float | None) -> _Trimmed:
     def open_queue() -> Any:
         return kind.open_queue(path, background=False, trim_interval_seconds=None)
 
-    with open_waiting(open_queue, wait) as log:
+    with open_waiting(path, open_queue, wait) as log:
         # Opening may have recovered and adopted segments, so list them only now, as trim sees them.
         before = _names(kind, path)
         records = log.trim()

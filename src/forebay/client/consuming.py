@@ -60,7 +60,7 @@ class ServedLog:
         self._learn(self._asked("look", self._known.end, 0))
         return self.begin
 
-    def resolve(self, start: Start) -> int:
+    def _resolve(self, start: Start) -> int:
         """Returns the offset that a start means."""
         offset: int = self._asked("resolve", start)
         return offset

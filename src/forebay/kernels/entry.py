@@ -213,7 +213,7 @@ class Entry:
         """Returns when it expires, in ms since 1970, UTC; None if never."""
         return (self.id >> 16) + self.ttl_seconds * 1000 if self.ttl_seconds else None
 
-    def has_expired(self, now_ms: cython.longlong) -> bool:
+    def has_expired(self, now_ms: int) -> bool:
         """Returns whether its time to live has passed."""
         expires_ms = self.expires_ms
         return expires_ms is not None and expires_ms <= now_ms

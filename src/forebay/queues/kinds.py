@@ -50,7 +50,8 @@ class Kind:
     `title` is how a sentence names the kind, `record` is its word for a record, and `place` its
     word for what identifies one. `names` are those in its directories, by which another kind's are
     refused; a kind without them cannot be shared. `room` is its package; `queue`, `reader` and
-    `options` are its classes in the modules of these names there. `read_options` are the options
+    `options` are its classes in the modules of these names there. `loop` is the class of its queues
+    in `forebay.aio`; "" if they have none. `read_options` are the options
     of its reader other than `salvage`. `versions` are those that `convert` writes.
 
     What it can do: `has_consumers`, records stay and are read by named consumers; `leases`, items
@@ -65,6 +66,7 @@ class Kind:
     queue: str
     reader: str
     options: str
+    loop: str = ""
     record: str = "record"
     file: str = "segment"
     place: str = "offset"
@@ -96,6 +98,11 @@ class Kind:
     def queue_class(self) -> Any:
         """The class of its queues."""
         return _load(f"{self.room}.queue", self.queue)
+
+    @property
+    def loop_class(self) -> Any:
+        """The class of its queues for asyncio."""
+        return _load("forebay.aio", self.loop)
 
     @property
     def reader_class(self) -> Any:
@@ -209,6 +216,7 @@ KINDS = [
         "a Beats queue",
         is_beats_queue,
         *("forebay.queues.beats", "BeatsQueue", "BeatsReader", "BeatsOptions"),
+        loop="BeatsQueue",
         record="event",
         read_options=("key_file",),
         versions=tuple(name for name, row in LAYOUTS.items() if row.writable),
@@ -220,6 +228,7 @@ KINDS = [
         "a fifo",
         is_fifo,
         *("forebay.queues.fifo", "Fifo", "FifoReader", "FifoOptions"),
+        loop="Fifo",
         record="entry",
         file="file",
         place="id",
@@ -235,6 +244,7 @@ KINDS = [
             "DeadlineReader",
             "DeadlineOptions",
         ),
+        loop="DeadlineQueue",
         record="item",
         file="file",
         place="id",
@@ -249,6 +259,7 @@ KINDS = [
         "a log",
         lambda names: True,
         *("forebay.queues.log", "Log", "LogReader", "LogOptions"),
+        loop="Log",
         has_consumers=True,
         names=names.LOG,
     ),

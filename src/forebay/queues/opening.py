@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import inspect
 import os
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack, overload
+from typing import Any, Literal, TypeAlias, Unpack, overload
 
+# For annotations: a class is imported when somebody looks at them.
+import forebay
 from forebay.errors import InvalidOption, NotAQueue
 from forebay.formats.beats.versions import Dialect
 from forebay.queues.beats.options import BeatsKeywords
@@ -17,36 +19,30 @@ from forebay.queues.deadline.options import DeadlineKeywords
 from forebay.queues.fifo.options import FifoKeywords
 from forebay.queues.kinds import Kind, kind_named, kind_of, sure_kind_of
 from forebay.queues.log.options import LogKeywords
-from forebay.queues.log.queue import Log
-from forebay.queues.log.reader import LogReader
 from forebay.queues.shared.options import AnyKeywords, Duration, SyncPolicy, WhenFull
 
-if TYPE_CHECKING:
-    from forebay.queues.beats.queue import BeatsQueue
-    from forebay.queues.beats.reader import BeatsReader
-    from forebay.queues.deadline.queue import DeadlineQueue
-    from forebay.queues.deadline.reader import DeadlineReader
-    from forebay.queues.fifo.queue import Fifo
-    from forebay.queues.fifo.reader import FifoReader
-
 _Path: TypeAlias = str | os.PathLike[str]
-AnyQueue: TypeAlias = "Log | Fifo | DeadlineQueue | BeatsQueue"
-AnyReader: TypeAlias = "LogReader | FifoReader | DeadlineReader | BeatsReader"
+AnyQueue: TypeAlias = "forebay.Log | forebay.Fifo | forebay.DeadlineQueue | forebay.BeatsQueue"
+AnyReader: TypeAlias = (
+    "forebay.LogReader | forebay.FifoReader | forebay.DeadlineReader | forebay.BeatsReader"
+)
 KindName: TypeAlias = Literal["log", "fifo", "deadline", "beats"]
 
 
 @overload
-def open(path: _Path, *, kind: Literal["log"], **options: Unpack[LogKeywords]) -> Log: ...
+def open(path: _Path, *, kind: Literal["log"], **options: Unpack[LogKeywords]) -> forebay.Log: ...
 @overload
-def open(path: _Path, *, kind: Literal["fifo"], **options: Unpack[FifoKeywords]) -> Fifo: ...
+def open(
+    path: _Path, *, kind: Literal["fifo"], **options: Unpack[FifoKeywords]
+) -> forebay.Fifo: ...
 @overload
 def open(
     path: _Path, *, kind: Literal["deadline"], **options: Unpack[DeadlineKeywords]
-) -> DeadlineQueue: ...
+) -> forebay.DeadlineQueue: ...
 @overload
 def open(
     path: _Path, *, kind: Literal["beats"], **options: Unpack[BeatsKeywords]
-) -> BeatsQueue: ...
+) -> forebay.BeatsQueue: ...
 @overload
 def open(
     path: _Path, *, kind: KindName | None = None, **options: Unpack[AnyKeywords]
@@ -132,11 +128,13 @@ def open(
 
 
 @overload
-def read(path: _Path, *, kind: Literal["log"], salvage: bool = False) -> LogReader: ...
+def read(path: _Path, *, kind: Literal["log"], salvage: bool = False) -> forebay.LogReader: ...
 @overload
-def read(path: _Path, *, kind: Literal["fifo"], salvage: bool = False) -> FifoReader: ...
+def read(path: _Path, *, kind: Literal["fifo"], salvage: bool = False) -> forebay.FifoReader: ...
 @overload
-def read(path: _Path, *, kind: Literal["deadline"], salvage: bool = False) -> DeadlineReader: ...
+def read(
+    path: _Path, *, kind: Literal["deadline"], salvage: bool = False
+) -> forebay.DeadlineReader: ...
 @overload
 def read(
     path: _Path,
@@ -145,7 +143,7 @@ def read(
     salvage: bool = False,
     key_file: _Path | None = None,
     dialect: Dialect | None = None,
-) -> BeatsReader: ...
+) -> forebay.BeatsReader: ...
 @overload
 def read(
     path: _Path,

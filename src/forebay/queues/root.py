@@ -16,29 +16,25 @@ import threading
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+from typing import Any, Literal, Unpack, overload
 
+# For annotations: a class is imported when somebody looks at them.
+import forebay
 from forebay.clock import BootClock
 from forebay.damage import Damage
 from forebay.errors import Closed, Damaged, InvalidOption, NotAQueue
 from forebay.kernels.buffers import crc32
+from forebay.queues.beats.options import BeatsKeywords
+from forebay.queues.deadline.options import DeadlineKeywords
+from forebay.queues.fifo.options import FifoKeywords
 from forebay.queues.kinds import ROOT as DEFINITIONS
 from forebay.queues.kinds import kind_named
+from forebay.queues.log.options import LogKeywords
 from forebay.queues.opening import AnyQueue, KindName
 from forebay.queues.shared.handle import Handle
 from forebay.queues.shared.options import as_seconds, make_options
 from forebay.storage import atomic
 from forebay.storage.filesystem import DiskFilesystem, Filesystem
-
-if TYPE_CHECKING:
-    from forebay.queues.beats.options import BeatsKeywords
-    from forebay.queues.beats.queue import BeatsQueue
-    from forebay.queues.deadline.options import DeadlineKeywords
-    from forebay.queues.deadline.queue import DeadlineQueue
-    from forebay.queues.fifo.options import FifoKeywords
-    from forebay.queues.fifo.queue import Fifo
-    from forebay.queues.log.options import LogKeywords
-    from forebay.queues.log.queue import Log
 
 _VERSION = 2
 # The kind of all queues of version 1.
@@ -135,13 +131,13 @@ class Root(Handle):
             self._write({**self._definitions, name: Definition(kind, given)})
 
     @overload
-    def queue(self, name: str, kind: Literal["log"]) -> Log: ...
+    def queue(self, name: str, kind: Literal["log"]) -> forebay.Log: ...
     @overload
-    def queue(self, name: str, kind: Literal["fifo"]) -> Fifo: ...
+    def queue(self, name: str, kind: Literal["fifo"]) -> forebay.Fifo: ...
     @overload
-    def queue(self, name: str, kind: Literal["deadline"]) -> DeadlineQueue: ...
+    def queue(self, name: str, kind: Literal["deadline"]) -> forebay.DeadlineQueue: ...
     @overload
-    def queue(self, name: str, kind: Literal["beats"]) -> BeatsQueue: ...
+    def queue(self, name: str, kind: Literal["beats"]) -> forebay.BeatsQueue: ...
     @overload
     def queue(self, name: str, kind: KindName | None = None) -> AnyQueue: ...
     def queue(self, name: str, kind: KindName | None = None) -> AnyQueue:

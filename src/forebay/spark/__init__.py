@@ -5,7 +5,21 @@ Importing this package imports neither Spark nor Arrow.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from forebay.spark.cluster import package_zip
 from forebay.spark.session import session
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession as SparkSession
+
 __all__ = ["package_zip", "session"]
+
+
+def __getattr__(name: str) -> object:
+    """Imports the class of Spark that annotations name when somebody evaluates them."""
+    if name != "SparkSession":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from pyspark.sql import SparkSession
+
+    return SparkSession

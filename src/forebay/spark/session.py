@@ -13,6 +13,7 @@ import re
 import sys
 from typing import TYPE_CHECKING
 
+import forebay.spark
 from forebay.errors import InvalidOption, NotInstalled
 from forebay.spark.java import find_java
 
@@ -44,7 +45,7 @@ _NEW_LOCAL = {
 
 def session(
     master: str | None = None, *, app_name: str = "forebay", **conf: object
-) -> SparkSession:
+) -> forebay.spark.SparkSession:
     """Returns a Spark session: a new one, or the one that is running.
 
     `master` is `local[*]` by default; `local[2,3]` has two threads and tries a task three times,

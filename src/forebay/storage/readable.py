@@ -72,6 +72,30 @@ class Store(Protocol):
         ...
 
 
+class OpenStore(Store, Protocol):
+    """A store that its reader closes."""
+
+    def directory(self, name: str, /) -> OpenStore:
+        """Opens the store of what lies in a folder; `FileNotFoundError` if there is none."""
+        ...
+
+    def close(self) -> None:
+        """Closes it; a second time does nothing."""
+        ...
+
+
+class Stores(Protocol):
+    """What a reader needs of a machine; a `Filesystem` is one."""
+
+    def open_directory(self, path: str, /) -> OpenStore:
+        """Opens the store of a queue."""
+        ...
+
+    def boot_id(self) -> bytes:
+        """Returns 16 bytes that change whenever the machine of the queue's owner restarts."""
+        ...
+
+
 class Readable:
     """Content whose unreadable parts are skipped. One thread at a time may use it."""
 

@@ -71,7 +71,9 @@ class SlotFile:
     ) -> SlotFile | None:
         """Opens a slot file; None if there is none."""
         try:
-            file = open_again(lambda: directory.open(name, write=write))
+            # A store from which it is only read knows no `write`.
+            options = {"write": True} if write else {}
+            file = open_again(lambda: directory.open(name, **options))
         except FileNotFoundError:
             return None
         return cls(file, magic, payload_bytes, older, sound)

@@ -77,7 +77,9 @@ class Staging:
             self._file.allocate(0, size)
             self.buffer: Mapping = self._file.map(size)
             self.buffer[:] = bytes(size)
-            # Its name is not synced: what is only in the buffer need not survive a power cut.
+            # Durably: an entry that a power cut took may otherwise be in the buffer still, verify
+            # as the successor of a new one, and return after the next power cut. The name is not
+            # synced: what is only in the buffer need not survive.
             self._file.sync()
         except BaseException:
             self._file.close()

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Required, Unpack, cast
 
+import forebay.spark
 from forebay.errors import InvalidOption
 from forebay.pipelines.ingest import checkpoint, decoding, snapshots
 from forebay.pipelines.ingest.backfill import REBUILDABLE, Span, document_of, rebuild
@@ -106,7 +107,7 @@ def ingest(
     max_bytes_per_trigger: int | str | None = None,
     fail_on_data_loss: bool = True,
     backfill: str | None = None,
-    spark: SparkSession | None = None,
+    spark: forebay.spark.SparkSession | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     stop: threading.Event | None = None,
 ) -> IngestResult:

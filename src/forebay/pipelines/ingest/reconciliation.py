@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import forebay.spark
 from forebay.pipelines.ingest import checkpoint
 from forebay.pipelines.ingest.definition import Definition
 from forebay.pipelines.ingest.output import (
@@ -89,7 +90,9 @@ class Reconciliation:
         return total(proof.counts for proof in self.queues)
 
 
-def reconcile(out: str | os.PathLike[str], *, spark: SparkSession | None = None) -> Reconciliation:
+def reconcile(
+    out: str | os.PathLike[str], *, spark: forebay.spark.SparkSession | None = None
+) -> Reconciliation:
     """Compares the tables of an output with the ranges of its batches; changes nothing.
 
     It may run during an ingest: it covers the batches that are published when it starts. It costs

@@ -34,9 +34,9 @@ from forebay.queues.shared.reports import (
     SegmentFacts,
 )
 from forebay.storage.atomic import TEMPORARY
-from forebay.storage.filesystem import lock_owner
 from forebay.storage.losses import count_unaccepted
 from forebay.storage.quarantine import count_kept
+from forebay.storage.readable import Stores
 
 _BATCH_EVENTS = 1000
 
@@ -59,9 +59,11 @@ class BeatsCopy(CopyReport):
     done: int
 
 
-def check(path: str, progress: Progress, key_file: str | None = None) -> Report:
+def check(
+    path: str, progress: Progress, key_file: str | None = None, filesystem: Stores | None = None
+) -> Report:
     """Verifies every frame and every event."""
-    with BeatsReader(path, key_file=key_file, salvage=True) as reader:
+    with BeatsReader(path, key_file=key_file, salvage=True, filesystem=filesystem) as reader:
         segments = _read_segments(reader, progress, raise_wrong_key=True)
         findings = Findings()
         for item in [*reader.side_damage, *(each for part in segments for each in part.damage)]:
@@ -71,7 +73,7 @@ def check(path: str, progress: Progress, key_file: str | None = None) -> Report:
                 findings.notes.append(f"{where}: {item.reason}; no event is lost by it")
             else:
                 findings.found.append(item)
-        owner = lock_owner(reader.path)
+        owner = reader.owner()
         if owner is None:
             _check_side_files(reader, findings)
         known = {*OWN_NAMES, *OWN_DIRECTORIES, *reader.segments.names.values()}
@@ -95,7 +97,7 @@ def check(path: str, progress: Progress, key_file: str | None = None) -> Report:
 def describe(path: str, key_file: str | None = None) -> BeatsInfo:
     """Returns the state of a Beats queue; reads all of it to count."""
     with BeatsReader(path, key_file=key_file, salvage=True) as reader:
-        owner = lock_owner(reader.path)
+        owner = reader.owner()
         place = reader.place()
         segments = _read_segments(reader)
         damage = [item for segment in segments for item in segment.damage]

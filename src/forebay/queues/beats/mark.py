@@ -125,7 +125,8 @@ class MarkFile:
     def open(cls, directory: Directory, *, write: bool) -> MarkFile | None:
         """Opens it; returns None if there is none."""
         try:
-            file = directory.open(MARK_NAME, write=write)
+            # A store from which it is only read knows no `write`.
+            file = directory.open(MARK_NAME, write=True) if write else directory.open(MARK_NAME)
         except FileNotFoundError:
             return None
         try:

@@ -28,8 +28,7 @@ from forebay.queues.beats.recovery import Found, is_being_made, is_unfinished, o
 from forebay.queues.beats.segments import Access, EventSegment, damage_of, is_harmless
 from forebay.queues.beats.state import find_place, first_of
 from forebay.queues.shared.reader import DirectoryReader
-from forebay.storage.filesystem import Filesystem
-from forebay.storage.readable import unopenable
+from forebay.storage.readable import Stores, unopenable
 from forebay.storage.segments import SegmentList
 
 # How many times a reader looks again if an owner changes the queue between two looks.
@@ -77,7 +76,7 @@ class BeatsReader(DirectoryReader):
         key_file: str | os.PathLike[str] | None = None,
         dialect: Dialect | None = None,
         durable_only: bool = False,
-        filesystem: Filesystem | None = None,
+        filesystem: Stores | None = None,
     ) -> None:
         self._access = Access(read_key(key_file), dialect)
         self._durable_only = durable_only

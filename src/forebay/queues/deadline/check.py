@@ -43,9 +43,9 @@ from forebay.queues.shared.reports import (
     is_loss,
     plural,
 )
-from forebay.storage.filesystem import lock_owner
 from forebay.storage.losses import count_unaccepted
 from forebay.storage.quarantine import count_kept
+from forebay.storage.readable import Stores
 
 # For each row of the histogram, the latest time at which its items are due, in seconds from now.
 _SPANS = {
@@ -96,13 +96,13 @@ class DeadlineCopy(CopyReport):
     moved: int
 
 
-def check(path: str, progress: Progress) -> DeadlineReport:
+def check(path: str, progress: Progress, filesystem: Stores | None = None) -> DeadlineReport:
     """Verifies every block, batch and index of the files, and the manifest."""
-    with DeadlineReader(path, salvage=True) as reader:
+    with DeadlineReader(path, salvage=True, filesystem=filesystem) as reader:
         picture = reader.picture
         findings = Findings()
         # Ask for the owner first: if it ends meanwhile, it has finished what it was writing.
-        owner = lock_owner(reader.path)
+        owner = reader.owner()
         findings.found += [*reader.damage, *picture.mended]
         if picture.manifest_damage is not None:
             findings.found.append(picture.manifest_damage)
@@ -131,7 +131,7 @@ def describe(path: str) -> DeadlineInfo:
     """Returns the state of a deadline queue, and when its items are due."""
     with DeadlineReader(path, salvage=True) as reader:
         picture = reader.picture
-        owner = lock_owner(reader.path)
+        owner = reader.owner()
         pending, buried, deadlines = _count_items(reader)
         kept_files, kept_bytes = count_kept(reader.directory)
         log_bytes = sum(picture.log_sizes.values())
@@ -202,7 +202,7 @@ def copy(path: str, target: str, progress: Progress) -> DeadlineCopy:
     with DeadlineReader(path, salvage=True) as reader:
         picture = reader.picture
         # Ask for the owner first: if it ends meanwhile, it has finished what it was writing.
-        torn = picture.torn if lock_owner(reader.path) is None else []
+        torn = picture.torn if reader.owner() is None else []
         copying = Copying(target, progress, picture.entry_count, [*picture.damage, *torn])
         has_buried = picture.has_buried
         return copying.run("deadline", reader.path, reader.entries, has_buried=has_buried)
@@ -215,7 +215,7 @@ def convert(
     pending = buried = 0
     with DeadlineReader(path, salvage=True) as reader:
         picture = reader.picture
-        torn = picture.torn if lock_owner(reader.path) is None else []
+        torn = picture.torn if reader.owner() is None else []
         damage = [*picture.damage, *torn]
         _stop_at_damage(damage, salvage)
 

@@ -596,13 +596,6 @@ class DeadlineQueue(Handle):
         """How many items are buried."""
         return self._schedule.buried
 
-    def due_in(self) -> float:
-        """Returns in how many seconds an item may be due, by its deadline or the end of a lease."""
-        with self._journal.lock:
-            self._journal.check()
-            self._schedule.leases.expire(self._clock.now_ms())
-            return self._seconds_to_due()
-
     def __len__(self) -> int:
         """Returns how many items there are, including leased and buried ones.
 

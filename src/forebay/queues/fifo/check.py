@@ -42,9 +42,10 @@ from forebay.queues.shared.reports import (
     SegmentFacts,
     plural,
 )
-from forebay.storage.filesystem import disk_bytes, lock_owner
+from forebay.storage.filesystem import disk_bytes
 from forebay.storage.losses import count_unaccepted
 from forebay.storage.quarantine import count_kept
+from forebay.storage.readable import Stores
 from forebay.storage.tail import TailFile
 
 
@@ -76,11 +77,11 @@ class FifoCopy(CopyReport):
     expired: int
 
 
-def check(path: str, progress: Progress) -> FifoReport:
+def check(path: str, progress: Progress, filesystem: Stores | None = None) -> FifoReport:
     """Verifies all entries that have not left the fifo, their files, and the side files."""
-    with FifoReader(path) as reader:
+    with FifoReader(path, filesystem=filesystem) as reader:
         findings = Findings()
-        owner = lock_owner(reader.path)
+        owner = reader.owner()
         files = _tape_files(reader)
         records, expired = _check_entries(reader, findings, progress)
         _check_sizes(reader, files, findings, owner)
@@ -107,7 +108,7 @@ def check(path: str, progress: Progress) -> FifoReport:
 def describe(path: str) -> FifoInfo:
     """Returns the state of a fifo."""
     with FifoReader(path) as reader:
-        owner = lock_owner(reader.path)
+        owner = reader.owner()
         files = _tape_files(reader)
         end = end_damage(reader, owner)
         kept_files, kept_bytes = count_kept(reader.directory)
@@ -161,7 +162,7 @@ def copy(path: str, target: str, progress: Progress) -> FifoCopy:
     now_ms = SystemClock().now_ms()
     clock = CopyClock(0)
     with FifoReader(path) as reader:
-        owner = lock_owner(reader.path)
+        owner = reader.owner()
         damage = list(reader.trouble)
         size = reader.head.file_bytes
         with Fifo(target, clock=clock, file_bytes=size, sync="os", background=False) as fifo:

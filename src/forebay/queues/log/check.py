@@ -34,9 +34,9 @@ from forebay.queues.shared.reports import (
 from forebay.storage import inbox
 from forebay.storage.atomic import TEMPORARY
 from forebay.storage.checked import CheckedFile
-from forebay.storage.filesystem import lock_owner
 from forebay.storage.losses import count_unaccepted
 from forebay.storage.quarantine import count_kept
+from forebay.storage.readable import Stores
 from forebay.storage.segments import scan_segment
 from forebay.storage.tail import NAME as TAIL
 from forebay.storage.tail import TailFile
@@ -61,11 +61,11 @@ class LogCopy(CopyReport):
     consumers_damage: str | None
 
 
-def check(path: str, progress: Progress) -> Report:
+def check(path: str, progress: Progress, filesystem: Stores | None = None) -> Report:
     """Reads everything."""
-    with LogReader(path) as reader:
+    with LogReader(path, filesystem=filesystem) as reader:
         findings = Findings()
-        owner = lock_owner(reader.path)
+        owner = reader.owner()
         segments = _segments(reader, owner)
         records = _check_records(reader, findings, progress)
         end = end_damage(reader, owner)
@@ -93,7 +93,7 @@ def check(path: str, progress: Progress) -> Report:
 def describe(path: str) -> LogInfo:
     """Returns the state of a log."""
     with LogReader(path) as reader:
-        owner = lock_owner(reader.path)
+        owner = reader.owner()
         segments = _segments(reader, owner)
         end = end_damage(reader, owner)
         kept_files, kept_bytes = count_kept(reader.directory)
@@ -129,7 +129,7 @@ def describe(path: str) -> LogInfo:
 def segments(path: str) -> list[LogSegment]:
     """Describes each segment."""
     with LogReader(path) as reader:
-        return _segments(reader, lock_owner(reader.path))
+        return _segments(reader, reader.owner())
 
 
 def copy(path: str, target: str, progress: Progress) -> LogCopy:
@@ -144,7 +144,7 @@ def copy(path: str, target: str, progress: Progress) -> LogCopy:
         LogReader(path, salvage=True) as reader,
         Log(target, sync="os", clock=clock, background=False) as log,
     ):
-        owner = lock_owner(reader.path)
+        owner = reader.owner()
         for item in reader.scan():
             progress(copying.copied, len(reader))
             if isinstance(item, Damage):
@@ -307,7 +307,7 @@ def _after_the_records(reader: LogReader, ends: dict[str, int]) -> Iterator[Dama
 
 
 def _is_closed(reader: LogReader) -> bool:
-    return lock_owner(reader.path) is None and reader.tail is not None and reader.tail.clean
+    return reader.owner() is None and reader.tail is not None and reader.tail.clean
 
 
 def _hidden(

@@ -47,7 +47,7 @@ class Home(Protocol):
         """Announces that there may be more to read."""
         ...
 
-    def resolve(self, start: Start) -> int:
+    def _resolve(self, start: Start) -> int:
         """Returns the offset that a start means."""
         ...
 
@@ -182,7 +182,7 @@ class Consumer(Closing):
         later `take`: the end of a `take` from before the `seek` saves nothing and gives nothing
         back.
         """
-        self._move_to(self._log.resolve(start))
+        self._move_to(self._log._resolve(start))
         self._lent.clear()
         self._returned.clear()
         self._finished = 0

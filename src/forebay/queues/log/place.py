@@ -70,7 +70,7 @@ class HeldPlace:
 
     def resolve(self, start: Start) -> int:
         """Returns the offset that a start means."""
-        return self._log.resolve(start)
+        return self._log._resolve(start)
 
     def note(self, damage: Damage) -> bool:
         """Puts damage on record; says whether it is to be raised."""

@@ -380,7 +380,7 @@ class Log(Handle):
             consumer = self._consumers[name] = Consumer(self, name, scanner)
         try:
             if committed is None:
-                committed = self.resolve("earliest" if unsure else start)
+                committed = self._resolve("earliest" if unsure else start)
                 run(self._saving(name, committed))
         except BaseException:
             consumer.close()
@@ -405,7 +405,7 @@ class Log(Handle):
         if self._consumers.get(consumer.name) is consumer:
             del self._consumers[consumer.name]
 
-    def resolve(self, start: Start) -> int:
+    def _resolve(self, start: Start) -> int:
         """Returns the offset that "earliest", "latest", an offset or a time means."""
         end, durable = self._readable()
         if start == "earliest":

@@ -1,7 +1,8 @@
 """The common part of the readers of all kinds: a directory that is read but not owned.
 
-A reader takes no lock and writes nothing, whether the queue is in use or not. Damage raises
-`Damaged`; with `salvage=True` it is added to `damage` and skipped.
+A reader takes no lock and writes nothing, whether the queue is in use or not. It needs the names
+and the bytes of the files and nothing else, so they may be in any store. Damage raises `Damaged`;
+with `salvage=True` it is added to `damage` and skipped.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ import contextlib
 import os
 from abc import abstractmethod
 from collections.abc import Generator, Iterator
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from forebay.damage import Damage
 from forebay.errors import Damaged, NotAQueue
 from forebay.queues.shared.handle import Closing
-from forebay.storage.filesystem import Directory, DiskFilesystem, Filesystem
+from forebay.storage.filesystem import Directory, DiskFilesystem, Filesystem, lock_owner
+from forebay.storage.readable import Stores
 from forebay.storage.tail import Tail, TailFile
 
 _Batch = TypeVar("_Batch")
@@ -29,9 +31,11 @@ class DirectoryReader(Closing):
         path: str | os.PathLike[str],
         *,
         salvage: bool = False,
-        filesystem: Filesystem | None = None,
+        filesystem: Stores | None = None,
     ) -> None:
-        self._filesystem = filesystem or DiskFilesystem()
+        # Of these, a reader uses what stores have and nothing else. What it shares with recovery is
+        # declared for directories; `tests/queues/test_stores.py` reads every kind without one.
+        self._filesystem = cast(Filesystem, filesystem or DiskFilesystem())
         self._directory: Directory = self._filesystem.open_directory(os.fspath(path))
         self.path = self._directory.path
         self.salvage = salvage
@@ -51,6 +55,11 @@ class DirectoryReader(Closing):
     def directory(self) -> Directory:
         """The open directory, for callers that read single files."""
         return self._directory
+
+    def owner(self) -> int | None:
+        """Returns the process that owns the queue; None if there is none, or it is not known."""
+        on_disk = isinstance(self._filesystem, DiskFilesystem)
+        return lock_owner(self.path) if on_disk else None
 
     def size_of(self, name: str) -> int:
         """Returns how many bytes a file has; 0 if it is gone or not a file."""

@@ -21,7 +21,8 @@ error propagate. It must not wait while it does so.
 `run` drives the steps of a verb on the calling thread; `forebay.aio` drives the same steps on a
 loop. `verb` and `lends` make blocking methods from steps; `shortcut` makes steps from a blocking
 method that mostly needs no wait. All three store the steps in the attribute `steps` of the method,
-where aio and the tests find them.
+where aio and the tests find them, and in the attribute `begin`. That of a shortcut may return the
+result instead of steps, if no wait is needed.
 """
 
 from __future__ import annotations
@@ -185,16 +186,17 @@ def shortcut(
         raise TypeError(f"{method.__qualname__}: the last parameter must be `_run`, which is `run`")
     call: Any = method
     call.__signature__ = signature.replace(parameters=public)
+    begin = functools.partial(call, _run=_hand_over)
 
     @functools.wraps(method)
     def steps(queue: _Queue, /, *arguments: Any, **keywords: Any) -> Steps[Any]:
-        keywords["_run"] = _hand_over
-        result: Any = call(queue, *arguments, **keywords)
+        result: Any = begin(queue, *arguments, **keywords)
         if type(result) is GeneratorType:
             result = yield from result
         return result
 
     call.steps = steps
+    call.begin = begin
     return method
 
 
@@ -212,7 +214,7 @@ def with_steps(method: Callable[..., Any], steps: Callable[..., Steps[Any]]) -> 
         return _Lending(begun) if lending else run(begun)
 
     made: Any = call
-    made.steps = steps
+    made.begin = made.steps = steps
     return call
 
 
@@ -270,4 +272,4 @@ def _keep_steps(call: Any, steps: Callable[..., Any], wrapper: str) -> None:
         hint = GenericAlias(AbstractContextManager, (inner,))
     call.__signature__ = signature.replace(return_annotation=shown)
     call.__annotations__ = {**steps.__annotations__, "return": hint}
-    call.steps = steps
+    call.begin = call.steps = steps
