@@ -12,10 +12,10 @@ from forebay.queues.fifo.front import Front
 from forebay.queues.fifo.head import HeadFile, Lent
 from forebay.queues.fifo.recovery import Recovery
 from forebay.queues.fifo.scanner import FifoScanner, Place
-from forebay.queues.fifo.tape import TapeWriter
 from forebay.queues.fifo.writer import FifoWriter
 from forebay.storage import filesystem
 from forebay.storage.commit import GroupCommit, Ticket
+from forebay.storage.open_files import OpenFiles
 from forebay.storage.staging import HEADER_BYTES
 from tests.crash.handles import ForgetfulDirectory
 from tests.crash.hunts import cut_power, fail_calls
@@ -24,7 +24,7 @@ from tests.support.planting import Bug, Patch
 
 
 def no_sync(patch: Patch) -> None:
-    patch.setattr(TapeWriter, "begin_sync", lambda self: [])
+    patch.setattr(OpenFiles, "begin_sync", lambda self: [])
 
 
 def no_directory_sync(patch: Patch) -> None:
