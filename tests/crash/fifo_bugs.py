@@ -61,7 +61,7 @@ def lent_entries_not_noted(patch: Patch) -> None:
 
 
 def staged_entries_forgotten(patch: Patch) -> None:
-    patch.setattr(fifo_staged, "read_staged", lambda directory: None)
+    patch.setattr(fifo_staged, "find_staged", lambda directory: None)
 
 
 def staged_entries_left_standing(patch: Patch) -> None:

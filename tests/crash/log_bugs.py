@@ -84,7 +84,7 @@ def staging_space_reused_too_early(patch: Patch) -> None:
 
 
 def staged_records_forgotten(patch: Patch) -> None:
-    patch.setattr(recovery, "read_staged", lambda directory: None)
+    patch.setattr(recovery, "find_staged", lambda directory: None)
 
 
 def found_records_served_without_a_copy(patch: Patch) -> None:

@@ -150,7 +150,7 @@ class TapeWriter:
         doomed = [number for number in self.numbers if number < below]
         for number in doomed:
             # Not synced: a file that a power cut brings back is below the head, and goes again.
-            remove_file(self._directory, self._name_of(number))
+            quarantine.remove(self._directory, self._name_of(number))
             self.numbers.remove(number)
         return len(doomed)
 
@@ -265,13 +265,3 @@ def open_or_reason(directory: Directory, name: str) -> ReadableFile | str:
         return MISSING
     except Damaged as error:
         return error.damage.reason
-
-
-def remove_file(directory: Directory, name: str) -> None:
-    """Removes a file of the tape; a directory in its place is kept aside."""
-    try:
-        directory.unlink(name)
-    except FileNotFoundError:
-        pass
-    except (IsADirectoryError, PermissionError):
-        quarantine.keep_file(directory, name)
