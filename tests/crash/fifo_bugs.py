@@ -9,7 +9,7 @@ from forebay.queues.fifo import staging as fifo_staged
 from forebay.queues.fifo import tape
 from forebay.queues.fifo.bounds import Bounds, TapeEnd
 from forebay.queues.fifo.front import Front
-from forebay.queues.fifo.head import HeadFile, Lent
+from forebay.queues.fifo.head import HeadFile
 from forebay.queues.fifo.recovery import Recovery
 from forebay.queues.fifo.scanner import FifoScanner, Place
 from forebay.queues.fifo.writer import FifoWriter
@@ -53,11 +53,7 @@ def files_go_that_hold_lent_entries(patch: Patch) -> None:
 
 
 def lent_entries_not_noted(patch: Patch) -> None:
-    def lend(self: HeadFile, lent: Lent) -> None:
-        self.lent[lent.number] = lent
-        self.cursor.save()
-
-    patch.setattr(HeadFile, "lend", lend)
+    patch.setattr(HeadFile, "save", lambda self: self.cursor.save())
 
 
 def staged_entries_forgotten(patch: Patch) -> None:
