@@ -43,6 +43,7 @@ from forebay.queues.deadline.state import State
 from forebay.storage import filesystem
 from forebay.storage.commit import GroupCommit
 from forebay.storage.losses import Losses
+from forebay.storage.open_files import OpenFiles
 from forebay.storage.staging import Staged
 from tests.crash.deadline_kind import Content, DeadlineWorkload, content_of
 from tests.crash.forgetful import ForgetfulFilesystem
@@ -215,8 +216,8 @@ def next_log_before_this_one_is_durable(patch: Patch) -> None:
     def switch(self: Journal, wal: WalFile) -> WalFile:
         self.drain()
         before, self.wal = self.wal, wal
-        self._publish(self.written)
-        self.commit.advance(self.written)
+        self._publish(self.applied)
+        self.commit.advance(self.applied)
         return before
 
     patch.setattr(Journal, "switch", switch)
@@ -237,13 +238,8 @@ def next_log_trusted_without_this_one(patch: Patch) -> None:
 
 
 def sync_of_the_newest_log_only(patch: Patch) -> None:
-    original = Journal._sync_files
-
-    def sync(self: Journal) -> int:
-        self._unsynced = []
-        return original(self)
-
-    patch.setattr(Journal, "_sync_files", sync)
+    original = OpenFiles.begin_sync
+    patch.setattr(OpenFiles, "begin_sync", lambda self: original(self)[-1:])
 
 
 def marks_before_the_tombstones(patch: Patch) -> None:

@@ -9,13 +9,13 @@ from forebay.queues.fifo import staging as fifo_staged
 from forebay.queues.fifo import tape
 from forebay.queues.fifo.bounds import Bounds, TapeEnd
 from forebay.queues.fifo.front import Front
-from forebay.queues.fifo.head import HeadFile, Lent
+from forebay.queues.fifo.head import HeadFile
 from forebay.queues.fifo.recovery import Recovery
 from forebay.queues.fifo.scanner import FifoScanner, Place
-from forebay.queues.fifo.tape import TapeWriter
 from forebay.queues.fifo.writer import FifoWriter
 from forebay.storage import filesystem
 from forebay.storage.commit import GroupCommit, Ticket
+from forebay.storage.open_files import OpenFiles
 from forebay.storage.staging import HEADER_BYTES
 from tests.crash.handles import ForgetfulDirectory
 from tests.crash.hunts import cut_power, fail_calls
@@ -24,7 +24,7 @@ from tests.support.planting import Bug, Patch
 
 
 def no_sync(patch: Patch) -> None:
-    patch.setattr(TapeWriter, "begin_sync", lambda self: [])
+    patch.setattr(OpenFiles, "begin_sync", lambda self: [])
 
 
 def no_directory_sync(patch: Patch) -> None:
@@ -53,15 +53,11 @@ def files_go_that_hold_lent_entries(patch: Patch) -> None:
 
 
 def lent_entries_not_noted(patch: Patch) -> None:
-    def lend(self: HeadFile, lent: Lent) -> None:
-        self.lent[lent.number] = lent
-        self.cursor.save()
-
-    patch.setattr(HeadFile, "lend", lend)
+    patch.setattr(HeadFile, "save", lambda self: self.cursor.save())
 
 
 def staged_entries_forgotten(patch: Patch) -> None:
-    patch.setattr(fifo_staged, "read_staged", lambda directory: None)
+    patch.setattr(fifo_staged, "find_staged", lambda directory: None)
 
 
 def staged_entries_left_standing(patch: Patch) -> None:

@@ -84,7 +84,7 @@ def staging_space_reused_too_early(patch: Patch) -> None:
 
 
 def staged_records_forgotten(patch: Patch) -> None:
-    patch.setattr(recovery, "read_staged", lambda directory: None)
+    patch.setattr(recovery, "find_staged", lambda directory: None)
 
 
 def found_records_served_without_a_copy(patch: Patch) -> None:
@@ -156,11 +156,11 @@ def mark_written_before_the_sync(patch: Patch) -> None:
 
     def sync_files(self: LogWriter) -> int:
         with self.lock:
-            if self._always:
+            if self.always:
                 self.drain()
             end: End = self.place
             self.publish(durable=end, sync=True)
-        for segment in self._open_segments():
+        for segment in self.files.begin_sync():
             segment.sync()
         return end.offset
 

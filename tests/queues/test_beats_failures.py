@@ -87,7 +87,7 @@ def test_a_put_that_waited_for_another_that_gave_up_raises_too(sync: str) -> Non
     assert wait_until(lambda: has_failed_to_write(queue))
     for thread in threads[1:]:
         thread.start()
-    assert wait_until(lambda: writer_of(queue).written == 4)
+    assert wait_until(lambda: writer_of(queue).applied == 4)
     while any(thread.is_alive() for thread in threads):
         clock.seconds += 0.25
         threads[0].join(0.02)
@@ -114,7 +114,7 @@ def test_a_put_that_waits_while_the_queue_is_closed_is_written_or_raises() -> No
     threads = [threading.Thread(target=put, args=(number,)) for number in range(3)]
     for thread in threads:
         thread.start()
-    assert wait_until(lambda: writer_of(queue).written == 3)
+    assert wait_until(lambda: writer_of(queue).applied == 3)
     with contextlib.suppress(OSError):
         queue.close()
     for thread in threads:

@@ -20,6 +20,14 @@ def keep_bytes(queue: Directory, name: str, data: bytes) -> None:
         directory.close()
 
 
+def keep_rest(queue: Directory, name: str, position: int, data: bytes) -> int:
+    """Keeps what is at a position of a file, without the zeros at its end; returns its size."""
+    rest = data.rstrip(b"\0")
+    if rest:
+        keep_bytes(queue, f"{name}-{position}", rest)
+    return len(rest)
+
+
 def keep_file(queue: Directory, name: str, source: Directory | None = None) -> None:
     """Moves a file out of the queue, or out of `source` in it; durable on return."""
     directory = _open(queue)
@@ -29,6 +37,16 @@ def keep_file(queue: Directory, name: str, source: Directory | None = None) -> N
         directory.sync()
     finally:
         directory.close()
+
+
+def remove(queue: Directory, name: str) -> None:
+    """Removes a file of the queue, if it is there; a directory in its place is kept."""
+    try:
+        queue.unlink(name)
+    except FileNotFoundError:
+        return
+    except (IsADirectoryError, PermissionError):
+        keep_file(queue, name)
 
 
 def replace_anything(queue: Directory, name: str, data: bytes) -> None:

@@ -23,12 +23,15 @@ not verify. An owner blanks the header durably before it serves.
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from dataclasses import dataclass
 
+from forebay.errors import Damaged
 from forebay.kernels.buffers import crc32
+from forebay.storage import quarantine
 from forebay.storage.filesystem import Directory, Mapping, unmap, write_all
-from forebay.storage.readable import open_readable
+from forebay.storage.readable import is_readable, open_readable
 
 NAME = "staging"
 HEADER_BYTES = 96
@@ -95,10 +98,6 @@ class Staging:
         head += _CRC.pack(crc32(head))
         self.buffer[:HEADER_BYTES] = head.ljust(HEADER_BYTES, b"\0")
 
-    def chunk(self, end: int) -> memoryview:
-        """Returns a view of the frames up to `end`; release it before `close`."""
-        return memoryview(self.buffer)[HEADER_BYTES:end]
-
     def close(self) -> None:
         """Unmaps and closes the file."""
         unmap(self.buffer)
@@ -136,11 +135,25 @@ def read_staged(directory: Directory) -> Staged | None:
     )
 
 
-def blank_staged(directory: Directory) -> None:
-    """Invalidates the content of the buffer, durably."""
+def find_staged(directory: Directory) -> Staged | None:
+    """Reads the chunk that is in the buffer now; None if there is none, or it cannot be opened."""
     try:
-        file = directory.open(NAME, write=True)
+        return read_staged(directory)
+    except Damaged:
+        return None
+
+
+def blank_staged(directory: Directory) -> None:
+    """Makes the buffer void, durably; one that cannot be read and written is set aside."""
+    file = None
+    try:
+        with contextlib.suppress(PermissionError):
+            if is_readable(directory, NAME):
+                file = directory.open(NAME, write=True)
     except FileNotFoundError:
+        return
+    if file is None:
+        quarantine.keep_file(directory, NAME)
         return
     try:
         write_all(file, bytes(HEADER_BYTES), 0)

@@ -110,6 +110,39 @@ class Tail(NamedTuple):
             and (self.written == self.durable or not self.clean)
         )
 
+    def recovered(
+        self,
+        boot_id: bytes,
+        end: int,
+        segment: int,
+        position: int,
+        salt: bytes = b"",
+        *,
+        time_ms: int,
+        lost: bool,
+    ) -> Tail:
+        """Returns the mark that follows a recovery: everything below `end` is durable, in place.
+
+        `lost`: numbers above the end may have been assigned before. Readers learn of it by the
+        incarnation.
+        """
+        incarnation, starts = self.incarnation, self.starts
+        if lost:
+            incarnation, starts = incarnation + 1, (end, *starts[:-1])
+        return self._replace(
+            boot_id=boot_id,
+            written=end,
+            durable=end,
+            segment=segment,
+            position=position,
+            salt=salt,
+            time_ms=time_ms,
+            clean=False,
+            staged=False,
+            incarnation=incarnation,
+            starts=starts,
+        )
+
     def lost_since(self, incarnation: int, offset: int) -> bool:
         """Returns whether a reader at `offset` in an older incarnation missed records."""
         passed = self.incarnation - incarnation

@@ -11,5 +11,4 @@ OWN_NAMES = BEATS.own_files
 OWN_DIRECTORIES = BEATS.directories
 
 is_beats_queue = BEATS.fit
-is_temporary = BEATS.is_temporary
 refuse_foreign = BEATS.refuse_foreign

@@ -66,7 +66,7 @@ class BeatsMaintenance(Background["BeatsQueue"]):
 
     def _needs_sync(self) -> bool:
         writer = self._writer
-        unsynced = self._sync_policy == "interval" and writer.written > writer.commit.durable
+        unsynced = self._sync_policy == "interval" and writer.applied > writer.commit.durable
         return unsynced or not writer.mark.synced
 
     def _sync(self) -> None:
@@ -75,7 +75,7 @@ class BeatsMaintenance(Background["BeatsQueue"]):
         self._writer.sync_mark()
 
     def _activity(self) -> object:
-        return self._writer.written
+        return self._writer.applied
 
     def _sync_seconds(self) -> float:
         # Under "os" only the mark is synced.

@@ -31,7 +31,6 @@ from forebay.queues.beats.names import (
     CONTENTS_NAME,
     MARK_NAME,
     STATE_NAME,
-    is_temporary,
     refuse_foreign,
 )
 from forebay.queues.beats.place import Place
@@ -43,6 +42,7 @@ from forebay.queues.beats.segments import (
     list_event_segments,
 )
 from forebay.queues.beats.state import StateFile, find_place, first_of, read_state
+from forebay.queues.shared.names import BEATS
 from forebay.storage import atomic, quarantine
 from forebay.storage.filesystem import Directory, Filesystem
 from forebay.storage.losses import Losses
@@ -270,16 +270,13 @@ class Found:
 
 def _set_odd_things_aside(directory: Directory, names: set[str]) -> list[Damage]:
     """Removes temporary files, and moves away anything else that has the name of a side file."""
-    for name in names:
-        if is_temporary(name):
-            with contextlib.suppress(OSError):
-                directory.unlink(name)
     damage = []
     if quarantine.DIRECTORY in names:
         try:
             directory.directory(quarantine.DIRECTORY).close()
         except (OSError, NotAQueue):
             directory.rename(quarantine.DIRECTORY, f"{quarantine.DIRECTORY}.odd")
+    BEATS.remove_temporary(directory, names)
     # `losses` clears its own name, and reports that it could not be read.
     for name in names & {MARK_NAME, STATE_NAME, CONTENTS_NAME, atomic.RESERVE}:
         try:
@@ -496,12 +493,11 @@ class _Recovery:
     def _keep_rest(self, segment: EventSegment, extent: Extent) -> None:
         """Keeps the bytes after the last good frame in quarantine, if there are any."""
         size = segment.file.size()
-        rest = segment.file.pread(max(0, size - extent.raw_size), extent.raw_size).rstrip(b"\0")
-        if not rest:
-            return
-        quarantine.keep_bytes(self._directory, f"{segment.name}-{extent.raw_size}", rest)
-        reason = "unfinished end, kept in quarantine/"
-        self.damage.append(Damage(segment.path, extent.raw_size, len(rest), reason, torn=True))
+        rest = segment.file.pread(max(0, size - extent.raw_size), extent.raw_size)
+        kept = quarantine.keep_rest(self._directory, segment.name, extent.raw_size, rest)
+        if kept:
+            reason = "unfinished end, kept in quarantine/"
+            self.damage.append(Damage(segment.path, extent.raw_size, kept, reason, torn=True))
 
     def _copy(self, segment: EventSegment, extent: Extent) -> None:
         """Writes the good part under a temporary name, syncs it, and renames it over the old."""

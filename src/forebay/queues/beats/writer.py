@@ -176,13 +176,12 @@ class BeatsWriter(Owner):
         `missing` are segments that are on record but have no file.
         """
         last = mark.last
-        super().__init__(directory, last.written)
+        super().__init__(directory, last.written, always=options.sync == "always")
         self._filesystem = filesystem
         self._options = options
         self._layout_name = layout_name
         self._key = key
         self._clock = clock
-        self._always = options.sync == "always"
         # Without encryption, frames of another file verify too: only the mark tells what was
         # written.
         self._mark_each = not LAYOUTS[layout_name].encrypted
@@ -190,9 +189,7 @@ class BeatsWriter(Owner):
         self.missing = missing
         self._contents = contents
         self.mark: BeatsMark = mark
-        # Counts of all events ever put: `written` were given to `put`, those up to `place` are in
-        # the files, those up to `durable` survive a power cut.
-        self.written = last.written
+        # The events up to `place` are in the files, those up to `durable` survive a power cut.
         newest = segments.bases[-1] if segments.bases else -1
         self.place = self.durable = End(last.written, newest, 0, None)
         # Where the segments end that this handle has finished.
@@ -201,9 +198,6 @@ class BeatsWriter(Owner):
         self._active: ActiveSegment | None = None
         # How many events came before those of the segment being written.
         self._segment_offset = last.written
-        # Whether a sync is running without the lock: a segment finished meanwhile stays open.
-        self._syncing = False
-        self._retired: list[ActiveSegment] = []
         self._leftovers: list[str] = []
         self._pending: list[bytes] = []
         self._pending_bytes = 0
@@ -217,9 +211,14 @@ class BeatsWriter(Owner):
         return sum(self.segments.sizes.values()) + active + self._pending_bytes
 
     @property
+    def applied(self) -> int:
+        """How many events, of all ever put, were given to `put`."""
+        return self.place.offset + len(self._pending)
+
+    @property
     def readable(self) -> End:
         """How far events may be read. Lock held."""
-        return self.durable if self._always else self.place
+        return self.durable if self.always else self.place
 
     @property
     def active_id(self) -> int | None:
@@ -238,17 +237,16 @@ class BeatsWriter(Owner):
         if limit is not None and self.used_bytes + size > limit:
             raise NoRoom(size)
         self._submit(payloads, size)
-        return Ticket(self.commit, self.written, self.commit.epoch)
+        return Ticket(self.commit, self.applied, self.commit.epoch)
 
     @fatal_when_interrupted
     def _submit(self, payloads: list[bytes], size: int) -> None:
         self._pending += payloads
         self._pending_bytes += size
-        self.written += len(payloads)
 
     def acknowledging(self, ticket: Ticket) -> Steps[None]:
         """Waits until events are as safe as the policy says: durable, or in the files."""
-        return self.settling(ticket, durable=self._always)
+        return self.settling(ticket, durable=self.always)
 
     def settling(self, ticket: Ticket, *, durable: bool = True) -> Steps[None]:
         """Waits until events are durable, or only in the files, through retries of a failed write.
@@ -307,7 +305,8 @@ class BeatsWriter(Owner):
         active, self._active = self._active, None
         if active is None:
             return
-        self._retired.append(active)
+        self.files.wrote(active)
+        self.files.finish(active)
         if active.count == 0:
             # Nothing was ever in it, but its number is not used again.
             self.segments.drop_last()
@@ -315,23 +314,15 @@ class BeatsWriter(Owner):
             return
         with FatalErrors(self):
             active.finish()
-            active.sync()
+            self.files.sync()
         self.segments.sizes[active.id] = active.raw_size
         self.ends[active.id] = active.position
         # Record it before the next segment is created: then it is known that this one existed.
         self._contents.add(active.id, Held(active.count, active.raw_size))
         self.place = self.place._replace(raw_size=active.raw_size)
-        self._take_durable()
+        self._mark_durable(self.place, sync=self._mark_each)
+        self._reveal(self._in_files())
         self.place = self.durable = self.place._replace(raw_size=None)
-        self._close_retired()
-
-    def sync_now(self) -> None:
-        """Makes what is in the files durable with the lock held."""
-        if self._active is None or self.place.offset == self.durable.offset:
-            return
-        with FatalErrors(self):
-            self._active.sync()
-        self._take_durable()
 
     def forget(self, segment_id: int) -> None:
         """Forgets a segment that was removed. Lock held."""
@@ -341,7 +332,7 @@ class BeatsWriter(Owner):
 
     def publish(self, *, clean: bool = False, sync: bool = False) -> None:
         """Publishes how much is written. Lock held."""
-        written = self.mark.last.durable if self._always else self.place.offset
+        written = self.mark.last.durable if self.always else self.place.offset
         with FatalErrors(self):
             self.mark.publish(written=written, clean=clean, sync=sync)
 
@@ -351,18 +342,18 @@ class BeatsWriter(Owner):
 
     def close(self) -> None:
         """Makes everything durable and marks the queue as cleanly closed."""
-        self._close(self._write_out, self._mark_clean)
+        self._close(self._finish, self._mark_clean)
 
     def release_files(self) -> None:
         """Closes all files."""
-        for segment in [*self._retired, *([self._active] if self._active else [])]:
-            segment.close()
-        self._retired = []
-        self._active = None
+        self.files.close()
+        if self._active is not None:
+            self._active.close()
+            self._active = None
         self._contents.close()
         self.mark.close()
 
-    def _write_out(self) -> None:
+    def _finish(self) -> None:
         # The puts that cannot be written raise the error.
         with contextlib.suppress(OSError):
             self.write_pending()
@@ -380,16 +371,13 @@ class BeatsWriter(Owner):
     def _disconnect(self) -> None:
         """Touches nothing: the parent goes on using the files."""
 
-    def _ticket(self) -> Ticket:
-        end = self.written if self._always else self.place.offset
-        return Ticket(self.commit, end, self.commit.epoch)
-
     def _write_some(self) -> None:
         """Writes as many events as fit into a segment, at least one; plans a retry if it fails."""
         try:
             if self._leftovers:
                 self._clear_leftovers()
             active, count = self._segment_for(self._pending)
+            self.files.wrote(active)
             active.append(self._pending, count)
         except OSError as error:
             if self._active is not None and self._active.broken:
@@ -402,7 +390,7 @@ class BeatsWriter(Owner):
         if not self._pending:
             self._pending_bytes = 0
         self.place = End(self.place.offset + count, active.id, active.position, active.raw_size)
-        if not self._always:
+        if not self.always:
             last = self.mark.last
             if last.written == last.durable:
                 # Tell readers in other processes that there is more than what is durable.
@@ -458,7 +446,7 @@ class BeatsWriter(Owner):
         """Publishes the durable end; `events` is how many of its segment's events are before it."""
         with FatalErrors(self):
             self.mark.publish(
-                written=end.offset if self._always else self.place.offset,
+                written=end.offset if self.always else self.place.offset,
                 durable=end.offset,
                 segment=end.segment,
                 position=end.position,
@@ -471,53 +459,33 @@ class BeatsWriter(Owner):
     def _abandon(self, error: OSError | Full) -> None:
         """Abandons the pending events: all puts that wait for them raise the error."""
         self._retries.end()
-        self.written -= len(self._pending)
         self._pending, self._pending_bytes = [], 0
-        self.commit.abandon(error, self.written)
-
-    def _take_durable(self) -> None:
-        """Marks all that is in the files as durable. Lock held."""
-        self._mark_durable(self.place, sync=self._mark_each)
-        self.durable = self.place
-        self.commit.advance(self.place.offset)
-        self.changes.announce()
+        self.commit.abandon(error, self.applied)
 
     def _mark_durable(self, end: End, *, sync: bool) -> None:
         # Events are numbered in the order of the files: those of this segment are the last ones.
         self._publish_end(end, end.offset - self._segment_offset, sync=sync)
 
-    def _close_retired(self) -> None:
-        """Closes the segments that are no longer written, unless a sync may be using one."""
-        if self._syncing:
-            return
-        for segment in self._retired:
-            segment.close()
-        self._retired = []
-
-    def _begin_sync(self) -> Sync:
-        if self._always:
+    def _write_out(self) -> None:
+        if self.always:
             try:
                 self.write_pending()
             except OSError as error:
                 if not self._pending:
                     raise
                 raise NotWritten(error) from None
-        files = [] if self._active is None else [self._active]
-        self._syncing = True
-        return Sync(self.place.offset, files, self.place)
 
-    def _end_sync(self, sync: Sync, *, done: bool) -> bool:
-        self._syncing = False
-        if not done:
-            return False
-        self._close_retired()
+    def _in_files(self) -> Sync:
+        return Sync(self.place.offset, self.place)
+
+    def _note_durable(self, sync: Sync, *, full: bool) -> bool:
         if sync.end <= self.durable.offset:
             return False
-        self._mark_durable(sync.note, sync=False)
+        self._mark_durable(sync.place, sync=False)
         return self._mark_each
 
     def _reveal(self, sync: Sync) -> None:
         # Never move back: a segment may have been finished while the mark was synced.
         if sync.end > self.durable.offset:
-            self.durable = sync.note
+            self.durable = sync.place
         super()._reveal(sync)

@@ -491,7 +491,7 @@ class Upkeep:
     def save(self, next_id: int) -> None:
         """Saves the current marks and the next id in the manifest; durable on return."""
         with self._journal.lock:
-            marks, end = self._read_marks(), self._journal.written
+            marks, end = self._read_marks(), self._journal.applied
         # What is below a mark has a tombstone: the mark must not survive without it.
         self._journal.wait(end)
         self._manifest.change(lambda before: replace(marks.apply(before), next_id=next_id))
@@ -509,7 +509,7 @@ class Upkeep:
             self._journal.drain()
             is_new = self._journal.wal.is_empty and not self._kept
             if is_new and not self._state.current.count:
-                self.handed_over = self._journal.written
+                self.handed_over = self._journal.applied
                 return
         number = self._next_number
         self._next_number += 1
@@ -539,7 +539,7 @@ class Upkeep:
         if self._options.background:
             self._state.schedule.items_max = self._options.items_in_memory_max
         self._wals[before.number] = before
-        self.handed_over = self._journal.written
+        self.handed_over = self._journal.applied
 
     def _write_out(self, segment: Memory, between: Callable[[], None]) -> None:
         """Writes the runs of a segment, lets the queue read them, and removes its log."""

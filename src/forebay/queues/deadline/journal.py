@@ -23,7 +23,7 @@ import contextlib
 import errno
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar
 
 from forebay.formats.deadline.manifest import LogRow
 from forebay.formats.deadline.mark import CLEAN, STAGED
@@ -35,7 +35,7 @@ from forebay.queues.deadline.names import wal_name
 from forebay.queues.deadline.replay import STAGED_PLACE
 from forebay.queues.deadline.schedule import FULL
 from forebay.queues.deadline.state import NO_BOUND, State
-from forebay.queues.shared.owner import Owner, Sync, fatal_when_interrupted
+from forebay.queues.shared.owner import FatalErrors, Owner, Sync, fatal_when_interrupted
 from forebay.storage import atomic
 from forebay.storage.commit import NotWritten, Ticket
 from forebay.storage.filesystem import Buffer, Directory, File, Filesystem, Mapping, write_all
@@ -138,7 +138,7 @@ class Journal(Owner):
         `max_bytes`: what logs and runs may take; None: no bound. `staging_bytes`: 0 uses no staging
         buffer.
         """
-        super().__init__(directory, 0, state.schedule.lock)
+        super().__init__(directory, 0, always=state.schedule.hides, lock=state.schedule.lock)
         self._filesystem = filesystem
         self.wal = wal
         self._stored = 0
@@ -147,13 +147,9 @@ class Journal(Owner):
         self._manifest = manifest
         # The size of the logs that existed at the open.
         self.kept_bytes = 0
-        # Older logs that were not synced as a whole, the oldest first.
-        self._unsynced: list[WalFile] = []
         self._state = state
         self._schedule = state.schedule
         self._max_bytes = max_bytes
-        # Whether nothing is acknowledged before it is durable.
-        self._always = state.schedule.hides
         self._staging = self._open_staging(staging_bytes)
         self._memory = bytearray()
         # Where the changes in the buffer begin; whether there is one, and whether it is mapped.
@@ -182,7 +178,7 @@ class Journal(Owner):
         return self.wal.position + self._waiting_bytes
 
     @property
-    def written(self) -> int:
+    def applied(self) -> int:
         """The end of all changes that were applied."""
         return self._stored + self._waiting_bytes
 
@@ -214,7 +210,7 @@ class Journal(Owner):
     def _apply(
         self, change: Callable[[], _Result | NotMade], takes: bool
     ) -> tuple[_Result, Ticket | None]:
-        written = self.written
+        before = self.applied
         result = change()
         while result is FULL:
             self._make_room(takes=takes)
@@ -222,11 +218,11 @@ class Journal(Owner):
                 result = change()
             finally:
                 self._publish_begin()
-        if self._always:
+        if self.always:
             return result, self._ticket()
         if not self.is_staging:
             self._drain(takes=takes)
-        if self.written != written:
+        if self.applied != before:
             self.changes.announce()
         return result, None
 
@@ -249,13 +245,6 @@ class Journal(Owner):
         if schedule.next_id + count > self._manifest.manifest.next_id:
             self._manifest.reserve_ids(schedule.next_id + count + IDS_AT_ONCE)
         schedule.ids_end = self._manifest.manifest.next_id
-
-    def begin_sync(self) -> Ticket:
-        """Writes out what is in the buffer; returns the ticket of all changes applied."""
-        with self.lock:
-            self.check()
-            self.drain()
-            return self._ticket()
 
     def note_manifest(self) -> None:
         """Writes into the mark which manifest is newest and how many items there are. Lock held.
@@ -285,7 +274,7 @@ class Journal(Owner):
         schedule, size = self._schedule, self._waiting_bytes
         if size:
             try:
-                if takes or (self._always and schedule.takes):
+                if takes or (self.always and schedule.takes):
                     atomic.with_reserve(self._directory, self._write_buffer)
                 else:
                     self._write_buffer()
@@ -297,7 +286,7 @@ class Journal(Owner):
         self.wal.batch_count = schedule.number
         self._stored += size
         self._close_buffer()
-        if not self._always:
+        if not self.always:
             self._publish_mark()
 
     def _write_buffer(self) -> None:
@@ -305,6 +294,7 @@ class Journal(Owner):
         buffer = (
             self._memory if self._staging is None or not self.is_staging else self._staging.buffer
         )
+        self.files.wrote(self.wal.file)
         try:
             with memoryview(buffer)[self._start : self._schedule.position] as data:
                 write_all(self.wal.file, data, position)
@@ -316,7 +306,7 @@ class Journal(Owner):
         """Takes back what is in the buffer, none of which was acknowledged."""
         self._schedule.undo()
         self._close_buffer()
-        if self._always:
+        if self.always:
             self.commit.abandon(error, self._stored)
 
     def _close_buffer(self) -> None:
@@ -349,14 +339,10 @@ class Journal(Owner):
         The caller has just synced, so little is left to do under the lock.
         """
         self.drain()
-        before = self.wal
-        try:
-            before.file.sync()
-        except OSError as error:
-            self.fail(error)
-            raise
-        self._publish(self.written)
-        self.commit.advance(self.written)
+        with FatalErrors(self):
+            self.files.sync()
+        self._publish(self.applied)
+        self.commit.advance(self.applied)
         return self._go_on_in(wal, durable=True)
 
     def switch_unsynced(self, wal: WalFile) -> WalFile:
@@ -365,16 +351,16 @@ class Journal(Owner):
         Its runs will be durable soon. Then it is removed, and its bytes need never reach the disk.
         """
         self.drain()
-        before = self._go_on_in(wal, durable=False)
-        self._unsynced.append(before)
-        return before
+        return self._go_on_in(wal, durable=False)
 
     def _go_on_in(self, wal: WalFile, *, durable: bool) -> WalFile:
         """Continues in a log that names its predecessor; returns the previous log."""
         before = self.wal
         end = self._end_of(before)
         origin = Origin(before.number, before.position, durable, end[3])
+        # If that fails, the caller removes the new log, and no sync may find it.
         self._stored += wal.write_origin(origin)
+        self.files.wrote(wal.file)
         self.wal = wal
         # Its first batch is not synced, and holds nothing that a power cut may not remove.
         self._publish_mark((wal.number, 0, 0, end[3], end[4]) if durable else None)
@@ -382,10 +368,8 @@ class Journal(Owner):
 
     def retire(self, wal: WalFile) -> None:
         """Closes a log whose runs are durable and removes it."""
-        with self.syncing:
-            with self.lock:
-                self._unsynced = [each for each in self._unsynced if each is not wal]
-            wal.file.close()
+        with self.syncing, self.lock:
+            self.files.drop(wal.file)
         with contextlib.suppress(FileNotFoundError):
             self._directory.unlink(wal_name(wal.number))
 
@@ -425,26 +409,21 @@ class Journal(Owner):
         self._schedule.show(self.durable)
         self.changes.announce()
 
-    def _ticket(self) -> Ticket:
-        return Ticket(self.commit, self.written, self.commit.epoch)
-
-    def _begin_sync(self) -> Sync:
+    def _write_out(self) -> None:
         try:
             self.drain()
         except OSError as error:
-            if self._always:
+            if self.always:
                 raise
             # The changes stay in the staging buffer: only a failed sync is final.
             raise NotWritten(error) from None
-        files = [each.file for each in (*self._unsynced, self.wal)]
-        return Sync(self.written, files, (self._end_of(self.wal), list(self._unsynced)))
 
-    def _end_sync(self, sync: Sync, *, done: bool) -> bool:
-        if done:
-            durable, before = cast(tuple[Ends, list[WalFile]], sync.note)
-            self._unsynced = [each for each in self._unsynced if each not in before]
-            self._publish_mark(durable)
-            self._publish(sync.end)
+    def _in_files(self) -> Sync:
+        return Sync(self.applied, self._end_of(self.wal))
+
+    def _note_durable(self, sync: Sync, *, full: bool) -> bool:
+        self._publish_mark(sync.place)
+        self._publish(sync.end)
         return False
 
     def _disconnect(self) -> None:

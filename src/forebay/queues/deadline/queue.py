@@ -121,7 +121,7 @@ class DeadlineMaintenance(Background["DeadlineQueue"]):
             self._journal.drain()
 
     def _needs_sync(self) -> bool:
-        return self._sync_policy == "interval" and self._journal.written > self._journal.durable
+        return self._sync_policy == "interval" and self._journal.applied > self._journal.durable
 
     def _sync(self) -> None:
         self._journal.sync()
@@ -135,7 +135,7 @@ class DeadlineMaintenance(Background["DeadlineQueue"]):
         self._journal.reserve_ids(IDS_AT_ONCE // 2)
 
     def _activity(self) -> object:
-        return self._journal.written
+        return self._journal.applied
 
     def _run_others(self, queue: DeadlineQueue, now: float) -> None:
         self._due.pop(_COMPACT, None)
@@ -533,7 +533,7 @@ class DeadlineQueue(Handle):
     @verb
     def sync(self) -> Steps[None]:
         """Makes all changes durable."""
-        yield self._journal.begin_sync()
+        yield self._journal.ticket()
 
     @verb
     def freeze(self) -> Steps[bool]:
@@ -642,7 +642,7 @@ class DeadlineQueue(Handle):
 
         def merge_in() -> float:
             # If nothing has changed, another merge would find nothing.
-            is_changed = self._journal.written != self._searched
+            is_changed = self._journal.applied != self._searched
             return merge_at - self._clock.monotonic() if is_changed else math.inf
 
         seconds_left = countdown(self._clock, timeout)
@@ -736,7 +736,7 @@ class DeadlineQueue(Handle):
     def _make_room(self) -> bool:
         """Merges dead items away; False if nothing has changed since the last such merge."""
         with self._upkeep.work:
-            if self._journal.written == self._searched:
+            if self._journal.applied == self._searched:
                 return False
             frozen = self._upkeep.freeze()
             # Not the end of the log after the merge: changes made meanwhile were not searched.

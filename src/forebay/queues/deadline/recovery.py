@@ -50,7 +50,6 @@ from forebay.queues.deadline.mark import MarkFile
 from forebay.queues.deadline.names import (
     TAKEOVER,
     file_names,
-    is_temporary,
     list_files,
     original_names,
     refuse_foreign,
@@ -61,7 +60,8 @@ from forebay.queues.deadline.picture import Picture, read_manifest, take_picture
 from forebay.queues.deadline.replay import FoundLog
 from forebay.queues.deadline.runs import RunSet
 from forebay.queues.deadline.schedule import ITEM, Memory, put_records, record_size, replay
-from forebay.storage import atomic, quarantine, staging
+from forebay.queues.shared.names import DEADLINE
+from forebay.storage import atomic, quarantine
 from forebay.storage.atomic import decode_document, encode_document
 from forebay.storage.filesystem import Directory, Filesystem, write_all
 from forebay.storage.losses import Losses
@@ -254,7 +254,6 @@ class Recovery:
         manifest = self._name_files(rows, wal, next_id)
         self._put_aside(copied)
         # Its contents are in the logs by now.
-        self._clear_odd(staging.NAME)
         blank_staged(self._directory)
         picture.segment.number = self._number
         picture.segment.show_all()
@@ -327,27 +326,22 @@ class Recovery:
         """Removes files that were just being written, and files that no longer count."""
         logs = {log.name for log in self._picture.logs}
         named = {file_name(row.number, kind) for row in self._manifest.sets for kind in row.kinds}
-        for name in self._directory.names():
-            if is_temporary(name):
-                _remove(self._directory, name)
+        DEADLINE.remove_temporary(self._directory, self._directory.names())
         for number, kind in list_files(self._directory.names()):
             name = file_name(number, kind)
             if name not in logs and name not in named:
-                _remove(self._directory, name)
+                quarantine.remove(self._directory, name)
 
     def _keep_torn(self) -> None:
         """Keeps the bytes of logs that do not verify, as far as there is room."""
-        data = {log.path: log for log in self._picture.logs}
+        logs = {log.path: log for log in self._picture.logs}
         for damage in [*self._picture.torn, *self._picture.damage]:
-            log = data.get(damage.path)
+            log = logs.get(damage.path)
             if log is None:
                 continue
-            kept = log.data[damage.position : damage.position + damage.length].rstrip(b"\0")
-            if not kept:
-                continue
+            data = log.data[damage.position : damage.position + damage.length]
             try:
-                name = f"{log.name}-{damage.position}"
-                quarantine.keep_bytes(self._directory, name, kept)
+                quarantine.keep_rest(self._directory, log.name, damage.position, data)
             except OSError as error:
                 if error.errno != errno.ENOSPC:
                     raise
@@ -518,7 +512,7 @@ class Recovery:
             if log.trouble:
                 continue
             if log in copied or log.gone or not log.data.strip(b"\0"):
-                _remove(self._directory, log.name)
+                quarantine.remove(self._directory, log.name)
         lost = [log.name for log in self._picture.logs if log.header is None or log.trouble]
         lost += [run.name for run in self._picture.lost_runs if run.there]
         for name in lost:
@@ -527,13 +521,3 @@ class Recovery:
         for each in self._picture.sets:
             each.lost.clear()
         self._picture.sets[:] = [each for each in self._picture.sets if each.files]
-
-
-def _remove(directory: Directory, name: str) -> None:
-    """Removes a file; anything else of that name is kept aside."""
-    try:
-        directory.unlink(name)
-    except FileNotFoundError:
-        return
-    except OSError:
-        quarantine.keep_file(directory, name)

@@ -504,7 +504,7 @@ class Front:
         self.cursor.close()
         place = self._head.place
         self._release()
-        if from_memory and place.number < self._writer.number:
+        if from_memory and place.number < self._writer.applied:
             # The next entry in the buffer does not verify: it is judged once it is on the tape.
             self._writer.drain()
         if place.number >= self._writer.readable.number:
@@ -533,7 +533,7 @@ class Front:
     def _look_into_memory(self, place: Place) -> bool:
         """Opens the staging buffer as a window, if it has entries that are not in the files."""
         writer = self._writer
-        if writer.always or writer.number <= place.number:
+        if writer.always or writer.applied <= place.number:
             return False
         if place.position < writer.stored.position:
             self.cursor.place(writer.stored.position, place.number, place.last_id)

@@ -81,11 +81,11 @@ class FifoMaintenance(Background["Fifo"]):
     def _needs_sync(self) -> bool:
         writer = self._writer
         if self._sync_policy == "os":
-            return writer.tape.unsynced > 1
+            return bool(writer.files.finished)
         popped = (
             self._sync_policy == "interval" and self._front.cursor.sequence != self._head_synced
         )
-        return popped or writer.number > writer.durable.number or not writer.mark.synced
+        return popped or writer.applied > writer.durable.number or not writer.mark.synced
 
     def _sync(self) -> None:
         if not self._writer.always:
@@ -103,7 +103,7 @@ class FifoMaintenance(Background["Fifo"]):
         super()._look(queue)
 
     def _activity(self) -> object:
-        return self._writer.number, self._front.cursor.sequence
+        return self._writer.applied, self._front.cursor.sequence
 
     def _rest(self) -> None:
         # The next pop opens the window again, and the maintenance notices that.
@@ -465,7 +465,7 @@ class Fifo(Handle):
 
         Lent entries do not count.
         """
-        there = self._writer.number - self._cursor.number
+        there = self._writer.applied - self._cursor.number
         return max(0, there) + len(self._front.returned)
 
     @property
@@ -537,7 +537,7 @@ class Fifo(Handle):
                 maintenance=self._maintenance.state,
                 syncs=self._writer.commit.syncs + self._front.commit.syncs,
                 begin=self._cursor.number,
-                end=self._writer.number,
+                end=self._writer.applied,
                 durable=self._writer.durable.number,
                 taken=self._front.lent_out,
                 dead=dead.count(self._directory),
@@ -661,7 +661,7 @@ class Fifo(Handle):
         writer, front = self._writer, self._front
 
         def apply() -> tuple[int, Ticket | None]:
-            return put(), writer.push_ticket()
+            return put(), writer.awaited()
 
         def make_room(size: int) -> bool:
             return front.make_room(size, count)

@@ -58,20 +58,14 @@ from forebay.queues.fifo.names import (
     COPY,
     HEAD,
     TAIL,
-    is_temporary,
     list_files,
     refuse_foreign,
 )
 from forebay.queues.fifo.options import FILE_BYTES_DEFAULT, FILE_BYTES_MIN, FifoOptions
 from forebay.queues.fifo.scanner import EntryBatch, FifoScanner, Place
 from forebay.queues.fifo.staging import STAGED, StagedEntries, lost_buffer, read_entries
-from forebay.queues.fifo.tape import (
-    MISSING,
-    TapeReader,
-    can_write_on,
-    open_or_reason,
-    remove_file,
-)
+from forebay.queues.fifo.tape import MISSING, TapeReader, can_write_on, open_or_reason
+from forebay.queues.shared.names import FIFO
 from forebay.storage import atomic, quarantine, staging
 from forebay.storage.filesystem import Directory, File, Filesystem, write_all
 from forebay.storage.losses import Losses
@@ -179,29 +173,25 @@ def read_tail(directory: Directory) -> Tail | None:
         return None
 
 
-def set_side_files_aside(
-    directory: Directory, names: list[str], *, whole: bool = False
-) -> list[str]:
+def set_side_files_aside(directory: Directory, names: list[str]) -> list[str]:
     """Moves whatever stands in place of a side file and cannot be read into `quarantine/`.
 
-    Returns the names that were moved. A part of the staging buffer is enough, unless `whole`.
+    Returns the names that were moved. A part of the staging buffer is enough.
     """
-    moved = [
-        name for name in _SIDE_FILES if name in names and not _is_readable(directory, name, whole)
-    ]
+    moved = [name for name in _SIDE_FILES if name in names and not _is_readable(directory, name)]
     for name in moved:
         _logger.warning("%s/%s cannot be read; kept aside", directory.path, name)
         quarantine.keep_file(directory, name)
     return moved
 
 
-def _is_readable(directory: Directory, name: str, whole: bool) -> bool:
+def _is_readable(directory: Directory, name: str) -> bool:
     file = open_or_reason(directory, name)
     if isinstance(file, str):
         return file == MISSING
     with contextlib.closing(file):
         file.pread(file.size(), 0)
-        return (name == staging.NAME and not whole) or not file.holes
+        return name == staging.NAME or not file.holes
 
 
 def _read_slots(directory: Directory) -> Slots:
@@ -349,9 +339,7 @@ def open_fifo_directory(
     """Recovers a directory that this process owns; creates what a new queue needs."""
     names = directory.names()
     refuse_foreign(directory, names)
-    for name in names:
-        if is_temporary(name):
-            directory.unlink(name)
+    FIFO.remove_temporary(directory, names)
     losses = Losses.load(directory)
     tail_file: TailFile | None = None
     try:
@@ -376,8 +364,7 @@ def open_fifo_directory(
                 losses.note(damage, gone=True)
         losses.save()
         # Before the mark moves: staged entries after a gap would fit an end that is at a lost head.
-        if not set_side_files_aside(directory, [STAGING_NAME], whole=True):
-            blank_staged(directory)
+        blank_staged(directory)
         if recovery.tail is not tail:
             tail_file.write(recovery.tail, sync=True)
         with contextlib.suppress(FileNotFoundError):
@@ -751,10 +738,8 @@ class Recovery:
                 start = max(first, self.mark.position)
                 end = first + self._file_bytes
                 for begin, stop in _uncovered(start, end, copied):
-                    rest = file.pread(stop - begin, begin - first).rstrip(b"\0")
-                    if rest:
-                        name = f"{file_name(number)}-{begin - first}"
-                        quarantine.keep_bytes(self._directory, name, rest)
+                    rest = file.pread(stop - begin, begin - first)
+                    quarantine.keep_rest(self._directory, file_name(number), begin - first, rest)
 
     def _cut(self) -> None:
         """Removes what is after the mark: it was copied, or is torn.
@@ -763,7 +748,7 @@ class Recovery:
         """
         for number in reversed(self.files):
             if number > self.tail.segment:
-                remove_file(self._directory, file_name(number))
+                quarantine.remove(self._directory, file_name(number))
         try:
             name = file_name(self.tail.segment)
             file = open_again(lambda: self._directory.open(name, write=True))
@@ -788,22 +773,12 @@ class Recovery:
         return TapeEnd(max(self.found.number, self.head.number), position, last_ms)
 
     def _mark_end(self, end: TapeEnd) -> None:
-        incarnation, starts = self.tail.incarnation, self.tail.starts
-        if not (self.same_boot and self.found.number >= self.tail.written):
-            # Numbers above the end may have been assigned before: readers must learn of it.
-            incarnation, starts = incarnation + 1, (end.number, *starts[:-1])
-        file, position = divmod(end.position, self._file_bytes)
-        self.tail = self.tail._replace(
-            boot_id=self.filesystem.boot_id(),
-            written=end.number,
-            durable=end.number,
-            segment=file,
-            position=position,
+        self.tail = self.tail.recovered(
+            self.filesystem.boot_id(),
+            end.number,
+            *divmod(end.position, self._file_bytes),
             time_ms=end.last_ms,
-            clean=False,
-            salt=b"",
-            incarnation=incarnation,
-            starts=starts,
+            lost=not self.same_boot or self.found.number < self.tail.written,
         )
 
 

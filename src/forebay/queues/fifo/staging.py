@@ -12,11 +12,10 @@ import struct
 from dataclasses import dataclass, field
 
 from forebay.damage import Damage
-from forebay.errors import Damaged
 from forebay.kernels.entry import find
 from forebay.queues.fifo.scanner import EntryBatch, Place, take_batch
 from forebay.storage.filesystem import Directory
-from forebay.storage.staging import HEADER_BYTES, NAME, read_staged
+from forebay.storage.staging import HEADER_BYTES, NAME, find_staged
 
 # In the header of a staged chunk: where on the tape it goes, a lower bound of its first id, and the
 # version of its entries, which identifies the queue. Older chunks have no version.
@@ -133,10 +132,7 @@ def read_entries(directory: Directory, version: bytes, *, in_use: int | None) ->
     mark was written and the machine has run on since. The count of the chunk is valid only then: a
     power cut may leave it without the entries.
     """
-    try:
-        staged = read_staged(directory)
-    except Damaged:
-        return None
+    staged = find_staged(directory)
     if staged is None:
         return None
     if len(staged.header) == STAGED_HEADER.size:

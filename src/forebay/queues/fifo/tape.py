@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from forebay.errors import Damaged
 from forebay.storage import quarantine
 from forebay.storage.filesystem import Directory, File, write_all
+from forebay.storage.open_files import OpenFiles
 from forebay.storage.readable import Readable, ReadableFile, open_readable
 
 # What is taken from the disk at once: as much as the file already has, within these bounds.
@@ -83,7 +84,7 @@ class TapeReader:
 class _OpenFile:
     """A file that is written to."""
 
-    __slots__ = ("allocated", "changes", "covered", "file", "found")
+    __slots__ = ("allocated", "file", "found")
 
     def __init__(self, file: File, *, found: bool) -> None:
         self.file = file
@@ -91,17 +92,13 @@ class _OpenFile:
         self.found = found
         # How far it has space on the disk.
         self.allocated = 0
-        # How often it was changed since it was opened, and how much of that a sync has covered.
-        self.changes = 0
-        self.covered = 0
 
 
 class TapeWriter:
     """The files of a tape that its owner writes.
 
     Called with the queue's lock held. Bytes for which `write` has returned survive the process; a
-    sync of the files that hold them makes them survive a power cut. That sync may run without the
-    lock, one at a time, between `begin_sync` and `end_sync`: until then no file is closed.
+    sync of `files` makes them survive a power cut.
     """
 
     def __init__(
@@ -117,37 +114,8 @@ class TapeWriter:
         self._name_of = name_of
         self.numbers = sorted(numbers)
         self._open: dict[int, _OpenFile] = {}
-        self._syncing: list[tuple[_OpenFile, int]] | None = None
-        self._closed = False
+        self.files = OpenFiles()
         self.broken = False
-
-    @property
-    def unsynced(self) -> int:
-        """How many files have bytes that no sync has covered."""
-        return len(self._unsynced())
-
-    def begin_sync(self) -> list[File]:
-        """Returns the files to sync, and keeps them open until `end_sync`."""
-        self._syncing = self._unsynced()
-        return [each.file for each, _ in self._syncing]
-
-    def end_sync(self, *, done: bool) -> None:
-        """Ends the sync that was begun; `done`: it covered all files.
-
-        What was written meanwhile is not covered: a full file is closed only if nothing was.
-        """
-        covered, self._syncing = self._syncing, None
-        if done and covered is not None:
-            self._cover(covered)
-        self._close_full()
-
-    def sync(self) -> None:
-        """Syncs everything with the lock held; a sync that runs without it is not disturbed."""
-        files = self._unsynced()
-        for each, _ in files:
-            each.file.sync()
-        self._cover(files)
-        self._close_full()
 
     def write(self, data: memoryview, position: int) -> None:
         """Writes at the end; on an error nothing of the data is left, or `broken` is set."""
@@ -161,7 +129,7 @@ class TapeWriter:
                 each = self._open.get(number) or self._begin(number, begun)
                 if start + some > each.allocated:
                     self._allocate(each, start, start + some)
-                each.changes += 1
+                self.files.wrote(each.file)
                 if some == size:
                     write_all(each.file, data, start)
                 else:
@@ -173,6 +141,8 @@ class TapeWriter:
         except OSError:
             self._cut_back(position, size, begun)
             raise
+        for number in [each for each in self._open if each < (position + size) // self._file_bytes]:
+            self.files.finish(self._open.pop(number).file)
 
     def release(self, position: int) -> int:
         """Removes the files that end at or before a position; returns how many."""
@@ -180,35 +150,16 @@ class TapeWriter:
         doomed = [number for number in self.numbers if number < below]
         for number in doomed:
             # Not synced: a file that a power cut brings back is below the head, and goes again.
-            remove_file(self._directory, self._name_of(number))
+            quarantine.remove(self._directory, self._name_of(number))
             self.numbers.remove(number)
         return len(doomed)
 
     def close(self) -> None:
-        """Closes all files; those that a sync is running on are closed when it has ended."""
-        self._closed = True
-        self._close_full()
-
-    def _unsynced(self) -> list[tuple[_OpenFile, int]]:
-        """Returns the files with bytes that no sync has covered, and how often each was changed."""
-        files = list(self._open.values())
-        return [(each, each.changes) for each in files if each.covered != each.changes]
-
-    def _cover(self, files: list[tuple[_OpenFile, int]]) -> None:
-        for each, changes in files:
-            each.covered = changes
-
-    def _close_full(self) -> None:
-        """Closes the full, synced files, to which nothing more is written."""
-        if self._syncing is not None or (len(self._open) < 2 and not self._closed):
-            return
-        newest = max(self._open, default=-1)
-        for number, each in list(self._open.items()):
-            if self._closed or (number != newest and each.covered == each.changes):
-                self._forget(number)
-
-    def _forget(self, number: int) -> None:
-        self._open.pop(number).file.close()
+        """Closes all files."""
+        for each in self._open.values():
+            each.file.close()
+        self._open = {}
+        self.files.close()
 
     def _begin(self, number: int, begun: list[int]) -> _OpenFile:
         """Opens a file to write to; a new one gets its size and, durably, its name."""
@@ -261,7 +212,7 @@ class TapeWriter:
             return
         try:
             for number in begun:
-                self._forget(number)
+                self.files.drop(self._open.pop(number).file)
                 self.numbers.remove(number)
                 self._directory.unlink(self._name_of(number))
             number, start = divmod(position, self._file_bytes)
@@ -279,7 +230,7 @@ class TapeWriter:
         """
         if end <= start:
             return
-        each.changes += 1
+        self.files.wrote(each.file)
         try:
             write_all(each.file, bytes(end - start), start)
         except OSError:
@@ -314,13 +265,3 @@ def open_or_reason(directory: Directory, name: str) -> ReadableFile | str:
         return MISSING
     except Damaged as error:
         return error.damage.reason
-
-
-def remove_file(directory: Directory, name: str) -> None:
-    """Removes a file of the tape; a directory in its place is kept aside."""
-    try:
-        directory.unlink(name)
-    except FileNotFoundError:
-        pass
-    except (IsADirectoryError, PermissionError):
-        quarantine.keep_file(directory, name)

@@ -20,7 +20,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from forebay.clock import SteadyClock
 from forebay.kernels.entry import METADATA_BYTES, encode
@@ -33,13 +33,11 @@ from forebay.queues.fifo.tape import TapeWriter
 from forebay.queues.shared.mark import End, TailMark
 from forebay.queues.shared.owner import FatalErrors, Owner, Sync, fatal_when_interrupted
 from forebay.queues.shared.waiting import NoRoom
-from forebay.storage.commit import Ticket
 from forebay.storage.filesystem import Directory, Filesystem, Mapping
 from forebay.storage.staging import HEADER_BYTES, Staging
 from forebay.storage.tail import Tail, TailFile
 
 _PENDING_BYTES = 1 << 20
-_UNSYNCED_FILES_MAX = 4
 NO_BOUND = 2**62
 
 
@@ -89,15 +87,15 @@ class FifoWriter(Owner):
         lock: threading.Lock,
     ) -> None:
         """All below `end` is durable; the next entry is written there, in this version."""
-        super().__init__(directory, end.number, lock)
+        super().__init__(directory, end.number, always=options.sync == "always", lock=lock)
         self.tape = tape
+        self.files = tape.files
         self.head = head
         self._bounds = bounds
         self._file_bytes = file_bytes
         self._version = version
         self._options = options
         self._clock = clock
-        self.always = options.sync == "always"
         # What fits into the memory: without a mapping nothing there would survive the process.
         self._memory_bytes = options.staging_bytes - HEADER_BYTES if head.mapped else 0
         if self.always:
@@ -117,7 +115,7 @@ class FifoWriter(Owner):
         self.staged.empty(end.number, end.last_ms)
 
     @property
-    def number(self) -> int:
+    def applied(self) -> int:
         """The number that the next entry gets."""
         return self.staged.number
 
@@ -139,7 +137,7 @@ class FifoWriter(Owner):
     @property
     def count(self) -> int:
         """How many entries count for `max_entries`, including those that are lent."""
-        return max(0, self.number - self.head.cursor.number) + len(self.head.lent)
+        return max(0, self.applied - self.head.cursor.number) + len(self.head.lent)
 
     @property
     def room(self) -> Room:
@@ -177,16 +175,6 @@ class FifoWriter(Owner):
             self.changes.announce()
         return entry_id
 
-    def push_ticket(self) -> Ticket | None:
-        """Returns what a push that was just put waits for; None if nothing. Lock held.
-
-        Under the weak policies a push waits for the disk only if too many files are unsynced: their
-        number is bounded.
-        """
-        if self.always or self.tape.unsynced > _UNSYNCED_FILES_MAX:
-            return self._ticket()
-        return None
-
     @fatal_when_interrupted
     def open_memory(self) -> None:
         """Makes room in the memory, as far as the bounds allow. Lock held, memory drained."""
@@ -213,13 +201,9 @@ class FifoWriter(Owner):
         self.staged.begin(start, end, stop)
 
     def sync_now(self) -> None:
-        """Makes everything durable with the lock held, so that nothing is added meanwhile."""
+        """Makes everything durable: the head may stand at an entry in the memory. Lock held."""
         self.drain()
-        with FatalErrors(self):
-            self.tape.sync()
-        self._take_durable(self.stored, sync=True)
-        self.commit.advance(self.stored.number)
-        self.changes.announce()
+        super().sync_now()
 
     @fatal_when_interrupted
     def drain(self) -> None:
@@ -340,31 +324,16 @@ class FifoWriter(Owner):
                 sync=sync,
             )
 
-    def _take_durable(self, end: TapeEnd, *, sync: bool) -> None:
-        if end.number >= self.durable.number:
-            self.durable = end
-            self._publish(sync=sync)
-
-    def _ticket(self) -> Ticket:
-        # Under the weak policies a sync does not cover what is staged.
-        number = self.number if self.always else self.stored.number
-        return Ticket(self.commit, number, self.commit.epoch)
-
     def _stop(self) -> None:
         self.staged.stop()
         self.head.cursor.stop()
 
-    def _begin_sync(self) -> Sync:
-        if self.always:
-            self.drain()
-        return Sync(self.stored.number, self.tape.begin_sync(), self.stored)
+    def _in_files(self) -> Sync:
+        return Sync(self.stored.number, self.stored)
 
-    def _end_sync(self, sync: Sync, *, done: bool) -> bool:
-        self.tape.end_sync(done=done)
-        if not done:
-            return False
-        end = cast(TapeEnd, sync.note)
+    def _note_durable(self, sync: Sync, *, full: bool) -> bool:
+        if sync.end >= self.durable.number:
+            self.durable = sync.place
+            self._publish()
         # With each full file the mark itself is synced, which bounds what recovery has to read.
-        full = end.position // self._file_bytes > self.durable.position // self._file_bytes
-        self._take_durable(end, sync=False)
         return full

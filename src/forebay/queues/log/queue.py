@@ -88,7 +88,7 @@ class Maintenance(Background["Log"]):
     def _needs_sync(self) -> bool:
         writer = self._writer
         if self._sync_policy == "os":
-            return bool(writer.sealed)
+            return bool(writer.files.finished)
         return writer.written > writer.commit.durable or not writer.mark.synced
 
     def _sync(self) -> None:
@@ -97,7 +97,7 @@ class Maintenance(Background["Log"]):
         self._writer.sync_mark()
 
     def _activity(self) -> object:
-        return self._writer.end
+        return self._writer.applied
 
     def look_in(self, log: Log) -> float:
         """Returns in how many seconds cursors may have made room without a notification."""
@@ -346,7 +346,7 @@ class Log(Handle):
     def end(self) -> int:
         """The offset that the next record gets."""
         with self._writer.lock:
-            return self._writer.end
+            return self._writer.applied
 
     @property
     def durable(self) -> int:
@@ -520,7 +520,7 @@ class Log(Handle):
             with contextlib.suppress(Damaged):
                 # An unreadable ledger costs no record, and the next adoption sets it aside.
                 adopted = read_ledger(self._directory).adopted
-            unsure, end = self._places.unsure, self._writer.end
+            unsure, end = self._places.unsure, self._writer.applied
             return LogInfo(
                 kind="log",
                 path=self.path,

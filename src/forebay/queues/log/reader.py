@@ -30,7 +30,7 @@ from forebay.queues.shared.reader import DirectoryReader
 from forebay.storage.filesystem import is_owned
 from forebay.storage.segments import SegmentList
 from forebay.storage.staging import NAME as STAGING
-from forebay.storage.staging import Staged, read_staged
+from forebay.storage.staging import Staged, find_staged
 from forebay.storage.tail import NAME as TAIL
 from forebay.storage.tail import Tail
 
@@ -102,7 +102,7 @@ class LogReader(DirectoryReader):
         for _ in range(_LOOKS_MAX):
             # Read the staging buffer before the files: what leaves it meanwhile is then in the
             # files.
-            staged = self._read_staged()
+            staged = find_staged(self._directory)
             tail = self._read_tail(TAIL)
             self.segments: SegmentList = list_segments(self._directory)
             again = self._read_tail(TAIL)
@@ -122,15 +122,13 @@ class LogReader(DirectoryReader):
             return []
         boot_id = self._filesystem.boot_id()
         damage = staging_damage(self._directory, tail, staged, boot_id)
-        if damage is None or self._read_staged() != staged or self._read_tail(TAIL) != tail:
+        if (
+            damage is None
+            or find_staged(self._directory) != staged
+            or self._read_tail(TAIL) != tail
+        ):
             return []
         return [damage]
-
-    def _read_staged(self) -> Staged | None:
-        try:
-            return read_staged(self._directory)
-        except Damaged:
-            return None
 
     def __len__(self) -> int:
         return self.end - self.begin

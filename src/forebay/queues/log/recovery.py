@@ -12,7 +12,6 @@ the mark bad frames are damage; they stay where they are and readers skip them.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import logging
 from collections.abc import Iterable, Iterator
@@ -33,10 +32,10 @@ from forebay.queues.shared.names import LOG
 from forebay.storage import atomic, quarantine
 from forebay.storage.filesystem import Directory, Filesystem
 from forebay.storage.losses import Losses
-from forebay.storage.readable import is_readable, open_readable
+from forebay.storage.readable import open_readable
 from forebay.storage.segments import CHUNK_BYTES, Batch, SegmentList, SegmentWriter, scan_segment
 from forebay.storage.staging import NAME as STAGING_NAME
-from forebay.storage.staging import Staged, blank_staged, read_staged
+from forebay.storage.staging import Staged, blank_staged, find_staged
 from forebay.storage.tail import NAME as TAIL_NAME
 from forebay.storage.tail import Tail, TailFile
 
@@ -52,9 +51,7 @@ def open_directory(
     names = set(directory.names())
     segments = list_segments(directory)
     LOG.refuse_foreign(directory, names)
-    for name in names:
-        if LOG.is_temporary(name):
-            directory.unlink(name)
+    LOG.remove_temporary(directory, names)
     tail_file = TailFile.open_or_set_aside(directory)
     try:
         return _open_directory(filesystem, directory, segments, tail_file, losses)
@@ -90,12 +87,12 @@ def _open_directory(
     _remove_trimmed(directory, segments, tail)
     _check_staging(filesystem, directory, tail, losses)
     if not tail.clean:
-        tail = _Recovery(filesystem, directory, tail).run()._replace(staged=False)
+        tail = _Recovery(filesystem, directory, tail).run()
         tail_file.write(tail, sync=True)
         segments = list_segments(directory)
     else:
         _set_leftovers_aside(directory, segments, tail)
-    _clear_staging(directory)
+    blank_staged(directory)
     clear_adoption(directory)
     if tail.begin is None:
         tail = tail._replace(begin=next(iter(segments.bases), tail.written))
@@ -107,10 +104,7 @@ def _check_staging(
     filesystem: Filesystem, directory: Directory, tail: Tail, losses: Losses
 ) -> None:
     """Puts on record what the staging buffer has lost."""
-    try:
-        staged = read_staged(directory)
-    except Damaged:
-        staged = None
+    staged = find_staged(directory)
     damage = staging_damage(directory, tail, staged, filesystem.boot_id())
     if damage is not None:
         losses.note(damage, gone=True)
@@ -154,18 +148,6 @@ def staged_fits(directory: Directory, staged: Staged) -> bool:
         return True
     salt = _salt_of(directory, segments, header.base_offset)
     return not salt or salt == header.salt
-
-
-def _clear_staging(directory: Directory) -> None:
-    """Makes the staging buffer void; one that cannot be read or written is set aside."""
-    try:
-        whole = is_readable(directory, STAGING_NAME)
-    except FileNotFoundError:
-        return
-    if whole:
-        blank_staged(directory)
-    else:
-        quarantine.keep_file(directory, STAGING_NAME)
 
 
 @dataclass(frozen=True, slots=True)
@@ -466,10 +448,9 @@ class _Recovery:
         for examined in self._examined:
             self._quarantine_rest(examined)
             self._rewrite(examined)
-        with contextlib.suppress(Damaged):
-            staged = read_staged(self._directory)
-            if staged is not None and staged_fits(self._directory, staged):
-                self._take_staged(staged)
+        staged = find_staged(self._directory)
+        if staged is not None and staged_fits(self._directory, staged):
+            self._take_staged(staged)
         self._directory.sync()
         self._remove_old()
         return self._mark()
@@ -569,9 +550,8 @@ class _Recovery:
         try:
             rest = (examined.stop, max(0, file.size() - examined.stop))
             for position, length in {*examined.gaps, rest}:
-                data = file.pread(length, position).rstrip(b"\0")
-                if data:
-                    quarantine.keep_bytes(self._directory, f"{examined.name}-{position}", data)
+                data = file.pread(length, position)
+                quarantine.keep_rest(self._directory, examined.name, position, data)
         finally:
             file.close()
 
@@ -670,22 +650,13 @@ class _Recovery:
         self._directory.sync()
 
     def _mark(self) -> Tail:
-        segment, position, salt = self._last
-        tail = self._tail._replace(
-            boot_id=self._filesystem.boot_id(),
-            written=self.end,
-            durable=self.end,
-            segment=segment,
-            position=position,
-            salt=salt,
+        return self._tail.recovered(
+            self._filesystem.boot_id(),
+            self.end,
+            *self._last,
             time_ms=self._time_ms,
-            clean=False,
+            lost=not self._same_boot or bool(self._abandoned) or self.end < self._tail.written,
         )
-        if self._same_boot and not self._abandoned and self.end >= self._tail.written:
-            return tail
-        # Offsets above the end may have been assigned before: readers must learn of it.
-        starts = (self.end, *self._tail.starts[:-1])
-        return tail._replace(incarnation=tail.incarnation + 1, starts=starts)
 
 
 def staged_batches(staged: Staged, path: str) -> Iterator[Batch]:

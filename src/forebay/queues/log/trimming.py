@@ -132,9 +132,8 @@ class Trimmer:
         # beginning.
         if self._writer.commit.durable < following:
             # Segments that come back after a power cut must be whole.
-            self._writer.sync_now(begin=following)
-        else:
-            self._writer.publish(sync=True, begin=following)
+            self._writer.sync_now()
+        self._writer.publish(sync=True, begin=following)
         self._segments.begin = following
         for name in [self._segments.names[base] for base in bases[:count]]:
             with contextlib.suppress(FileNotFoundError):

@@ -34,7 +34,6 @@ from forebay.storage.segments import SegmentList, SegmentWriter
 from forebay.storage.staging import HEADER_BYTES, Staging
 from forebay.storage.tail import Tail, TailFile
 
-_UNSYNCED_SEGMENTS_MAX = 4
 _BUFFER_BYTES = 1 << 20
 # More records than a process can append.
 _FAR = 2**48
@@ -55,28 +54,26 @@ class LogWriter(Owner):
         version: int,
         clock: Clock,
     ) -> None:
-        super().__init__(directory, tail.durable)
+        super().__init__(directory, tail.durable, always=options.sync == "always")
         self._segments = segments
         self._options = options
         self._clock = clock
         self.mark: TailMark = TailMark(tail_file, tail, filesystem.boot_id())
         self._layout = LAYOUTS[version]
         self._new_segments = NewSegments(filesystem, directory, version, options.segment_bytes)
-        self._always = options.sync == "always"
         # The end of what is in the files.
         self.place = End(tail.written, tail.segment, tail.position, tail.salt)
         self._last_ms = tail.time_ms
         # Near the last offset every record is checked; elsewhere none can reach it.
         self._ending = tail.written > OFFSET_MAX - _FAR
         mapped = options.mapped and directory.maps
-        self._buffered = self._layout.checked and (self._always or mapped) and not self._ending
+        self._buffered = self._layout.checked and (self.always or mapped) and not self._ending
         self._chunk = Chunk(directory, options.staging_bytes, self, clock)
         # Appends a record where the buffer acknowledges it and has room, and returns its offset.
         self.stage: Callable[[object], int | None] = self._chunk.appender.append
         self._scratch = memoryview(bytearray())
         self._writer: SegmentWriter | None = None
         self._frames: Frames | None = None
-        self.sealed: list[SegmentWriter] = []
 
     @property
     def writing(self) -> bool:
@@ -104,7 +101,7 @@ class LogWriter(Owner):
         return self.place.offset
 
     @property
-    def end(self) -> int:
+    def applied(self) -> int:
         """The offset that the next record gets."""
         return self._chunk.next_offset if self._chunk.begun else self.place.offset
 
@@ -125,10 +122,9 @@ class LogWriter(Owner):
             while offset is None:
                 self._open_chunk(value, size)
                 offset = self._chunk.appender.put(value)
-        if self._always:
-            return Ticket(self.commit, offset + 1, self.commit.epoch), offset
-        self.changes.announce()
-        return self._awaited(offset + 1), offset
+        if not self.always:
+            self.changes.announce()
+        return self.awaited(), offset
 
     def append_many(self, values: list[bytes], size: int) -> tuple[Ticket | None, int]:
         """Appends records; returns what to wait for, and the offset of the first. Lock held.
@@ -151,10 +147,10 @@ class LogWriter(Owner):
             raise Full(f"offsets end at {OFFSET_MAX}: {left} are left; nothing was written")
         while batch.left:
             self._write_some(batch)
-        if not self._always:
+        if not self.always:
             self.publish()
             self.changes.announce()
-        return self._awaited(self.written), first
+        return self.awaited(), first
 
     def measure(self, values: list[bytes]) -> int:
         """Refuses records that can never be stored; returns the size of all their frames."""
@@ -194,7 +190,7 @@ class LogWriter(Owner):
             return
         chunk.stop()
         self._write_chunk()
-        if not self._always:
+        if not self.always:
             self.changes.announce()
             self.publish(staged=False)
         chunk.done()
@@ -213,7 +209,7 @@ class LogWriter(Owner):
             with chunk.frames() as frames:
                 self._write(frames, count, chunk.appender.last_ms)
         except OSError as error:
-            if self._always:
+            if self.always:
                 chunk.stop()
                 chunk.done()
                 self.commit.abandon(error, self.place.offset)
@@ -225,29 +221,17 @@ class LogWriter(Owner):
         self.drain()
         if self._writer is None:
             return
+        writer, self._writer, self._frames = self._writer, None, None
+        # Open until the next sync, which covers it: another thread may be syncing it now.
+        self.files.wrote(writer)
+        self.files.finish(writer)
         if self.written == self._segments.bases[-1]:
-            # Kept open until the next sync: another thread may be syncing it now.
-            self.sealed.append(self._writer)
-            name, self._writer, self._frames = self._writer.name, None, None
             self._segments.drop_last()
-            self._new_segments.discard(name)
+            self._new_segments.discard(writer.name)
             return
         with FatalErrors(self):
-            self._writer.seal()
-        self._segments.sizes[self._segments.bases[-1]] = self._writer.end
-        self.sealed.append(self._writer)
-        self._writer = self._frames = None
-
-    def sync_now(self, *, begin: int | None = None) -> None:
-        """Makes everything in the files durable; with the lock held, so that nothing comes after.
-
-        `begin` is recorded with it.
-        """
-        with FatalErrors(self):
-            for segment in self._open_segments():
-                segment.sync()
-        self.publish(durable=self.place, sync=True, begin=begin)
-        self.commit.advance(self.place.offset)
+            writer.seal()
+        self._segments.sizes[self._segments.bases[-1]] = writer.end
 
     def adopted(self, place: End, time_ms: int) -> None:
         """Moves the end past durable segments that were adopted after it. Lock held."""
@@ -268,7 +252,7 @@ class LogWriter(Owner):
     ) -> None:
         """Publishes where the end is, and the beginning if that has changed. Lock held."""
         written = self.written
-        if self._always:
+        if self.always:
             # Nothing may be read before it is durable.
             written = durable.offset if durable is not None else self.mark.last.durable
         with FatalErrors(self):
@@ -289,10 +273,10 @@ class LogWriter(Owner):
     def release_files(self) -> None:
         """Closes all files."""
         self._chunk.close()
-        for segment in self._open_segments():
-            segment.close()
-        self.sealed = []
-        self._writer = None
+        self.files.close()
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
         self.mark.close()
 
     def _mark_clean(self) -> None:
@@ -301,21 +285,6 @@ class LogWriter(Owner):
 
     def _stop(self) -> None:
         self._chunk.stop()
-
-    def _ticket(self) -> Ticket:
-        return Ticket(self.commit, self.end, self.commit.epoch)
-
-    def _awaited(self, end: int) -> Ticket | None:
-        """Returns what the policy waits for when records up to `end` are applied. Lock held.
-
-        Under every policy a writer that outruns the disk waits for it: the number of unsynced
-        segments is bounded.
-        """
-        if self._always:
-            return Ticket(self.commit, end, self.commit.epoch)
-        if len(self.sealed) > _UNSYNCED_SEGMENTS_MAX:
-            return Ticket(self.commit, self.written, self.commit.epoch)
-        return None
 
     def _claim(self, size: int) -> int:
         """Returns how many bytes may be written; raises `NoRoom` if that is less than `size`."""
@@ -340,7 +309,7 @@ class LogWriter(Owner):
         )
         index = self.written - frames.header.base_offset
         self._chunk.begin(frames, index, room, self._last_ms)
-        if not self._always:
+        if not self.always:
             # Before the first record is acknowledged: from then on a missing buffer is damage.
             self.publish(staged=True)
 
@@ -363,6 +332,7 @@ class LogWriter(Owner):
         writer, frames = self._writer, self._frames
         assert writer is not None
         assert frames is not None
+        self.files.wrote(writer)
         try:
             writer.append(data)
         except OSError as error:
@@ -390,6 +360,7 @@ class LogWriter(Owner):
             # Preallocated space counts too: the files must never take more than the limit.
             size_max = min(size_max, self._options.max_bytes - self.used_bytes)
         self._writer, self._frames = self._new_segments.create(self.written, now_ms, size_max)
+        self.files.wrote(self._writer)
         self._segments.add(self.written, self._writer.name)
         with FatalErrors(self):
             # The file must still have its name after a power cut: records acknowledged from here on
@@ -397,29 +368,18 @@ class LogWriter(Owner):
             self._directory.sync()
         return self._writer, self._frames
 
-    def _open_segments(self) -> list[SegmentWriter]:
-        return [*self.sealed, *([self._writer] if self._writer is not None else [])]
-
-    def _begin_sync(self) -> Sync:
-        if self._always:
+    def _write_out(self) -> None:
+        if self.always:
             self._flush()
-        return Sync(self.written, self._open_segments(), (self.place, len(self.sealed)))
 
-    def _end_sync(self, sync: Sync, *, done: bool) -> bool:
-        if not done:
-            return False
-        place, sealed = sync.note
-        if place.offset >= self.mark.last.durable:
-            written = place.offset if self._always else self.written
-            self.mark.publish(written, self._last_ms, durable=place)
-        if not sealed:
-            # Without a check in the entries, only the mark says what was written.
-            return not self._layout.checked
-        # Close them after the mark: if that fails, they are closed with the other files.
-        for segment in self.sealed[:sealed]:
-            segment.close()
-        self.sealed = self.sealed[sealed:]
-        return True
+    def _in_files(self) -> Sync:
+        return Sync(self.written, self.place)
+
+    def _note_durable(self, sync: Sync, *, full: bool) -> bool:
+        if sync.end >= self.mark.last.durable:
+            self.publish(durable=sync.place)
+        # Without a check in the entries, only the mark says what was written.
+        return full or not self._layout.checked
 
 
 class _Batch(Protocol):
@@ -490,7 +450,7 @@ class Chunk:
     def __init__(self, directory: Directory, size: int, writer: LogWriter, clock: Clock) -> None:
         """Makes no buffer before the first record; `size` is that of the mapped one."""
         self._directory = directory
-        self._always = writer._always
+        self._always = writer.always
         self._start = 0 if self._always else HEADER_BYTES
         self._size = _BUFFER_BYTES if self._always else size
         self._staging: Staging | None = None

@@ -44,6 +44,12 @@ class Names:
         stem = name.removesuffix(atomic.TEMPORARY)
         return stem != name and (stem in self.own_files or self.is_data(stem))
 
+    def remove_temporary(self, directory: Directory, names: Iterable[str]) -> None:
+        """Removes the files whose writers stopped before they were complete."""
+        for name in names:
+            if self.is_temporary(name):
+                quarantine.remove(directory, name)
+
     def refuse_foreign(self, directory: Directory, names: Iterable[str]) -> None:
         """Refuses a directory of another kind, and one that holds only unknown names."""
         given = list(names)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
@@ -24,6 +24,7 @@ from forebay.errors import Closed, ForebayError
 from forebay.queues.shared.signal import Signal
 from forebay.storage.commit import GroupCommit, Ticket
 from forebay.storage.filesystem import Directory
+from forebay.storage.open_files import OpenFiles
 
 _Result = TypeVar("_Result")
 
@@ -74,39 +75,50 @@ class FatalErrors(AbstractContextManager[None]):
             self._owner.fail(error)
 
 
-class _Syncable(Protocol):
+class _Mark(Protocol):
+    synced: bool
+
     def sync(self) -> None: ...
 
 
-class _Mark(_Syncable, Protocol):
-    synced: bool
-
-
 class Sync(NamedTuple):
-    """A sync of files: what is durable after it, the files, and a note of the kind for itself."""
+    """How far a sync reaches: the number of what is after its end, and the place of that."""
 
     end: int
-    files: Sequence[_Syncable]
-    note: Any = None
+    place: Any
+
+
+# How many files may have bytes that no sync has covered, before a change waits for the disk.
+_UNSYNCED_FILES_MAX = 4
 
 
 class Owner(ABC):
     """Changes the files of a queue that this process owns. Any thread may call it.
 
-    A kind says what is to be synced (`_begin_sync`) and what to do after it (`_end_sync`).
+    A kind encodes changes into a buffer and says how the buffer gets into the files (`drain`), how
+    far they reach then (`_in_files`), and what the mark says after a sync (`_note_durable`).
+    It notes in `files` which of them it has changed. `always`: nothing is acknowledged before it is
+    durable.
     """
 
     mark: _Mark
 
     def __init__(
-        self, directory: Directory, durable: int, lock: threading.Lock | None = None
+        self,
+        directory: Directory,
+        durable: int,
+        *,
+        always: bool,
+        lock: threading.Lock | None = None,
     ) -> None:
         """Starts with all below `durable` durable."""
         self._directory = directory
+        self.always = always
         self.lock = threading.Lock() if lock is None else lock
         self.changes = Signal(self.lock)
         # Held while files are synced without the queue's lock, so that no file is closed meanwhile.
         self.syncing = threading.Lock()
+        self.files = OpenFiles()
         self.commit = GroupCommit(self._sync_files, durable)
         self._error: ForebayError | None = None
         self._failed = False
@@ -158,12 +170,34 @@ class Owner(ABC):
             self.drain()
             return self._ticket()
 
+    def awaited(self) -> Ticket | None:
+        """Returns what a change that was just applied waits for; None if nothing. Lock held.
+
+        Under the weak policies a change waits for the disk only if too many files are unsynced:
+        their number is bounded.
+        """
+        if self.always or self.files.unsynced > _UNSYNCED_FILES_MAX:
+            return self._ticket()
+        return None
+
     def sync(self) -> None:
         """Makes all that was applied durable.
 
         An interrupt during this wait leaves nothing half done: the next sync settles the changes.
         """
         self.ticket().settle()
+
+    def sync_now(self) -> None:
+        """Makes all that is in the files durable, and the mark that says so.
+
+        With the lock held, so that nothing is added meanwhile.
+        """
+        sync = self._in_files()
+        with FatalErrors(self):
+            self.files.sync()
+            self._note_durable(sync, full=False)
+        self.sync_mark()
+        self._reveal(sync)
 
     def sync_mark(self) -> None:
         """Makes the mark durable, so that a recent one is left after a power cut."""
@@ -179,20 +213,31 @@ class Owner(ABC):
     def release_files(self) -> None:
         """Closes all files."""
 
+    @property
     @abstractmethod
-    def _ticket(self) -> Ticket:
-        """Returns the ticket of all that was applied. Lock held."""
+    def applied(self) -> int:
+        """The number of what is after all changes that were applied. Lock held."""
 
     @abstractmethod
-    def _begin_sync(self) -> Sync:
-        """Writes out what waits for a sync; returns what to sync. Lock held."""
+    def _in_files(self) -> Sync:
+        """Returns how far the files reach. Lock held."""
 
     @abstractmethod
-    def _end_sync(self, sync: Sync, *, done: bool) -> bool:
-        """Moves the durable mark if the sync is done. Lock held.
+    def _note_durable(self, sync: Sync, *, full: bool) -> bool:
+        """Notes in the mark what a sync has covered; `full`: also a finished file. Lock held.
 
         Says whether the mark itself must be durable before the sync is acknowledged.
         """
+
+    def _write_out(self) -> None:
+        """Writes out what waits for a sync. Lock held."""
+        if self.always:
+            self.drain()
+
+    def _ticket(self) -> Ticket:
+        """Returns the ticket of all that was applied; without the buffer if that acknowledges."""
+        end = self.applied if self.always else self._in_files().end
+        return Ticket(self.commit, end, self.commit.epoch)
 
     def _reveal(self, sync: Sync) -> None:
         """Makes readable what a sync made durable, and wakes waiting callers. Lock held."""
@@ -237,10 +282,11 @@ class Owner(ABC):
             with self.lock:
                 if self._failed:
                     self.check()
-                sync = self._begin_sync()
+                self._write_out()
+                sync, files = self._in_files(), self.files.begin_sync()
             done = marked = False
             try:
-                for file in sync.files:
+                for file in files:
                     file.sync()
                 self._directory.check_there()
                 done = True
@@ -251,7 +297,8 @@ class Owner(ABC):
                 with self.lock:
                     done = done and not self._failed
                     try:
-                        marked = self._end_sync(sync, done=done)
+                        full = self.files.end_sync(done=done)
+                        marked = done and self._note_durable(sync, full=full)
                     except OSError as error:
                         self.fail(error)
                         raise
