@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.kinds import KINDS, Kind
+from tests.kinds.shared import shared
 
 # What a bounded queue takes: a handful of numbers of this size.
 _VALUE_BYTES = 100
@@ -161,6 +162,9 @@ OURS = [
     for way in (Ours, Taking, Many)
     for kind in KINDS.values()
     for sync in ("always", "os")
+]
+SHARED = [
+    Made(way, shared(kind), "always") for way in (Ours, Taking, Many) for kind in KINDS.values()
 ]
 TAKING = [made for made in OURS if made.way is Taking]
 SUBJECTS = [Made(), *OURS]

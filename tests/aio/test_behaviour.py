@@ -17,9 +17,15 @@ from forebay.queues.shared.options import SyncPolicy
 from tests.aio.helpers import begin_waiting, until
 from tests.crash.forgetful import ForgetfulFilesystem
 from tests.kinds import KINDS, Kind
+from tests.kinds.shared import Shared, shared
 from tests.kinds.toy import ToyKind, toys
 
+pytestmark = pytest.mark.usefixtures("servers")
 each_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.name)
+# Owned by this process, and shared.
+each_way = pytest.mark.parametrize(
+    "kind", [*KINDS.values(), *map(shared, KINDS.values())], ids=lambda kind: kind.name
+)
 each_sync = pytest.mark.parametrize("sync", ["always", "interval", "os"])
 
 
@@ -48,7 +54,7 @@ def texts(values: list[bytes]) -> list[str]:
     return [value.decode() for value in values]
 
 
-@each_kind
+@each_way
 @each_sync
 def test_what_was_added_is_taken_in_order_also_after_a_reopen(
     tmp_path: Path, kind: Kind, sync: SyncPolicy
@@ -112,7 +118,7 @@ def test_a_kind_without_a_class_for_loops_is_refused_and_closed(tmp_path: Path) 
         ToyKind().open(tmp_path / "q").close()
 
 
-@each_kind
+@each_way
 def test_sixty_four_tasks_that_add_durably_share_syncs(tmp_path: Path, kind: Kind) -> None:
     async def run() -> int:
         async with kind.on_loop(tmp_path / "q") as queue:
@@ -123,8 +129,10 @@ def test_sixty_four_tasks_that_add_durably_share_syncs(tmp_path: Path, kind: Kin
             syncs: int = (await queue.info()).syncs - before
             return syncs
 
-    # One each, or two where a sync had begun already.
-    assert 4 <= asyncio.run(run()) <= 8
+    # One each, or two where a sync had begun already. A server sees the requests of a client one
+    # after another: 9 to 16 syncs if both have a core, more on a busy machine.
+    most = 128 if isinstance(kind, Shared) else 8
+    assert 4 <= asyncio.run(run()) <= most
 
 
 @pytest.mark.slow
@@ -145,7 +153,7 @@ def test_two_hundred_tasks_that_wait_leave_threads_to_those_who_add(
 
 
 @pytest.mark.slow
-@each_kind
+@each_way
 def test_two_hundred_tasks_that_wait_for_room_leave_threads_to_those_who_take(
     tmp_path: Path, kind: Kind
 ) -> None:
@@ -175,7 +183,7 @@ def test_who_waits_is_woken_by_what_is_added(tmp_path: Path, kind: Kind, sync: s
     assert len(asyncio.run(run())) == 1
 
 
-@each_kind
+@each_way
 def test_who_waits_in_vain_gets_empty_in_time(tmp_path: Path, kind: Kind) -> None:
     async def run() -> float:
         async with kind.on_loop(tmp_path / "q") as queue:
@@ -222,7 +230,7 @@ def test_close_wakes_who_waits_and_may_be_called_again(tmp_path: Path, kind: Kin
     assert all(isinstance(result, Closed) for result in asyncio.run(run()))
 
 
-@each_kind
+@each_way
 def test_close_ends_those_who_wait_for_room(tmp_path: Path, kind: Kind) -> None:
     async def run() -> list[Any]:
         queue = await open_small(kind, tmp_path).open()
@@ -238,7 +246,7 @@ def test_close_ends_those_who_wait_for_room(tmp_path: Path, kind: Kind) -> None:
     assert all(isinstance(error, Closed) for error in refused)
 
 
-@each_kind
+@each_way
 def test_a_queue_that_is_not_open_yet_says_so_and_closes_without_a_word(
     tmp_path: Path, kind: Kind
 ) -> None:
@@ -288,7 +296,7 @@ def test_an_open_that_is_cancelled_leaves_nothing_open(tmp_path: Path, kind: Kin
     assert asyncio.run(run()) == kind.name
 
 
-@each_kind
+@each_way
 def test_a_close_that_is_cancelled_has_closed(tmp_path: Path, kind: Kind) -> None:
     async def run() -> list[str]:
         queue = await kind.on_loop(tmp_path / "q").open()

@@ -12,9 +12,12 @@ import pytest
 
 from forebay import Closed
 from tests.aio.helpers import run
-from tests.aio.subjects import OURS, SUBJECTS, TAKING, Made, Subject
+from tests.aio.subjects import OURS, SHARED, SUBJECTS, TAKING, Made, Subject
 
+pytestmark = pytest.mark.usefixtures("servers")
 each_subject = pytest.mark.parametrize("made", SUBJECTS, ids=str)
+# Shared queues too, each of which starts a server.
+each_and_shared = pytest.mark.parametrize("made", [*SUBJECTS, *SHARED], ids=str)
 # How many turns of the loop a task gets before it is cancelled.
 each_turns = pytest.mark.parametrize("turns", [0, 1, 2, 3, 5, 8, 30])
 # Longer than any test lasts: whoever sleeps so long has lost its cancellation.
@@ -82,7 +85,7 @@ def test_a_put_that_is_cancelled_amid_ends_and_the_queue_goes_on(
     run(use())
 
 
-@each_subject
+@each_and_shared
 def test_a_get_that_waits_is_cancelled_at_once_and_the_next_one_is_served(
     tmp_path: Path, made: Made
 ) -> None:
@@ -192,7 +195,7 @@ async def fill(queue: Subject) -> int:
         number += 1
 
 
-@each_subject
+@each_and_shared
 def test_a_timeout_of_nothing_raises_or_has_the_item(tmp_path: Path, made: Made) -> None:
     async def use() -> None:
         got: list[int] = []
@@ -239,7 +242,7 @@ def test_a_wait_that_is_limited_raises_in_time_and_loses_nothing(
     run(use())
 
 
-@each_subject
+@each_and_shared
 def test_a_group_whose_sibling_fails_ends_all_who_wait(tmp_path: Path, made: Made) -> None:
     tasks: list[asyncio.Task[int]] = []
 
@@ -263,7 +266,7 @@ def test_a_group_whose_sibling_fails_ends_all_who_wait(tmp_path: Path, made: Mad
     assert run(use()) == [1]
 
 
-@each_subject
+@each_and_shared
 @pytest.mark.parametrize("seed", range(3))
 def test_random_cancellations_neither_lose_nor_double_an_item(
     tmp_path: Path, made: Made, seed: int
@@ -300,7 +303,7 @@ def test_random_cancellations_neither_lose_nor_double_an_item(
     assert sorted(got) == list(range(100))
 
 
-@pytest.mark.parametrize("made", OURS, ids=str)
+@pytest.mark.parametrize("made", [*OURS, *SHARED], ids=str)
 def test_close_ends_all_who_wait(tmp_path: Path, made: Made) -> None:
     async def use() -> list[object]:
         async with made.opened(tmp_path) as queue:

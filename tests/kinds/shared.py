@@ -8,10 +8,14 @@ from typing import Any
 from tests.kinds.base import Kind
 
 
+class Shared:
+    """What marks a kind whose queues are shared."""
+
+
 def shared(kind: Kind) -> Kind:
     """Returns a kind whose queues are shared."""
 
-    class Shared(type(kind)):  # type: ignore[misc]
+    class SharedKind(Shared, type(kind)):  # type: ignore[misc]
         name = f"shared {kind.name}"
         record = kind.record
 
@@ -19,5 +23,8 @@ def shared(kind: Kind) -> Kind:
         def queue(self) -> Any:
             return partial(kind.queue, shared=True)
 
-    made: Kind = Shared()
+        def on_loop(self, path: Any, **options: Any) -> Any:
+            return kind.on_loop(path, **options, shared=True)
+
+    made: Kind = SharedKind()
     return made

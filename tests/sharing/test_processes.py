@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import concurrent.futures
+import multiprocessing
 import os
-import pickle
 import subprocess
 import sys
 from functools import partial
@@ -170,24 +170,31 @@ def test_a_fork_keeps_a_consumer_with_the_parent(tmp_path: Path) -> None:
     assert [record.value for record in found] == [b"a", b"b"]
 
 
-def test_a_pickled_handle_is_another_one(tmp_path: Path) -> None:
+def sent(value: Any) -> Any:
+    """Sends an object through a pipe, as to another process."""
+    here, there = multiprocessing.Pipe()
+    with here, there:
+        here.send(value)
+        return there.recv()
+
+
+def test_a_handle_that_was_sent_is_another_one(tmp_path: Path) -> None:
     with forebay.Fifo(tmp_path / "q", shared=True, max_bytes=10_000) as fifo:
-        with pickle.loads(pickle.dumps(fifo)) as other:
+        with sent(fifo) as other:
             other.push(b"x")
         found = fifo.pop()
 
     assert found == b"x"
 
 
-def test_a_pickled_handle_makes_no_queue_where_none_is_left(tmp_path: Path) -> None:
+def test_a_handle_that_was_sent_makes_no_queue_where_none_is_left(tmp_path: Path) -> None:
     with forebay.Fifo(tmp_path / "q", shared=True) as fifo:
         fifo.push(b"x")
-        pickled = pickle.dumps(fifo)
     wait_until(lambda: forebay.describe(tmp_path / "q").owner is None)
     os.rename(tmp_path / "q", tmp_path / "moved")
 
     with pytest.raises(forebay.NotAQueue):
-        pickle.loads(pickled)
+        sent(fifo)
     assert not (tmp_path / "q").exists()
 
 

@@ -33,6 +33,10 @@ _receivers = Workers("forebay client", 4)
 _NoResult = object()
 
 
+class NotSent(ServerGone):
+    """The server had ended before the request was sent: it can be sent to another one."""
+
+
 class Pending:
     """The answer to a request, to come; a wait of the steps of a verb."""
 
@@ -85,6 +89,16 @@ class Pending:
         self._connection.cancel(self.id)
 
 
+def sent(
+    reach: Callable[[], tuple[Connection, int]], verb: str, *arguments: Any, **keywords: Any
+) -> tuple[Connection, Pending]:
+    """Sends a request to what `reach` returns, which is asked again if that has ended."""
+    while True:
+        connection, target = reach()
+        with contextlib.suppress(NotSent):
+            return connection, connection.call(target, verb, *arguments, **keywords)
+
+
 class Connection:
     """A connection to the server of one directory. Any thread may call it."""
 
@@ -121,7 +135,7 @@ class Connection:
         return self._error is None
 
     def call(self, target: int, verb: str, *arguments: Any, **keywords: Any) -> Pending:
-        """Sends a request and returns its answer to come."""
+        """Sends a request and returns its answer to come. Raises `NotSent`, or `ServerGone`."""
         pack = VOCABULARY.pack
         packed = [pack(argument) for argument in arguments]
         named = {name: pack(argument) for name, argument in keywords.items()}
@@ -136,6 +150,11 @@ class Connection:
                 self._pending.pop(pending.id, None)
             raise
         return pending
+
+    def release(self, number: int) -> None:
+        """Gives back what a number stands for, and waits for that; a server that ended has it."""
+        with contextlib.suppress(ServerGone):
+            self.call(SERVER, "close", number).settle()
 
     def cancel(self, id: int) -> None:
         """Cancels a request, also one that was answered meanwhile."""
@@ -331,19 +350,22 @@ class Connection:
 
     def _send(self, request: Request) -> None:
         data = frame(CODEC.encode(request))
-        sent = False
+        sent = 0
         try:
             with self._sending:
-                self._check()
-                self._socket.sendall(data)
-                sent = True
+                if self._error is None:
+                    sent = self._socket.send(data)
+                    if sent < len(data):
+                        self._socket.sendall(data[sent:])
         except OSError:
             self._lose(None)
-            self._check()
-        finally:
-            if not sent and self._error is None:
-                # A part of the frame may be on its way: nothing can follow it.
-                self._lose(None)
+        except BaseException:
+            # A part of the frame may be on its way: nothing can follow it.
+            self._lose(None)
+            raise
+        if not sent:
+            raise NotSent("the server has ended")
+        self._check()
         self._send_untold()
 
     def _check(self) -> None:

@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from typing import Any
 
-from forebay.client.connection import Connection, Pending
+from forebay.client.connection import Connection, Pending, sent
 from forebay.clock import Clock, SystemClock
 from forebay.damage import Damage
 from forebay.errors import Closed
@@ -24,7 +24,6 @@ from forebay.queues.shared.verbs import Steps
 from forebay.queues.shared.waiting import countdown
 from forebay.storage.filesystem import DiskFilesystem
 from forebay.storage.segments import SegmentList
-from forebay.wire.messages import SERVER
 from forebay.wire.values import Handle
 
 # Asks the server for a verb of the place.
@@ -155,8 +154,8 @@ class SharedConsumer(Consumer):
         super().close()
         self._directory.close()
         at, self._at = self._at, None
-        if at is not None and at[0].is_alive:
-            at[0].call(SERVER, "close", at[1]).settle()
+        if at is not None:
+            at[0].release(at[1])
 
     def __del__(self) -> None:
         super().__del__()
@@ -179,8 +178,7 @@ class SharedConsumer(Consumer):
                 return (yield from self._look(count))
 
     def _ask(self, verb: str, *arguments: Any) -> Pending:
-        connection, number = self._reached()
-        return connection.call(number, verb, *arguments)
+        return sent(self._reached, verb, *arguments)[1]
 
     def _reached(self) -> tuple[Connection, int]:
         """Returns the connection and the number of the place, which is claimed if need be."""

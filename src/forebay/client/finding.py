@@ -75,7 +75,9 @@ def _start(directory: int, path: str) -> socket.socket | None:
             os.ftruncate(log, 0)
         with _bind(directory) as listener:
             connection = _try_to_connect(directory)
-            _run(directory, listener, log)
+            code = _run(directory, listener, log)
+            if code > 0:
+                raise ServerGone(f"{path}: no server could be started; see {path}/{SERVER_LOG}")
             return connection
     finally:
         os.close(log)
@@ -107,8 +109,8 @@ def _bind(directory: int) -> socket.socket:
     return listener
 
 
-def _run(directory: int, listener: socket.socket, log: int) -> None:
-    """Starts the server, which leaves this process at once."""
+def _run(directory: int, listener: socket.socket, log: int) -> int:
+    """Starts the server, which leaves this process at once; returns its exit code."""
     idle = os.environ.get(IDLE_VARIABLE, str(IDLE_SECONDS))
     command = [sys.executable, "-P", "-m", "forebay.serve", "--detach"]
     command += ["--directory", str(directory), "--listener", str(listener.fileno())]
@@ -117,7 +119,7 @@ def _run(directory: int, listener: socket.socket, log: int) -> None:
     package = str(Path(forebay.__file__).resolve().parent.parent)
     paths = [package, os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    subprocess.run(
+    return subprocess.run(
         command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -126,8 +128,8 @@ def _run(directory: int, listener: socket.socket, log: int) -> None:
         start_new_session=True,
         cwd="/",
         env=environment,
-        check=True,
-    )
+        check=False,
+    ).returncode
 
 
 def _address(directory: int) -> str:

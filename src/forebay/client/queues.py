@@ -15,19 +15,21 @@ import math
 import os
 import threading
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
 import forebay
 from forebay.client import finding
-from forebay.client.connection import Connection, Pending
+from forebay.client.connection import Connection, Pending, sent
 from forebay.client.consuming import SharedConsumer
 from forebay.errors import Closed, Empty, InvalidOption, NotAQueue, ServerGone
 from forebay.exchange import ITERATOR, LOAN, verbs_of
 from forebay.queues.kinds import KINDS, Kind, kind_named
 from forebay.queues.log.consumer import Start
 from forebay.queues.shared.handle import Closing, Handle
+from forebay.queues.shared.names import SERVER_LOG
 from forebay.queues.shared.options import Duration, as_seconds
 from forebay.queues.shared.verbs import Loan, Steps, Work, run, with_steps
 from forebay.storage.filesystem import DiskFilesystem
@@ -37,6 +39,8 @@ from forebay.wire.values import Handle as Stays
 # Options of the process that owns a queue, which is not this one.
 _OF_THE_OWNER = ("background", "clock", "filesystem")
 _ITERATED = 100
+# How often to start a server that ends at once.
+_TRIES = 5
 
 
 class _Connections:
@@ -76,12 +80,11 @@ class _Connections:
 
     @staticmethod
     def _made(path: str) -> Connection:
-        while True:
-            try:
+        for _ in range(_TRIES):
+            with contextlib.suppress(ServerGone):
                 return Connection.made(finding.connect(path))
-            except ServerGone:
-                # It ended just now, for want of clients: `connect` gives up in time.
-                continue
+            # It ended just now, for want of clients, or was stopped.
+        raise ServerGone(f"{path}: its server ends as soon as it begins; see {path}/{SERVER_LOG}")
 
 
 _connections = _Connections()
@@ -108,11 +111,14 @@ class Remote:
             at = self._at = self._reopen()
         return at
 
+    def _call(self, verb: str, *arguments: Any, **keywords: Any) -> tuple[Connection, Pending]:
+        """Sends a request, to another server if the one of before has ended."""
+        return sent(self._reached, verb, *arguments, **keywords)
+
     def _ask(self, verb: str, *arguments: Any, **keywords: Any) -> Steps[Any]:
         """Sends a request; returns its result."""
-        connection, number = self._reached()
-        result = yield from _answer(connection.call(number, verb, *arguments, **keywords))
-        return self._made(connection, result)
+        connection, pending = self._call(verb, *arguments, **keywords)
+        return self._made(connection, (yield from _answer(pending)))
 
     def _made(self, connection: Connection, result: Any) -> Any:
         """Makes what an answer has named."""
@@ -187,6 +193,7 @@ class RemoteQueue(Remote, Handle):
         # Before anything is written into the directory.
         self._kind.options_class(**self._given)
         self._create = create
+        self._consumers: weakref.WeakSet[SharedConsumer] = weakref.WeakSet()
         self._opening = threading.Lock()
         self._closed = False
         if create:
@@ -203,9 +210,10 @@ class RemoteQueue(Remote, Handle):
                 raise Closed(f"{self.path} is closed")
             if self._at is not None and self._at[0].is_alive:
                 return self._at
-            connection = _connections.get(self.path)
-            pending = connection.call(
-                SERVER, "open", self.path, self._kind.name, self._given, create=self._create
+            connection, pending = sent(
+                lambda: (_connections.get(self.path), SERVER),
+                *("open", self.path, self._kind.name, self._given),
+                create=self._create,
             )
             pending.settle()
             # A server that was started anew must find the queue, not make another one.
@@ -223,11 +231,13 @@ class RemoteQueue(Remote, Handle):
         """Gives back what this handle holds; the last one closes the queue."""
         if self._closed:
             return
+        for consumer in list(self._consumers):
+            consumer.close()
         with self._opening:
             self._closed = True
             at, self._at = self._at, None
-        if at is not None and at[0].is_alive:
-            at[0].call(SERVER, "close", at[1]).settle()
+        if at is not None:
+            at[0].release(at[1])
 
     def maintain(self) -> None:
         """Does nothing: the server does the work that is due."""
@@ -318,8 +328,8 @@ class RemoteIteration(RemoteObject, Closing):
     def close(self) -> None:
         """Ends it."""
         at, self._at = self._at, None
-        if at is not None and at[0].is_alive:
-            at[0].call(SERVER, "close", at[1]).settle()
+        if at is not None:
+            at[0].release(at[1])
 
 
 def _iterate(self: Remote) -> Iterator[Any]:
@@ -333,14 +343,14 @@ def _consumer(self: RemoteQueue, name: str, *, start: Start = "earliest") -> Ste
     """Has the server hold the name, and reads by itself."""
 
     def claim() -> tuple[Connection, Stays]:
-        connection, number = self._reached()
-        pending = connection.call(number, "consumer", name, start=start)
+        connection, pending = self._call("consumer", name, start=start)
         pending.settle()
         return connection, pending.result
 
     consumer: SharedConsumer = yield Work(
         lambda: SharedConsumer(claim, self.path, name), SharedConsumer.close
     )
+    self._consumers.add(consumer)
     return consumer
 
 

@@ -101,7 +101,12 @@ class Task:
         leave(self._seat)
         self._seat = None
         number = self._number
-        wait.notify(lambda error: self._loop.post(lambda: self._settled(number, error)))
+
+        def settled(error: BaseException | None) -> None:
+            self._loop.post(lambda: self._settled(number, error))
+
+        # At the end of the turn: one sync then serves all that was gathered in it.
+        self._loop.at_end(lambda: wait.notify(settled))
         return True
 
     def _settled(self, number: int, error: BaseException | None) -> None:
