@@ -663,6 +663,11 @@ class Fifo(LoopQueue[fifo.Fifo]):
         return self.queue.size
 
     @property
+    def file_bytes(self) -> int:
+        """The size of its files, fixed when the queue was created."""
+        return self.queue.file_bytes
+
+    @property
     def capacity(self) -> int | None:
         """How many entries it can hold (`max_entries`); None: no bound but that of bytes."""
         return self.queue.capacity
@@ -715,6 +720,11 @@ class DeadlineQueue(LoopQueue[deadline.DeadlineQueue]):
     maintain = off_loop(deadline.DeadlineQueue.maintain)
     info = off_loop(deadline.DeadlineQueue.info)
     __len__ = plain(deadline.DeadlineQueue.__len__)
+
+    @property
+    def damage(self) -> list[Damage]:
+        """What could not be read when the queue was opened; see `forebay.Damage`."""
+        return self.queue.damage
 
     @property
     def pending(self) -> int:

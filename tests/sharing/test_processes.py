@@ -292,3 +292,14 @@ def test_the_kind_of_a_shared_queue_is_checked(tmp_path: Path) -> None:
         forebay.Log(tmp_path / "q", shared=True)
     with forebay.open(tmp_path / "q", shared=True) as queue:
         assert isinstance(queue, forebay.Fifo)
+
+
+@EACH_KIND
+def test_a_shared_queue_has_every_name_of_an_owned_one(tmp_path: Path, kind: Kind) -> None:
+    with kind.queue(tmp_path / "owned") as queue:
+        names = {name for name in {*dir(queue), *vars(queue)} if not name.startswith("_")}
+    with kind.queue(tmp_path / "shared", shared=True) as queue:
+        missing = {name for name in names if not hasattr(queue, name)}
+
+    # Inside of a process only: what wakes those who wait.
+    assert missing == {"changes"}

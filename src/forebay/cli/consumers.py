@@ -7,7 +7,7 @@ import click
 from forebay.cli import exits
 from forebay.cli.arguments import json_option, path_argument, wait_option
 from forebay.cli.output import talk, write_json, write_table
-from forebay.cli.queues import find, has_consumers, open_waiting
+from forebay.cli.queues import find, has_consumers, open_for
 
 
 @click.command("consumers")
@@ -29,7 +29,7 @@ def command(path: str, forget: str | None, wait: float | None, as_json: bool) ->
         offset = places["consumer"].get(forget)
         if offset is None:
             raise exits.Failure(f"{path} has no consumer {forget!r}", exits.NOTHING)
-        with open_waiting(path, lambda: kind.open_queue(path, background=False), wait) as log:
+        with open_for(kind, path, wait, owner={"background": False}) as log:
             log.forget_consumer(forget)
         if as_json:
             write_json({"forgot": forget, "offset": offset})

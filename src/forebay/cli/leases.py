@@ -20,7 +20,7 @@ from forebay.cli.arguments import (
     wait_option,
 )
 from forebay.cli.output import as_json_object, check_stdin, plural, say, talk, time_text, write_json
-from forebay.cli.queues import find, offers, open_waiting
+from forebay.cli.queues import find, offers, open_for
 from forebay.errors import LeaseLost
 from forebay.formats.deadline.items import ID_MAX
 
@@ -29,7 +29,7 @@ from forebay.formats.deadline.items import ID_MAX
 def opened(path: str, verb: str, wait: float | None) -> Iterator[Any]:
     """Opens an existing queue of a kind with leases, for one change."""
     kind = find(path, verb, lambda kind: kind.leases)
-    with open_waiting(path, lambda: kind.open_queue(path, background=False), wait) as queue:
+    with open_for(kind, path, wait, owner={"background": False}) as queue:
         yield queue
 
 
@@ -139,7 +139,7 @@ def kick(path: str, id: int | None, count: int | None, wait: float | None, as_js
     if (id is None) == (count is None):
         raise click.UsageError("give an ID or --count N")
     kind = find(path, "kick", offers("kick"))
-    with open_waiting(path, lambda: kind.open_queue(path, background=False), wait) as queue:
+    with open_for(kind, path, wait, owner={"background": False}) as queue:
         kicked = kind.records.kick(queue, id, count=count)
     if as_json:
         write_json({"kicked": kicked})

@@ -29,7 +29,7 @@ from forebay.cli.arguments import (
 from forebay.cli.framing import INPUT_FRAMINGS, BadInput, make_splitter
 from forebay.cli.interrupts import Interrupted, Interrupts
 from forebay.cli.output import Bar, check_stdin, plural, size_text, talk, write_json
-from forebay.cli.queues import open_waiting, options_for, refuse
+from forebay.cli.queues import open_for, options_for, refuse
 from forebay.errors import (
     ForebayError,
     InvalidEvent,
@@ -47,7 +47,10 @@ _BATCH_BYTES_MAX = 1 << 20
 _BATCH_PART = 8
 _CANNOT_CREATE = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS)
 # Options of the command line, and the options of the queue classes that they set.
+# Blocking would never end: while this process owns the queue, no other can take a record.
+_OWNER = {"sync": "always", "when_full": "reject"}
 _OPTIONS = {
+    "--sync": "sync",
     "--version": "version",
     "--key-file": "key_file",
     "--segment-bytes": "segment_bytes",
@@ -74,9 +77,7 @@ _OPTIONS = {
 @click.option(
     "--sync",
     type=click.Choice(SYNC_POLICIES),
-    default="always",
-    show_default=True,
-    help="When to sync: each batch, every 100 ms, or leave it to the system.",
+    help="When to sync: each batch, every 100 ms, or leave it to the system.  [default: always]",
 )
 @click.option("--segment-bytes", type=int, help="Size of a segment file.  [default: 100000000]")
 @click.option(
@@ -150,13 +151,10 @@ def command(
         refuse(found, f"--framing {framing}")
     settings = _settings(found, options)
 
-    def open_queue() -> Any:
-        return found.open_queue(path, **settings)
-
     with Interrupts() as interrupts:
         try:
             with contextlib.nullcontext() if there else _creating(path):
-                queue = open_waiting(path, open_queue, wait, interrupts)
+                queue = open_for(found, path, wait, interrupts, owner=_OWNER, **settings)
         except Interrupted as stop:
             return stop.code
         with queue:
@@ -166,7 +164,7 @@ def command(
 def _settings(kind: Kind, options: dict[str, Any]) -> dict[str, Any]:
     """Returns the queue options that were given; rejects any that the kind does not have."""
     known = {field.name for field in dataclasses.fields(kind.options_class)}
-    settings = {"sync": options["sync"]}
+    settings: dict[str, Any] = {}
     for flag, name in _OPTIONS.items():
         value = options[name]
         if value is None:
@@ -176,8 +174,7 @@ def _settings(kind: Kind, options: dict[str, Any]) -> dict[str, Any]:
         settings[name] = value
     if settings.get("version", "").isdigit():
         settings["version"] = int(settings["version"])
-    # Blocking would never end: while this process owns the queue, no other can take a record.
-    return {"when_full": "reject", **settings}
+    return settings
 
 
 def _kind(path: str, wanted: str | None) -> tuple[Kind, bool]:

@@ -14,6 +14,7 @@ from forebay.cli import exits
 from forebay.cli.interrupts import Interrupts
 from forebay.cli.output import Bar, say
 from forebay.cli.waiting import LOOK_SECONDS, wait_for_lock
+from forebay.client.finding import is_served
 from forebay.errors import ForebayError, Locked
 from forebay.queues.kinds import KINDS, ORIGINAL, Kind, sure_kind_of
 from forebay.queues.shared.reports import Progress
@@ -93,6 +94,28 @@ def open_waiting(
             if not wait_for_lock(path, left):
                 # It is not the lock of the directory: a Beat has one of its own.
                 time.sleep(min(left, LOOK_SECONDS))
+
+
+def open_for(
+    kind: Kind,
+    path: str,
+    wait: float | None,
+    interrupts: Interrupts | None = None,
+    *,
+    owner: Mapping[str, Any],
+    **options: Any,
+) -> Any:
+    """Opens the queue for a verb: shared if a server has it, otherwise as its owner.
+
+    `owner`: options that this program chooses as an owner; `options` are those of the user.
+    """
+
+    def open_now() -> Any:
+        if is_served(path):
+            return kind.open_queue(path, shared=True, **options)
+        return kind.open_queue(path, **{**owner, **options})
+
+    return open_waiting(path, open_now, wait, interrupts)
 
 
 @contextlib.contextmanager

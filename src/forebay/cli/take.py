@@ -25,8 +25,9 @@ from forebay.cli.arguments import (
 from forebay.cli.interrupts import Interrupted, Interrupts
 from forebay.cli.output import say, write_bytes
 from forebay.cli.printing import Printer
-from forebay.cli.queues import find, need_consumer, offers, open_waiting, options_for, refuse
+from forebay.cli.queues import find, need_consumer, offers, open_for, options_for, refuse
 from forebay.cli.waiting import LOOK_SECONDS, FileWatch, wait_for_lock
+from forebay.client.finding import is_served
 from forebay.clock import SystemClock
 from forebay.damage import Damage
 from forebay.errors import Damaged, Locked, Overtaken
@@ -97,10 +98,7 @@ def command(
     def open_queue(interrupts: Interrupts) -> Any:
         # One sync per batch instead of several per record. After a power cut in between, records
         # that were already printed are in the queue again: they come twice, and none is lost.
-        def open_now() -> Any:
-            return kind.open_queue(path, sync="os", **reading)
-
-        return open_waiting(path, open_now, wait, interrupts)
+        return open_for(kind, path, wait, interrupts, owner={"sync": "os"}, **reading)
 
     taker = _Taker(kind, open_queue, printer, lease, options)
     watch = _Watch(path, lambda: kind.records.next_ms(path, **options, **reading))
@@ -137,12 +135,13 @@ class _Watch:
         self._next_ms = next_ms
         self._clock = SystemClock()
         self._files = FileWatch(path)
-        self._owned = False
+        self._owned = self._served = False
         self._due_ms: int | None = None
 
     def is_ready(self) -> bool:
-        """Returns whether a record is there or due, and no process owns the queue."""
-        self._owned = lock_owner(self._path) is not None
+        """Returns whether a record is there or due, and the queue can be opened."""
+        self._served = is_served(self._path)
+        self._owned = not self._served and lock_owner(self._path) is not None
         if not self._owned:
             self._due_ms = self._next_ms()
         return not self._owned and self._left_ms() <= 0
@@ -151,8 +150,9 @@ class _Watch:
         """Returns when it may be ready, or after some seconds."""
         if not self._owned and self._left_ms() > 0:
             self._files.wait(min(seconds, self._left_ms() / 1000))
-        elif not wait_for_lock(self._path, seconds):
-            # What is due could not be taken, and not because of the lock: try again in a while.
+        elif self._served or not wait_for_lock(self._path, seconds):
+            # What is due could not be taken, and not because of the lock, or by another client:
+            # try again in a while.
             time.sleep(min(seconds, LOOK_SECONDS))
 
     def close(self) -> None:

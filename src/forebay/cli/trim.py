@@ -11,7 +11,7 @@ import click
 from forebay.cli import exits
 from forebay.cli.arguments import json_option, path_argument, wait_option
 from forebay.cli.output import check_stdout, plural, write_json, write_line
-from forebay.cli.queues import find, has_consumers, open_waiting
+from forebay.cli.queues import find, has_consumers, open_for
 from forebay.queues.kinds import Kind
 
 
@@ -84,10 +84,8 @@ def _plan(kind: Kind, path: str) -> _Trimmed:
 
 
 def _trim(kind: Kind, path: str, wait: float | None) -> _Trimmed:
-    def open_queue() -> Any:
-        return kind.open_queue(path, background=False, trim_interval_seconds=None)
-
-    with open_waiting(path, open_queue, wait) as log:
+    owner = {"background": False, "trim_interval_seconds": None}
+    with open_for(kind, path, wait, owner=owner) as log:
         # Opening may have recovered and adopted segments, so list them only now, as trim sees them.
         before = _names(kind, path)
         records = log.trim()

@@ -51,6 +51,21 @@ def connect(path: str) -> socket.socket:
         os.close(directory)
 
 
+def is_served(path: str) -> bool:
+    """Says whether a server has a directory."""
+    try:
+        directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        connection = _try_to_connect(directory)
+    finally:
+        os.close(directory)
+    if connection is not None:
+        connection.close()
+    return connection is not None
+
+
 def _try_to_connect(directory: int) -> socket.socket | None:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:

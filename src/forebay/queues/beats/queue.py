@@ -286,6 +286,11 @@ class BeatsQueue(Handle):
             )
 
     @property
+    def version(self) -> str:
+        """The version of the segments that it writes."""
+        return self._version
+
+    @property
     def damage(self) -> list[Damage]:
         """What it has met so far that could not be read or looked wrong; see `forebay.Damage`."""
         with self._writer.lock:
@@ -328,7 +333,7 @@ class BeatsQueue(Handle):
         try:
             with contextlib.suppress(OSError):
                 keep_reserve(self._directory)
-            self.version = self.options.layout_name or self._found_version(opened)
+            self._version = self.options.layout_name or self._found_version(opened)
             for segment_id, name in opened.segments.names.items():
                 size = self._size_of(name)
                 opened.segments.sizes[segment_id] = size or 0

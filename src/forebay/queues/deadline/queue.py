@@ -19,6 +19,7 @@ from numbers import Real
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from forebay.clock import BootClock, SteadyClock, SystemClock
+from forebay.damage import Damage
 from forebay.errors import Closed, Empty, Full, InvalidOption, LeaseLost, RecordTooLarge
 from forebay.formats.deadline.items import BURIED_BIT
 from forebay.kernels.deadline import BATCH_BYTES, FRESH_BYTES
@@ -585,6 +586,11 @@ class DeadlineQueue(Handle):
             return self._state.due(self._clock.now_ms())
 
     @property
+    def damage(self) -> list[Damage]:
+        """What could not be read when the queue was opened; see `forebay.Damage`."""
+        return self._damage
+
+    @property
     def working(self) -> int:
         """How many items are leased."""
         with self._journal.lock:
@@ -849,7 +855,7 @@ class DeadlineQueue(Handle):
         for each in opened.sets:
             undo.callback(each.close)
         keep_reserve(self._directory)
-        self.damage = opened.damage
+        self._damage = opened.damage
         self._losses = opened.losses
         clock, options = self._clock, self.options
         self._always = options.sync == "always"

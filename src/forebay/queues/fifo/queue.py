@@ -474,6 +474,11 @@ class Fifo(Handle):
         return not self._front.may_lend and self.size > 0
 
     @property
+    def file_bytes(self) -> int:
+        """The size of its files, fixed when the queue was created."""
+        return self._file_bytes
+
+    @property
     def capacity(self) -> int | None:
         """How many entries it can hold (`max_entries`); None if only bytes are bounded."""
         return self.options.max_entries
@@ -586,7 +591,7 @@ class Fifo(Handle):
         """Makes the parts of the queue for a directory that recovery has put in order."""
         undo.callback(opened.tail_file.close)
         undo.callback(opened.bounds.close)
-        self.file_bytes = opened.head.file_bytes
+        self._file_bytes = opened.head.file_bytes
         keep_reserve(self._directory)
         lock = threading.Lock()
         self._mapped = (
