@@ -43,9 +43,10 @@ BUDGETS = {
     ),
     "crash": Budget(("tests/crash",), 110, 20, quick=False),
     "spark": Budget(("tests/spark", "tests/pipelines"), 150, 16),
+    "sharing": Budget(("tests/sharing",), 25, 0, quick=False),
     "codecs": Budget(("tests/formats", "tests/kernels", "tests/golden"), 40, 4),
     "queues": Budget(("tests/queues", "tests/storage", "tests/conformance", "tests/aio"), 50, 0),
-    "rest": Budget(("tests",), 45, 3),
+    "rest": Budget(("tests",), 40, 3),
 }
 assert sum(budget.everyday_seconds for budget in BUDGETS.values()) <= EVERYDAY_SECONDS_MAX
 assert sum(budget.campaign_minutes for budget in BUDGETS.values()) <= CAMPAIGN_MINUTES_MAX

@@ -21,20 +21,22 @@ PAGES = [
 LINK = re.compile(r"\]\(([^)#:]+)\)")
 
 
-@pytest.mark.slow
-def test_the_example_runs_and_reads_what_it_wrote(tmp_path: Path) -> None:
-    program = tmp_path / "example.py"
-    program.write_text(blocks("README.md", "python")[0], encoding="utf-8")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-
-    result = subprocess.run(
-        [sys.executable, "-W", "error", str(program)],
-        cwd=tmp_path,
-        env=environment,
+def run_example(directory: Path, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    (directory / "example.py").write_text(program, encoding="utf-8")
+    return subprocess.run(
+        [sys.executable, "-W", "error", "example.py", *arguments],
+        cwd=directory,
+        # Of several processes, each must write its lines whole.
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYTHONUNBUFFERED": ""},
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+@pytest.mark.slow
+def test_the_example_runs_and_reads_what_it_wrote(tmp_path: Path) -> None:
+    result = run_example(tmp_path, blocks("README.md", "python")[0])
 
     lines = result.stdout.splitlines()
     assert (result.stderr, result.returncode) == ("", 0)
@@ -82,12 +84,37 @@ def test_the_example_of_deadlines_gives_out_what_is_due(
     assert counts == "1 0 0 0"
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("servers")
+def test_the_example_of_sharing_hands_each_page_to_one_worker(tmp_path: Path) -> None:
+    result = run_example(tmp_path, blocks("README.md", "python")[4])
+
+    lines = result.stdout.splitlines()
+    assert (result.stderr, result.returncode) == ("", 0)
+    assert sorted(int(line.split()[-1]) for line in lines) == list(range(30))
+    assert {line.rsplit(maxsplit=2)[0] for line in lines} <= {f"worker {n}" for n in (1, 2, 3)}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("servers")
+def test_the_example_of_the_page_on_sharing_runs_in_three_processes(tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        result = run_example(tmp_path, blocks("docs/sharing.md", "python")[0], name)
+        assert (result.stderr, result.returncode) == ("", 0)
+    with forebay.Fifo(tmp_path / "spool" / "jobs", shared=True) as jobs:
+        found = jobs.pop_many(100)
+
+    assert found == [
+        b"%s %d" % (name, number) for name in (b"a", b"b", b"c") for number in range(3)
+    ]
+
+
 def test_the_example_of_asyncio_prints_what_it_appended_and_commits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
 
-    exec(compile(blocks("README.md", "python")[4], "README.md", "exec"), {})
+    exec(compile(blocks("README.md", "python")[5], "README.md", "exec"), {})
 
     assert len(capsys.readouterr().out.splitlines()) == 64
     with forebay.Log(tmp_path / "spool" / "doors") as log:
@@ -99,8 +126,10 @@ def test_the_examples_have_at_most_ten_lines() -> None:
         sum(1 for line in block.splitlines() if line) for block in blocks("README.md", "python")
     ]
 
-    assert len(counts) == 5
-    assert max(counts) <= 10
+    # That of three workers is a whole program.
+    assert len(counts) == 6
+    assert max(counts[:4] + counts[5:]) <= 10
+    assert counts[4] <= 20
 
 
 def test_the_example_of_spark_runs_and_copies_every_record(
