@@ -79,3 +79,17 @@ def test_an_empty_inbox_is_not_worth_a_word(
     KINDS[kind].queue(tmp_path / "q").close()
 
     assert caplog.records == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_directory_with_the_name_of_a_temporary_file_is_kept_aside(
+    tmp_path: Path, kind: str
+) -> None:
+    make(kind, tmp_path / "q")
+    (tmp_path / "q" / "losses.new").mkdir()
+
+    with KINDS[kind].queue(tmp_path / "q") as queue:
+        KINDS[kind].put(queue, b"b")
+
+    assert (tmp_path / "q" / "quarantine" / "losses.new").is_dir()
+    assert not (tmp_path / "q" / "losses.new").exists()

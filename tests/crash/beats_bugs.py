@@ -127,9 +127,9 @@ def failed_write_not_cut_back(patch: Patch) -> None:
 
 
 def keystream_goes_on_after_a_failed_write(patch: Patch) -> None:
-    original = ActiveSegment.append
+    original = ActiveSegment.write
 
-    def append(self: ActiveSegment, payloads: list[bytes], count: int) -> None:
+    def write(self: ActiveSegment, payloads: list[bytes], count: int) -> None:
         encoder = self._encoder
         try:
             original(self, payloads, count)
@@ -137,7 +137,7 @@ def keystream_goes_on_after_a_failed_write(patch: Patch) -> None:
             self.spent, self._encoder = False, encoder
             raise
 
-    patch.setattr(ActiveSegment, "append", append)
+    patch.setattr(ActiveSegment, "write", write)
 
 
 def failed_sync_tried_again(patch: Patch) -> None:

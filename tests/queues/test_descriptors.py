@@ -21,6 +21,7 @@ from tests.kinds import KINDS
 from tests.queues.helpers import SYNCS, flip, numbered, open_files
 
 CALLS_MAX = 400
+MARKS = {"log": "tail", "beats": "mark", "fifo": "fifo-tail", "deadline": "deadline-mark"}
 
 
 def descriptors() -> list[str]:
@@ -55,7 +56,23 @@ def make_machine(kind: str, sync: str) -> ForgetfulFilesystem:
 @pytest.mark.parametrize("sync", SYNCS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_open_that_fails_at_any_call_leaves_nothing_open(kind: str, sync: str) -> None:
-    machine = make_machine(kind, sync)
+    assert_nothing_left(kind, sync, make_machine(kind, sync))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_open_without_a_mark_that_fails_at_any_call_leaves_nothing_open(kind: str) -> None:
+    machine = make_machine(kind, "interval")
+    directory = machine.open_directory("/q")
+    directory.unlink(MARKS[kind])
+    directory.sync()
+    directory.close()
+
+    assert_nothing_left(kind, "interval", machine)
+
+
+def assert_nothing_left(kind: str, sync: str, machine: ForgetfulFilesystem) -> None:
+    """Opens a queue with every call failing in turn."""
     case = KINDS[kind]
     left: dict[int, list[str]] = {}
     for call in range(1, CALLS_MAX):

@@ -60,8 +60,7 @@ class Cursor:
         """Moves the position forward; durable on return. A lower offset changes nothing."""
         if offset <= self.offset:
             return
-        self._slots.write(_PAYLOAD.pack(offset, incarnation))
-        self._slots.sync()
+        self._slots.write(_PAYLOAD.pack(offset, incarnation), sync=True)
         self.offset, self.incarnation = offset, incarnation
 
     def close(self) -> None:

@@ -38,7 +38,8 @@ class OpenFiles:
         self._unsynced[file] = None
 
     def finish(self, file: Writable) -> None:
-        """Has a file closed, to which nothing more is written, by the next sync that covers it."""
+        """Has a file closed by the next sync that covers it: nothing more is written to it."""
+        self.wrote(file)
         self.finished.append(file)
 
     def drop(self, file: Writable) -> None:
@@ -75,6 +76,8 @@ class OpenFiles:
             self.finished.pop().close()
 
     def _close_finished(self) -> bool:
+        if not self.finished:
+            return False
         busy = self._syncing | self._unsynced
         closing = [file for file in self.finished if file not in busy]
         self.finished = [file for file in self.finished if file in busy]

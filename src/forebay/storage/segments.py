@@ -94,7 +94,12 @@ class SegmentWriter:
             self._file.close()
             directory.unlink(name)
             raise
-        self.end = self._allocated = len(header)
+        self.end = self._allocated = self._header_bytes = len(header)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was appended."""
+        return self.end == self._header_bytes
 
     def append(self, data: Buffer) -> None:
         """Writes at the end; on an error nothing of it is left, or `broken` is set."""

@@ -101,8 +101,7 @@ class SlotFile:
     def begin(self, directory: Directory, payload: bytes) -> None:
         """Writes a payload to both slots; durable on return, with the name."""
         self.write(payload)
-        self.write(payload)
-        self.sync()
+        self.write(payload, sync=True)
         directory.sync()
 
     def read(self) -> bytes | None:
@@ -110,12 +109,14 @@ class SlotFile:
         self.sequence, self.payload = self._newest()
         return self.payload
 
-    def write(self, payload: bytes) -> None:
-        """Writes a payload; it survives the process, and after `sync` a power cut."""
+    def write(self, payload: bytes, *, sync: bool = False) -> None:
+        """Writes a payload; it survives the process, and with `sync`, or after it, a power cut."""
         sequence = self.sequence + 1
         head = _HEAD.pack(self._magic, sequence) + payload
         write_all(self._file, head + _CRC.pack(crc32(head)), sequence % 2 * _STRIDE)
         self.sequence, self.payload = sequence, payload
+        if sync:
+            self.sync()
 
     def faults(self, end: int | None = None) -> list[str]:
         """Lists what is not a good slot, up to `end`, in a file that is not being written."""

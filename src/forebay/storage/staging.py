@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from forebay.errors import Damaged
 from forebay.kernels.buffers import crc32
 from forebay.storage import quarantine
-from forebay.storage.filesystem import Directory, Mapping, unmap, write_all
+from forebay.storage.filesystem import Directory, File, Mapping, unmap, write_all
 from forebay.storage.readable import is_readable, open_readable
 
 NAME = "staging"
@@ -65,32 +65,39 @@ class Staged:
 
 
 class Staging:
-    """The open buffer. Call it with the queue's lock held."""
+    """The open buffer. Call it with the queue's lock held.
 
-    def __init__(self, directory: Directory, size: int) -> None:
-        """Opens or creates it, warms its pages, and blanks it durably."""
+    Where nothing in it is acknowledged, plain memory takes the place of the mapped file.
+    """
+
+    def __init__(self, directory: Directory, size: int, *, mapped: bool = True) -> None:
+        """Opens or creates it, warms its pages, and blanks it durably, if it is mapped."""
+        self.size = size
+        self.buffer: Mapping = bytearray() if mapped else bytearray(size)
+        self._file: File | None = None
+        if not mapped:
+            return
         made = True
         try:
-            self._file = directory.create(NAME)
+            file = self._file = directory.create(NAME)
         except FileExistsError:
             made = False
-            self._file = directory.open(NAME, write=True)
+            file = self._file = directory.open(NAME, write=True)
         try:
             # Allocated, not sparse: on a full disk a store to a hole would kill the process.
-            self._file.allocate(0, size)
-            self.buffer: Mapping = self._file.map(size)
+            file.allocate(0, size)
+            self.buffer = file.map(size)
             self.buffer[:] = bytes(size)
             # Durably: an entry that a power cut took may otherwise be in the buffer still, verify
             # as the successor of a new one, and return after the next power cut. The name is not
             # synced: what is only in the buffer need not survive.
-            self._file.sync()
+            file.sync()
         except BaseException:
-            self._file.close()
+            file.close()
             if made:
                 # On a full disk it would occupy the little space that is left.
                 directory.unlink(NAME)
             raise
-        self.size = size
 
     def begin(self, header: bytes, index: int) -> None:
         """Starts a chunk for the entries of a segment from `index` on; its note is blank."""
@@ -100,8 +107,9 @@ class Staging:
 
     def close(self) -> None:
         """Unmaps and closes the file."""
-        unmap(self.buffer)
-        self._file.close()
+        if self._file is not None:
+            unmap(self.buffer)
+            self._file.close()
 
 
 def read_staged(directory: Directory) -> Staged | None:

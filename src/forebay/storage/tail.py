@@ -195,9 +195,7 @@ class TailFile:
 
     def write(self, tail: Tail, *, sync: bool = False) -> None:
         """Publishes a new end; with `sync` it is durable on return."""
-        self._slots.write(tail.encode())
-        if sync:
-            self._slots.sync()
+        self._slots.write(tail.encode(), sync=sync)
 
     @property
     def whole(self) -> bool:

@@ -165,9 +165,7 @@ class MarkFile:
 
     def write(self, mark: Mark, *, sync: bool = False) -> None:
         """Publishes a new end; with `sync` it is durable on return."""
-        self._slots.write(mark.encode())
-        if sync:
-            self._slots.sync()
+        self._slots.write(mark.encode(), sync=sync)
 
     def write_live(self, queue_id: bytes, end: tuple[int, int, int, int]) -> None:
         """Writes the end of what is written: segment, position, size of the file, events."""

@@ -31,7 +31,8 @@ from forebay.queues.beats.mark import BeatsMark
 from forebay.queues.beats.options import BeatsOptions
 from forebay.queues.beats.place import End
 from forebay.queues.beats.recovery import next_segment_id
-from forebay.queues.shared.owner import FatalErrors, Owner, Sync, fatal_when_interrupted
+from forebay.queues.shared.owner import FatalErrors, Sync, fatal_when_interrupted
+from forebay.queues.shared.segments import SegmentOwner
 from forebay.queues.shared.verbs import News, Steps
 from forebay.queues.shared.waiting import NoRoom
 from forebay.storage.commit import NotWritten, Ticket
@@ -79,7 +80,7 @@ class Retries:
             self._delay_seconds = _FIRST_SECONDS
 
 
-class ActiveSegment:
+class ActiveSegment(SegmentWriter):
     """A new segment, and what has been written to it."""
 
     def __init__(
@@ -96,28 +97,16 @@ class ActiveSegment:
         """
         # A fresh vector for every segment: no two contents may share a keystream.
         iv = filesystem.random_bytes(IV_BYTES) if LAYOUTS[layout_name].encrypted else b""
-        self._header = new_header(layout_name, iv)
+        header = self._header = new_header(layout_name, iv)
         self._key = key
-        self._encoder = SegmentEncoder(self._header, key)
-        self._stateful = self._header.layout.encrypted or (
-            self._header.layout.compression == "stream"
-        )
+        self._encoder = SegmentEncoder(header, key)
+        self._stateful = header.layout.encrypted or header.layout.compression == "stream"
         self.id = segment_id
-        self.name = segment_name(segment_id)
         self.count = 0
-        self.position = self._header.layout.header_bytes
+        # The logical end, while `end` is that of the file.
+        self.position = header.layout.header_bytes
         self.spent = False
-        self._writer = SegmentWriter(directory, self.name, self._header.encode(), allocate_bytes=0)
-
-    @property
-    def raw_size(self) -> int:
-        """Where the file ends."""
-        return self._writer.end
-
-    @property
-    def broken(self) -> bool:
-        """Whether bytes of a failed write may be left in the file."""
-        return self._writer.broken
+        super().__init__(directory, segment_name(segment_id), header.encode(), allocate_bytes=0)
 
     def fit(self, payloads: list[bytes], segment_bytes: int) -> int:
         """Returns how many of the given events fit into it."""
@@ -125,11 +114,11 @@ class ActiveSegment:
             return 0
         return self._encoder.fit(payloads, 0, segment_bytes - self.position)[0]
 
-    def append(self, payloads: list[bytes], count: int) -> None:
+    def write(self, payloads: list[bytes], count: int) -> None:
         """Writes the first `count` events."""
         before = self._encoder.position
         try:
-            self._writer.append(self._encoder.encode(payloads, 0, count))
+            self.append(self._encoder.encode(payloads, 0, count))
         except OSError:
             self.spent = self._stateful
             self._encoder = SegmentEncoder(self._header, self._key)
@@ -137,24 +126,16 @@ class ActiveSegment:
         self.position += self._encoder.position - before
         self.count += count
 
-    def finish(self) -> None:
+    def seal(self) -> None:
         """Writes the end of the segment and its count; the caller syncs."""
         ending = b"" if self.spent else self._encoder.finish()
         if ending:
-            self._writer.append(ending)
+            self.append(ending)
         if self._header.layout.counted:
-            self._writer.patch(encode_count(self.count), COUNT_POSITION)
-
-    def sync(self) -> None:
-        """Makes all that was written durable."""
-        self._writer.sync()
-
-    def close(self) -> None:
-        """Closes the file."""
-        self._writer.close()
+            self.patch(encode_count(self.count), COUNT_POSITION)
 
 
-class BeatsWriter(Owner):
+class BeatsWriter(SegmentOwner[ActiveSegment]):
     """The segments of a Beats queue that this process owns."""
 
     def __init__(
@@ -176,7 +157,7 @@ class BeatsWriter(Owner):
         `missing` are segments that are on record but have no file.
         """
         last = mark.last
-        super().__init__(directory, last.written, always=options.sync == "always")
+        super().__init__(directory, last.written, segments, always=options.sync == "always")
         self._filesystem = filesystem
         self._options = options
         self._layout_name = layout_name
@@ -185,7 +166,6 @@ class BeatsWriter(Owner):
         # Without encryption, frames of another file verify too: only the mark tells what was
         # written.
         self._mark_each = not LAYOUTS[layout_name].encrypted
-        self.segments = segments
         self.missing = missing
         self._contents = contents
         self.mark: BeatsMark = mark
@@ -195,7 +175,6 @@ class BeatsWriter(Owner):
         # Where the segments end that this handle has finished.
         self.ends: dict[int, int] = {}
         self._next_id = next_segment_id(last)
-        self._active: ActiveSegment | None = None
         # How many events came before those of the segment being written.
         self._segment_offset = last.written
         self._leftovers: list[str] = []
@@ -207,8 +186,7 @@ class BeatsWriter(Owner):
     @property
     def used_bytes(self) -> int:
         """How many bytes all segments and the pending events take. Lock held."""
-        active = self._active.raw_size if self._active is not None else 0
-        return sum(self.segments.sizes.values()) + active + self._pending_bytes
+        return super().used_bytes + self._pending_bytes
 
     @property
     def applied(self) -> int:
@@ -296,34 +274,6 @@ class BeatsWriter(Owner):
             self.changes.announce()
         return True
 
-    @fatal_when_interrupted
-    def roll(self) -> None:
-        """Finishes the segment being written, durably; the next event starts a new one. Lock held.
-
-        Called only when the events that belong into the segment are written.
-        """
-        active, self._active = self._active, None
-        if active is None:
-            return
-        self.files.wrote(active)
-        self.files.finish(active)
-        if active.count == 0:
-            # Nothing was ever in it, but its number is not used again.
-            self.segments.drop_last()
-            self._leftovers.append(active.name)
-            return
-        with FatalErrors(self):
-            active.finish()
-            self.files.sync()
-        self.segments.sizes[active.id] = active.raw_size
-        self.ends[active.id] = active.position
-        # Record it before the next segment is created: then it is known that this one existed.
-        self._contents.add(active.id, Held(active.count, active.raw_size))
-        self.place = self.place._replace(raw_size=active.raw_size)
-        self._mark_durable(self.place, sync=self._mark_each)
-        self._reveal(self._in_files())
-        self.place = self.durable = self.place._replace(raw_size=None)
-
     def forget(self, segment_id: int) -> None:
         """Forgets a segment that was removed. Lock held."""
         self.ends.pop(segment_id, None)
@@ -340,30 +290,18 @@ class BeatsWriter(Owner):
         """Ends the retries of a failed write: the queue is being closed."""
         self._closing = True
 
-    def close(self) -> None:
-        """Makes everything durable and marks the queue as cleanly closed."""
-        self._close(self._finish, self._mark_clean)
-
     def release_files(self) -> None:
         """Closes all files."""
-        self.files.close()
-        if self._active is not None:
-            self._active.close()
-            self._active = None
         self._contents.close()
-        self.mark.close()
+        super().release_files()
 
     def _finish(self) -> None:
         # The puts that cannot be written raise the error.
         with contextlib.suppress(OSError):
             self.write_pending()
         self.check_whole()
-        self.roll()
+        super()._finish()
         self._clear_leftovers()
-
-    def _mark_clean(self) -> None:
-        with self.lock:
-            self.publish(clean=True, sync=True)
 
     def _stop(self) -> None:
         self._pending, self._pending_bytes = [], 0
@@ -378,7 +316,7 @@ class BeatsWriter(Owner):
                 self._clear_leftovers()
             active, count = self._segment_for(self._pending)
             self.files.wrote(active)
-            active.append(self._pending, count)
+            active.write(self._pending, count)
         except OSError as error:
             if self._active is not None and self._active.broken:
                 self.fail(error)
@@ -389,13 +327,13 @@ class BeatsWriter(Owner):
         del self._pending[:count]
         if not self._pending:
             self._pending_bytes = 0
-        self.place = End(self.place.offset + count, active.id, active.position, active.raw_size)
+        self.place = End(self.place.offset + count, active.id, active.position, active.end)
         if not self.always:
             last = self.mark.last
             if last.written == last.durable:
                 # Tell readers in other processes that there is more than what is durable.
                 self.publish()
-            self.mark.note_live((active.id, active.position, active.raw_size, active.count))
+            self.mark.note_live((active.id, active.position, active.end, active.count))
 
     def _segment_for(self, payloads: list[bytes]) -> tuple[ActiveSegment, int]:
         """Returns a segment with room for at least one event, and how many events fit."""
@@ -429,8 +367,23 @@ class BeatsWriter(Owner):
             # header, nor the file without the name.
             active.sync()
             self._directory.sync()
-        self._publish_start(segment_id, active.position, active.raw_size)
+        self._publish_start(segment_id, active.position, active.end)
         return active, active.fit(payloads, self._options.segment_bytes)
+
+    def _discard(self, name: str) -> None:
+        # Its number is not used again.
+        self._leftovers.append(name)
+
+    def _sealed(self, active: ActiveSegment) -> None:
+        with FatalErrors(self):
+            self.files.sync()
+        self.ends[active.id] = active.position
+        # Record it before the next segment is created: then it is known that this one existed.
+        self._contents.add(active.id, Held(active.count, active.end))
+        self.place = self.place._replace(raw_size=active.end)
+        self._mark_durable(self.place, sync=self._mark_each)
+        self._reveal(self._in_files())
+        self.place = self.durable = self.place._replace(raw_size=None)
 
     def _clear_leftovers(self) -> None:
         """Removes the files of segments that could not be created, or that stayed empty."""

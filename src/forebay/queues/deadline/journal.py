@@ -38,7 +38,7 @@ from forebay.queues.deadline.state import NO_BOUND, State
 from forebay.queues.shared.owner import FatalErrors, Owner, Sync, fatal_when_interrupted
 from forebay.storage import atomic
 from forebay.storage.commit import NotWritten, Ticket
-from forebay.storage.filesystem import Buffer, Directory, File, Filesystem, Mapping, write_all
+from forebay.storage.filesystem import Buffer, Directory, File, Filesystem, write_all
 from forebay.storage.staging import HEADER_BYTES as STAGED_BYTES
 from forebay.storage.staging import Staging
 
@@ -151,10 +151,9 @@ class Journal(Owner):
         self._schedule = state.schedule
         self._max_bytes = max_bytes
         self._staging = self._open_staging(staging_bytes)
-        self._memory = bytearray()
-        # Where the changes in the buffer begin; whether there is one, and whether it is mapped.
-        self._start = 0
-        self._buffered = False
+        self._memory = Staging(directory, 0, mapped=False)
+        # The open buffer, which is one of the two; whether it is the mapped one.
+        self._buffer: Staging | None = None
         self.is_staging = False
 
     def _open_staging(self, size: int) -> Staging | None:
@@ -269,7 +268,7 @@ class Journal(Owner):
 
     @fatal_when_interrupted
     def _drain(self, *, takes: bool) -> None:
-        if not self._buffered:
+        if self._buffer is None:
             return
         schedule, size = self._schedule, self._waiting_bytes
         if size:
@@ -291,12 +290,10 @@ class Journal(Owner):
 
     def _write_buffer(self) -> None:
         position = self.wal.position
-        buffer = (
-            self._memory if self._staging is None or not self.is_staging else self._staging.buffer
-        )
+        assert self._buffer is not None
         self.files.wrote(self.wal.file)
         try:
-            with memoryview(buffer)[self._start : self._schedule.position] as data:
+            with memoryview(self._buffer.buffer)[STAGED_BYTES : self._schedule.position] as data:
                 write_all(self.wal.file, data, position)
         except OSError:
             self._cut_back(position)
@@ -310,10 +307,10 @@ class Journal(Owner):
             self.commit.abandon(error, self._stored)
 
     def _close_buffer(self) -> None:
-        self._buffered = self.is_staging = False
+        self._buffer, self.is_staging = None, False
         self._schedule.close()
-        if len(self._memory) > _MEMORY_BYTES_KEPT:
-            self._memory = bytearray()
+        if self._memory.size > _MEMORY_BYTES_KEPT:
+            self._memory = Staging(self._directory, 0, mapped=False)
 
     def wait(self, end: int) -> None:
         """Returns when everything below an end is durable."""
@@ -432,7 +429,7 @@ class Journal(Owner):
 
     def _stop(self) -> None:
         """Refuses further changes; what is in the staging buffer stays there."""
-        self._buffered = self.is_staging = False
+        self._buffer, self.is_staging = None, False
         self._schedule.stop()
 
     def _end_of(self, wal: WalFile) -> Ends:
@@ -469,29 +466,28 @@ class Journal(Owner):
 
     def _begin(self, needed: int) -> None:
         """Opens a buffer for the next batches, with room for the first."""
-        wal, staging = self.wal, self._staging
-        buffer: Mapping
-        if staging is not None and needed <= staging.size - STAGED_BYTES:
+        wal, buffer = self.wal, self._staging
+        if buffer is not None and needed <= buffer.size - STAGED_BYTES:
             place = STAGED_PLACE.pack(wal.position)
-            staging.begin(wal.batches.header.encode() + place, wal.batch_count)
-            buffer, self._start = staging.buffer, STAGED_BYTES
+            buffer.begin(wal.batches.header.encode() + place, wal.batch_count)
             self.is_staging = True
         else:
-            if needed > len(self._memory):
+            buffer = self._memory
+            if needed > buffer.size - STAGED_BYTES:
                 # Kept for the next batch: allocating fresh memory costs as much as all the rest.
-                self._memory = bytearray(max(needed, _MEMORY_BYTES))
-            buffer, self._start = self._memory, 0
+                size = STAGED_BYTES + max(needed, _MEMORY_BYTES)
+                buffer = self._memory = Staging(self._directory, size, mapped=False)
         self._schedule.open(
-            buffer,
-            self._start,
-            len(buffer),
+            buffer.buffer,
+            STAGED_BYTES,
+            buffer.size,
             wal.batch_count,
             wal.batches.seed,
             self._stored,
             not self.is_staging,
         )
-        self._schedule.fresh_end = self._start + self.free_bytes
-        self._buffered = True
+        self._schedule.fresh_end = STAGED_BYTES + self.free_bytes
+        self._buffer = buffer
 
     def _publish_begin(self) -> None:
         """Records in the mark that the staging buffer is in use, before its first batch counts.
@@ -505,7 +501,7 @@ class Journal(Owner):
 
     @property
     def _waiting_bytes(self) -> int:
-        return self._schedule.position - self._start if self._buffered else 0
+        return 0 if self._buffer is None else self._schedule.position - STAGED_BYTES
 
     def _cut_back(self, position: int) -> None:
         """Cuts off part of a batch: it would pass for a torn end, with good batches after it."""

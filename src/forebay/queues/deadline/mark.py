@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from forebay.errors import ForebayError
 from forebay.formats.deadline.mark import MAGIC, NAME, PAYLOAD_BYTES, Mark, is_sound, pack
+from forebay.queues.shared.mark import DurableMark
 from forebay.storage import atomic, quarantine
 from forebay.storage.filesystem import Directory
 from forebay.storage.slots import SlotFile
@@ -15,16 +16,15 @@ from forebay.storage.slots import SlotFile
 Ends = tuple[int, int, int, int, int]
 
 
-class MarkFile:
+class MarkFile(DurableMark[bytes]):
     """The open mark of a queue that this process owns."""
 
     def __init__(self, slots: SlotFile, mark: Mark) -> None:
-        self._slots = slots
+        super().__init__(slots, mark.encode())
         self.queue_id = mark.queue_id
         self._boot_id = mark.boot_id
         self.durable: Ends = mark.durable
         self.written: Ends = mark.written
-        self.synced = True
 
     @classmethod
     def create(cls, directory: Directory, mark: Mark) -> MarkFile:
@@ -58,21 +58,8 @@ class MarkFile:
 
         The ends are those of `End`, as plain numbers: every sync calls this.
         """
-        self._slots.write(
-            pack(self.queue_id, self._boot_id, generation, salt, *durable, *written, flags)
-        )
+        self.write(pack(self.queue_id, self._boot_id, generation, salt, *durable, *written, flags))
         self.durable, self.written = durable, written
-        self.synced = False
-
-    def sync(self) -> None:
-        """Makes the last mark durable."""
-        # Before the sync: it does not cover a mark that is published meanwhile.
-        self.synced = True
-        self._slots.sync()
-
-    def close(self) -> None:
-        """Closes the file."""
-        self._slots.close()
 
 
 def read_mark(directory: Directory) -> Mark | None:

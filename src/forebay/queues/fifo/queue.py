@@ -666,7 +666,7 @@ class Fifo(Handle):
         writer, front = self._writer, self._front
 
         def apply() -> tuple[int, Ticket | None]:
-            return put(), writer.awaited()
+            return put(), writer.awaited(writer.applied)
 
         def make_room(size: int) -> bool:
             return front.make_room(size, count)

@@ -180,9 +180,12 @@ class FifoWriter(Owner):
         """Makes room in the memory, as far as the bounds allow. Lock held, memory drained."""
         if not self._memory_bytes or self.staged.is_open:
             return
-        if not self.memory:
-            self._get_memory()
-        if self._staging is not None:
+        if self._staging is None:
+            size = HEADER_BYTES + self._memory_bytes
+            self._staging = Staging(self._directory, size, mapped=not self.always)
+            self.memory = self._staging.buffer
+            self.staged.use(self.memory)
+        if not self.always:
             self._mark_unclean()
             header = STAGED_HEADER.pack(self.stored.position, self._floor_id(), self._version)
             self._staging.begin(header, self.stored.number)
@@ -192,13 +195,12 @@ class FifoWriter(Owner):
         self._begin_memory()
 
     def _begin_memory(self) -> None:
-        start = 0 if self.always else HEADER_BYTES
-        end, stop = start + self._memory_bytes, NO_BOUND
+        end, stop = HEADER_BYTES + self._memory_bytes, NO_BOUND
         if self._bounded:
             room = self.room
-            end = min(end, start + max(0, room.size))
+            end = min(end, HEADER_BYTES + max(0, room.size))
             stop = self.stored.number + max(0, room.entries)
-        self.staged.begin(start, end, stop)
+        self.staged.begin(HEADER_BYTES, end, stop)
 
     def sync_now(self) -> None:
         """Makes everything durable: the head may stand at an entry in the memory. Lock held."""
@@ -265,14 +267,6 @@ class FifoWriter(Owner):
                 self._staging = None
             self.head.cursor.leave_memory()
             self.staged.release_buffer()
-
-    def _get_memory(self) -> None:
-        if self.always:
-            self.memory = bytearray(_PENDING_BYTES)
-        else:
-            self._staging = Staging(self._directory, self._options.staging_bytes)
-            self.memory = self._staging.buffer
-        self.staged.use(self.memory)
 
     def _floor_id(self) -> int:
         """A bound that the next entry's id is above."""

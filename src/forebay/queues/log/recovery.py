@@ -12,6 +12,7 @@ the mark bad frames are damage; they stay where they are and readers skip them.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 from collections.abc import Iterable, Iterator
@@ -52,52 +53,43 @@ def open_directory(
     segments = list_segments(directory)
     LOG.refuse_foreign(directory, names)
     LOG.remove_temporary(directory, names)
-    tail_file = TailFile.open_or_set_aside(directory)
-    try:
-        return _open_directory(filesystem, directory, segments, tail_file, losses)
-    except BaseException:
+    with contextlib.ExitStack() as opened:
+        tail_file = TailFile.open_or_set_aside(directory)
+        found = tail = None
         if tail_file is not None:
-            tail_file.close()
-        raise
-
-
-def _open_directory(
-    filesystem: Filesystem,
-    directory: Directory,
-    segments: SegmentList,
-    tail_file: TailFile | None,
-    losses: Losses,
-) -> tuple[TailFile, Tail, SegmentList]:
-    found = None if tail_file is None else tail_file.read()
-    tail = None if found is None else _as_far_as_true(filesystem, directory, segments, found)
-    if tail_file is None or tail is None:
-        if tail_file is not None:
-            tail_file.close()
+            opened.callback(tail_file.close)
+            found = tail_file.read()
         if found is not None:
-            # The tail of another queue. Move it aside, do not overwrite it: it may be looked for.
-            quarantine.keep_file(directory, TAIL_NAME)
-        tail = _found_tail(filesystem, directory, segments, losses)
-        tail_file = TailFile.create(directory, tail)
-    elif tail is not found:
-        _logger.warning("%s: tail is older than the segments, which count", directory.path)
-        tail_file.write(tail, sync=True)
-    if finish_adoption(directory):
-        segments = list_segments(directory)
-        tail = tail._replace(clean=False)
-    _remove_trimmed(directory, segments, tail)
-    _check_staging(filesystem, directory, tail, losses)
-    if not tail.clean:
-        tail = _Recovery(filesystem, directory, tail).run()
-        tail_file.write(tail, sync=True)
-        segments = list_segments(directory)
-    else:
-        _set_leftovers_aside(directory, segments, tail)
-    blank_staged(directory)
-    clear_adoption(directory)
-    if tail.begin is None:
-        tail = tail._replace(begin=next(iter(segments.bases), tail.written))
-    segments.begin = tail.begin
-    return tail_file, tail, segments
+            tail = _as_far_as_true(filesystem, directory, segments, found)
+        if tail_file is None or tail is None:
+            opened.close()
+            if found is not None:
+                # The tail of another queue: moved aside, not overwritten. It may be looked for.
+                quarantine.keep_file(directory, TAIL_NAME)
+            tail = _found_tail(filesystem, directory, segments, losses)
+            tail_file = TailFile.create(directory, tail)
+            opened.callback(tail_file.close)
+        elif tail is not found:
+            _logger.warning("%s: tail is older than the segments, which count", directory.path)
+            tail_file.write(tail, sync=True)
+        if finish_adoption(directory):
+            segments = list_segments(directory)
+            tail = tail._replace(clean=False)
+        _remove_trimmed(directory, segments, tail)
+        _check_staging(filesystem, directory, tail, losses)
+        if not tail.clean:
+            tail = _Recovery(filesystem, directory, tail).run()
+            tail_file.write(tail, sync=True)
+            segments = list_segments(directory)
+        else:
+            _set_leftovers_aside(directory, segments, tail)
+        blank_staged(directory)
+        clear_adoption(directory)
+        if tail.begin is None:
+            tail = tail._replace(begin=next(iter(segments.bases), tail.written))
+        segments.begin = tail.begin
+        opened.pop_all()
+        return tail_file, tail, segments
 
 
 def _check_staging(

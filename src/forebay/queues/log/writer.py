@@ -26,10 +26,11 @@ from forebay.queues.log.options import LogOptions
 from forebay.queues.log.staged import StagedFrames
 from forebay.queues.shared.mark import End, TailMark
 from forebay.queues.shared.options import SIZE_MAX
-from forebay.queues.shared.owner import FatalErrors, Owner, Sync, fatal_when_interrupted
+from forebay.queues.shared.owner import FatalErrors, Sync, fatal_when_interrupted
+from forebay.queues.shared.segments import SegmentOwner
 from forebay.queues.shared.waiting import NoRoom
 from forebay.storage.commit import Ticket
-from forebay.storage.filesystem import Buffer, Directory, Filesystem, Mapping
+from forebay.storage.filesystem import Buffer, Directory, Filesystem
 from forebay.storage.segments import SegmentList, SegmentWriter
 from forebay.storage.staging import HEADER_BYTES, Staging
 from forebay.storage.tail import Tail, TailFile
@@ -39,7 +40,7 @@ _BUFFER_BYTES = 1 << 20
 _FAR = 2**48
 
 
-class LogWriter(Owner):
+class LogWriter(SegmentOwner["LogSegment"]):
     """Appends to a log that this process owns."""
 
     def __init__(
@@ -54,8 +55,7 @@ class LogWriter(Owner):
         version: int,
         clock: Clock,
     ) -> None:
-        super().__init__(directory, tail.durable, always=options.sync == "always")
-        self._segments = segments
+        super().__init__(directory, tail.durable, segments, always=options.sync == "always")
         self._options = options
         self._clock = clock
         self.mark: TailMark = TailMark(tail_file, tail, filesystem.boot_id())
@@ -72,23 +72,16 @@ class LogWriter(Owner):
         # Appends a record where the buffer acknowledges it and has room, and returns its offset.
         self.stage: Callable[[object], int | None] = self._chunk.appender.append
         self._scratch = memoryview(bytearray())
-        self._writer: SegmentWriter | None = None
-        self._frames: Frames | None = None
 
     @property
     def writing(self) -> bool:
         """Whether a segment is being written."""
-        return self._writer is not None
-
-    @property
-    def used_bytes(self) -> int:
-        """How many bytes all segments take, without the preallocated space for the next records."""
-        return sum(self._segments.sizes.values()) + (self._writer.end if self._writer else 0)
+        return self._active is not None
 
     @property
     def has_sealed(self) -> bool:
         """Whether there are segments besides the newest."""
-        return len(self._segments.bases) > 1
+        return len(self.segments.bases) > 1
 
     @property
     def staged(self) -> bool:
@@ -124,7 +117,7 @@ class LogWriter(Owner):
                 offset = self._chunk.appender.put(value)
         if not self.always:
             self.changes.announce()
-        return self.awaited(), offset
+        return self.awaited(offset + 1), offset
 
     def append_many(self, values: list[bytes], size: int) -> tuple[Ticket | None, int]:
         """Appends records; returns what to wait for, and the offset of the first. Lock held.
@@ -150,7 +143,7 @@ class LogWriter(Owner):
         if not self.always:
             self.publish()
             self.changes.announce()
-        return self.awaited(), first
+        return self.awaited(self.written), first
 
     def measure(self, values: list[bytes]) -> int:
         """Refuses records that can never be stored; returns the size of all their frames."""
@@ -215,31 +208,12 @@ class LogWriter(Owner):
                 self.commit.abandon(error, self.place.offset)
             raise
 
-    @fatal_when_interrupted
-    def roll(self) -> None:
-        """Seals the segment being written; the next record starts a new one. Lock held."""
-        self.drain()
-        if self._writer is None:
-            return
-        writer, self._writer, self._frames = self._writer, None, None
-        # Open until the next sync, which covers it: another thread may be syncing it now.
-        self.files.wrote(writer)
-        self.files.finish(writer)
-        if self.written == self._segments.bases[-1]:
-            self._segments.drop_last()
-            self._new_segments.discard(writer.name)
-            return
-        with FatalErrors(self):
-            writer.seal()
-        self._segments.sizes[self._segments.bases[-1]] = writer.end
-
     def adopted(self, place: End, time_ms: int) -> None:
         """Moves the end past durable segments that were adopted after it. Lock held."""
         self.place = place
         self._last_ms = max(self._last_ms, time_ms)
         self.publish(durable=place, sync=True)
-        self.commit.advance(place.offset)
-        self.changes.announce()
+        self._reveal(self._in_files())
 
     def publish(
         self,
@@ -266,22 +240,10 @@ class LogWriter(Owner):
                 sync=sync,
             )
 
-    def close(self) -> None:
-        """Makes everything durable and marks the queue as cleanly closed."""
-        self._close(self.roll, self._mark_clean)
-
     def release_files(self) -> None:
         """Closes all files."""
         self._chunk.close()
-        self.files.close()
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
-        self.mark.close()
-
-    def _mark_clean(self) -> None:
-        with self.lock:
-            self.publish(clean=True, sync=True)
+        super().release_files()
 
     def _stop(self) -> None:
         self._chunk.stop()
@@ -301,14 +263,14 @@ class LogWriter(Owner):
         """Opens the buffer for a record. Lock held."""
         self.drain()
         available = self._claim(size + self._layout.header_bytes)
-        writer, frames = self._segment_for(len(value), max(self._clock.now_ms(), self._last_ms))
+        active = self._segment_for(len(value), max(self._clock.now_ms(), self._last_ms))
         room = min(
-            self._options.segment_bytes - writer.end,
+            self._options.segment_bytes - active.end,
             self._chunk.size_max,
             available - self._layout.header_bytes,
         )
-        index = self.written - frames.header.base_offset
-        self._chunk.begin(frames, index, room, self._last_ms)
+        index = self.written - active.frames.header.base_offset
+        self._chunk.begin(active.frames, index, room, self._last_ms)
         if not self.always:
             # Before the first record is acknowledged: from then on a missing buffer is damage.
             self.publish(staged=True)
@@ -317,9 +279,10 @@ class LogWriter(Owner):
     def _write_some(self, batch: _Batch) -> None:
         """Writes as many records as the segment takes, at least one."""
         now_ms = max(self._clock.now_ms(), self._last_ms)
-        writer, frames = self._segment_for(batch.next_size, now_ms)
+        active = self._segment_for(batch.next_size, now_ms)
+        frames = active.frames
         now_ms = max(now_ms, frames.header.epoch_ms + 1)
-        count, size = batch.fit(frames, self._options.segment_bytes - writer.end)
+        count, size = batch.fit(frames, self._options.segment_bytes - active.end)
         if len(self._scratch) < size:
             # Kept for the next batch: fresh memory costs as much as all the rest of the work.
             self._scratch = memoryview(bytearray(max(size, _BUFFER_BYTES)))
@@ -329,28 +292,28 @@ class LogWriter(Owner):
 
     def _write(self, data: memoryview, count: int, last_ms: int) -> None:
         """Writes the frames of the next `count` records to the segment."""
-        writer, frames = self._writer, self._frames
-        assert writer is not None
-        assert frames is not None
-        self.files.wrote(writer)
+        active = self._active
+        assert active is not None
+        self.files.wrote(active)
         try:
-            writer.append(data)
+            active.append(data)
         except OSError as error:
-            if writer.broken:
+            if active.broken:
                 self.fail(error)
             raise
-        header = frames.header
-        self.place = End(self.place.offset + count, header.base_offset, writer.end, header.salt)
+        header = active.frames.header
+        self.place = End(self.place.offset + count, header.base_offset, active.end, header.salt)
         self._last_ms = last_ms
 
-    def _segment_for(self, size: int, now_ms: int) -> tuple[SegmentWriter, Frames]:
+    def _segment_for(self, size: int, now_ms: int) -> LogSegment:
         """Returns a segment with room for a record of `size` bytes and of the time `now_ms`."""
-        if self._writer is not None and self._frames is not None:
-            used = self._writer.end + self._layout.frame_bytes + size
-            elapsed = now_ms - self._frames.header.epoch_ms
+        active = self._active
+        if active is not None:
+            used = active.end + self._layout.frame_bytes + size
+            elapsed = now_ms - active.frames.header.epoch_ms
             in_time = elapsed <= MS_MAX or not self._layout.checked
             if used <= self._options.segment_bytes and in_time:
-                return self._writer, self._frames
+                return active
             self.roll()
         if self.mark.last.clean:
             # Before anything is acknowledged: a clean mark would hide it after a power cut.
@@ -359,14 +322,17 @@ class LogWriter(Owner):
         if self._options.max_bytes is not None:
             # Preallocated space counts too: the files must never take more than the limit.
             size_max = min(size_max, self._options.max_bytes - self.used_bytes)
-        self._writer, self._frames = self._new_segments.create(self.written, now_ms, size_max)
-        self.files.wrote(self._writer)
-        self._segments.add(self.written, self._writer.name)
+        active = self._active = self._new_segments.create(self.written, now_ms, size_max)
+        self.files.wrote(active)
+        self.segments.add(self.written, active.name)
         with FatalErrors(self):
             # The file must still have its name after a power cut: records acknowledged from here on
             # are in it.
             self._directory.sync()
-        return self._writer, self._frames
+        return active
+
+    def _discard(self, name: str) -> None:
+        self._new_segments.discard(name)
 
     def _write_out(self) -> None:
         if self.always:
@@ -377,7 +343,8 @@ class LogWriter(Owner):
 
     def _note_durable(self, sync: Sync, *, full: bool) -> bool:
         if sync.end >= self.mark.last.durable:
-            self.publish(durable=sync.place)
+            written = sync.end if self.always else self.written
+            self.mark.publish(written, self._last_ms, durable=sync.place)
         # Without a check in the entries, only the mark says what was written.
         return full or not self._layout.checked
 
@@ -450,14 +417,12 @@ class Chunk:
     def __init__(self, directory: Directory, size: int, writer: LogWriter, clock: Clock) -> None:
         """Makes no buffer before the first record; `size` is that of the mapped one."""
         self._directory = directory
-        self._always = writer.always
-        self._start = 0 if self._always else HEADER_BYTES
-        self._size = _BUFFER_BYTES if self._always else size
+        self._mapped = not writer.always
+        self._size = size if self._mapped else _BUFFER_BYTES
         self._staging: Staging | None = None
-        self._memory: Mapping | None = None
         # The machine's own clock is read in C, which saves a Python call per append.
         now_ms = None if type(clock) is SystemClock else clock.now_ms
-        self.appender = StagedFrames(writer.lock, now_ms, acknowledges=not self._always)
+        self.appender = StagedFrames(writer.lock, now_ms, acknowledges=self._mapped)
         self._first = 0
         self._base = 0
         self.begun = False
@@ -465,7 +430,7 @@ class Chunk:
     @property
     def size_max(self) -> int:
         """How many bytes of frames it can hold."""
-        return self._size - self._start
+        return self._size - HEADER_BYTES
 
     @property
     def count(self) -> int:
@@ -479,17 +444,21 @@ class Chunk:
 
     def begin(self, frames: Frames, index: int, room: int, last_ms: int) -> None:
         """Opens `room` bytes for the entries of a segment from `index` on."""
-        if self._memory is None:
-            self._open_memory()
+        if self._staging is None:
+            self._staging = Staging(self._directory, self._size, mapped=self._mapped)
+            self.appender.use_buffer(self._staging.buffer)
         header = frames.header
         self._first, self._base = index, header.base_offset
-        if self._staging is not None:
-            self._staging.begin(header.encode(), index)
+        self._staging.begin(header.encode(), index)
         # If the clock was set back, times go on from the epoch: a frame cannot have the time 0.
         self.appender.last_ms = max(last_ms, header.epoch_ms + 1)
-        start = self._start
         self.appender.begin(
-            start, start + room, header.base_offset, index, frames.seed, header.epoch_ms
+            HEADER_BYTES,
+            HEADER_BYTES + room,
+            header.base_offset,
+            index,
+            frames.seed,
+            header.epoch_ms,
         )
         self.begun = True
 
@@ -497,7 +466,7 @@ class Chunk:
         """Frees the space for more records: those that waited are in the segment."""
         if self.begun:
             self._first = self.appender.index
-            self.appender.rewind(self._start)
+            self.appender.rewind(HEADER_BYTES)
 
     def stop(self) -> None:
         """Accepts no more records."""
@@ -505,8 +474,8 @@ class Chunk:
 
     def frames(self) -> memoryview:
         """Returns the frames of the waiting records; to be released before `close`."""
-        assert self._memory is not None
-        return memoryview(self._memory)[self._start : self.appender.position]
+        assert self._staging is not None
+        return memoryview(self._staging.buffer)[HEADER_BYTES : self.appender.position]
 
     def done(self) -> None:
         """Frees the space: the records are in the segment."""
@@ -516,25 +485,23 @@ class Chunk:
         """Unmaps and closes the buffer."""
         self.begun = False
         self.appender.release_buffer()
-        self._memory = None
         if self._staging is not None:
             self._staging.close()
             self._staging = None
 
-    def _open_memory(self) -> None:
-        if self._always:
-            self._memory = bytearray(self._size)
-        else:
-            self._staging = Staging(self._directory, self._size)
-            self._memory = self._staging.buffer
-        self.appender.use_buffer(self._memory)
+
+class LogSegment(SegmentWriter):
+    """The segment that is being written, and how its entries are encoded."""
+
+    frames: Frames
 
 
 class NewSegments:
     """Creates segments of one version and size in a directory. Called with the lock held.
 
     A failed attempt may leave its file behind. The next segment at the same offset needs that name,
-    so the file is remembered, and removed then.
+    so the file is remembered, and removed then; not before, because a batch that was adopted may
+    have taken the name.
     """
 
     def __init__(
@@ -548,7 +515,7 @@ class NewSegments:
         self._allocate_bytes = segment_bytes if self._checked else 0
         self._leftover: str | None = None
 
-    def create(self, base: int, now_ms: int, size_max: int) -> tuple[SegmentWriter, Frames]:
+    def create(self, base: int, now_ms: int, size_max: int) -> LogSegment:
         """Creates the segment that starts at `base`; the caller syncs the directory.
 
         No space is preallocated beyond `size_max`.
@@ -560,15 +527,16 @@ class NewSegments:
         salt = self._filesystem.random_bytes(8) if self._checked else b""
         header = Header(self._version, base, salt, now_ms - 1 if self._checked else 0)
         self._leftover = name
-        writer = SegmentWriter(
+        segment = LogSegment(
             self._directory,
             name,
             header.encode(),
             allocate_bytes=self._allocate_bytes,
             size_max=size_max,
         )
+        segment.frames = Frames(header)
         self._leftover = None
-        return writer, Frames(header)
+        return segment
 
     def discard(self, name: str) -> None:
         """Removes the file of an empty segment."""

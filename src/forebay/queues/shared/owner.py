@@ -79,6 +79,7 @@ class _Mark(Protocol):
     synced: bool
 
     def sync(self) -> None: ...
+    def close(self) -> None: ...
 
 
 class Sync(NamedTuple):
@@ -170,15 +171,15 @@ class Owner(ABC):
             self.drain()
             return self._ticket()
 
-    def awaited(self) -> Ticket | None:
-        """Returns what a change that was just applied waits for; None if nothing. Lock held.
+    def awaited(self, end: int) -> Ticket | None:
+        """Returns what a change waits for that was just applied, up to `end`. Lock held.
 
-        Under the weak policies a change waits for the disk only if too many files are unsynced:
-        their number is bounded.
+        Under the weak policies that is nothing, unless too many files are unsynced: their number is
+        bounded.
         """
-        if self.always or self.files.unsynced > _UNSYNCED_FILES_MAX:
-            return self._ticket()
-        return None
+        if self.always:
+            return Ticket(self.commit, end, self.commit.epoch)
+        return self._ticket() if self.files.unsynced > _UNSYNCED_FILES_MAX else None
 
     def sync(self) -> None:
         """Makes all that was applied durable.
