@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 import forebay
 from forebay.cli import exits
 from forebay.cli.waiting import FileWatch, wait_for_lock
-from tests.cli.helpers import make_log, numbered, start
+from tests.cli.helpers import make_log, numbered, run, start
 from tests.support.waiting import wait_until
 
 QUIET_SECONDS = 0.6
@@ -34,6 +35,7 @@ def started() -> Iterator[list[subprocess.Popen[bytes]]]:
         process.communicate()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -53,6 +55,7 @@ def test_a_command_that_waits_for_records_sleeps(
     assert wait_until(lambda: is_quiet(started[0]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -74,6 +77,7 @@ def test_a_command_that_waits_for_the_lock_sleeps_and_goes_on(
     assert started[0].wait(60) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [("put",), ("take", "--consumer", "c"), ("trim",)],
@@ -116,6 +120,20 @@ def test_a_wait_for_a_lock_ends_in_time(path: Path) -> None:
     assert waited == [True, True]
     assert free is False
     assert 0.2 <= took < 30
+
+
+def test_a_command_may_wait_for_a_lock_in_any_thread(path: Path) -> None:
+    codes: list[int] = []
+    with forebay.Log(path) as log:
+        log.consumer("c")
+        thread = threading.Thread(
+            target=lambda: codes.append(run("trim", path, "--wait", 60).exit_code)
+        )
+        thread.start()
+        time.sleep(0.2)
+    thread.join(60)
+
+    assert codes == [0]
 
 
 def is_quiet(process: subprocess.Popen[bytes]) -> bool:

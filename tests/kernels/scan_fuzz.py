@@ -169,9 +169,11 @@ def read_block(chance: Random) -> None:
         block.find_id(3, 0)
 
 
-def merge_blocks(chance: Random) -> None:
+def merge_blocks(chance: Random) -> list[bytes]:
+    """Merges runs of harmed blocks; returns the blocks that this makes."""
     if not deadline.can_stream():
-        return
+        return []
+    made: list[bytes] = []
     runs = [[body_of(chance, 100 * at) for at in range(3)] for _ in range(chance.randrange(1, 4))]
     builders = [deadline.BlockBuilder(chance.choice((100, 4000))) for _ in range(3)]
     kinds = [chance.randrange(1, 4) for _ in runs]
@@ -179,7 +181,7 @@ def merge_blocks(chance: Random) -> None:
     fed: set[int] = set()
     while (needed := merger.run()) != deadline.DONE:
         if needed == deadline.FULL:
-            builders[merger.kind - 1].take()
+            made.append(builders[merger.kind - 1].take())
         elif merger.source not in fed:
             fed.add(merger.source)
             merger.feed(*blocks_of(chance, runs[merger.source]))
@@ -188,6 +190,7 @@ def merge_blocks(chance: Random) -> None:
         else:
             merger.forget()
             merger.end_source()
+    return made + [builder.take() for builder in builders if builder.count]
 
 
 def blocks_of(chance: Random, bodies: list[tuple[bytes, int]]) -> tuple[bytes, array[int]]:
@@ -210,7 +213,7 @@ def feed_block(merger: deadline.Merger, body: bytes, count: int) -> None:
         merger.skip_block()
 
 
-SCANS: tuple[Callable[[Random], None], ...] = (
+SCANS: tuple[Callable[[Random], object], ...] = (
     scan_fflg,
     encode_columns,
     scan_entries,

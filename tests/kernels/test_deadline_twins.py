@@ -15,6 +15,7 @@ import hashlib, random
 from forebay.formats.deadline.items import Item, Key, Stats, Tombstone
 from forebay.formats.deadline.run_encoder import RunEncoder
 from forebay.formats.deadline.wal import Batches, Header
+from tests.kernels import scan_fuzz
 
 chance = random.Random(7)
 entries = sorted(
@@ -40,12 +41,15 @@ keys = [entry.key for entry in entries]
 columns = [key.deadline_ms for key in keys], [key.id for key in keys]
 digest.update(batches.encode_tombstones(*columns, 9))
 digest.update(batches.encode_dequeued(*columns, [at for at, _ in enumerate(keys)], 3, 10))
+merged = [scan_fuzz.merge_blocks(random.Random(seed)) for seed in range(200)]
+digest.update(repr(merged).encode())
 print(digest.hexdigest())
 """
 
 
 def digest(pure: str) -> str:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "FOREBAY_PURE": pure}
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
+    environment["FOREBAY_PURE"] = pure
     result = subprocess.run(
         [sys.executable, "-c", PROGRAM],
         capture_output=True,

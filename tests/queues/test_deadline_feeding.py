@@ -22,14 +22,12 @@ from forebay.formats.deadline.items import (
 from forebay.formats.deadline.manifest import SetRow
 from forebay.formats.deadline.run_encoder import RunEncoder
 from forebay.formats.deadline.runs import Run
-from forebay.kernels.deadline import END, MORE, RunView, can_stream, merge
+from forebay.kernels.deadline import END, MORE, RunView, merge
 from forebay.queues.deadline.compaction import Feeder
 from forebay.queues.deadline.runs import BadBlocks, RunSet, open_set, start_cursor
 from forebay.storage.filesystem import DiskFilesystem
 from tests.queues.helpers import flip
 from tests.support.closing import closed_at_end
-
-pytestmark = pytest.mark.skipif(not can_stream(), reason="only the compiled kernels have two ways")
 
 KINDS = (FileKind.PENDING_RUN, FileKind.TOMBSTONE_RUN, FileKind.DEQUEUED_RUN)
 SALT = b"saltsalt"

@@ -21,7 +21,7 @@ from tests.support.servers import is_locked, server_pid
 from tests.support.values import numbered
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.usefixtures("servers")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("servers")]
 EACH_KIND = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 # What a peer holds from one call to the next.
 held: dict[str, Any] = {}

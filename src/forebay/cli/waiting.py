@@ -11,6 +11,7 @@ import fcntl
 import os
 import select
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from types import FrameType
@@ -59,7 +60,11 @@ def wait_for_lock(path: str, seconds: float) -> bool:
     """Returns when no process owns a queue, or after some seconds; False if none did before.
 
     It takes the lock for a moment and drops it again, so call it only to take the lock next.
+    Outside the main thread, which alone gets signals, it returns after a short while.
     """
+    if threading.current_thread() is not threading.main_thread():
+        time.sleep(min(seconds, LOOK_SECONDS))
+        return True
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -79,10 +84,7 @@ class _TimeIsUp(Exception):
 
 @contextlib.contextmanager
 def _alarm(seconds: float) -> Iterator[None]:
-    """Raises `_TimeIsUp` after some seconds: only a signal ends a blocked `flock`.
-
-    Python allows this in the main thread only.
-    """
+    """Raises `_TimeIsUp` after some seconds: only a signal ends a blocked `flock`."""
 
     def ring(number: int, frame: FrameType | None) -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)

@@ -29,8 +29,9 @@ times and its count. So an entry is found without unpacking others, except for t
 A run is a sequence of blocks in key order; a key is a deadline and an id. `RunView` and `merge`
 walk over runs of several kinds and combine all entries of a key: an item, its tombstone, how often
 it was delivered. `BlockStream` and `Merger` process many blocks at a time without the GIL: taking
-it for each block would keep other threads waiting, and would wait for them. They exist only in
-compiled form. The page is docs/formats/deadline.md.
+it for each block would keep other threads waiting, and would wait for them. They read by address;
+plain Python has pages in place of addresses, see `address_of`. The page is
+docs/formats/deadline.md.
 """
 
 from __future__ import annotations
@@ -55,6 +56,10 @@ if cython.compiled:
     )
     from cython.cimports.libc.string import memcpy, memset
 else:
+    import sys
+    from itertools import count as count_from
+    from weakref import WeakValueDictionary
+
     from forebay.kernels.buffers import (
         copy_bytes,
         get_number,
@@ -63,6 +68,24 @@ else:
         sum_bytes,
         take_bytes,
     )
+
+    # In place of memory: the views that sources hold, each of which is a page of its own.
+    _PAGE_BITS = 40
+    _PAGES_MAX = 1 << 22
+    _pages: WeakValueDictionary[int, memoryview] = WeakValueDictionary()
+    _page_numbers = count_from()
+
+    def address_of(view: memoryview) -> int:
+        """Returns the address of bytes, which is valid as long as the view exists."""
+        number = 1 + next(_page_numbers) % _PAGES_MAX
+        _pages[number] = view
+        return number << _PAGE_BITS
+
+    def bytes_at(address: int, size: int) -> memoryview:
+        """Returns the bytes at an address."""
+        place = address & ((1 << _PAGE_BITS) - 1)
+        return _pages[address >> _PAGE_BITS][place : place + size]
+
 
 BATCH_BYTES = 8
 FRESH, ITEM, TOMBSTONE, DEQUEUED, PASSED_OVER = 1, 2, 3, 4, 128
@@ -760,7 +783,7 @@ class BlockBuilder:
     ) -> cython.int:
         """Adds an entry whose reason and value are at addresses.
 
-        Returns 1; 0 if the block is full; -1 if `reserve` must be called. Only compiled.
+        Returns 1; 0 if the block is full; -1 if `reserve` must be called.
         """
         if not self._fits(size + length):
             return 0
@@ -790,6 +813,11 @@ class BlockBuilder:
                     cython.cast(cython.p_char, cython.cast(cython.size_t, value)),
                     size,
                 )
+        else:
+            if length > 0:
+                self._reasons[self._reasons_end : reasons_end] = bytes_at(reason, length)
+            if size > 0:
+                self._values[self._values_end : end] = bytes_at(value, size)
         self._values_end = end
         self._reasons_end = reasons_end
         self.count += 1
@@ -849,13 +877,17 @@ class BlockBuilder:
     ) -> cython.Py_ssize_t:
         """Writes the block with its head, uncompressed, to a position; returns its end.
 
-        Only compiled, with the C function for CRC-32. `seed` is that of the salt.
+        Compiled, it needs the C function for CRC-32. `seed` is that of the salt.
         """
         body: cython.Py_ssize_t = start + _BLOCK_HEAD
         position: cython.Py_ssize_t = body + _HEAD
         column: cython.Py_ssize_t
         if cython.compiled:
             memset(cython.address(out[body]), 0, _HEAD + 8 * _COLUMNS * self.count)
+        else:
+            out[body : position + 8 * _COLUMNS * self.count] = bytes(
+                _HEAD + 8 * _COLUMNS * self.count
+            )
         for column in range(_COLUMNS):
             position = self._put_column(out, body, position, column)
         copy_bytes(out, position, self._reasons, 0, self._reasons_end)
@@ -876,6 +908,8 @@ class BlockBuilder:
                 cython.address(out[body]),
                 cython.cast(cython.size_t, size),
             )
+        else:
+            crc = sum_bytes(out, body, size, sum_bytes(out, start, 20, seed))
         put_number(out, start + 20, crc, 4)
         return position
 
@@ -1009,9 +1043,10 @@ def _with_room(data: cython.uchar[::1], size: cython.Py_ssize_t) -> object:
 
 def can_stream() -> cython.bint:
     """Returns whether streams of blocks work here; otherwise blocks are made the usual way."""
-    if not cython.compiled:
-        return False
-    return direct != cython.NULL
+    works: cython.bint = True
+    if cython.compiled:
+        works = direct != cython.NULL
+    return works
 
 
 @cython.cclass
@@ -1611,6 +1646,10 @@ class Sources:
         if cython.compiled:
             self._cells[base + _DATA] = cython.cast(cython.size_t, cython.address(bytes_view[0]))
             self._cells[base + _TABLE] = cython.cast(cython.size_t, cython.address(table_view[0]))
+        else:
+            held = memoryview(data), memoryview(table).cast("B")
+            self._held[source] = held
+            self._cells[base + _DATA], self._cells[base + _TABLE] = map(address_of, held)
         self._cells[base + _SIZE] = cython.cast(cython.ulonglong, len(bytes_view))
         self._cells[base + _BLOCKS] = cython.cast(
             cython.ulonglong, len(table_view) // _BLOCK_ROW - 1
@@ -1628,10 +1667,14 @@ class Sources:
         """Feeds a source its next block, as it was read elsewhere."""
         base: cython.Py_ssize_t = _CELLS * source
         held: tuple = self._held[source]
-        self._held[source] = (held[0], held[1], block)
-        body: cython.ulonglong = 0
+        body: cython.ulonglong
         if cython.compiled:
+            self._held[source] = (held[0], held[1], block)
             body = cython.cast(cython.size_t, cython.address(block.data[0]))
+        else:
+            view = memoryview(block.data)
+            self._held[source] = (held[0], held[1], view)
+            body = address_of(view)
         size: cython.ulonglong = cython.cast(cython.ulonglong, len(block.data))
         count: cython.ulonglong = cython.cast(cython.ulonglong, block.count)
         if not self._open(source, body, size, count):
@@ -1801,7 +1844,7 @@ class Sources:
             return least
         bit: cython.ulonglong = width * self._cells[base + _AT]
         address: cython.ulonglong = self._cells[base + _STARTS + column] + (bit >> 3)
-        return least + _bits_at(address, bit & 7, width, self._cells[base + _STOP])
+        return (least + _bits_at(address, bit & 7, width, self._cells[base + _STOP])) & _LARGEST
 
 
 @cython.cfunc
@@ -1825,7 +1868,7 @@ def _bits_at(
         code |= _number_at(address + 8, 1) << (64 - shift)
     if width < 64:
         code &= (cython.cast(cython.ulonglong, 1) << width) - 1
-    return code
+    return code & _LARGEST
 
 
 @cython.cfunc
@@ -1834,11 +1877,14 @@ def _bits_at(
 @cython.exceptval(check=False)
 def _number_at(address: cython.ulonglong, size: cython.Py_ssize_t) -> cython.ulonglong:
     """Reads a number of some bytes, the lowest first."""
-    data: cython.p_uchar = cython.cast(cython.p_uchar, cython.cast(cython.size_t, address))
     number: cython.ulonglong = 0
     at: cython.Py_ssize_t
-    for at in range(size):
-        number |= cython.cast(cython.ulonglong, data[at]) << (8 * at)
+    if cython.compiled:
+        data: cython.p_uchar = cython.cast(cython.p_uchar, cython.cast(cython.size_t, address))
+        for at in range(size):
+            number |= cython.cast(cython.ulonglong, data[at]) << (8 * at)
+    else:
+        number = int.from_bytes(bytes_at(address, size), "little")
     return number
 
 
@@ -1848,7 +1894,12 @@ def _number_at(address: cython.ulonglong, size: cython.Py_ssize_t) -> cython.ulo
 @cython.exceptval(check=False)
 def _word_at(address: cython.ulonglong) -> cython.ulonglong:
     """Reads a machine word."""
-    return cython.cast(cython.pointer(cython.ulonglong), cython.cast(cython.size_t, address))[0]
+    word: cython.ulonglong
+    if cython.compiled:
+        word = cython.cast(cython.pointer(cython.ulonglong), cython.cast(cython.size_t, address))[0]
+    else:
+        word = int.from_bytes(bytes_at(address, 8), sys.byteorder)
+    return word
 
 
 @cython.cfunc
@@ -1858,9 +1909,15 @@ def _block_check(
     seed: cython.ulonglong, head: cython.ulonglong, size: cython.ulonglong
 ) -> cython.ulonglong:
     """Returns the checksum of a block with this many bytes after its head."""
-    data: cython.p_uchar = cython.cast(cython.p_uchar, cython.cast(cython.size_t, head))
-    crc: cython.uint = direct(cython.cast(cython.uint, seed), data, 20)
-    return direct(crc, data + 24, cython.cast(cython.size_t, size))
+    crc: cython.uint
+    if cython.compiled:
+        data: cython.p_uchar = cython.cast(cython.p_uchar, cython.cast(cython.size_t, head))
+        crc = direct(cython.cast(cython.uint, seed), data, 20)
+        crc = direct(crc, data + 24, cython.cast(cython.size_t, size))
+    else:
+        block = bytes_at(head, 24 + size)
+        crc = sum_bytes(block, 24, size, sum_bytes(block, 0, 20, seed))
+    return crc
 
 
 @cython.cclass
