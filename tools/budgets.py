@@ -43,7 +43,7 @@ BUDGETS = {
     ),
     "crash": Budget(("tests/crash",), 110, 20, quick=False),
     "spark": Budget(("tests/spark", "tests/pipelines"), 150, 16),
-    "sharing": Budget(("tests/sharing",), 25, 0, quick=False),
+    "sharing": Budget(("tests/sharing",), 25, 3, quick=False),
     "codecs": Budget(("tests/formats", "tests/kernels", "tests/golden"), 40, 4),
     "queues": Budget(("tests/queues", "tests/storage", "tests/conformance", "tests/aio"), 50, 0),
     "rest": Budget(("tests",), 40, 3),

@@ -210,17 +210,25 @@ class RemoteQueue(Remote, Handle):
                 raise Closed(f"{self.path} is closed")
             if self._at is not None and self._at[0].is_alive:
                 return self._at
-            connection, pending = sent(
-                lambda: (_connections.get(self.path), SERVER),
-                *("open", self.path, self._kind.name, self._given),
-                create=self._create,
-            )
-            pending.settle()
+            connection, opened = self._opened()
             # A server that was started anew must find the queue, not make another one.
             self._create = False
-            self._at = connection, pending.result.number
-            self._options = pending.result.value["options"]
+            self._at = connection, opened.number
+            self._options = opened.value["options"]
             return self._at
+
+    def _opened(self) -> tuple[Connection, Stays]:
+        """Has a server open the queue; another one if it is killed meanwhile."""
+        for _ in range(_TRIES):
+            with contextlib.suppress(ServerGone):
+                connection, pending = sent(
+                    lambda: (_connections.get(self.path), SERVER),
+                    *("open", self.path, self._kind.name, self._given),
+                    create=self._create,
+                )
+                pending.settle()
+                return connection, pending.result
+        raise ServerGone(f"{self.path}: its servers are killed; see {self.path}/{SERVER_LOG}")
 
     @property
     def options(self) -> Any:
