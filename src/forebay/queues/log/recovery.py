@@ -42,6 +42,8 @@ from forebay.storage.tail import Tail, TailFile
 
 # The reason of damage in the staging buffer.
 STAGED_DAMAGE = "no frame verifies here"
+# More frames than any segment has.
+_ALL = 2**62
 _logger = logging.getLogger(__name__)
 
 
@@ -654,11 +656,14 @@ class _Recovery:
 def staged_batches(staged: Staged, path: str) -> Iterator[Batch]:
     """Yields the staged records, skipping those that do not verify.
 
-    A good frame after a bad one is newer, because remains of older chunks have lower indexes.
+    A good frame after a bad one is newer, because remains of older chunks have lower indexes. What
+    seems to be a frame beyond those that are noted is not one: among so many bytes of older chunks
+    some verify by chance, under an index far ahead.
     """
     frames = Frames(decode_header(staged.header, path))
+    limit = _ALL if staged.count is None else staged.index + staged.count
     for item in scan_segment(
-        StagedBytes(staged.frames), path, frames, position=0, index=staged.index
+        StagedBytes(staged.frames), path, frames, position=0, index=staged.index, limit=limit
     ):
         if not isinstance(item, Damage):
             yield item
