@@ -40,6 +40,11 @@ class Task:
         self._work: Work | None = None
         self.cancelled = False
 
+    @property
+    def is_working(self) -> bool:
+        """Whether a call of it is on a thread, or waits for one."""
+        return self._work is not None
+
     def start(self) -> None:
         """Runs to the first wait, or to the end."""
         self._go_on(None, None)

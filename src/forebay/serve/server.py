@@ -16,6 +16,7 @@ import forebay
 from forebay.errors import InvalidOption, NotAQueue
 from forebay.queues.kinds import kind_named, kind_of
 from forebay.queues.shared.names import SOCKET
+from forebay.queues.shared.options import make_options
 from forebay.serve.loop import Loop, Timer
 from forebay.serve.session import Session
 from forebay.serve.settled import Options
@@ -24,6 +25,8 @@ _logger = logging.getLogger(__name__)
 _CREDENTIALS = struct.Struct("3i")
 _SESSIONS_MAX = 1024
 _BACKLOG = 128
+# How long to wait for a descriptor to become free.
+_PAUSE_SECONDS = 0.1
 
 
 @dataclass(slots=True)
@@ -62,6 +65,7 @@ class Server:
         self._limits = limits
         self._sessions: set[Session] = set()
         self._idle: Timer | None = None
+        self._is_full = False
         # Held while a queue is opened or closed, on other threads.
         self._opening = threading.Lock()
         self._queues: dict[tuple[int, int], Served] = {}
@@ -87,18 +91,17 @@ class Server:
         self._sessions.discard(session)
         self._wait_for_clients()
 
-    def watch_output(self, session: Session, descriptor: int, *, waiting: bool) -> None:
-        """Has a session called when its socket can be written, if something waits to be sent."""
-        events = select.EPOLLIN | (select.EPOLLOUT if waiting else 0)
-        self.loop.change(descriptor, events)
-
     def open_queue(self, path: str, kind: str, options: dict[str, Any], *, create: bool) -> Served:
         """Opens a queue or shares the one that is open; on a thread. Raises what an open raises."""
+        # Also refuses at once what is too long for a path.
+        identity = _identity(path)
         path = os.path.realpath(path)
         if self._root not in (path, os.path.dirname(path)):
             raise NotAQueue(f"{path}: the server of {self._root} serves nothing outside of it")
+        found = kind_named(kind)
+        # The constructor takes more than options: `shared` would wait for this very server.
+        make_options(found.options_class, options)
         with self._opening:
-            identity = _identity(path)
             served = self._queues.get(identity)
             if served is not None:
                 if served.kind != kind:
@@ -106,7 +109,6 @@ class Server:
                 served.options.agree(served.queue, options)
                 served.handles += 1
                 return served
-            found = kind_named(kind)
             settled = Options.load(path, options)
             if not create and kind_of(path) is not found:
                 raise NotAQueue(f"{path} is no longer {found.title}")
@@ -137,8 +139,13 @@ class Server:
                 return
             except OSError as error:
                 # Out of descriptors: those who are there go on, the new one waits.
-                _logger.warning("no more clients: %s", error)
+                if not self._is_full:
+                    _logger.warning("no more clients: %s", error)
+                self._is_full = True
+                self.loop.change(self._listener.fileno(), 0)
+                self.loop.later(_PAUSE_SECONDS, self._listen)
                 return
+            self._is_full = False
             pid, uid, _ = _CREDENTIALS.unpack(
                 connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
             )
@@ -150,6 +157,9 @@ class Server:
                 self._idle.cancel()
                 self._idle = None
             self._sessions.add(Session(self, connection, f"process {pid}"))
+
+    def _listen(self) -> None:
+        self.loop.change(self._listener.fileno(), select.EPOLLIN)
 
     def _wait_for_clients(self) -> None:
         """Ends the server if no client comes for some time."""

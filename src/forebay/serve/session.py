@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import select
 import socket
 from collections import OrderedDict
 from collections.abc import Callable
@@ -40,9 +41,11 @@ _logger = logging.getLogger(__name__)
 _RECEIVED_BYTES = 256 << 10
 # What one client may ask for in a turn, so that it does not hold up the others.
 _TURN_REQUESTS = 256
-_UNDER_WAY_MAX = 1024
-# While so much waits to be sent, no request of the client is read.
+_UNDER_WAY_MAX = 16_384
+# While so much waits to be sent, or so many calls are on threads, no request of the client begins:
+# their answers may be large.
 _WAITING_BYTES_MAX = 1 << 20
+_WORKING_MAX = 16
 _OBJECTS_MAX = 4096
 # How many answers that took something can still be cancelled.
 _UNDOABLE_MAX = 1024
@@ -61,12 +64,16 @@ class Session:
         self._connection = connection
         self._peer = peer
         self._frames = FrameReader()
-        self._output: list[bytes] = []
+        self._output: list[bytes | memoryview] = []
         self._output_bytes = 0
         self._flushing = False
-        self._paused = False
+        # What the loop waits for. Nothing is received while a request that has arrived must wait.
+        self._events = select.EPOLLIN
+        self._must_wait = False
+        self._going_on = False
         self._greeted = False
         self._tasks: dict[int, Task] = {}
+        self._working: set[int] = set()
         # What the client holds, by number: queues, and what their verbs have named.
         self._objects: dict[int, Any] = {}
         self._numbers = 0
@@ -83,48 +90,78 @@ class Session:
 
     def _on_events(self, events: int) -> None:
         self._flush()
-        if not self.closed and not self._paused:
+        if self.closed:
+            return
+        if not self._must_wait:
             self._receive()
+        elif events & (select.EPOLLHUP | select.EPOLLERR):
+            self.close()
 
     def _receive(self) -> None:
         try:
             data = self._connection.recv(_RECEIVED_BYTES)
+            self._frames.feed(data)
         except BlockingIOError:
             return
-        except OSError:
+        except (OSError, MemoryError):
             data = b""
         if not data:
             self.close()
             return
-        self._frames.feed(data)
         self._take_requests()
 
     def _take_requests(self) -> None:
         """Begins requests that have arrived; the rest of many waits for the next turn."""
+        self._must_wait = self._going_on = False
         try:
             for _ in range(_TURN_REQUESTS):
-                if self.closed or self._paused:
+                if self.closed:
                     return
+                if self._is_full:
+                    break
                 data = self._frames.next()
                 if data is None:
+                    self._watch()
                     return
                 self._begin(CODEC.decode_request(data))
-        except ProtocolError as error:
+        except (ProtocolError, MemoryError) as error:
             # What follows cannot be understood either.
             _logger.warning("%s: %s", self._peer, error)
             self._answer(Answer(0, Status.FAILED, VOCABULARY.pack(error)))
             self._send()
             self.close()
             return
-        self._loop.post(self._take_requests)
+        self._must_wait = True
+        self._watch()
+        self._go_on()
+
+    @property
+    def _is_full(self) -> bool:
+        return self._output_bytes > _WAITING_BYTES_MAX or len(self._working) >= _WORKING_MAX
+
+    def _go_on(self) -> None:
+        """Begins the requests that had to wait, if they need not wait any more."""
+        if self._must_wait and not self._is_full and not self._going_on:
+            self._going_on = True
+            self._loop.post(self._take_requests)
+
+    def _watch(self) -> None:
+        """Has the loop wait for what this session can use."""
+        wanted = 0 if self._must_wait else select.EPOLLIN
+        wanted |= select.EPOLLOUT if self._output else 0
+        if wanted != self._events:
+            self._events = wanted
+            self._loop.change(self._connection.fileno(), wanted)
 
     def _begin(self, request: Request) -> None:
         if request.id == 0:
             self._obey(request)
             return
-        if request.id in self._tasks or len(self._tasks) >= _UNDER_WAY_MAX:
-            raise ProtocolError(f"request {request.id}: too many, or the number is in use")
+        if request.id in self._tasks:
+            raise ProtocolError(f"request {request.id}: the number is in use")
         try:
+            if len(self._tasks) >= _UNDER_WAY_MAX:
+                raise InvalidOption(f"a client may make {_UNDER_WAY_MAX} requests at a time")
             steps = self._steps_of(request)
         except Exception as error:
             self._fail(request.id, error)
@@ -132,23 +169,31 @@ class Session:
         task = Task(self._loop, steps, partial(self._done, request))
         self._tasks[request.id] = task
         task.start()
+        if task.is_working:
+            self._working.add(request.id)
 
     def _steps_of(self, request: Request) -> Steps[Any]:
         if not self._greeted and request.verb != "hello":
             raise ProtocolError("the first request must be hello")
+        if len(self._objects) > _OBJECTS_MAX and not self._ends_something(request):
+            raise InvalidOption(f"a client may hold {_OBJECTS_MAX} things at a time")
         if request.target == SERVER:
             return self._own_steps(request)
         target = self._objects.get(request.target)
         if target is None:
             raise Closed(f"{request.verb}: number {request.target} is closed")
         if isinstance(target, _Lent):
+            steps = target.steps_of(request.verb, *_given(request))
             del self._objects[request.target], self._owners[request.target]
             if request.verb == "finish" and target.is_popping:
                 self._note(request.id, lambda: self._drive(target.undo()), target.forget)
-            return target.end(request.verb, *request.arguments)
-        if len(self._objects) > _OBJECTS_MAX:
-            raise InvalidOption(f"a client may hold {_OBJECTS_MAX} things at a time")
+            return steps
         return steps_of(getattr(target, "queue", target), request.verb, *_given(request))
+
+    def _ends_something(self, request: Request) -> bool:
+        if request.target == SERVER:
+            return request.verb == "close"
+        return isinstance(self._objects.get(request.target), _Lent)
 
     def _own_steps(self, request: Request) -> Steps[Any]:
         verbs: dict[str, Callable[..., Steps[Any]]]
@@ -191,6 +236,8 @@ class Session:
     def _done(self, request: Request, task: Task, result: Any, error: BaseException | None) -> None:
         """Answers a request that is over."""
         self._tasks.pop(request.id, None)
+        self._working.discard(request.id)
+        self._go_on()
         if isinstance(error, Cancelled):
             self._answer(Answer(request.id, Status.CANCELLED))
         elif error is not None:
@@ -201,7 +248,8 @@ class Session:
             try:
                 self._answer(Answer(request.id, Status.DONE, self._packed(request, result)))
             except Exception as unpackable:
-                self._take_back(request, result)
+                # What it has taken goes back; the client will not see it.
+                self._cancel(request.id)
                 self._fail(request.id, unpackable)
 
     def _packed(self, request: Request, result: Any) -> Any:
@@ -258,7 +306,7 @@ class Session:
     def _obey(self, request: Request) -> None:
         """Does what has no answer."""
         if len(request.arguments) != 1 or not isinstance(request.arguments[0], int):
-            raise ProtocolError(f"{request.verb}: not a number")
+            raise ProtocolError(f"{request.verb[:40]!r}: not a number")
         if request.verb == "cancel":
             self._cancel(request.arguments[0])
         elif request.verb == "settled":
@@ -266,7 +314,7 @@ class Session:
         elif request.verb == "close":
             self._drive(self._close(request.arguments[0]))
         else:
-            raise ProtocolError(f"a request of number 0 cannot be {request.verb!r}")
+            raise ProtocolError(f"a request of number 0 cannot be {request.verb[:40]!r}")
 
     def _cancel(self, request_id: int) -> None:
         task = self._tasks.get(request_id)
@@ -313,7 +361,7 @@ class Session:
             with contextlib.suppress(LeaseLost, Closed):
                 thing.queue._touch(item, 0)
         if isinstance(thing, _Lent):
-            yield from thing.end("lost")
+            yield from thing.give_back()
         elif hasattr(thing, "nack"):
             with contextlib.suppress(Closed, LeaseLost):
                 yield from type(thing).nack.steps(thing)
@@ -336,15 +384,17 @@ class Session:
             _logger.error("%s: could not give back: %s", self._peer, error)
 
     def _fail(self, request_id: int, error: BaseException) -> None:
-        self._answer(Answer(request_id, Status.FAILED, VOCABULARY.pack(error)))
+        try:
+            self._answer(Answer(request_id, Status.FAILED, VOCABULARY.pack(error)))
+        except Exception as unpackable:
+            refusal = ProtocolError(f"{type(error).__name__}, which cannot be sent: {unpackable}")
+            self._answer(Answer(request_id, Status.FAILED, VOCABULARY.pack(refusal)))
 
     def _answer(self, answer: Answer) -> None:
+        """Sends an answer at the end of the turn; raises if it cannot be sent."""
         if self.closed:
             return
-        try:
-            data = frame(CODEC.encode(answer))
-        except (ProtocolError, ValueError, TypeError, OverflowError) as error:
-            data = frame(CODEC.encode(Answer(answer.id, Status.FAILED, VOCABULARY.pack(error))))
+        data = frame(CODEC.encode(answer))
         self._output.append(data)
         self._output_bytes += len(data)
         if not self._flushing:
@@ -358,21 +408,19 @@ class Session:
 
     def _send(self) -> None:
         """Sends what the socket takes; the rest goes when it can be written again."""
-        data = self._output[0] if len(self._output) == 1 else b"".join(self._output)
+        sent = 0
         try:
-            sent = self._connection.send(data)
-        except BlockingIOError:
-            sent = 0
-        except OSError:
+            data = self._output[0] if len(self._output) == 1 else b"".join(self._output)
+            with contextlib.suppress(BlockingIOError):
+                sent = self._connection.send(data)
+        except (OSError, MemoryError):
             self.close()
             return
-        rest = data[sent:]
-        self._output = [rest] if rest else []
-        self._output_bytes = len(rest)
-        self._server.watch_output(self, self._connection.fileno(), waiting=bool(rest))
-        was_paused, self._paused = self._paused, len(rest) > _WAITING_BYTES_MAX
-        if was_paused and not self._paused:
-            self._loop.post(self._take_requests)
+        # Not copied: it may be large, and go in many parts.
+        self._output = [memoryview(data)[sent:]] if sent < len(data) else []
+        self._output_bytes = len(data) - sent
+        self._watch()
+        self._go_on()
 
     def close(self) -> None:
         """Ends the session; what the client holds goes back."""
@@ -395,12 +443,17 @@ class _Lent:
     def __init__(self, loan: Any) -> None:
         self._loan = loan
 
-    def end(self, how: str, reason: BaseException | None = None) -> Steps[None]:
-        """Finishes it, or gives it back."""
-        if how == "finish":
-            yield from self._loan.finish()
-        else:
-            yield from self._loan.give_back(reason or Lost("its client has gone"))
+    def steps_of(self, verb: str, arguments: list[Any], keywords: dict[str, Any]) -> Steps[None]:
+        """Returns the steps that end it; raises `AttributeError` or `TypeError`, and it stays."""
+        verbs: dict[str, Callable[..., Steps[None]]]
+        verbs = {"finish": self._loan.finish, "give_back": self.give_back}
+        if verb not in verbs:
+            raise AttributeError(f"a loan has no verb {verb!r}")
+        return verbs[verb](*arguments, **keywords)
+
+    def give_back(self, reason: BaseException | None = None) -> Steps[None]:
+        """Gives it back."""
+        yield from self._loan.give_back(reason or Lost("its client has gone"))
 
     @property
     def is_popping(self) -> bool:

@@ -43,6 +43,8 @@ _ERRORS |= {
         *(AttributeError, NotImplementedError, MemoryError, RecursionError, AssertionError),
     )
 }
+# What a class raises for fields that are none of its own.
+_UNFIT = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -82,10 +84,9 @@ class Vocabulary:
 
     def unpack(self, code: int, data: memoryview) -> Any:
         """Makes a value from an extension type; raises `ProtocolError`."""
-        inside = self._decode(data)
         try:
-            return self._made(code, inside)
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            return self._made(code, self._decode(data))
+        except (msgspec.MsgspecError, *_UNFIT) as error:
             raise ProtocolError(f"not a value of type {code}: {error}") from None
 
     def _pack_rare(self, value: Any) -> Any:
