@@ -216,5 +216,6 @@ def test_no_kill_loses_or_doubles_a_record(
         shutil.rmtree(folder)
         if not FULL:
             break
+    assert counts.total() >= KILLS
     for what, count in counts.items():
         record_property(NAMES[what], count)

@@ -96,8 +96,8 @@ class Server:
         # Also refuses at once what is too long for a path.
         identity = _identity(path)
         path = os.path.realpath(path)
-        if self._root not in (path, os.path.dirname(path)):
-            raise NotAQueue(f"{path}: the server of {self._root} serves nothing outside of it")
+        if path != self._root:
+            raise NotAQueue(f"{path}: the server of {self._root} serves nothing else")
         found = kind_named(kind)
         # The constructor takes more than options: `shared` would wait for this very server.
         make_options(found.options_class, options)
