@@ -19,6 +19,9 @@ from collections.abc import Callable
 
 from forebay.storage.filesystem import Doorbell
 
+# Fewer timers are not looked through for cancelled ones.
+_TIMERS_MIN = 1024
+
 
 class Timer:
     """A call at some time, unless it is cancelled."""
@@ -43,6 +46,7 @@ class Loop:
         self._posted: deque[Callable[[], None]] = deque()
         self._at_end: list[Callable[[], None]] = []
         self._timers: list[tuple[float, int, Timer]] = []
+        self._timers_max = _TIMERS_MIN
         self._numbers = itertools.count()
         self._thread: int | None = None
         self._stopped = False
@@ -77,6 +81,8 @@ class Loop:
         """Calls after some time; infinity means never."""
         timer = Timer(call)
         if seconds != math.inf:
+            if len(self._timers) > self._timers_max:
+                self._drop_cancelled()
             at = time.monotonic() + seconds
             heapq.heappush(self._timers, (at, next(self._numbers), timer))
         return timer
@@ -120,6 +126,12 @@ class Loop:
         if not self._timers:
             return None
         return max(0.0, self._timers[0][0] - time.monotonic())
+
+    def _drop_cancelled(self) -> None:
+        """Drops what would only be dropped when it is due, which may be in an hour."""
+        self._timers = [each for each in self._timers if each[2].call is not None]
+        heapq.heapify(self._timers)
+        self._timers_max = max(_TIMERS_MIN, 2 * len(self._timers))
 
     def _run_timers(self) -> None:
         now = time.monotonic()

@@ -43,8 +43,8 @@ _ERRORS |= {
         *(AttributeError, NotImplementedError, MemoryError, RecursionError, AssertionError),
     )
 }
-# What a class raises for fields that are none of its own.
-_UNFIT = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
+# What a class raises for fields that are none of its own, and what nests too deep.
+_UNFIT = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
 _encode = msgspec.msgpack.Encoder().encode
 
 
