@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import forebay
-from forebay import Empty, ServerGone
+from forebay import Closed, Empty, ServerGone
 from forebay.client.finding import IDLE_VARIABLE
 from tests.kinds import KINDS, POLICIES, Kind
 from tests.support.clients import peers
@@ -244,3 +244,27 @@ def test_a_pop_in_vain_raises_in_time(tmp_path: Path) -> None:
         with pytest.raises(Empty):
             fifo.pop(timeout=0.3)
         assert time.monotonic() - began >= 0.3
+
+
+def test_a_close_ends_the_calls_that_wait_on_the_handle(tmp_path: Path) -> None:
+    raised: list[BaseException] = []
+
+    def wait(queue: forebay.DeadlineQueue) -> None:
+        try:
+            queue.dequeue(timeout=60)
+        except Closed as error:
+            raised.append(error)
+
+    with forebay.DeadlineQueue(tmp_path / "q", shared=True) as other:
+        queue = forebay.DeadlineQueue(tmp_path / "q", shared=True)
+        waiter = threading.Thread(target=wait, args=[queue])
+        waiter.start()
+        time.sleep(0.2)
+        queue.close()
+        waiter.join(30)
+        other.enqueue(b"x")
+        item = other.dequeue(timeout=10)
+
+    assert len(raised) == 1
+    assert item is not None
+    assert item.value == b"x"

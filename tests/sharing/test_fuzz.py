@@ -125,7 +125,7 @@ def memory_limited(pid: int) -> None:
 
 
 @pytest.mark.usefixtures("servers")
-@pytest.mark.parametrize("count", [1_000, pytest.param(200_000, marks=FULL)])
+@pytest.mark.parametrize("count", [1_000, pytest.param(50_000, marks=FULL)])
 def test_a_server_with_little_memory_outlives_wrong_frames(tmp_path: Path, count: int) -> None:
     with forebay.Fifo(tmp_path / "q", shared=True) as fifo:
         fifo.push(b"kept")

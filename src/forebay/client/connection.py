@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import Any
 
 import forebay
-from forebay.errors import ForebayError, ProtocolError, ServerGone
+from forebay.errors import Closed, ForebayError, ProtocolError, ServerGone
 from forebay.exchange import CODEC, VOCABULARY
 from forebay.storage.commit import Alarm
 from forebay.storage.workers import Workers
@@ -298,6 +298,9 @@ class Connection:
                 continue
             if answer.status == Status.FAILED:
                 self._end(pending, _NoResult, answer.result)
+            elif answer.status == Status.CANCELLED:
+                # Nobody waits for a request that was cancelled here: its handle was closed.
+                self._end(pending, _NoResult, Closed("the queue was closed meanwhile"))
             else:
                 self._end(pending, answer.result, None)
 

@@ -73,6 +73,7 @@ class Session:
         self._going_on = False
         self._greeted = False
         self._tasks: dict[int, Task] = {}
+        self._targets: dict[int, int] = {}
         self._working: set[int] = set()
         # What the client holds, by number: queues, and what their verbs have named.
         self._objects: dict[int, Any] = {}
@@ -168,6 +169,7 @@ class Session:
             return
         task = Task(self._loop, steps, partial(self._done, request))
         self._tasks[request.id] = task
+        self._targets[request.id] = request.target
         task.start()
         if task.is_working:
             self._working.add(request.id)
@@ -227,8 +229,11 @@ class Session:
         return Handle(kind, number, served.described)
 
     def _close(self, number: int) -> Steps[None]:
-        """Gives back what the client holds of a number, and forgets it."""
+        """Ends what is under way for a number, gives back what the client holds, and forgets it."""
         held = [each for each, owner in self._owners.items() if owner == number and each != number]
+        for request_id, target in list(self._targets.items()):
+            if target == number or target in held:
+                self._tasks[request_id].cancel()
         for each in held:
             yield from self._give_back(each)
         yield from self._give_back(number)
@@ -236,6 +241,7 @@ class Session:
     def _done(self, request: Request, task: Task, result: Any, error: BaseException | None) -> None:
         """Answers a request that is over."""
         self._tasks.pop(request.id, None)
+        self._targets.pop(request.id, None)
         self._working.discard(request.id)
         self._go_on()
         if isinstance(error, Cancelled):
