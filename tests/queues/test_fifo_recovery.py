@@ -133,6 +133,26 @@ def test_a_bad_slot_after_a_kill_in_a_later_boot_than_the_close_is_told() -> Non
     assert values == numbered(4, first=1)
 
 
+def test_a_crash_in_a_recovery_that_moves_a_lent_entry_brings_nothing_back() -> None:
+    machine = ForgetfulFilesystem()
+    fifo = open_fifo(machine, "os")
+    fifo.push_many(numbered(4))
+    fifo.pop_many(3)
+    with fifo.take():
+        killed = machine.kill()
+    fifo.close()
+
+    start = killed.operations
+    open_fifo(killed, "os").close()
+    found = set()
+    for state in killed.crash_states(since=start, garbage=False):
+        if state.description == "everything":
+            with open_fifo(state.restore(), "os") as again:
+                found.add(tuple(again.pop_many(9)))
+
+    assert found == {tuple(numbered(1, first=3))}
+
+
 def test_an_entry_that_a_power_cut_took_does_not_return_after_a_new_one() -> None:
     # The first entry ends with a sector, so that the second one has sectors of its own. On a clock
     # that has not gone on, its id is one that may follow the new entry's.
