@@ -75,7 +75,7 @@ def staging_space_reused_too_early(patch: Patch) -> None:
 
 
 def head_does_not_follow_the_copy(patch: Patch) -> None:
-    patch.setattr(Recovery, "_point_to", lambda self, places: None)
+    patch.setattr(Recovery, "_point_to", lambda self, places, end: None)
 
 
 def old_bytes_taken_for_a_copy(patch: Patch) -> None:

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from forebay import Damaged, Fifo
+from forebay import Damage, Damaged, Fifo, FifoReader
 from forebay.kernels.entry import METADATA_BYTES
 from forebay.queues.fifo.head import SLOT_STRIDE
+from forebay.queues.fifo.staged import STORING, STORING_AT
 from forebay.queues.shared.options import SyncPolicy
 from forebay.storage.staging import HEADER_BYTES
 from tests.crash.disk import SECTOR_SIZE
@@ -131,6 +132,46 @@ def test_a_bad_slot_after_a_kill_in_a_later_boot_than_the_close_is_told() -> Non
         values = fifo.pop_many(9)
 
     assert values == numbered(4, first=1)
+
+
+def test_a_slot_that_a_kill_has_torn_is_no_damage() -> None:
+    machine = ForgetfulFilesystem()
+    fifo = open_fifo(machine, "os")
+    fifo.push_many(numbered(3))
+    fifo.pop()
+    # The kill comes in the middle of the store that records the next pop.
+    start = (1 - newest_slot(machine)) * SLOT_STRIDE
+    killed = machine.kill()
+    fifo.close()
+    killed.damage("/q/fifo-head", start + STORING_AT, STORING)
+    killed.damage("/q/fifo-head", start + 20, b"torn")
+
+    with FifoReader("/q", filesystem=killed) as reader:
+        assert [item for item in reader.scan() if isinstance(item, Damage)] == []
+    with open_fifo(killed, "os") as again:
+        assert killed.read_file("/q/fifo-head").count(STORING) == 0
+        assert again.pop_many(9) == numbered(2, first=1)
+        assert again.info().losses == 0
+
+
+def test_a_crash_in_a_recovery_that_moves_a_lent_entry_brings_nothing_back() -> None:
+    machine = ForgetfulFilesystem()
+    fifo = open_fifo(machine, "os")
+    fifo.push_many(numbered(4))
+    fifo.pop_many(3)
+    with fifo.take():
+        killed = machine.kill()
+    fifo.close()
+
+    start = killed.operations
+    open_fifo(killed, "os").close()
+    found = set()
+    for state in killed.crash_states(since=start, garbage=False):
+        if state.description == "everything":
+            with open_fifo(state.restore(), "os") as again:
+                found.add(tuple(again.pop_many(9)))
+
+    assert found == {tuple(numbered(1, first=3))}
 
 
 def test_an_entry_that_a_power_cut_took_does_not_return_after_a_new_one() -> None:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -33,6 +34,10 @@ def kill_a_writer(write: Callable[[Tell], None], *, seconds: float = 0.0, told: 
             os.close(reading)
             write(lambda number: _tell(writing, number))
             signal.pause()
+        except BaseException:
+            # The parent sees only that it ended.
+            traceback.print_exc()
+            raise
         finally:
             os._exit(1)
     os.close(writing)

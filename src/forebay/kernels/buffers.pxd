@@ -3,16 +3,20 @@
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.string cimport memcpy
 
-# Plain Python cannot prefetch memory; if the compiler cannot either, this does nothing.
+# Plain Python cannot prefetch memory; if the compiler cannot either, this does nothing. `keep_order`
+# stays between the stores before it and those after it: a kill finds them in this order.
 cdef extern from *:
     """
+    #include <stdatomic.h>
     #if defined(__GNUC__)
     #define forebay_prefetch(address) __builtin_prefetch((const void *)(size_t)(address))
     #else
     #define forebay_prefetch(address) ((void)0)
     #endif
+    #define forebay_keep_order() atomic_signal_fence(memory_order_seq_cst)
     """
     void prefetch "forebay_prefetch" (unsigned long long address) noexcept nogil
+    void keep_order "forebay_keep_order" () noexcept nogil
 
 ctypedef unsigned int (*crc_function)(unsigned int, const unsigned char *, size_t) noexcept nogil
 

@@ -98,6 +98,9 @@ else:
         """Copies bytes from one buffer into another."""
         out[to : to + size] = data[position : position + size]
 
+    def keep_order() -> None:
+        """Does nothing: Python stores in the order of its statements."""
+
     def sum_bytes(data: memoryview, position: int, size: int, seed: int) -> int:
         """Returns the CRC-32 of some bytes, continuing from `seed`."""
         return crc32(data[position : position + size], seed)

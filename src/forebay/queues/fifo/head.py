@@ -24,6 +24,10 @@ A slot, big-endian:
 | version | 8 | the version field of this queue's entries |
 | lent | 24 each | position 8, number 8, the upper bytes of the id 6, how often it was lent 2 |
 | crc32 | 4 | of all fields before it |
+| storing | 4, the last of the 4096 | `FBHW` while the slot is being stored to mapped memory |
+
+A slot that does not verify and has `FBHW` was torn by a kill. What it was to record never returned,
+and the slot before it counts: that is no fault.
 
 The lower bits of an id are those of the number and need not be stored. A slot `FBH2` with lent
 entries has their whole ids, but not how often they were lent, which is then taken as once. Version
@@ -49,6 +53,8 @@ from forebay.queues.fifo.staged import (
     HEAD_MAGIC,
     LENDING_MAGIC,
     LENT_BYTES,
+    STORING,
+    STORING_AT,
     HeadCursor,
 )
 from forebay.storage.filesystem import Directory, File, Mapping, unmap, write_all
@@ -72,7 +78,7 @@ _NUMBER_MAX = 2**63
 # No tape is that long. A place on it is a signed number of 8 bytes, with room for what comes after.
 POSITION_MAX = 2**62
 _SLOT_BYTES_MAX = _FIXED.size + LENT_MAX * _LENT.size + _CRC.size
-assert _SLOT_BYTES_MAX <= SLOT_STRIDE
+assert _SLOT_BYTES_MAX <= STORING_AT == SLOT_STRIDE - len(STORING)
 
 
 class Lent(NamedTuple):
@@ -183,7 +189,10 @@ class Head(NamedTuple):
 
 
 class Slots(NamedTuple):
-    """The contents of the file: the newest head, and the slots that are neither valid nor blank."""
+    """The contents of the file: the newest head, and the slots that are neither valid nor blank.
+
+    Those that a kill has torn count as blank.
+    """
 
     head: Head | None
     bad: list[int]
@@ -213,7 +222,9 @@ def read_slots(directory: Directory) -> Slots:
     bad = [
         number
         for number, slot in enumerate(slots)
-        if heads[number] is None and (holes or slot[:_SLOT_BYTES_MAX].strip(b"\0"))
+        if heads[number] is None
+        and (holes or slot[:_SLOT_BYTES_MAX].strip(b"\0"))
+        and not (number not in _SYNCED and slot[STORING_AT:] == STORING)
     ]
     copies = sum(newest is not None and head.sequence == newest.sequence for head in good)
     return Slots(newest, bad, copies, size)
@@ -243,7 +254,9 @@ def write_head(directory: Directory, head: Head) -> Head:
         # The newest slot last: until another is synced, it is the one that counts.
         for slot in sorted(range(_SLOTS), key=lambda slot: sequences[slot]):
             sequence += 1
-            write_all(file, head._replace(sequence=sequence).encode(), slot * SLOT_STRIDE)
+            # The whole slot: if a kill has torn it, it says so no longer.
+            whole = head._replace(sequence=sequence).encode().ljust(SLOT_STRIDE, b"\0")
+            write_all(file, whole, slot * SLOT_STRIDE)
             file.sync()
         directory.sync()
     return head._replace(sequence=sequence)

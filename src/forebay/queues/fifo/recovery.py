@@ -615,16 +615,9 @@ class Recovery:
                 self.tail = self.tail._replace(boot_id=self.filesystem.boot_id())
             return self._end(self.mark.position, now_ms)
         fresh = max([*self.files, self.tail.segment, self.head.position // self._file_bytes]) + 1
-        count = self._copy(fresh)
+        count, places = self._copy(fresh)
         end = self._end((fresh + count) * self._file_bytes, now_ms)
-        if lost >= 0:
-            # No entry is before it, so the head need not keep its place.
-            version = self.head.version
-            if version == OLD_VERSION and not self.head.lent:
-                # Nor need new entries be written in the old version.
-                version = version_of(self.tail.queue_id)
-            self.head = self.head._replace(position=end.position, version=version)
-            self.head = write_head(self._directory, self.head)
+        self._point_to(places, end)
         if lost > 0:
             path = self._directory.path
             _logger.warning("%s: %d entries that were popped are not on the disk", path, lost)
@@ -662,8 +655,11 @@ class Recovery:
             return self.mark
         return self.mark._replace(position=copy)
 
-    def _copy(self, fresh: int) -> int:
-        """Writes the entries above the mark into fresh files, durably; returns how many files."""
+    def _copy(self, fresh: int) -> tuple[int, dict[int, int]]:
+        """Writes the entries above the mark into fresh files, durably.
+
+        Returns how many files, and the places of the entries that were staged.
+        """
         copy = _Copy(self._directory, fresh, self._file_bytes)
         try:
             number = self.begin.number
@@ -684,8 +680,7 @@ class Recovery:
         if count:
             row = _COPY.pack(self.mark.position, self.mark.number, fresh * self._file_bytes)
             atomic.replace(self._directory, COPY, row + _CRC.pack(crc32(row)))
-        self._point_to(places)
-        return count
+        return count, places
 
     def _copy_staged(self, copy: _Copy, number: int) -> dict[int, int]:
         """Adds the staged entries, and room for what is lost at the end; returns their places."""
@@ -699,15 +694,27 @@ class Recovery:
         copy.leave_out(self.found.number - number)
         return places
 
-    def _point_to(self, places: dict[int, int]) -> None:
-        """Points the head and the lent entries to the copies; drops lent ones that were lost."""
+    def _point_to(self, places: dict[int, int], end: TapeEnd) -> None:
+        """Points the head and the lent entries to the copies; drops lent ones that were lost.
+
+        In one write: a head whose place is not after the copies of the lent entries is no head, and
+        after a crash what was popped would come again.
+        """
         lent = tuple(
             row._replace(position=self._place_of(row, places))
             for row in self.head.lent
             if row.number < self.found.number
         )
-        position = self._place_of(self.head, places)
-        self.head = self.head._replace(position=position, lent=lent)
+        version = self.head.version
+        if self.head.number < self.found.number:
+            position = self._place_of(self.head, places)
+        else:
+            # Every entry is before the head.
+            position = end.position
+            if version == OLD_VERSION and not lent:
+                # New entries need not be written in the old version.
+                version = version_of(self.tail.queue_id)
+        self.head = self.head._replace(position=position, version=version, lent=lent)
         # Even if unchanged: it may be in the cache and not on the disk, and it is relied upon.
         self.head = write_head(self._directory, self.head)
 

@@ -26,6 +26,7 @@ from forebay.kernels.entry import METADATA_BYTES
 if cython.compiled:
     from cython.cimports.forebay.kernels.buffers import (
         boot_ms,
+        keep_order,
         put32,
         put_bytes,
         sum_bytes,
@@ -39,7 +40,7 @@ if cython.compiled:
         put_entry,
     )
 else:
-    from forebay.kernels.buffers import boot_ms, put32, put_bytes, sum_bytes, take_bytes
+    from forebay.kernels.buffers import boot_ms, keep_order, put32, put_bytes, sum_bytes, take_bytes
     from forebay.kernels.entry import entry_size, get_id, get_ttl, next_ms, put_entry
 
 HEAD_MAGIC = b"FBH2"
@@ -48,9 +49,14 @@ LENDING_MAGIC = b"FBH3"
 # | count of lent entries 4 | version of the entries 8 | 24 for each lent entry | crc 4
 HEAD_FIXED_BYTES = 80
 LENT_BYTES = 24
+# In the last 4 bytes of a slot while it is being stored.
+STORING = b"FBHW"
+STORING_AT = 4092
 _FIXED = cython.declare(cython.Py_ssize_t, HEAD_FIXED_BYTES)
 _LENT = cython.declare(cython.Py_ssize_t, LENT_BYTES)
 _HEAD = cython.declare(cython.ulonglong, int.from_bytes(HEAD_MAGIC, "big"))
+_STORING = cython.declare(cython.ulonglong, int.from_bytes(STORING, "big"))
+_STORING_AT = cython.declare(cython.Py_ssize_t, STORING_AT)
 _LENDING = cython.declare(cython.ulonglong, int.from_bytes(LENDING_MAGIC, "big"))
 _STRIDE = cython.declare(cython.Py_ssize_t, 4096)
 # What `entry_size` returns for an entry that continues past the end.
@@ -517,6 +523,9 @@ class HeadCursor:
         self.sequence += 1
         at: cython.Py_ssize_t = cython.cast(cython.Py_ssize_t, self.sequence % 2) * _STRIDE
         size: cython.Py_ssize_t = len(self.lent)
+        # A slot that a kill has torn says so: the change that it was to hold never returned.
+        _put32(self._slots, at + _STORING_AT, _STORING)
+        keep_order()
         _put32(self._slots, at, _LENDING if size > 0 else _HEAD)
         _put64(self._slots, at + 4, self.sequence)
         _put64(self._slots, at + 12, self._file_bytes)
@@ -531,3 +540,5 @@ class HeadCursor:
         put_bytes(self._slots, at + _FIXED, self.lent, size)
         size += _FIXED
         _put32(self._slots, at + size, sum_bytes(self._slots, at, size, 0))
+        keep_order()
+        _put32(self._slots, at + _STORING_AT, 0)

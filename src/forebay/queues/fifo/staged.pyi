@@ -37,6 +37,8 @@ HEAD_MAGIC: Final = b"FBH2"
 LENDING_MAGIC: Final = b"FBH3"
 HEAD_FIXED_BYTES: Final = 80
 LENT_BYTES: Final = 24
+STORING: Final = b"FBHW"
+STORING_AT: Final = 4092
 
 class HeadCursor:
     @property
