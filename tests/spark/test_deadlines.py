@@ -12,6 +12,7 @@ import pytest
 
 import forebay
 from forebay.errors import Damaged, DataLoss, InvalidOption
+from forebay.formats.deadline.manifest import NAME
 from forebay.queues.deadline.item import DeadlineItem
 from forebay.queues.deadline.queue import DeadlineQueue
 from forebay.queues.deadline.slices import SnapshotReader
@@ -206,6 +207,18 @@ def test_another_queue_at_the_path_is_not_taken_for_the_one_that_was_planned(
 
     with pytest.raises(DataLoss, match="another queue than the one that was planned"):
         rows_of(reader, tasks)
+
+
+def test_a_queue_with_the_manifest_of_another_is_read_as_it_was_planned(tmp_path: Path) -> None:
+    for name in ("q", "other"):
+        with open_queue(tmp_path / name) as opened:
+            opened.enqueue_many(numbered(3))
+    (tmp_path / "q" / NAME).write_bytes((tmp_path / "other" / NAME).read_bytes())
+
+    rows = read(tmp_path / "q", mode="PERMISSIVE")
+
+    assert [row["value"] for row in rows] == numbered(3)
+    assert [facts(row) for row in rows] == items_of(tmp_path / "q")
 
 
 def test_a_snapshot_has_a_text_and_an_id_that_stays_while_nothing_is_written(queue: Path) -> None:

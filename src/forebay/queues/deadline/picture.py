@@ -136,6 +136,26 @@ def read_manifest(directory: Directory) -> bytes | Damage:
         return error.damage
 
 
+def queue_id_of(
+    directory: Directory, names: list[str], manifest: Manifest | None, mark: Mark | None
+) -> bytes | None:
+    """Returns the id of the queue; where manifest and mark disagree, the logs decide."""
+    told = [each.queue_id for each in (manifest, mark) if each is not None]
+    if told and all(each == told[0] for each in told):
+        return told[0]
+    for number, kind in reversed(list_files(names)):
+        if kind is not FileKind.WAL:
+            continue
+        try:
+            data = read_whole(directory, file_name(number, kind))[0]
+            queue_id = decode_header(data[:64], "").queue_id
+        except (OSError, ForebayError):
+            continue
+        if queue_id is not None:
+            return queue_id
+    return told[0] if told else None
+
+
 def look(directory: Directory, boot_id: bytes) -> Picture:
     """Looks at a queue that another process may own; raises `NotAQueue`.
 
@@ -193,7 +213,7 @@ def _with_manifest(
             manifest = decode_manifest(data, path)
         except Damaged as error:
             damage = error.damage
-    queue_id = _queue_id(directory, names, manifest, mark)
+    queue_id = queue_id_of(directory, names, manifest, mark)
     if mark is not None and queue_id is not None and mark.queue_id != queue_id:
         mark = None
     if manifest is not None and queue_id is not None and manifest.queue_id != queue_id:
@@ -215,26 +235,6 @@ def _with_manifest(
     else:
         damage = None
     return Picture(guess, True, damage, mark)
-
-
-def _queue_id(
-    directory: Directory, names: list[str], manifest: Manifest | None, mark: Mark | None
-) -> bytes | None:
-    """Returns the id of the queue; where manifest and mark disagree, the logs decide."""
-    told = [each.queue_id for each in (manifest, mark) if each is not None]
-    if told and all(each == told[0] for each in told):
-        return told[0]
-    for number, kind in reversed(list_files(names)):
-        if kind is not FileKind.WAL:
-            continue
-        try:
-            data = read_whole(directory, file_name(number, kind))[0]
-            queue_id = decode_header(data[:64], "").queue_id
-        except (OSError, ForebayError):
-            continue
-        if queue_id is not None:
-            return queue_id
-    return told[0] if told else None
 
 
 def _read_staged(

@@ -21,8 +21,9 @@ from forebay.formats.deadline.runs import Run
 from forebay.formats.deadline.wal import Header, decode_header, scan_rows
 from forebay.kernels import deadline as kernel
 from forebay.queues.deadline.bytes import read_whole
+from forebay.queues.deadline.mark import read_mark
 from forebay.queues.deadline.names import is_deadline_queue
-from forebay.queues.deadline.picture import look, read_manifest
+from forebay.queues.deadline.picture import look, queue_id_of, read_manifest
 from forebay.queues.deadline.replay import with_staged
 from forebay.queues.deadline.runs import BadBlocks, RunFile, RunSet, cursors_between, open_run
 from forebay.queues.deadline.schedule import ITEM, MARK, TOMBSTONE, LiveItems, Memory, replay
@@ -234,18 +235,20 @@ class SnapshotReader(Closing):
             self._logs[log.name] = self._read_log(log, staged)
 
     def _check_queue(self) -> None:
-        data = read_manifest(self._directory)
-        if isinstance(data, Damage) and not is_deadline_queue(self._directory.names()):
+        data, names = read_manifest(self._directory), self._directory.names()
+        if isinstance(data, Damage) and not is_deadline_queue(names):
             raise DataLoss(
                 f"{self.path} is not a deadline queue; there was one when the query was planned"
             )
         try:
             assert isinstance(data, bytes)
-            found = decode_manifest(data, f"{self.path}/{NAME}").queue_id.hex()
+            manifest = decode_manifest(data, f"{self.path}/{NAME}")
         except (AssertionError, Damaged):
             # A queue that has lost its manifest is read by its files.
             return
-        if found != self.snapshot.queue_id:
+        # The manifest alone does not decide: as when planning, it may be that of another queue.
+        found = queue_id_of(self._directory, names, manifest, read_mark(self._directory))
+        if found is None or found.hex() != self.snapshot.queue_id:
             raise DataLoss(f"{self.path} is another queue than the one that was planned")
 
     def _open_file(self, part: RunPart) -> File:
