@@ -156,6 +156,39 @@ def queue_id_of(
     return told[0] if told else None
 
 
+def staged_of(
+    directory: Directory, mark: Mark | None, boot_id: bytes
+) -> tuple[Staged | None, Damage | None]:
+    """Returns what is in the staging buffer, and what is lost from it.
+
+    The mark is that of the queue, read before: what it says of the buffer is known even if the
+    buffer has lost it.
+    """
+    try:
+        staged = read_staged(directory)
+        reason = "it holds nothing, and something was in it"
+    except (OSError, ForebayError) as error:
+        staged, reason = None, reason_of(error)
+    if mark is None or not mark.staged or mark.clean or mark.boot_id != boot_id:
+        return staged, None
+    header = Header(mark.written.log, mark.salt, mark.queue_id)
+    if staged is None:
+        # The head of the chunk is lost; the mark has the same facts.
+        frames = _frames(directory)
+        place = header.encode() + STAGED_PLACE.pack(mark.written.position)
+        staged = Staged(place, mark.written.batches, frames)
+    if staged.header[: header.size] == header.encode():
+        (position,) = STAGED_PLACE.unpack(staged.header[header.size :])
+        if position < mark.written.position:
+            reason = "it is an older one"
+        elif whole_bytes(staged.frames, staged.index, header, holes=True):
+            return staged, None
+    elif _log_of(staged) > mark.written.log:
+        return staged, None
+    path = f"{directory.path}/{staging.NAME}"
+    return None, Damage(path, 0, 0, reason)
+
+
 def look(directory: Directory, boot_id: bytes) -> Picture:
     """Looks at a queue that another process may own; raises `NotAQueue`.
 
@@ -186,7 +219,7 @@ def take_picture(
     """
     # The mark, then the staging buffer, then the logs: each must hold what the earlier ones name.
     mark = _with_manifest(directory, directory.names(), data, read_mark(directory)).mark
-    staged, staging_damage = _read_staged(directory, mark, boot_id)
+    staged, staging_damage = staged_of(directory, mark, boot_id)
     names = directory.names()
     picture = _with_manifest(directory, names, data, mark)
     picture.names = names
@@ -235,35 +268,6 @@ def _with_manifest(
     else:
         damage = None
     return Picture(guess, True, damage, mark)
-
-
-def _read_staged(
-    directory: Directory, mark: Mark | None, boot_id: bytes
-) -> tuple[Staged | None, Damage | None]:
-    """Returns what is in the staging buffer, and what is lost from it."""
-    try:
-        staged = read_staged(directory)
-        reason = "it holds nothing, and something was in it"
-    except (OSError, ForebayError) as error:
-        staged, reason = None, reason_of(error)
-    if mark is None or not mark.staged or mark.clean or mark.boot_id != boot_id:
-        return staged, None
-    header = Header(mark.written.log, mark.salt, mark.queue_id)
-    if staged is None:
-        # The head of the chunk is lost; the mark has the same facts.
-        frames = _frames(directory)
-        place = header.encode() + STAGED_PLACE.pack(mark.written.position)
-        staged = Staged(place, mark.written.batches, frames)
-    if staged.header[: header.size] == header.encode():
-        (position,) = STAGED_PLACE.unpack(staged.header[header.size :])
-        if position < mark.written.position:
-            reason = "it is an older one"
-        elif whole_bytes(staged.frames, staged.index, header, holes=True):
-            return staged, None
-    elif _log_of(staged) > mark.written.log:
-        return staged, None
-    path = f"{directory.path}/{staging.NAME}"
-    return None, Damage(path, 0, 0, reason)
 
 
 def _log_of(staged: Staged) -> int:
