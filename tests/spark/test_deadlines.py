@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,10 +13,12 @@ import pytest
 
 import forebay
 from forebay.errors import Damaged, DataLoss, InvalidOption
+from forebay.formats.deadline.manifest import NAME
 from forebay.queues.deadline.item import DeadlineItem
 from forebay.queues.deadline.queue import DeadlineQueue
 from forebay.queues.deadline.slices import SnapshotReader
 from forebay.queues.deadline.snapshot import Snapshot
+from forebay.storage import staging
 from tests.queues.deadline_helpers import files_of, must, open_queue
 from tests.spark.readers import batch_reader, offsets_of, read, rows_of, stream_reader
 from tests.support.clocks import FakeClock
@@ -206,6 +209,37 @@ def test_another_queue_at_the_path_is_not_taken_for_the_one_that_was_planned(
 
     with pytest.raises(DataLoss, match="another queue than the one that was planned"):
         rows_of(reader, tasks)
+
+
+def test_a_queue_with_the_manifest_of_another_is_read_as_it_was_planned(tmp_path: Path) -> None:
+    for name in ("q", "other"):
+        with open_queue(tmp_path / name) as opened:
+            opened.enqueue_many(numbered(3))
+    (tmp_path / "q" / NAME).write_bytes((tmp_path / "other" / NAME).read_bytes())
+
+    rows = read(tmp_path / "q", mode="PERMISSIVE")
+
+    assert [row["value"] for row in rows] == numbered(3)
+    assert [facts(row) for row in rows] == items_of(tmp_path / "q")
+
+
+@pytest.mark.parametrize("harmed", ["log", "staging"])
+def test_staged_items_are_read_without_their_log_or_the_head_of_their_buffer(
+    tmp_path: Path, harmed: str
+) -> None:
+    with open_queue(tmp_path / "q", sync="os") as opened:
+        opened.enqueue_many(numbered(3))
+        # As a process that is killed leaves it.
+        shutil.copytree(tmp_path / "q", tmp_path / "killed")
+    if harmed == "log":
+        files_of(tmp_path / "killed", ".wal")[0].unlink()
+    else:
+        flip(tmp_path / "killed" / staging.NAME, 0)
+
+    rows = read(tmp_path / "killed", mode="PERMISSIVE")
+
+    assert [row["value"] for row in rows] == numbered(3)
+    assert [facts(row) for row in rows] == items_of(tmp_path / "killed")
 
 
 def test_a_snapshot_has_a_text_and_an_id_that_stays_while_nothing_is_written(queue: Path) -> None:

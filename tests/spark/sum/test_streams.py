@@ -18,7 +18,8 @@ from tests.counting import Count
 from tests.spark.sum.world import Life, Query, World
 from tests.support.campaigns import seeds
 
-EVERYDAY_SEEDS = 6
+# In the last one, two queues come and go at a path between two looks of a query.
+EVERYDAY_SEEDS = (0, 1, 2, 3, 4, 5, 51)
 STEPS = 40
 # Enough for the slower one to read all that is there.
 LAST_STEPS = 40
@@ -87,7 +88,7 @@ def is_plain(world: World, life: Life) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(EVERYDAY_SEEDS))
+@pytest.mark.parametrize("seed", EVERYDAY_SEEDS)
 def test_every_record_lands_once_or_its_loss_is_told(tmp_path: Path, seed: int) -> None:
     world, queries = run_story(tmp_path, seed)
 

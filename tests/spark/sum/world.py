@@ -139,17 +139,30 @@ class Told(logging.Handler):
     def __init__(self, world: World) -> None:
         super().__init__(logging.WARNING)
         self._world = world
+        # The ids of the last two queues at each path that the query's plans refer to.
+        self._referred: dict[Path, list[str]] = {}
         self.lives: set[int] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
         self.note(record.getMessage())
 
+    def refer(self, path: Path, queue_id: str) -> None:
+        """Takes note of the queue that the latest plan refers to at a path."""
+        referred = self._referred.setdefault(path, [])
+        if queue_id not in referred[-1:]:
+            self._referred[path] = [*referred[-1:], queue_id]
+
     def note(self, message: str) -> None:
-        """Takes note of a message: it is about the queue at its path, and the one before it."""
+        """Takes note of a message: it is about the queue at its path, or those of the checkpoint.
+
+        Between those, other queues may have come and gone at that path, and no plan saw them.
+        """
         for path in {life.path for life in self._world.lives}:
             if f"{path}:" in message or f"{path} " in message or f"{path}/" in message:
-                at_path = [life.number for life in self._world.lives if life.path == path]
-                self.lives.update(at_path[-2:])
+                at_path = [life for life in self._world.lives if life.path == path]
+                referred = self._referred.get(path, [])
+                self.lives.update(life.number for life in at_path if life.id in referred)
+                self.lives.add(at_path[-1].number)
 
 
 class Query:
@@ -221,7 +234,8 @@ class Query:
         after = reader.latestOffset(before, reader.getDefaultReadLimit())
         if not self._done or after != before:
             self._planned.append(json.dumps(after))
-            for place in after["queues"].values():
+            for path, place in after["queues"].items():
+                self.told.refer(Path(path), place["id"])
                 if len(self._planned) == 1:
                     # "earliest": what was trimmed before is not asked for.
                     self.began[place["id"]] = place["from"]

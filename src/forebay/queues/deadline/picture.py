@@ -136,6 +136,59 @@ def read_manifest(directory: Directory) -> bytes | Damage:
         return error.damage
 
 
+def queue_id_of(
+    directory: Directory, names: list[str], manifest: Manifest | None, mark: Mark | None
+) -> bytes | None:
+    """Returns the id of the queue; where manifest and mark disagree, the logs decide."""
+    told = [each.queue_id for each in (manifest, mark) if each is not None]
+    if told and all(each == told[0] for each in told):
+        return told[0]
+    for number, kind in reversed(list_files(names)):
+        if kind is not FileKind.WAL:
+            continue
+        try:
+            data = read_whole(directory, file_name(number, kind))[0]
+            queue_id = decode_header(data[:64], "").queue_id
+        except (OSError, ForebayError):
+            continue
+        if queue_id is not None:
+            return queue_id
+    return told[0] if told else None
+
+
+def staged_of(
+    directory: Directory, mark: Mark | None, boot_id: bytes
+) -> tuple[Staged | None, Damage | None]:
+    """Returns what is in the staging buffer, and what is lost from it.
+
+    The mark is that of the queue, read before: what it says of the buffer is known even if the
+    buffer has lost it.
+    """
+    try:
+        staged = read_staged(directory)
+        reason = "it holds nothing, and something was in it"
+    except (OSError, ForebayError) as error:
+        staged, reason = None, reason_of(error)
+    if mark is None or not mark.staged or mark.clean or mark.boot_id != boot_id:
+        return staged, None
+    header = Header(mark.written.log, mark.salt, mark.queue_id)
+    if staged is None:
+        # The head of the chunk is lost; the mark has the same facts.
+        frames = _frames(directory)
+        place = header.encode() + STAGED_PLACE.pack(mark.written.position)
+        staged = Staged(place, mark.written.batches, frames)
+    if staged.header[: header.size] == header.encode():
+        (position,) = STAGED_PLACE.unpack(staged.header[header.size :])
+        if position < mark.written.position:
+            reason = "it is an older one"
+        elif whole_bytes(staged.frames, staged.index, header, holes=True):
+            return staged, None
+    elif _log_of(staged) > mark.written.log:
+        return staged, None
+    path = f"{directory.path}/{staging.NAME}"
+    return None, Damage(path, 0, 0, reason)
+
+
 def look(directory: Directory, boot_id: bytes) -> Picture:
     """Looks at a queue that another process may own; raises `NotAQueue`.
 
@@ -166,7 +219,7 @@ def take_picture(
     """
     # The mark, then the staging buffer, then the logs: each must hold what the earlier ones name.
     mark = _with_manifest(directory, directory.names(), data, read_mark(directory)).mark
-    staged, staging_damage = _read_staged(directory, mark, boot_id)
+    staged, staging_damage = staged_of(directory, mark, boot_id)
     names = directory.names()
     picture = _with_manifest(directory, names, data, mark)
     picture.names = names
@@ -193,7 +246,7 @@ def _with_manifest(
             manifest = decode_manifest(data, path)
         except Damaged as error:
             damage = error.damage
-    queue_id = _queue_id(directory, names, manifest, mark)
+    queue_id = queue_id_of(directory, names, manifest, mark)
     if mark is not None and queue_id is not None and mark.queue_id != queue_id:
         mark = None
     if manifest is not None and queue_id is not None and manifest.queue_id != queue_id:
@@ -215,55 +268,6 @@ def _with_manifest(
     else:
         damage = None
     return Picture(guess, True, damage, mark)
-
-
-def _queue_id(
-    directory: Directory, names: list[str], manifest: Manifest | None, mark: Mark | None
-) -> bytes | None:
-    """Returns the id of the queue; where manifest and mark disagree, the logs decide."""
-    told = [each.queue_id for each in (manifest, mark) if each is not None]
-    if told and all(each == told[0] for each in told):
-        return told[0]
-    for number, kind in reversed(list_files(names)):
-        if kind is not FileKind.WAL:
-            continue
-        try:
-            data = read_whole(directory, file_name(number, kind))[0]
-            queue_id = decode_header(data[:64], "").queue_id
-        except (OSError, ForebayError):
-            continue
-        if queue_id is not None:
-            return queue_id
-    return told[0] if told else None
-
-
-def _read_staged(
-    directory: Directory, mark: Mark | None, boot_id: bytes
-) -> tuple[Staged | None, Damage | None]:
-    """Returns what is in the staging buffer, and what is lost from it."""
-    try:
-        staged = read_staged(directory)
-        reason = "it holds nothing, and something was in it"
-    except (OSError, ForebayError) as error:
-        staged, reason = None, reason_of(error)
-    if mark is None or not mark.staged or mark.clean or mark.boot_id != boot_id:
-        return staged, None
-    header = Header(mark.written.log, mark.salt, mark.queue_id)
-    if staged is None:
-        # The head of the chunk is lost; the mark has the same facts.
-        frames = _frames(directory)
-        place = header.encode() + STAGED_PLACE.pack(mark.written.position)
-        staged = Staged(place, mark.written.batches, frames)
-    if staged.header[: header.size] == header.encode():
-        (position,) = STAGED_PLACE.unpack(staged.header[header.size :])
-        if position < mark.written.position:
-            reason = "it is an older one"
-        elif whole_bytes(staged.frames, staged.index, header, holes=True):
-            return staged, None
-    elif _log_of(staged) > mark.written.log:
-        return staged, None
-    path = f"{directory.path}/{staging.NAME}"
-    return None, Damage(path, 0, 0, reason)
 
 
 def _log_of(staged: Staged) -> int:

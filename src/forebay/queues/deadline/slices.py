@@ -17,12 +17,14 @@ from forebay.damage import Damage
 from forebay.errors import Damaged, DataLoss, NotAQueue
 from forebay.formats.deadline.items import FileKind, KeyTuple, file_name
 from forebay.formats.deadline.manifest import NAME, decode_manifest
+from forebay.formats.deadline.mark import Mark
 from forebay.formats.deadline.runs import Run
 from forebay.formats.deadline.wal import Header, decode_header, scan_rows
 from forebay.kernels import deadline as kernel
 from forebay.queues.deadline.bytes import read_whole
+from forebay.queues.deadline.mark import read_mark
 from forebay.queues.deadline.names import is_deadline_queue
-from forebay.queues.deadline.picture import look, read_manifest
+from forebay.queues.deadline.picture import look, queue_id_of, read_manifest, staged_of
 from forebay.queues.deadline.replay import with_staged
 from forebay.queues.deadline.runs import BadBlocks, RunFile, RunSet, cursors_between, open_run
 from forebay.queues.deadline.schedule import ITEM, MARK, TOMBSTONE, LiveItems, Memory, replay
@@ -31,7 +33,7 @@ from forebay.queues.deadline.state import in_batches
 from forebay.queues.shared.handle import Closing
 from forebay.storage import atomic
 from forebay.storage.filesystem import DiskFilesystem, File
-from forebay.storage.staging import Staged, read_staged
+from forebay.storage.staging import Staged
 
 # The size that an entry is assumed to have besides its value.
 _ENTRY_BYTES = 64
@@ -224,28 +226,33 @@ class SnapshotReader(Closing):
         return snapshot
 
     def _open(self) -> None:
-        self._check_queue()
+        mark = read_mark(self._directory)
+        self._check_queue(mark)
+        if mark is not None and mark.queue_id.hex() != self.snapshot.queue_id:
+            mark = None
         # What leaves the staging buffer after this is in the logs, which are opened later.
-        staged = read_staged(self._directory)
+        staged, _ = staged_of(self._directory, mark, DiskFilesystem().boot_id())
         for run in self.snapshot.runs:
             if run.size >= 0:
                 self._files[run.name] = self._open_file(run)
         for log in self.snapshot.logs:
             self._logs[log.name] = self._read_log(log, staged)
 
-    def _check_queue(self) -> None:
-        data = read_manifest(self._directory)
-        if isinstance(data, Damage) and not is_deadline_queue(self._directory.names()):
+    def _check_queue(self, mark: Mark | None) -> None:
+        data, names = read_manifest(self._directory), self._directory.names()
+        if isinstance(data, Damage) and not is_deadline_queue(names):
             raise DataLoss(
                 f"{self.path} is not a deadline queue; there was one when the query was planned"
             )
         try:
             assert isinstance(data, bytes)
-            found = decode_manifest(data, f"{self.path}/{NAME}").queue_id.hex()
+            manifest = decode_manifest(data, f"{self.path}/{NAME}")
         except (AssertionError, Damaged):
             # A queue that has lost its manifest is read by its files.
             return
-        if found != self.snapshot.queue_id:
+        # The manifest alone does not decide: as when planning, it may be that of another queue.
+        found = queue_id_of(self._directory, names, manifest, mark)
+        if found is None or found.hex() != self.snapshot.queue_id:
             raise DataLoss(f"{self.path} is another queue than the one that was planned")
 
     def _open_file(self, part: RunPart) -> File:
@@ -267,7 +274,8 @@ class SnapshotReader(Closing):
             return b""
         for name in names:
             try:
-                data = read_whole(self._directory, name)[0]
+                # Where only its staged batches count, the file may be gone, or that of another.
+                data = b"" if part.only_staged else read_whole(self._directory, name)[0]
             except (FileNotFoundError, Damaged):
                 continue
             header = _header(part, data)

@@ -43,12 +43,13 @@ class LogPart:
     """A log up to the last batch that counts, which may still be in the staging buffer.
 
     `header` is its header in hex, whatever is left of it in the file. The size of a lost log
-    is 0.
+    is 0. `only_staged`: nothing of the file counts, only its batches in the staging buffer.
     """
 
     name: str
     size: int
     header: str = ""
+    only_staged: bool = False
 
     @property
     def number(self) -> int:
@@ -121,7 +122,8 @@ def snapshot_of(picture: Picture) -> Snapshot:
     for log in picture.logs:
         if log.header is not None and not log.gone:
             size = min(log.end, len(log.data))
-            logs.append(LogPart(log.name, size, log.header.encode().hex()))
+            header = log.header.encode().hex()
+            logs.append(LogPart(log.name, size, header, only_staged=bool(log.trouble)))
         elif log.name in names:
             logs.append(LogPart(log.name, 0))
     mended = [*picture.mended]
