@@ -7,6 +7,7 @@ scenario, the seed, the point and the choice, which replays it.
 
 from __future__ import annotations
 
+import gc
 import logging
 
 import pytest
@@ -14,8 +15,10 @@ import pytest
 from tests.counting import Count
 from tests.crash.campaign import Campaign
 from tests.crash.deadline_bugs import fail_a_sync_and_cut_the_power
+from tests.crash.forgetful import ForgetfulFilesystem
 from tests.crash.kinds import CRASH_CAMPAIGNS, EACH_SCENARIO, KINDS
 from tests.support.campaigns import FULL, seeds
+from tests.support.planting import Broken
 
 # Of random operations, each kind. The scenarios have more than 50,000 together. Every test counts
 # for itself: what two of them have in common is below a hundredth.
@@ -56,6 +59,20 @@ def test_no_power_cut_breaks_a_promise_of_random_operations(
 
     record_property(COUNTED, campaign.states)
     assert campaign.states >= STATES
+
+
+def test_a_check_that_fails_leaves_no_queue_to_warn_in_another_test() -> None:
+    work = KINDS["fifo"].workload(ForgetfulFilesystem(1), 1)
+    work.append(10)
+    machine = work.filesystem.kill()
+    work.forget()
+    strange = KINDS["fifo"].workload(ForgetfulFilesystem(2), 2)
+    strange.forget()
+
+    with pytest.raises(Broken):
+        work.check(machine, [], strange.model, options=work.options, where="here")
+
+    gc.collect()
 
 
 def test_what_a_deadline_queue_serves_after_a_failed_sync_survives_a_power_cut() -> None:

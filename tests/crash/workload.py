@@ -206,11 +206,13 @@ class Workload(ABC):
             seen = cls.content_of(reader, where)
         queue = cls.open_on(machine, options)
         scene = Scene(machine, options, kept, where)
-        found = cls._look(queue, seen, scene)
-        cls.hold(found, kept, model, where=where, killed=killed)
-        if go_on:
-            cls._check_going_on(queue, found, scene)
-        else:
+        try:
+            found = cls._look(queue, seen, scene)
+            cls.hold(found, kept, model, where=where, killed=killed)
+            if go_on:
+                cls._check_going_on(queue, found, scene)
+        finally:
+            # A queue that is left open after a failure would warn in whatever test runs then.
             drop(queue)
         return found
 

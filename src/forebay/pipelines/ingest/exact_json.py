@@ -233,7 +233,8 @@ class Exact:
             ]
             return f"{{{','.join(pairs)}}}"
         if shape.kind == "string":
-            return raw if first == '"' else json.dumps(raw, ensure_ascii=False)
+            # Spark keeps the text of true and false.
+            return raw if first in '"tf' else json.dumps(raw, ensure_ascii=False)
         check = _CHECKS.get(shape.kind)
         if check is not None and not check(raw, shape, self.convert is not None):
             raise _MisfitError
