@@ -36,6 +36,7 @@ VERBS: list[Verb] = [
     ("fifo", "os", "close", "interrupts"),
     ("log", "os", "close", "errors"),
     ("log", "always", "put_many", "errors"),
+    ("log", "always", "put_many", "interrupts"),
     ("log", "interval", "consumer", "closes"),
 ]
 CASES = {"interrupts": all_interrupts, "errors": all_errors, "closes": all_closes}
