@@ -45,9 +45,13 @@ KEPT: dict[str, dict[str, tuple[str, ...]]] = {
             "byte 60 = 0000000080000000",
             "byte 60 = 0000000100000000",
             "byte 60 = 7fffffffffffffff",
+            "byte 68 = 0000000080000000",
+            "byte 68 = 0000000100000000",
+            "byte 68 = 0100000000000000",
             "byte 68 = 7fffffffffffffff",
+            "byte 72 = 0100000000000000",
         ),
-        "fifo-head": ("byte 20 = 7fffffffffffffff",),
+        "fifo-head": ("byte 20 = 7fffffffffffffff", "byte 28 = 7fffffffffffffff"),
     },
     "log": {
         "tail": (

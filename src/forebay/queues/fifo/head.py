@@ -77,6 +77,8 @@ LENT_MAX = 128
 _NUMBER_MAX = 2**63
 # No tape is that long. A place on it is a signed number of 8 bytes, with room for what comes after.
 POSITION_MAX = 2**62
+# Nor has a queue so many entries. A scan for all of them ends there.
+ENTRY_NUMBER_MAX = 2**62
 _SLOT_BYTES_MAX = _FIXED.size + LENT_MAX * _LENT.size + _CRC.size
 assert _SLOT_BYTES_MAX <= STORING_AT == SLOT_STRIDE - len(STORING)
 
@@ -181,6 +183,7 @@ class Head(NamedTuple):
             FILE_BYTES_MIN <= self.file_bytes <= FILE_BYTES_MAX
             and max(numbers) < _NUMBER_MAX
             and self.position <= POSITION_MAX
+            and self.number < ENTRY_NUMBER_MAX
             and all(
                 it.id > 0 and it.number < self.number and it.position < self.position
                 for it in self.lent

@@ -45,6 +45,7 @@ from forebay.kernels.buffers import crc32
 from forebay.kernels.entry import METADATA_BYTES, find
 from forebay.queues.fifo.bounds import Boundary, Bounds, TapeEnd
 from forebay.queues.fifo.head import (
+    ENTRY_NUMBER_MAX,
     POSITION_MAX,
     SLOT_STRIDE,
     Head,
@@ -142,6 +143,8 @@ def _false_claim(tail: Tail, head: Head) -> str | None:
         return f"it claims {tail.written - tail.durable} entries that no file could hold"
     if tail.segment * head.file_bytes + tail.position > POSITION_MAX:
         return f"it ends in file {tail.segment}, which no tape has"
+    if tail.position > head.file_bytes:
+        return f"it ends at byte {tail.position} of a file of {head.file_bytes}"
     return None
 
 
@@ -314,8 +317,8 @@ def _read(directory: Directory, number: int, size: int) -> bytes:
         return file.pread(size, 0)
 
 
-# For scans that go on as long as there are entries.
-_ALL = 2**62
+# For scans that go on as long as there are entries: no number reaches it.
+_ALL = ENTRY_NUMBER_MAX
 _COPY = struct.Struct(">QQQ")
 _CRC = struct.Struct(">I")
 
