@@ -128,9 +128,27 @@ from tests.threads.interrupts import Blow, run_blow
 for place in range(8):
     run_blow(Blow("fifo", "interval", "put", place))
 """
-    folders = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    result = run_plainly(script)
 
-    result = subprocess.run(
+    assert result.returncode == 0, result.stderr[-2_000:]
+
+
+@pytest.mark.slow
+def test_an_interrupt_while_plain_python_stores_a_head_is_no_damage() -> None:
+    script = """
+from tests.threads.interrupts import Blow, count_places, run_blow
+for place in range(200, count_places("fifo", "os", "take_many")):
+    run_blow(Blow("fifo", "os", "take_many", place))
+"""
+    result = run_plainly(script)
+
+    assert result.returncode == 0, result.stderr[-2_000:]
+
+
+def run_plainly(script: str) -> subprocess.CompletedProcess[str]:
+    """Runs a script in a process whose kernels are plain Python."""
+    folders = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    return subprocess.run(
         [sys.executable, "-c", script],
         env={**os.environ, "FOREBAY_PURE": "1", "PYTHONPATH": folders},
         cwd=ROOT,
@@ -139,8 +157,6 @@ for place in range(8):
         check=False,
         timeout=120,
     )
-
-    assert result.returncode == 0, result.stderr[-2_000:]
 
 
 def run_with_plain_kernels(test: str) -> None:
