@@ -81,6 +81,16 @@ def consume(path: Path, kind: str, sync: str, name: str, stop: Path) -> None:
                     note("gone", value)
 
 
+def pop(path: Path, kind: str, sync: str, name: str, stop: Path) -> None:
+    """Pops values; notes each that it was given."""
+    note = noting(path.parent / f"{name}.history")
+    with forebay.Fifo(path, shared=True, sync=sync) as fifo:  # type: ignore[arg-type]
+        while not stop.exists():
+            with contextlib.suppress(ServerGone):
+                for value in fifo.pop_many(3):
+                    note("gone", value)
+
+
 def lender(queue: Any) -> AbstractContextManager[Any]:
     if isinstance(queue, forebay.Log):
         consumer: AbstractContextManager[Any] = queue.consumer("c")
@@ -131,13 +141,12 @@ class Players:
 
 
 @contextlib.contextmanager
-def players(path: Path, kind: str, sync: str) -> Iterator[Players]:
+def players(
+    path: Path, kind: str, sync: str, plays: list[Callable[..., None]]
+) -> Iterator[Players]:
     made = Players(path, kind, sync, path.parent / "stop")
     try:
-        # A log has one consumer of a name. A Beats queue saves the place before the first event
-        # that is not acknowledged: those after it come again when its server is killed.
-        consumers = 1 if kind in ("log", "beats") else 2
-        for play in [produce, produce, *([consume] * consumers)]:
+        for play in plays:
             made.add(play)
         yield made
     finally:
@@ -179,7 +188,11 @@ def kill_at_random(folder: Path, kind: Kind, seed: int) -> Counter[str]:
     """Runs a queue under load with kills; returns how many of which there were."""
     rng = random.Random(seed)
     path, counts = folder / "q", Counter[str]()
-    with players(path, kind.name, rng.choice(POLICIES)) as playing:
+    # A log has one consumer of a name. A Beats queue saves the place before the first event that is
+    # not acknowledged: those after it come again when its server is killed.
+    consumers = 1 if kind.name in ("log", "beats") else 2
+    plays = [produce, produce, *([consume] * consumers)]
+    with players(path, kind.name, rng.choice(POLICIES), plays) as playing:
         wait_until(lambda: bool(histories(folder)["put"]))
         for _ in range(KILLS):
             time.sleep(rng.uniform(0, 0.4))
@@ -199,6 +212,30 @@ def kill_at_random(folder: Path, kind: Kind, seed: int) -> Counter[str]:
             left += more
     check(kind, histories(folder), left)
     return counts
+
+
+def has_popped(folder: Path, count: int) -> bool:
+    return len(histories(folder)["gone"]) > count
+
+
+@pytest.mark.slow
+@pytest.mark.crash
+@pytest.mark.usefixtures("servers")
+@pytest.mark.parametrize("sync", POLICIES)
+def test_no_kill_of_a_server_loses_what_a_pop_was_to_return(tmp_path: Path, sync: str) -> None:
+    path = tmp_path / "q"
+    with players(path, "fifo", sync, [produce, produce, pop, pop]) as playing:
+        for _ in range(8 if FULL else 3):
+            popped = len(histories(tmp_path)["gone"])
+            wait_until(partial(has_popped, tmp_path, popped + 50))
+            playing.kill_server()
+        playing.end()
+    with forebay.Fifo(path, shared=True) as fifo:
+        left = KINDS["fifo"].drain(fifo)
+    noted = histories(tmp_path)
+
+    check(KINDS["fifo"], noted, left)
+    assert len(noted["gone"]) > 150
 
 
 @pytest.mark.slow

@@ -146,7 +146,7 @@ class RemoteLoan(Loan[Any]):
     """What the server has lent to this process."""
 
     def __init__(self, connection: Connection, lent: Stays) -> None:
-        self._connection = connection
+        self.connection = connection
         self._lent = lent
 
     @property
@@ -156,20 +156,20 @@ class RemoteLoan(Loan[Any]):
 
     def finish(self) -> Steps[None]:
         """Removes it from the queue for good."""
-        yield from _answer(self._connection.call(self._lent.number, "finish"))
+        yield from _answer(self.connection.call(self._lent.number, "finish"))
 
     def settle(self) -> Steps[None]:
         """Removes what this process pops; if that fails or is cancelled, the server takes it back.
 
         Until it knows that the answer has come, it keeps what it would take back.
         """
-        finishing = self._connection.call(self._lent.number, "finish")
+        finishing = self.connection.call(self._lent.number, "finish")
         yield from _answer(finishing)
-        self._connection.tell("settled", finishing.id)
+        self.connection.tell("settled", finishing.id)
 
     def give_back(self, error: BaseException) -> Steps[None]:
         """Puts it back."""
-        yield self._connection.call(self._lent.number, "give_back", error)
+        yield self.connection.call(self._lent.number, "give_back", error)
 
 
 class RemoteQueue(Remote, Handle):
@@ -193,6 +193,8 @@ class RemoteQueue(Remote, Handle):
         # Before anything is written into the directory.
         self._kind.options_class(**self._given)
         self._create = create
+        # What the servers called their opening of the queue.
+        self._lives: weakref.WeakKeyDictionary[Connection, str] = weakref.WeakKeyDictionary()
         self._consumers: weakref.WeakSet[SharedConsumer] = weakref.WeakSet()
         self._opening = threading.Lock()
         self._closed = False
@@ -215,6 +217,7 @@ class RemoteQueue(Remote, Handle):
             self._create = False
             self._at = connection, opened.number
             self._options = opened.value["options"]
+            self._lives[connection] = opened.value["life"]
             return self._at
 
     def _opened(self) -> tuple[Connection, Stays]:
@@ -362,7 +365,7 @@ def _consumer(self: RemoteQueue, name: str, *, start: Start = "earliest") -> Ste
     return consumer
 
 
-def _pop_many(self: Remote, count: int, timeout: Duration | None = None) -> Steps[list[bytes]]:
+def _pop_many(self: RemoteQueue, count: int, timeout: Duration | None = None) -> Steps[list[bytes]]:
     """Takes entries by a loan: they stay lent until this process has them."""
     try:
         loan = yield from self._ask("popping", count, timeout)
@@ -370,16 +373,32 @@ def _pop_many(self: Remote, count: int, timeout: Duration | None = None) -> Step
         if timeout is not None:
             raise
         return []
-    yield from loan.settle()
+    try:
+        yield from loan.settle()
+    except ServerGone:
+        return (yield from _popped_before(self, loan))
     return [entry.value for entry in loan.value]
 
 
-def _pop(self: Remote, timeout: Duration | None = None) -> Steps[bytes | None]:
+def _popped_before(self: RemoteQueue, loan: RemoteLoan) -> Steps[list[bytes]]:
+    """Returns what a server had removed for this process before it was killed.
+
+    The rest is in the queue again. Raises `ServerGone` if that is all, or if it is unknown.
+    """
+    life = self._lives.get(loan.connection)
+    numbers = [entry.offset for entry in loan.value]
+    had_left = yield from self._ask("had_left", life, numbers)
+    if not had_left or not any(had_left):
+        raise ServerGone("the server ended during the call: what it was to return is in the queue")
+    return [entry.value for entry, gone in zip(loan.value, had_left, strict=True) if gone]
+
+
+def _pop(self: RemoteQueue, timeout: Duration | None = None) -> Steps[bytes | None]:
     values = yield from _pop_many(self, 1, timeout)
     return values[0] if values else None
 
 
-def _get(self: Remote, block: bool = True, timeout: Duration | None = None) -> Steps[bytes]:
+def _get(self: RemoteQueue, block: bool = True, timeout: Duration | None = None) -> Steps[bytes]:
     patience = 0 if not block else math.inf if timeout is None else timeout
     (value,) = yield from _pop_many(self, 1, patience)
     return value

@@ -42,7 +42,11 @@ class Served:
     @property
     def described(self) -> dict[str, Any]:
         """What a client keeps of it: its path, and the options that it was opened with."""
-        return {"path": self.queue.path, "options": self.options.effective(self.queue)}
+        return {
+            "path": self.queue.path,
+            "options": self.options.effective(self.queue),
+            "life": self.options.life,
+        }
 
 
 @dataclass(slots=True)

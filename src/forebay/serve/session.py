@@ -190,6 +190,8 @@ class Session:
             if request.verb == "finish" and target.is_popping:
                 self._note(request.id, lambda: self._drive(target.undo()), target.forget)
             return steps
+        if request.verb == "had_left":
+            return self._had_left(target, *request.arguments)
         return steps_of(getattr(target, "queue", target), request.verb, *_given(request))
 
     def _ends_something(self, request: Request) -> bool:
@@ -227,6 +229,13 @@ class Session:
         number = self._keep(served)
         self._owners[number] = number
         return Handle(kind, number, served.described)
+
+    def _had_left(self, target: Any, life: str, numbers: list[int]) -> Steps[list[bool] | None]:
+        """Says which entries of a fifo a server that was killed had removed; None if unknown."""
+        if life != target.options.before:
+            return None
+        left: list[bool] = yield from target.queue._had_left(numbers)
+        return left
 
     def _close(self, number: int) -> Steps[None]:
         """Ends what is under way for a number, gives back what the client holds, and forgets it."""

@@ -1,8 +1,8 @@
 """The options of a served queue: those of its first client, kept while anybody has it open.
 
-`shared-options` holds what was given explicitly, as a checked document, from the first open to the
-clean close of the queue: a server that was killed is replaced by one that opens the queue in the
-same way. Without it, or if it is damaged, the next client decides.
+`shared-options` holds what was given explicitly, and a name for this opening of the queue, as a
+checked document, from the first open to the clean close: a server that was killed is replaced by
+one that opens the queue in the same way. Without it, or if it is damaged, the next client decides.
 """
 
 from __future__ import annotations
@@ -21,9 +21,12 @@ from forebay.storage.filesystem import DiskFilesystem
 class Options:
     """What was given for a queue, by its first client or before a crash."""
 
-    def __init__(self, path: str, given: dict[str, Any]) -> None:
+    def __init__(self, path: str, given: dict[str, Any], before: str | None = None) -> None:
         self._path = path
         self.given = given
+        # What tells this opening of the queue from all others; and the one that a crash has ended.
+        self.life = os.urandom(8).hex()
+        self.before = before
 
     @classmethod
     def load(cls, path: str, given: dict[str, Any]) -> Options:
@@ -31,15 +34,16 @@ class Options:
         kept = cls._read(path)
         if kept is None:
             return cls(path, given)
+        options, before = kept
         for name, value in given.items():
-            if kept.get(name, value) != value:
-                raise InvalidOption(_differs(path, name, value, kept[name]))
-        return cls(path, {**given, **kept})
+            if options.get(name, value) != value:
+                raise InvalidOption(_differs(path, name, value, options[name]))
+        return cls(path, {**given, **options}, before)
 
     def save(self, queue: Any) -> None:
         """Keeps them until `forget`."""
-        if self.given:
-            atomic.replace(queue._directory, OPTIONS, atomic.encode_document(self.given))
+        document = atomic.encode_document({"options": self.given, "life": self.life})
+        atomic.replace(queue._directory, OPTIONS, document)
 
     def forget(self) -> None:
         """Removes them: the queue is closed."""
@@ -63,7 +67,7 @@ class Options:
         }
 
     @staticmethod
-    def _read(path: str) -> dict[str, Any] | None:
+    def _read(path: str) -> tuple[dict[str, Any], str] | None:
         try:
             directory = DiskFilesystem().open_directory(path)
         except FileNotFoundError:
@@ -73,10 +77,10 @@ class Options:
             if data is None:
                 return None
             try:
-                found = atomic.decode_document(data, f"{path}/{OPTIONS}")
-            except Damaged:
+                found: Any = atomic.decode_document(data, f"{path}/{OPTIONS}")
+                return dict(found["options"]), str(found["life"])
+            except (Damaged, KeyError, TypeError, ValueError):
                 return None
-        return found if isinstance(found, dict) else None
 
 
 def _differs(path: str, name: str, given: object, kept: object) -> str:

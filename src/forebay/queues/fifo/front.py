@@ -149,6 +149,8 @@ class Front:
         self._scanner = FifoScanner(directory, file_bytes, version, bounds)
         # Lent before a crash, or given back: these go next, in the order of their numbers.
         self.returned = sorted(self._head.lent.values(), key=_number_of)
+        self._came_back = frozenset(self._head.lent)
+        self._began_at = self.cursor.number
         self._let_go()
         self.commit = GroupCommit(
             self.sync_head if writer.always else self._store_head, self.cursor.sequence
@@ -308,6 +310,10 @@ class Front:
             self._release()
             if self._writer.changes.wanted:
                 self._writer.changes.announce()
+
+    def had_left(self, number: int) -> bool:
+        """Says whether an entry had left for good when the queue was opened."""
+        return number < self._began_at and number not in self._came_back
 
     def finish_pop(self, lent: list[Lent]) -> Popped:
         """Removes what was lent to a client that pops it; it can be given back until `settled`."""

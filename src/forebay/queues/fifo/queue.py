@@ -400,6 +400,11 @@ class Fifo(Handle):
             raise InvalidOption(f"count = {count}: must be at least 1")
         return _Popping(self, (yield from self._lend(count, timeout, counted=False)))
 
+    def _had_left(self, numbers: list[int]) -> Steps[list[bool]]:
+        """Says which entries had left for good when the queue was opened."""
+        return [self._front.had_left(number) for number in numbers]
+        yield
+
     @shortcut
     def put(
         self,
