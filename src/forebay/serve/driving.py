@@ -26,11 +26,16 @@ class Task:
         loop: Loop,
         steps: Steps[Any],
         done: Callable[[Task, Any, BaseException | None], None],
+        count_work: Callable[[int], None] = lambda change: None,
     ) -> None:
-        """`done` is called once, with the result or the error."""
+        """`done` is called once, with the result or the error.
+
+        `count_work` is called with 1 as a call goes to a thread, and with -1 when it is over.
+        """
         self._loop = loop
         self._steps = steps
         self._done = done
+        self._count_work = count_work
         self._seat: Seat | None = None
         self._timer: Timer | None = None
         # Counts the waits: what belongs to an earlier one is ignored.
@@ -39,11 +44,6 @@ class Task:
         self._asleep = False
         self._work: Work | None = None
         self.cancelled = False
-
-    @property
-    def is_working(self) -> bool:
-        """Whether a call of it is on a thread, or waits for one."""
-        return self._work is not None
 
     def start(self) -> None:
         """Runs to the first wait, or to the end."""
@@ -138,6 +138,7 @@ class Task:
 
     def _begin(self, work: Work) -> None:
         self._work = work
+        self._count_work(1)
 
         def run() -> None:
             try:
@@ -150,6 +151,7 @@ class Task:
 
     def _worked(self, work: Work, result: Any, error: BaseException | None) -> None:
         self._work = None
+        self._count_work(-1)
         if self.cancelled:
             if error is None:
                 work.undo(result)

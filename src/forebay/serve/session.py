@@ -74,7 +74,8 @@ class Session:
         self._greeted = False
         self._tasks: dict[int, Task] = {}
         self._targets: dict[int, int] = {}
-        self._working: set[int] = set()
+        # How many calls of its requests are on threads.
+        self._working = 0
         # What the client holds, by number: queues, and what their verbs have named.
         self._objects: dict[int, Any] = {}
         self._numbers = 0
@@ -138,7 +139,11 @@ class Session:
 
     @property
     def _is_full(self) -> bool:
-        return self._output_bytes > _WAITING_BYTES_MAX or len(self._working) >= _WORKING_MAX
+        return self._output_bytes > _WAITING_BYTES_MAX or self._working >= _WORKING_MAX
+
+    def _count_work(self, change: int) -> None:
+        self._working += change
+        self._go_on()
 
     def _go_on(self) -> None:
         """Begins the requests that had to wait, if they need not wait any more."""
@@ -167,12 +172,10 @@ class Session:
         except Exception as error:
             self._fail(request.id, error)
             return
-        task = Task(self._loop, steps, partial(self._done, request))
+        task = Task(self._loop, steps, partial(self._done, request), self._count_work)
         self._tasks[request.id] = task
         self._targets[request.id] = request.target
         task.start()
-        if task.is_working:
-            self._working.add(request.id)
 
     def _steps_of(self, request: Request) -> Steps[Any]:
         if not self._greeted and request.verb != "hello":
@@ -251,8 +254,6 @@ class Session:
         """Answers a request that is over."""
         self._tasks.pop(request.id, None)
         self._targets.pop(request.id, None)
-        self._working.discard(request.id)
-        self._go_on()
         if isinstance(error, Cancelled):
             self._answer(Answer(request.id, Status.CANCELLED))
         elif error is not None:
