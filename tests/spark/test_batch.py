@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark.sql.datasource import EqualTo, GreaterThan, In, LessThan
 
 import forebay
 from forebay.errors import Damaged, DataLoss, InvalidOption, NotAQueue, Overtaken
+from forebay.spark import batch
+from forebay.spark.batch import PushdownReader
+from forebay.spark.options import SourceOptions
 from forebay.spark.planning import Range, pack
+from forebay.spark.schemas import arrow_schema
 from tests.queues.helpers import HEADER_BYTES, PER_SEGMENT, SEGMENT_BYTES, segment_files
 from tests.spark.readers import batch_reader, offsets_of, read, rows_of, sent
 from tests.support.clocks import FakeClock
@@ -99,6 +105,70 @@ def test_bounds_skip_whole_segments_in_planning(queue: Path) -> None:
         assert segments == [16]
 
 
+def pushed(path: Path, *filters: Any, **options: str) -> tuple[list[int], list[int]]:
+    """Returns the segments that a read with filters plans, and the offsets that it sends."""
+    plain = SourceOptions.parse({"path": str(path), **options})
+    reader = PushdownReader(plain, arrow_schema("records", None))
+    assert list(reader.pushFilters(list(filters))) == list(filters)
+    planned = [part.base for task in reader.partitions() for part in task.value]
+    return planned, offsets_of(rows_of(reader))
+
+
+def time_of(offset: int) -> datetime:
+    return datetime.fromtimestamp(1_800_000_000 + offset, UTC)
+
+
+@pytest.mark.parametrize(
+    ("filters", "segments", "expected"),
+    [
+        ([In(("offset",), (3, 20, 21, 99))], [0, 16], [3, 20, 21]),
+        ([In(("offset",), (3, 20)), GreaterThan(("offset",), 3)], [16], [20]),
+        ([EqualTo(("offset",), 39), EqualTo(("offset",), 38)], [], []),
+        ([EqualTo(("timestamp",), time_of(20))], [16], [20]),
+        ([In(("timestamp",), (time_of(9), time_of(11), None))], [8], [9, 10, 11]),
+        ([LessThan(("timestamp",), datetime(1960, 1, 1, tzinfo=UTC))], [], []),
+    ],
+)
+def test_filters_narrow_what_is_planned(
+    queue: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    filters: list[Any],
+    segments: list[int],
+    expected: list[int],
+) -> None:
+    monkeypatch.setattr(batch, "_SPAN_ROWS", 1)
+
+    assert pushed(queue, *filters) == (segments, expected)
+
+
+def test_near_and_many_offsets_are_one_range(queue: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = In(("offset",), (1, 3, 5))
+    near = pushed(queue, wanted)
+    monkeypatch.setattr(batch, "_SPAN_ROWS", 1)
+    apart = pushed(queue, wanted)
+    monkeypatch.setattr(batch, "_SPANS_MAX", 2)
+
+    assert near == ([0], [1, 2, 3, 4, 5])
+    assert apart == ([0, 0, 0], [1, 3, 5])
+    assert pushed(queue, wanted) == ([0], [1, 2, 3, 4, 5])
+
+
+def test_a_filter_on_the_time_of_a_log_without_times_finds_nothing(tmp_path: Path) -> None:
+    with forebay.Log(tmp_path / "old", version=1) as log:
+        log.append_many(numbered(5))
+
+    assert pushed(tmp_path / "old", GreaterThan(("timestamp",), time_of(0))) == ([], [])
+    with pytest.raises(InvalidOption, match="is of version 1, which has no times"):
+        pushed(tmp_path / "old", startingTimestamp="1")
+
+
+def test_what_filters_skip_is_logged(queue: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO"):
+        pushed(queue, EqualTo(("offset",), 7))
+
+    assert "filters leave 1 of 40 offsets, in 1 tasks" in caplog.messages
+
+
 def test_bounds_may_differ_by_queue(queue: Path, large: Path) -> None:
     rows = rows_of(
         batch_reader(
@@ -144,8 +214,10 @@ def test_a_bound_beyond_the_end_is_data_loss(queue: Path, options: dict[str, str
 def test_a_large_segment_is_cut_and_small_ones_are_packed(queue: Path, large: Path) -> None:
     cut = batch_reader(large, maxPartitionBytes="300k").partitions()
     packed = batch_reader(queue).partitions()
+    asked = batch_reader(large, minPartitions="6").partitions()
 
     assert len(cut) >= 8
+    assert len(asked) >= 6
     assert offsets_of(read(large, maxPartitionBytes="300k")) == list(range(10_000))
     assert [len(task.value) for task in packed] == [5]
 

@@ -41,6 +41,10 @@ def test_several_paths_come_as_json() -> None:
         ("startingOffsets", "{broken", "must be a JSON object of whole numbers"),
         ("endingOffsets", "earliest", "endingOffsets = 'earliest': must be latest"),
         ("startingTimestamp", "yesterday", "must be milliseconds since 1970"),
+        ("startingTimestamp", "2026-11-01T09:00", "or a time with a zone: 2026-11-01T09:00:00Z"),
+        ("minPartitions", "0", "must be a whole number above 0"),
+        ("maxTriggerDelay", "15", "must be a time above 0, such as 500ms, 30s, 15m or 1h"),
+        ("location", "/warehouse/t", "in SQL use CREATE TEMPORARY VIEW"),
         ("maxPartitionBytes", "0", "must be a size in bytes above 0"),
         ("maxPartitionBytes", "10 miles", "must be a size in bytes above 0"),
         ("maxOffsetsPerTrigger", "0", "must be a whole number above 0"),
@@ -57,8 +61,9 @@ def test_several_paths_come_as_json() -> None:
 def test_a_wrong_option_names_itself_and_what_is_allowed(
     name: str, value: str, message: str
 ) -> None:
+    path = {} if name == "location" else {"path": "/queue"}
     with pytest.raises(InvalidOption) as raised:
-        parse(**{name: value})
+        SourceOptions.parse({**path, name: value})
 
     assert message in str(raised.value)
 
@@ -81,6 +86,46 @@ def test_options_that_exclude_one_another_are_refused(
 def test_a_missing_path_is_an_error() -> None:
     with pytest.raises(InvalidOption, match="path is missing"):
         SourceOptions.parse({})
+
+
+def test_times_are_milliseconds_or_iso_and_columns_have_no_case() -> None:
+    options = parse(
+        startingTimestamp="2027-01-15T09:00:08.001+01:00",
+        endingTimestamp="1800000030001",
+        columns="Offset,VALUE",
+        maxTriggerDelay="2m",
+    )
+
+    assert (options.start_ms, options.end_ms) == (1_800_000_008_001, 1_800_000_030_001)
+    assert (options.columns, options.max_delay_seconds) == (("offset", "value"), 120)
+
+
+def test_braces_are_alternatives_as_in_sparks_own_sources() -> None:
+    assert sorted(set(paths.alternatives("/spool/{a,b{1,2}}/log"))) == [
+        "/spool/a/log",
+        "/spool/b1/log",
+        "/spool/b2/log",
+    ]
+    assert list(paths.alternatives("/spool/{a}")) == ["/spool/{a}"]
+
+
+@pytest.mark.parametrize(
+    ("path", "pattern", "expected"),
+    [
+        ("/spool/log", "/spool/**/log", True),
+        ("/spool/a/b/log", "/spool/**/log", True),
+        ("/spool/a/b", "/spool/**", True),
+        ("/spool", "/spool/**", True),
+        ("/spool/a/b", "/spool/*", False),
+        ("/spool/a", "/spool/[ab]", True),
+        ("/spool/[ab]", "/spool/[ab]", True),
+        ("/other/log", "/spool/**/log", False),
+    ],
+)
+def test_a_pattern_means_the_same_for_a_directory_that_is_gone(
+    path: str, pattern: str, expected: bool
+) -> None:
+    assert paths.matches(path, pattern) is expected
 
 
 def test_a_relative_path_is_taken_from_the_working_directory() -> None:

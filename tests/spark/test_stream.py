@@ -13,13 +13,14 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 
 import forebay
 from forebay.errors import DataLoss, InvalidOption, Locked, NotAQueue
-from forebay.spark import paths, watch
+from forebay.spark import paths, stream, watch
 from forebay.spark.kinds.log import LogLive
 from forebay.spark.stream import QueueStreamReader
 from forebay.storage.filesystem import DiskFilesystem
 from forebay.storage.tail import TailFile
 from tests.queues.helpers import PER_SEGMENT, SEGMENT_BYTES
 from tests.spark.readers import offset_in, offsets_of, rows_of, stream_reader
+from tests.support.clocks import FakeClock
 from tests.support.inside import look_again
 from tests.support.values import numbered
 
@@ -452,6 +453,50 @@ def test_a_checkpoint_of_other_queues_is_refused(tmp_path: Path, start: Any) -> 
         start(tmp_path / "b").latestOffset(other, ReadAllAvailable())
     with pytest.raises(DataLoss, match="offsets of version 9, but this program reads 1"):
         start(tmp_path / "b").latestOffset({"v": 9}, ReadAllAvailable())
+
+
+def test_a_path_may_be_taken_out_of_a_stream_that_allows_for_losses(
+    tmp_path: Path, start: Any
+) -> None:
+    fill(tmp_path / "a", 5)
+    fill(tmp_path / "b", 5)
+    before = start(f"{tmp_path}/*", startingOffsets="earliest").initialOffset()
+
+    _, offsets = step(start(tmp_path / "b", failOnDataLoss="false"), before)
+
+    assert offsets == list(range(5))
+
+
+def test_a_queue_that_only_two_stars_match_may_vanish_after_it_was_read(
+    tmp_path: Path, start: Any
+) -> None:
+    fill(tmp_path / "log", 5)
+    reader = start(f"{tmp_path}/**/log", startingOffsets="earliest")
+    after, _ = step(reader, reader.initialOffset())
+    shutil.rmtree(tmp_path / "log")
+    discover(reader)
+
+    assert step(reader, after)[1] == []
+
+
+def test_a_batch_waits_for_enough_records_or_long_enough(
+    tmp_path: Path, start: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = FakeClock()
+    monkeypatch.setattr(stream, "time", clock)
+    fill(tmp_path / "log", 20)
+    reader = start(tmp_path / "log", startingOffsets="earliest", minOffsetsPerTrigger="10")
+    first, offsets = step(reader, reader.initialOffset())
+    fill(tmp_path / "log", 9, first=20)
+    discover(reader)
+    waiting, _ = step(reader, first)
+    clock.seconds += 900
+    second, late = step(reader, waiting)
+    fill(tmp_path / "log", 10, first=29)
+    discover(reader)
+
+    assert (len(offsets), waiting == first, late) == (20, True, list(range(20, 29)))
+    assert len(step(reader, second)[1]) == 10
 
 
 def test_a_start_of_a_queue_that_is_not_there_is_refused(tmp_path: Path, start: Any) -> None:

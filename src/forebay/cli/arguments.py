@@ -159,6 +159,17 @@ def tokens_argument(command: _Command) -> _Command:
     )(command)
 
 
+def conf_option(command: _Command) -> _Command:
+    """Adds --conf, as `conf`: settings of Spark by name."""
+    return click.option(
+        "--conf",
+        metavar="NAME=VALUE",
+        multiple=True,
+        callback=_parse_settings,
+        help="A setting of Spark, such as spark.executor.memory=512m; may be repeated.",
+    )(command)
+
+
 def parse_place(
     _context: click.Context, _parameter: click.Parameter, value: str | None
 ) -> str | int | datetime | None:
@@ -174,6 +185,18 @@ def parse_place(
             f"{value!r} is not earliest, latest, an offset or a time such as "
             "2026-11-01T09:00 or 2026-11-01T09:00:00Z"
         ) from None
+
+
+def _parse_settings(
+    _context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
+) -> dict[str, str]:
+    settings = {}
+    for value in values:
+        name, found, setting = value.partition("=")
+        if not found or not name.startswith("spark."):
+            raise click.BadParameter(f"{value!r} is not of the form spark.NAME=VALUE")
+        settings[name] = setting
+    return settings
 
 
 def _check_output(_context: click.Context, _parameter: click.Parameter, value: bool) -> bool:

@@ -12,7 +12,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ import click
 
 from forebay import __version__, compiled
 from forebay.cli import exits
-from forebay.cli.arguments import json_option
+from forebay.cli.arguments import conf_option, json_option
 from forebay.cli.output import plural, size_text, write_json, write_table
 from forebay.errors import ForebayError, NotInstalled
 from forebay.kernels.buffers import LIBRARY
@@ -57,8 +57,15 @@ class Finding:
 @click.argument("paths", metavar="[PATH]...", type=click.Path(readable=False), nargs=-1)
 @click.option("--spark", is_flag=True, help="Start Spark, and ask its executors what they see.")
 @click.option("--master", metavar="URL", help="Where Spark runs: local[*], spark://…, sc://…")
+@conf_option
 @json_option
-def command(paths: tuple[str, ...], spark: bool, master: str | None, as_json: bool) -> int:
+def command(
+    paths: tuple[str, ...],
+    spark: bool,
+    master: str | None,
+    conf: dict[str, str],
+    as_json: bool,
+) -> int:
     """Check the installation, and the disk at PATH (default: here). Code 1 if something is wrong.
 
     PATH may be a queue, a directory, or a directory that does not exist yet. Notes are
@@ -70,10 +77,12 @@ def command(paths: tuple[str, ...], spark: bool, master: str | None, as_json: bo
     """
     if master is not None and not spark:
         raise click.UsageError("--master says where --spark runs; give both")
+    if conf and not spark:
+        raise click.UsageError("--conf is for --spark; give both")
     places = paths or (".",)
     findings = [*_installation(), *_places(places)]
     if spark:
-        findings += spark_findings(places, master)
+        findings += spark_findings(places, master, conf)
     if as_json:
         for finding in findings:
             write_json({"what": finding.what, "found": finding.found, "verdict": finding.verdict})
@@ -212,7 +221,9 @@ def _bad_if(wrong: bool) -> str:
     return BAD if wrong else GOOD
 
 
-def spark_findings(paths: Sequence[str], master: str | None) -> Iterator[Finding]:
+def spark_findings(
+    paths: Sequence[str], master: str | None, conf: Mapping[str, str]
+) -> Iterator[Finding]:
     """Yields the findings about Spark, up to the first problem that stops it."""
     from forebay.spark.cluster import ask_executors
     from forebay.spark.java import find_java
@@ -223,7 +234,8 @@ def spark_findings(paths: Sequence[str], master: str | None) -> Iterator[Finding
         if not remote:
             java = find_java()
             yield Finding("java", f"{java.version} of {java.origin}")
-        spark = session(master, app_name="forebay doctor", **({} if remote else _FAST_START))
+        settings = {**({} if remote else _FAST_START), **conf}
+        spark = session(master, app_name="forebay doctor", **settings)
     except NotInstalled as error:
         yield Finding("spark", str(error), BAD)
         return

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from forebay.cli import exits
-from forebay.cli.arguments import json_option
+from forebay.cli.arguments import conf_option, json_option
 from forebay.cli.output import Bar, plural, say, talk, write_json, write_table
 
 if TYPE_CHECKING:
@@ -47,8 +47,11 @@ def command() -> None:
 @click.argument("file", type=click.Path())
 @click.option("--backfill", metavar="A..B", help="Rebuild the batches of these offsets or times.")
 @master_option
+@conf_option
 @json_option
-def ingest_command(file: str, backfill: str | None, master: str | None, as_json: bool) -> int:
+def ingest_command(
+    file: str, backfill: str | None, master: str | None, conf: dict[str, str], as_json: bool
+) -> int:
     """Load the records of queues into tables, as described in FILE (TOML; see docs/pipelines.md).
 
     Continues where the last run ended, no matter how it ended. Without a trigger in FILE it
@@ -62,7 +65,7 @@ def ingest_command(file: str, backfill: str | None, master: str | None, as_json:
         settings.pop("trigger", None)
     # Plan before Spark starts, which takes a while: most mistakes are found without it.
     job = plan(**settings)
-    with _spark(master) as spark, _Stop() as stop, Meter(as_json=as_json) as meter:
+    with _spark(master, conf) as spark, _Stop() as stop, Meter(as_json=as_json) as meter:
         result = job.run(spark, meter.update, stop.event)
     write_result(result, as_json=as_json)
     # With a trigger, Ctrl-C is the normal way to stop.
@@ -72,8 +75,11 @@ def ingest_command(file: str, backfill: str | None, master: str | None, as_json:
 @command.command("reconcile")
 @click.argument("paths", metavar="FILE|OUT...", nargs=-1, required=True, type=click.Path())
 @master_option
+@conf_option
 @json_option
-def reconcile_command(paths: tuple[str, ...], master: str | None, as_json: bool) -> int:
+def reconcile_command(
+    paths: tuple[str, ...], master: str | None, conf: dict[str, str], as_json: bool
+) -> int:
     """Prove that every record of the queues is in the tables exactly once, or report where not.
 
     Takes the TOML files of ingests, or the directories of their tables. Changes nothing, and may
@@ -87,7 +93,7 @@ def reconcile_command(paths: tuple[str, ...], master: str | None, as_json: bool)
         # Raises if there are no tables, before Spark starts.
         Output.at(out).current()
     proven = True
-    with _spark(master) as spark:
+    with _spark(master, conf) as spark:
         for out in outs:
             found = reconcile(out, spark=spark)
             write_proof(found, as_json=as_json)
@@ -123,11 +129,11 @@ class _Stop:
 
 
 @contextlib.contextmanager
-def _spark(master: str | None) -> Iterator[SparkSession]:
+def _spark(master: str | None, conf: dict[str, str]) -> Iterator[SparkSession]:
     """Starts Spark, and stops it if it was not running before; its errors become one line."""
     from forebay.spark.session import session
 
-    spark = session(master, **_SPARK_SETTINGS)
+    spark = session(master, **{**_SPARK_SETTINGS, **conf})
     from pyspark.errors import PySparkException
 
     try:

@@ -1,12 +1,8 @@
-"""Clusters: packs Forebay for executors that lack it, and queries what every executor has.
+"""Clusters: sends Forebay to executors that lack it, and queries what every executor has.
 
-    spark.sparkContext.addPyFile(package_zip("forebay.zip"))             # classic
-    spark.addArtifacts(package_zip("forebay.zip"), pyfile=True)          # Spark Connect
-    spark.dataSource.register(ForebaySource)
-
-The workers then need only pyspark and pyarrow. The kernels are sent as plain Python: correct, but
-slow. If possible, install Forebay on every machine instead; Spark then finds the source without
-registration.
+After `send(spark)` the workers need only pyspark and pyarrow. The kernels are sent as plain Python:
+correct, but slow. If possible, install Forebay on every machine instead; Spark then finds the
+source without registration.
 
 The query of the executors is a function that is sent by value and imports nothing of Forebay, so
 that an executor without Forebay can answer too. It uses only DataFrames, so it works under Spark
@@ -18,6 +14,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import tempfile
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -40,6 +37,32 @@ def package_zip(target: str | os.PathLike[str]) -> str:
             for file in sorted(directory.rglob("*.py")):
                 archive.write(file, Path(package, file.relative_to(directory)))
     return path
+
+
+def send(spark: SparkSession) -> str:
+    """Sends the sources to the executors of a session and registers the format there.
+
+    Returns the path of the zip file of the sources, in a temporary directory that the streams of
+    this session use as long as it runs. A Spark Connect server whose machine lacks Forebay can read
+    and write, but not stream.
+    """
+    from forebay.spark.source import ForebaySource
+
+    path = package_zip(os.path.join(tempfile.mkdtemp(prefix="forebay-"), "forebay.zip"))
+    if _is_remote(spark):
+        spark.addArtifacts(path, pyfile=True)
+    else:
+        spark.sparkContext.addPyFile(path)
+        # The process of a stream runs beside the driver, and gets none of the files that were sent.
+        environment = spark.sparkContext.environment
+        python_path = [path, *filter(None, [environment.get("PYTHONPATH")])]
+        environment["PYTHONPATH"] = os.pathsep.join(python_path)
+    spark.dataSource.register(ForebaySource)
+    return path
+
+
+def _is_remote(spark: SparkSession) -> bool:
+    return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 def _directory(package: str) -> Path:

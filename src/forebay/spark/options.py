@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from forebay.errors import InvalidOption
@@ -20,10 +21,17 @@ VIEWS = ("merged", "raw")
 MODES = ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")
 MAX_PARTITION_BYTES = 128 << 20
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_DURATION = re.compile(r"(\d+)\s*(ms|s|m|min|h)", re.IGNORECASE)
 _BYTES = re.compile(r"(\d+)\s*([kmg]?)b?", re.IGNORECASE)
 
 # Options that Spark itself adds.
 _OF_SPARK = {"path", "paths", "checkpointlocation", "queryname"}
+_NO_PATH = (
+    "path is missing: give load() a queue directory, several, or a glob; in SQL use CREATE "
+    "TEMPORARY VIEW name USING forebay OPTIONS (path '...'): to a table in the catalog Spark "
+    "passes no options"
+)
 
 # "earliest", "latest", "consumer:NAME", an offset, or an offset per path.
 Bound = str | int | dict[str, int]
@@ -43,9 +51,12 @@ class SourceOptions:
     end_ms: int | None = None
     partition_bytes: int = MAX_PARTITION_BYTES
     fail_on_data_loss: bool = True
-    pushdown: bool = False
+    min_partitions: int = 1
+    pushdown: bool = True
     max_records: int | None = None
     max_bytes: int | None = None
+    min_records: int | None = None
+    max_delay_seconds: float = 900.0
     consumer: str | None = None
     key_file: str | None = None
     view: str = "merged"
@@ -59,6 +70,8 @@ class SourceOptions:
         """Parses Spark's options; raises `InvalidOption`."""
         given = {name.lower(): value for name, value in options.items()}
         unknown = sorted(set(given) - set(_OPTIONS) - _OF_SPARK)
+        if unknown == ["location"] and not given.keys() & {"path", "paths"}:
+            raise InvalidOption(_NO_PATH)
         if unknown:
             names = ", ".join(name for name, _, _ in _TABLE)
             raise InvalidOption(f"option {unknown[0]!r} is unknown; known options: path, {names}")
@@ -113,14 +126,30 @@ def _bytes(value: str) -> int:
     return size
 
 
-def _milliseconds(value: str) -> int:
-    if not value.isdecimal():
-        raise ValueError("milliseconds since 1970, a whole number")
-    return int(value)
+def _time_ms(value: str) -> int:
+    if value.isdecimal():
+        return int(value)
+    try:
+        time = datetime.fromisoformat(value.strip())
+    except ValueError:
+        time = None
+    # Without a zone it would mean something else on another machine.
+    if time is None or time.tzinfo is None or time.timestamp() < 0:
+        raise ValueError("milliseconds since 1970, or a time with a zone: 2026-11-01T09:00:00Z")
+    return round(time.timestamp() * 1000)
+
+
+def _seconds(value: str) -> float:
+    match = _DURATION.fullmatch(value.strip())
+    seconds = int(match[1]) * _SECONDS[match[2].lower()] if match else 0.0
+    if not seconds:
+        raise ValueError("a time above 0, such as 500ms, 30s, 15m or 1h")
+    return seconds
 
 
 def _columns(value: str) -> tuple[str, ...]:
-    names = tuple(name.strip() for name in value.split(","))
+    # As in Spark's SQL, upper and lower case mean the same.
+    names = tuple(name.strip().lower() for name in value.split(","))
     if "" in names or len(set(names)) != len(names):
         raise ValueError("names of columns, each once, separated by commas")
     return names
@@ -165,7 +194,7 @@ def _paths(given: Mapping[str, str]) -> tuple[str, ...]:
     if "path" in given:
         paths.append(given["path"])
     if not paths:
-        raise InvalidOption("path is missing: give load() a queue directory, several, or a glob")
+        raise InvalidOption(_NO_PATH)
     return tuple(paths)
 
 
@@ -176,18 +205,21 @@ _TABLE: tuple[tuple[str, str, Callable[[str], Any]], ...] = (
     ("mode", "mode", _one_of(*MODES)),
     ("startingOffsets", "start", _bound("earliest", "latest", "consumer:NAME")),
     ("endingOffsets", "end", _bound("latest")),
-    ("startingTimestamp", "start_ms", _milliseconds),
-    ("endingTimestamp", "end_ms", _milliseconds),
+    ("startingTimestamp", "start_ms", _time_ms),
+    ("endingTimestamp", "end_ms", _time_ms),
     ("maxPartitionBytes", "partition_bytes", _bytes),
+    ("minPartitions", "min_partitions", _count),
     ("failOnDataLoss", "fail_on_data_loss", _boolean),
     ("pushdown", "pushdown", _boolean),
     ("maxOffsetsPerTrigger", "max_records", _count),
     ("maxBytesPerTrigger", "max_bytes", _bytes),
+    ("minOffsetsPerTrigger", "min_records", _count),
+    ("maxTriggerDelay", "max_delay_seconds", _seconds),
     ("consumerId", "consumer", str),
     ("keyFile", "key_file", os.path.abspath),
     ("view", "view", _one_of(*VIEWS)),
-    ("startingDeadline", "start_deadline_ms", _milliseconds),
-    ("endingDeadline", "end_deadline_ms", _milliseconds),
+    ("startingDeadline", "start_deadline_ms", _time_ms),
+    ("endingDeadline", "end_deadline_ms", _time_ms),
     ("snapshots", "snapshots", _snapshots),
 )
 _OPTIONS = {name.lower(): (name, field, convert) for name, field, convert in _TABLE}

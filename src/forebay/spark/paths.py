@@ -8,12 +8,27 @@ runs, as Spark does for files.
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 import glob
 import os
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from urllib.parse import unquote, urlsplit
 
 from forebay.errors import InvalidOption, NotAQueue
+
+# The innermost alternatives of a path: `{a,b}`.
+_BRACES = re.compile(r"\{([^{}]*,[^{}]*)\}")
+
+
+def alternatives(path: str) -> Iterator[str]:
+    """Yields the paths that `{a,b}` in a path means, as in Spark's own file sources."""
+    found = _BRACES.search(path)
+    if found is None:
+        yield path
+        return
+    for one in found[1].split(","):
+        yield from alternatives(path[: found.start()] + one + path[found.end() :])
 
 
 def absolute(path: str) -> str:
@@ -29,6 +44,21 @@ def absolute(path: str) -> str:
 def is_pattern(path: str) -> bool:
     """Returns whether a path is a pattern."""
     return glob.has_magic(path)
+
+
+def matches(path: str, pattern: str) -> bool:
+    """Returns whether a pattern means a path that need not exist; a path means itself."""
+    return path == pattern or _parts_match(path.split("/"), pattern.split("/"))
+
+
+def _parts_match(names: Sequence[str], patterns: Sequence[str]) -> bool:
+    if not patterns or not names:
+        return not names and all(pattern == "**" for pattern in patterns)
+    if patterns[0] == "**" and _parts_match(names, patterns[1:]):
+        return True
+    if not fnmatch.fnmatchcase(names[0], patterns[0]):
+        return False
+    return _parts_match(names[1:], patterns if patterns[0] == "**" else patterns[1:])
 
 
 def find(paths: Iterable[str]) -> list[str]:

@@ -75,6 +75,8 @@ class ReadRequest:
     start_ms: int | None = None
     end_ms: int | None = None
     key_file: str | None = None
+    # The times come from filters alone, which a record without a time never passes.
+    times_are_filters: bool = False
     # A stream has already told Spark what a batch holds: anything that disappears is data loss.
     stream: bool = False
 
@@ -117,16 +119,21 @@ class Task(InputPartition):
         super().__init__(ranges)
 
 
-def pack(ranges: Iterable[Range], partition_bytes: int) -> list[InputPartition]:
+def pack(
+    ranges: Iterable[Range], partition_bytes: int, partitions_min: int = 1
+) -> list[InputPartition]:
     """Groups ranges into tasks of at most about that many bytes, in their order.
 
-    The number of tasks is a multiple of the cores, so that no core idles at the end.
+    The number of tasks is a multiple of the cores, so that no core idles at the end. There are at
+    least about `partitions_min`, if the ranges can be cut into so many.
     """
     waiting = list(ranges)
     total = sum(part.size + _OPEN_BYTES for part in waiting)
     cores = os.cpu_count() or 1
     tasks = math.ceil(math.ceil(total / partition_bytes) / cores) * cores
     target = max(total // max(tasks, 1), min(_SMALLEST_BYTES, partition_bytes)) + 1
+    if partitions_min > tasks:
+        target = min(target, total // partitions_min + 1)
     packed: list[InputPartition] = []
     held: list[Range] = []
     room = target

@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 
 from forebay.errors import InvalidOption
 from forebay.spark import kinds, paths, schemas
-from forebay.spark.batch import PushdownReader, RecordsReader
+from forebay.spark.batch import PushdownReader, RecordsReader, spark_pushes_filters
 from forebay.spark.options import SourceOptions
 from forebay.spark.sink.writer import ForebayStreamWriter, ForebayWriter
 from forebay.spark.stream import QueueStreamReader
@@ -47,7 +47,8 @@ class ForebaySource(DataSource):
             return DamageReader(options, columns)
         if options.table != "records":
             return SmallTableReader(options, columns)
-        return (PushdownReader if options.pushdown else RecordsReader)(options, columns)
+        pushes = options.pushdown and spark_pushes_filters()
+        return (PushdownReader if pushes else RecordsReader)(options, columns)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Returns a reader that continues as records arrive."""
@@ -69,4 +70,5 @@ class ForebaySource(DataSource):
 
     def _source_options(self) -> SourceOptions:
         options = SourceOptions.parse(self.options)
-        return replace(options, paths=tuple(map(paths.absolute, options.paths)))
+        given = (path for one in options.paths for path in paths.alternatives(one))
+        return replace(options, paths=tuple(map(paths.absolute, given)))

@@ -19,6 +19,7 @@ and trimming never overtakes it; a second stream with that name raises `Locked`.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -62,6 +63,8 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._cursors: Cursors | None = None
         self._initial: dict[str, Any] | None = None
         self._final: dict[str, Mark] | None = None
+        # When the last batch was planned.
+        self._planned = float("-inf")
         # Places that were compared with a mark, which showed no loss.
         self._sound: dict[str, tuple[Mark, int]] = {}
 
@@ -121,9 +124,19 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         after = {
             path: self._end_place(path, known[path], marks[path], ends[path]) for path in known
         } | vanished
-        if not begins and _offsets(after) == _offsets(before):
+        if not begins and (_offsets(after) == _offsets(before) or self._waits(known, marks)):
             return start
+        self._planned = time.monotonic()
         return {"v": VERSION, "queues": after}
+
+    def _waits(self, known: Places, marks: dict[str, Mark]) -> bool:
+        """Returns whether there are fewer new records than a batch should have, and still time."""
+        wanted = self._options.min_records
+        if wanted is None or self._final is not None:
+            return False
+        if time.monotonic() - self._planned >= self._options.max_delay_seconds:
+            return False
+        return sum(marks[path].waiting(known[path]["offset"]) for path in known) < wanted
 
     def reportLatestOffset(self) -> dict[str, Any]:
         """Returns the durable ends; progress reports show them next to the offsets read."""
@@ -141,7 +154,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             first = place["from"] if "from" in place else earlier["offset"]
             if place["offset"] > first:
                 ranges += self._ranges(path, first, earlier, place)
-        return pack(ranges, self._options.partition_bytes)
+        return pack(ranges, self._options.partition_bytes, self._options.min_partitions)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yields the record batches of one task."""
@@ -243,9 +256,10 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 vanished[path] = place
                 continue
             if not self._queues().belongs(path):
-                raise DataLoss(
+                lose(
+                    self._options,
                     f"the checkpoint is for other queues: {path} is not among the paths of this "
-                    "query; give it its own checkpointLocation, or the old paths"
+                    "query; give it its own checkpointLocation, or the old paths",
                 )
             self._kept().let_go(path)
             if place.get("seen", place["offset"]) > place["offset"]:

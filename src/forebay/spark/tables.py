@@ -85,7 +85,7 @@ class DamageReader(DataSourceReader):
         bad: list[Unreadable] = []
         for kind, reader in open_queues(self._options, bad.append):
             ranges += planned(self._plan(kind, reader), reader.path, tolerant=True)
-        return pack([*ranges, *bad], self._options.partition_bytes)
+        return pack([*ranges, *bad], self._options.partition_bytes, self._options.min_partitions)
 
     def _plan(self, kind: Kind, reader: Any) -> Iterator[Range]:
         everything = SourceOptions(self._options.paths)

@@ -7,7 +7,6 @@ idle stream over a thousand queues costs little: it sleeps at least nine tenths 
 
 from __future__ import annotations
 
-import fnmatch
 import logging
 import resource
 import time
@@ -111,7 +110,7 @@ class Watch:
 
     def belongs(self, path: str) -> bool:
         """Returns whether a path was given or matches a given pattern."""
-        return any(path == one or fnmatch.fnmatchcase(path, one) for one in self._given)
+        return any(paths.matches(path, one) for one in self._given)
 
     def marks(self) -> dict[str, Mark]:
         """Returns the mark of each queue, as of now or of the last poll."""

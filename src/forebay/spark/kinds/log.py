@@ -317,6 +317,8 @@ def _segment_range(
         segment.file.close()
     checked = segment.frames.layout.checked
     if start_ms is not None or end_ms is not None:
+        if not checked and wanted.times_are_filters:
+            return None
         if not checked:
             version = segment.frames.header.version
             raise InvalidOption(f"{segment.path} is of version {version}, which has no times")
@@ -348,6 +350,8 @@ def _within(batch: RecordBatch, wanted: ReadRequest) -> RecordBatch:
     """Returns the part of a batch that is within the requested times."""
     if wanted.start_ms is None and wanted.end_ms is None:
         return batch
+    if batch.times is None and wanted.times_are_filters:
+        return batch.until(batch.offset)
     times = column(batch, "timestamp").cast(pyarrow.int64())
     start, stop = 0, len(times)
     if wanted.start_ms is not None:
