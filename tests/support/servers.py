@@ -6,6 +6,8 @@ import contextlib
 import fcntl
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +16,8 @@ import pytest
 
 from forebay.client import queues as client
 from forebay.client.finding import IDLE_VARIABLE
+from tests.sources import python_path
+from tests.support.waiting import wait_until
 
 SECONDS = 20.0
 
@@ -62,3 +66,55 @@ def server_pid(log: Path) -> int | None:
         if (found.st_dev, found.st_ino) == (wanted.st_dev, wanted.st_ino):
             return int(process.name)
     return None
+
+
+class Service:
+    """`forebay serve` in a process of its own."""
+
+    def __init__(self, root: Path, *arguments: str, **environment: str) -> None:
+        self.root = root
+        self.errors = root.parent / f"{root.name}.stderr"
+        command = [sys.executable, "-m", "forebay", "serve", str(root), *arguments]
+        with self.errors.open("wb") as errors:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stderr=errors,
+                env={**os.environ, "PYTHONPATH": python_path(), **environment},
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def wait_until_it_serves(self) -> None:
+        """Returns when it has recovered its queues and answers."""
+        assert wait_until(lambda: "serving" in self.text or self._process.poll() is not None)
+        assert self._process.poll() is None, self.text
+
+    @property
+    def text(self) -> str:
+        """What it has written to stderr."""
+        return self.errors.read_text()
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Sends it a signal and returns its exit code."""
+        self._process.send_signal(number)
+        return self._process.wait(SECONDS * 3)
+
+    def kill(self) -> None:
+        """Ends it as a crash would, if it still runs."""
+        self._process.kill()
+        self._process.wait()
+
+
+@contextlib.contextmanager
+def serving(root: Path, *arguments: str, **environment: str) -> Iterator[Service]:
+    """Runs `forebay serve ROOT` for the length of a block."""
+    service = Service(root, *arguments, **environment)
+    try:
+        service.wait_until_it_serves()
+        yield service
+    finally:
+        client.disconnect()
+        service.kill()

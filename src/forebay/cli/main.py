@@ -49,6 +49,10 @@ GROUPS = {
         "recover": "Salvage what can be read into a new queue.",
         "convert": "Copy a queue into another format version.",
     },
+    "Serve and watch": {
+        "serve": "Serve all queues of a directory to other processes.",
+        "unit": "Print a unit for systemd that serves a directory.",
+    },
     "Beyond one queue": {
         "pipeline": "Load queues into tables with Spark, and prove it.",
         "demo": "Kill a writer, flip a bit, and check what is left.",
@@ -59,6 +63,7 @@ VERBS = {verb: text for group in GROUPS.values() for verb, text in group.items()
 _MODULES = {
     **dict.fromkeys(("cat", "peek", "tail"), "cat"),
     **dict.fromkeys(("release", "requeue", "bury", "kick"), "leases"),
+    **dict.fromkeys(("serve", "unit"), "serve"),
 }
 
 

@@ -1,5 +1,6 @@
 """Finds the server of a directory, or starts one.
 
+A queue in a root is served by the server of the root, any other one by that of its own directory.
 The socket is reached by way of a descriptor of its directory: the length of the path does not
 matter. Whoever holds the lock of `server.log` is the server, or is starting it. A starter binds the
 socket itself, so that its own connection, and that of any other client from then on, waits in the
@@ -17,11 +18,14 @@ import stat
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import forebay
-from forebay.errors import NotAQueue, ServerGone
+from forebay.errors import Locked, NotAQueue, ServerGone
+from forebay.queues.kinds import ROOT
 from forebay.queues.shared.names import SERVER_LOG, SOCKET
+from forebay.storage.filesystem import lock_owner
 
 # How long a server lives without a client. Tests and short-lived programs may set another one.
 IDLE_SECONDS = 10.0
@@ -35,9 +39,15 @@ _BACKLOG = 128
 _NOBODY = (errno.ENOENT, errno.ECONNREFUSED, errno.ECONNRESET, errno.EPIPE)
 
 
+def home(path: str | os.PathLike[str]) -> str:
+    """Returns the directory whose server has a queue: its root, or its own."""
+    above = os.path.dirname(os.path.abspath(path))
+    return above if os.path.exists(f"{above}/{ROOT}") else os.fspath(path)
+
+
 def connect(path: str) -> socket.socket:
     """Returns a connection to the server of a directory; starts one if there is none."""
-    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    directory = _open(path)
     try:
         give_up_at = time.monotonic() + _START_SECONDS
         while True:
@@ -52,9 +62,9 @@ def connect(path: str) -> socket.socket:
 
 
 def is_served(path: str) -> bool:
-    """Says whether a server has a directory."""
+    """Says whether a server has a queue: that of its directory, or of its root."""
     try:
-        directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        directory = _open(home(path))
     except OSError:
         return False
     try:
@@ -64,6 +74,66 @@ def is_served(path: str) -> bool:
     if connection is not None:
         connection.close()
     return connection is not None
+
+
+def knock(path: str) -> socket.socket | None:
+    """Returns a connection to the server of a directory; None if there is none."""
+    directory = _open(path)
+    try:
+        return _try_to_connect(directory)
+    finally:
+        os.close(directory)
+
+
+@contextlib.contextmanager
+def claimed(path: str, retire: Callable[[], bool]) -> Iterator[int]:
+    """Makes this process the one that may serve a directory; yields a descriptor of it.
+
+    `retire` asks the server that has it to end; if that says no, this raises `Locked`.
+    """
+    directory = _open(path)
+    try:
+        log = _open_log(directory, path)
+        try:
+            _lock(log, path, retire)
+            yield directory
+        finally:
+            os.close(log)
+    finally:
+        os.close(directory)
+
+
+def bind(directory: int, mode: int = 0o600) -> socket.socket:
+    """Makes the socket of a directory; the lock of the log is held."""
+    with contextlib.suppress(FileNotFoundError):
+        # It is that of a server that was killed.
+        os.unlink(SOCKET, dir_fd=directory)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        # Before it has its name: nobody else may connect in between.
+        os.fchmod(listener.fileno(), mode)
+        listener.bind(_address(directory))
+        listener.listen(_BACKLOG)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def _open(path: str) -> int:
+    """Opens a directory; it need not be readable to reach what is in it."""
+    return os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def _lock(log: int, path: str, retire: Callable[[], bool]) -> None:
+    give_up_at = time.monotonic() + _START_SECONDS
+    while True:
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        if not retire() or time.monotonic() > give_up_at:
+            raise Locked(path, lock_owner(f"{path}/{SERVER_LOG}"), "stop that server first")
+        time.sleep(_PAUSE_SECONDS)
 
 
 def _try_to_connect(directory: int) -> socket.socket | None:
@@ -80,7 +150,13 @@ def _try_to_connect(directory: int) -> socket.socket | None:
 
 def _start(directory: int, path: str) -> socket.socket | None:
     """Starts a server and returns a connection to it; None if another process is doing so."""
-    log = _open_log(directory, path)
+    try:
+        log = _open_log(directory, path)
+    except PermissionError:
+        # The server of another user, which that user must start.
+        if os.stat(path).st_uid == os.geteuid():
+            raise
+        return None
     try:
         try:
             fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -88,7 +164,7 @@ def _start(directory: int, path: str) -> socket.socket | None:
             return None
         if os.fstat(log).st_size > _LOG_BYTES_MAX:
             os.ftruncate(log, 0)
-        with _bind(directory) as listener:
+        with bind(directory) as listener:
             connection = _try_to_connect(directory)
             code = _run(directory, listener, log)
             if code > 0:
@@ -105,23 +181,6 @@ def _open_log(directory: int, path: str) -> int:
         os.close(log)
         raise NotAQueue(f"{path}/{SERVER_LOG} is not a file; move it away")
     return log
-
-
-def _bind(directory: int) -> socket.socket:
-    """Makes the socket of the directory; the lock of the log is held."""
-    with contextlib.suppress(FileNotFoundError):
-        # It is that of a server that was killed.
-        os.unlink(SOCKET, dir_fd=directory)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    try:
-        # Before it has its name: nobody else may connect in between.
-        os.fchmod(listener.fileno(), 0o600)
-        listener.bind(_address(directory))
-        listener.listen(_BACKLOG)
-    except BaseException:
-        listener.close()
-        raise
-    return listener
 
 
 def _run(directory: int, listener: socket.socket, log: int) -> int:

@@ -26,7 +26,7 @@ from forebay.client.connection import Connection, Pending, sent
 from forebay.client.consuming import SharedConsumer
 from forebay.errors import Closed, Empty, InvalidOption, NotAQueue, ServerGone
 from forebay.exchange import ITERATOR, LOAN, verbs_of
-from forebay.queues.kinds import KINDS, Kind, kind_named
+from forebay.queues.kinds import KINDS, Kind, kind_named, sure_kind_of
 from forebay.queues.log.consumer import Start
 from forebay.queues.shared.handle import Closing, Handle
 from forebay.queues.shared.names import SERVER_LOG
@@ -51,7 +51,8 @@ class _Connections:
         self._by_directory: dict[tuple[int, int], Connection] = {}
 
     def get(self, path: str) -> Connection:
-        """Returns a connection to the server of a directory; raises `NotAQueue`."""
+        """Returns a connection to the server of a queue; raises `NotAQueue`."""
+        path = finding.home(path)
         try:
             found = os.stat(path)
         except FileNotFoundError:
@@ -89,6 +90,44 @@ class _Connections:
 
 _connections = _Connections()
 os.register_at_fork(after_in_child=_connections.drop_all)
+
+
+def kind_at(path: str | os.PathLike[str]) -> Kind:
+    """Returns the kind of a queue that is to be shared; in a root, its server knows it."""
+    if finding.home(path) == os.fspath(path):
+        return sure_kind_of(path)
+    path = os.path.abspath(path)
+    _, pending = sent(lambda: (_connections.get(path), SERVER), "kind", path)
+    pending.settle()
+    return kind_named(pending.result)
+
+
+def retire(path: str) -> bool:
+    """Asks the server of a directory to end, if a client has started it; True if there is none."""
+    return _asked_alone(path, "retire") is not False
+
+
+def facts(path: str) -> dict[str, Any] | None:
+    """Returns what the server of a directory tells about itself and its queues; None without it."""
+    found: dict[str, Any] | None = _asked_alone(path, "facts")
+    return found
+
+
+def _asked_alone(path: str, verb: str) -> Any:
+    """Asks the server of a directory by a connection for this alone; None if there is no server."""
+    connected = finding.knock(path)
+    if connected is None:
+        return None
+    # It may end just now.
+    with contextlib.suppress(ServerGone):
+        connection = Connection.made(connected)
+        try:
+            asked = connection.call(SERVER, verb)
+            asked.settle()
+            return asked.result
+        finally:
+            connection.give_up(Closed("it was asked one thing"))
+    return None
 
 
 def disconnect() -> None:
@@ -198,7 +237,8 @@ class RemoteQueue(Remote, Handle):
         self._consumers: weakref.WeakSet[SharedConsumer] = weakref.WeakSet()
         self._opening = threading.Lock()
         self._closed = False
-        if create:
+        # What is in a root, its server makes.
+        if create and finding.home(path) == path:
             readable = bool(options.get("group_readable"))
             directory = DiskFilesystem().open_directory(path, create=True, group_readable=readable)
             with contextlib.closing(directory):
@@ -231,7 +271,8 @@ class RemoteQueue(Remote, Handle):
                 )
                 pending.settle()
                 return connection, pending.result
-        raise ServerGone(f"{self.path}: its servers are killed; see {self.path}/{SERVER_LOG}")
+        log = f"{finding.home(self.path)}/{SERVER_LOG}"
+        raise ServerGone(f"{self.path}: its servers are killed; see {log}")
 
     @property
     def options(self) -> Any:

@@ -6,6 +6,7 @@ belong to which kind.
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import os
 from typing import Any, Literal, TypeAlias, Unpack, overload
@@ -19,6 +20,7 @@ from forebay.queues.deadline.options import DeadlineKeywords
 from forebay.queues.fifo.options import FifoKeywords
 from forebay.queues.kinds import Kind, kind_named, kind_of, sure_kind_of
 from forebay.queues.log.options import LogKeywords
+from forebay.queues.shared.handle import CLIENT
 from forebay.queues.shared.options import AnyKeywords, Duration, SyncPolicy, WhenFull
 
 _Path: TypeAlias = str | os.PathLike[str]
@@ -122,7 +124,8 @@ def open(
     The docstrings of `Log`, `Fifo`, `DeadlineQueue` and `BeatsQueue` say more.
     """
     given = {name: value for name, value in locals().items() if value != _DEFAULTS[name]}
-    found = _found(path, kind, sure_kind_of(path))
+    there = _shared_kind(path) if shared else sure_kind_of(path)
+    found = _found(path, kind, there)
     queue: AnyQueue = found.open_queue(path, **_of_kind(found, found.queue_class, given))
     return queue
 
@@ -181,6 +184,13 @@ def read(
 _DEFAULTS = {
     name: parameter.default for name, parameter in inspect.signature(open).parameters.items()
 }
+
+
+def _shared_kind(path: _Path) -> Kind:
+    """Returns the kind of a queue that another process may own, and this one not even see."""
+    client: Any = importlib.import_module(CLIENT)
+    kind: Kind = client.kind_at(path)
+    return kind
 
 
 def _found(path: _Path, kind: str | None, found: Kind) -> Kind:

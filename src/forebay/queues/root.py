@@ -32,15 +32,16 @@ from forebay.queues.kinds import kind_named
 from forebay.queues.log.options import LogKeywords
 from forebay.queues.opening import AnyQueue, KindName
 from forebay.queues.shared.handle import Handle
+from forebay.queues.shared.names import SHARED
 from forebay.queues.shared.options import as_seconds, make_options
 from forebay.storage import atomic
-from forebay.storage.filesystem import DiskFilesystem, Filesystem
+from forebay.storage.filesystem import Directory, DiskFilesystem, Filesystem
 
 _VERSION = 2
 # The kind of all queues of version 1.
 _KIND_1 = "deadline"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
-_OWN_NAMES = {DEFINITIONS, DEFINITIONS + atomic.TEMPORARY, atomic.RESERVE}
+_OWN_NAMES = {DEFINITIONS, DEFINITIONS + atomic.TEMPORARY, atomic.RESERVE, *SHARED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,17 @@ class Definition:
 
 
 _Definitions = dict[str, Definition]
+
+
+def definitions(path: str | os.PathLike[str]) -> dict[str, Definition]:
+    """Returns what the queues of a root are, by name, without its lock."""
+    directory = DiskFilesystem().open_directory(os.fspath(path))
+    try:
+        if DEFINITIONS not in directory.names():
+            raise NotAQueue(f"{directory.path} is not a root: it has no {DEFINITIONS}")
+        return _read(directory)
+    finally:
+        directory.close()
 
 
 class Root(Handle):
@@ -81,8 +93,11 @@ class Root(Handle):
         self.path = self._directory.path
         try:
             self._directory.lock()
-            self._definitions = self._read()
+            self._definitions = _read(self._directory)
             self._refuse_foreign()
+            if DEFINITIONS not in self._directory.names():
+                # A root from now on, also for those who look from outside.
+                self._write({})
         except BaseException:
             self._directory.close()
             raise
@@ -92,6 +107,12 @@ class Root(Handle):
     def names(self) -> list[str]:
         """The names of the queues, sorted."""
         return sorted(self._definitions)
+
+    @property
+    def open_names(self) -> list[str]:
+        """The names of those that are open, sorted."""
+        with self._lock:
+            return sorted(self._open)
 
     @overload
     def define(self, name: str, kind: Literal["log"], **options: Unpack[LogKeywords]) -> None: ...
@@ -211,36 +232,33 @@ class Root(Handle):
                 "give an empty or a new directory"
             )
 
-    def _read(self) -> _Definitions:
-        data = atomic.read_small(self._directory, DEFINITIONS)
-        if data is None:
-            return {}
-        check, _, body = data.partition(b" ")
-        found = f"{crc32(body):08x}".encode()
-        if check != found:
-            reason = f"checksum {found.decode()} expected, {check[:8]!r} found"
-            damage = Damage(f"{self.path}/{DEFINITIONS}", 0, len(data), reason)
-            raise Damaged(damage, "the queues are whole: open each by its own path")
-        document = json.loads(body)
-        queues: dict[str, Any] = document["queues"]
-        if document["version"] == 1:
-            return {
-                name: Definition(_KIND_1, _renamed(options)) for name, options in queues.items()
-            }
-        if document["version"] != _VERSION:
-            raise NotAQueue(
-                f"{self.path}: definitions of version {document['version']}, not 1 or 2"
-            )
-        return {
-            name: Definition(row["kind"], _renamed(row["options"])) for name, row in queues.items()
-        }
-
     def _write(self, definitions: _Definitions) -> None:
         queues = {name: asdict(definition) for name, definition in definitions.items()}
         document = {"version": _VERSION, "queues": queues}
         body = json.dumps(document, sort_keys=True, default=os.fspath).encode()
         atomic.replace(self._directory, DEFINITIONS, f"{crc32(body):08x} ".encode() + body)
         self._definitions = definitions
+
+
+def _read(directory: Directory) -> _Definitions:
+    data = atomic.read_small(directory, DEFINITIONS)
+    if data is None:
+        return {}
+    check, _, body = data.partition(b" ")
+    found = f"{crc32(body):08x}".encode()
+    if check != found:
+        reason = f"checksum {found.decode()} expected, {check[:8]!r} found"
+        damage = Damage(f"{directory.path}/{DEFINITIONS}", 0, len(data), reason)
+        raise Damaged(damage, "the queues are whole: open each by its own path")
+    document = json.loads(body)
+    queues: dict[str, Any] = document["queues"]
+    if document["version"] == 1:
+        return {name: Definition(_KIND_1, _renamed(options)) for name, options in queues.items()}
+    if document["version"] != _VERSION:
+        raise NotAQueue(
+            f"{directory.path}: definitions of version {document['version']}, not 1 or 2"
+        )
+    return {name: Definition(row["kind"], _renamed(row["options"])) for name, row in queues.items()}
 
 
 def _renamed(options: dict[str, Any]) -> dict[str, Any]:

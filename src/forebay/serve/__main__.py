@@ -26,10 +26,12 @@ def main() -> None:
     form = "%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s"
     logging.basicConfig(format=form, level=logging.INFO)
     # Imported after the fork: the starter waits for the first process.
-    from forebay.serve.server import Limits, Server
+    from forebay.serve.holding import holding_of
+    from forebay.serve.server import Server
 
     listener = socket.socket(fileno=options.listener)
-    server = Server(options.directory, listener, Limits(options.idle_seconds))
+    holding = holding_of(options.directory)
+    server = Server(options.directory, listener, holding, idle_seconds=options.idle_seconds)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: server.stop())
     os.chdir("/")

@@ -45,6 +45,11 @@ class Task:
         self._work: Work | None = None
         self.cancelled = False
 
+    @property
+    def is_asleep(self) -> bool:
+        """Whether it waits for a change of the queue that may never come."""
+        return self._asleep
+
     def start(self) -> None:
         """Runs to the first wait, or to the end."""
         self._go_on(None, None)

@@ -73,6 +73,11 @@ class Loop:
         if threading.get_ident() != self._thread:
             self._doorbell.ring()
 
+    def post_from_anywhere(self, call: Callable[[], None]) -> None:
+        """Like `post`, also for a signal handler, which may run while the loop's thread sleeps."""
+        self._posted.append(call)
+        self._doorbell.ring()
+
     def at_end(self, call: Callable[[], None]) -> None:
         """Calls at the end of this turn."""
         self._at_end.append(call)

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import select
 import socket
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
@@ -29,26 +31,31 @@ from forebay.exchange import (
     steps_of,
 )
 from forebay.queues.shared.verbs import Steps, Work
+from forebay.serve.access import TAKE, WRITE, class_of
 from forebay.serve.driving import Cancelled, Task
+from forebay.serve.facts import facts_of
+from forebay.serve.holding import Served
+from forebay.serve.limits import HELLO_BYTES_MAX
+from forebay.serve.loop import Timer
 from forebay.wire.frames import FrameReader, frame
-from forebay.wire.messages import PROTOCOLS, SERVER, Answer, Request, Status
+from forebay.wire.messages import PROTOCOLS, SERVER, Answer, Request, Status, batch_count
 from forebay.wire.values import Handle
 
 if TYPE_CHECKING:
-    from forebay.serve.server import Served, Server
+    from forebay.serve.server import Server
 
 _logger = logging.getLogger(__name__)
 _RECEIVED_BYTES = 256 << 10
 # What one client may ask for in a turn, so that it does not hold up the others.
 _TURN_REQUESTS = 256
-_UNDER_WAY_MAX = 16_384
 # While so much waits to be sent, or so many calls are on threads, no request of the client begins:
 # their answers may be large.
 _WAITING_BYTES_MAX = 1 << 20
 _WORKING_MAX = 16
-_OBJECTS_MAX = 4096
 # How many answers that took something can still be cancelled.
 _UNDOABLE_MAX = 1024
+# Verbs that bring records to a client, not only settle them.
+_TAKING = frozenset({"dequeue", "dequeue_many", "popping", "read", "take", "take_many"})
 
 
 class Lost(Exception):
@@ -58,12 +65,16 @@ class Lost(Exception):
 class Session:
     """A connection to one client."""
 
-    def __init__(self, server: Server, connection: socket.socket, peer: str) -> None:
+    def __init__(self, server: Server, connection: socket.socket, peer: str, user: int) -> None:
+        self.user = user
         self._server = server
         self._loop = server.loop
+        self._limits = server.limits
         self._connection = connection
         self._peer = peer
-        self._frames = FrameReader()
+        self._frames = FrameReader(HELLO_BYTES_MAX)
+        # How much of what was received the server knows of.
+        self._counted = 0
         self._output: list[bytes | memoryview] = []
         self._output_bytes = 0
         self._flushing = False
@@ -72,6 +83,11 @@ class Session:
         self._must_wait = False
         self._going_on = False
         self._greeted = False
+        self._deaf = False
+        # When it connected, and when a byte last went over: a client that stops in the middle of
+        # something is watched by a timer, and only then.
+        self._began = self._moved = time.monotonic()
+        self._patience: Timer | None = None
         self._tasks: dict[int, Task] = {}
         self._targets: dict[int, int] = {}
         # How many calls of its requests are on threads.
@@ -89,6 +105,17 @@ class Session:
         self.closed = False
         connection.setblocking(False)
         self._loop.watch(connection.fileno(), self._on_events)
+        self._be_patient()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something is under way that will be answered soon, or an answer is to be sent."""
+        return bool(self._output) or not all(task.is_asleep for task in self._tasks.values())
+
+    def stop_receiving(self) -> None:
+        """Begins no more requests."""
+        self._deaf = self._must_wait = True
+        self._watch()
 
     def _on_events(self, events: int) -> None:
         self._flush()
@@ -103,6 +130,7 @@ class Session:
         try:
             data = self._connection.recv(_RECEIVED_BYTES)
             self._frames.feed(data)
+            self._count_received()
         except BlockingIOError:
             return
         except (OSError, MemoryError):
@@ -110,12 +138,68 @@ class Session:
         if not data:
             self.close()
             return
+        self._moved = time.monotonic()
         self._take_requests()
+        if self._is_stalled:
+            self._be_patient()
+
+    def _count_received(self) -> None:
+        """Tells the server how much it holds of what this client has sent."""
+        size = self._frames.size
+        self._server.received_bytes += size - self._counted
+        self._counted = size
+
+    @property
+    def _is_stalled(self) -> bool:
+        """Whether something is half done that only the client can go on with."""
+        return not self.closed and (
+            not self._greeted
+            or bool(self._output)
+            or (self._frames.is_inside and not self._must_wait)
+        )
+
+    def _be_patient(self) -> None:
+        """Has the client looked at later, if that is not planned."""
+        if self._patience is not None or self.closed:
+            return
+        now = time.monotonic()
+        if not self._greeted:
+            left = self._began + self._limits.hello_seconds - now
+        else:
+            left = self._moved + self._limits.stalled_seconds - now
+        self._patience = self._loop.later(max(left, 0.0), self._look_at_it)
+
+    def _look_at_it(self) -> None:
+        """Cuts off a client that has stopped in the middle of something for too long."""
+        self._patience = None
+        if not self._is_stalled:
+            return
+        now = time.monotonic()
+        if not self._greeted and now - self._began >= self._limits.hello_seconds:
+            self._refuse(ProtocolError(f"no hello within {self._limits.hello_seconds:g} seconds"))
+        elif self._greeted and now - self._moved >= self._limits.stalled_seconds:
+            what = "did not read" if self._output else "did not finish a message"
+            _logger.warning("%s: cut off: it %s", self._peer, what)
+            self.close()
+        else:
+            self._be_patient()
+
+    def _refuse(self, error: BaseException) -> None:
+        """Says what is wrong with the client as a whole, and hangs up."""
+        _logger.warning("%s: %s", self._peer, error)
+        self._answer(Answer(0, Status.FAILED, VOCABULARY.pack(error)))
+        self._send()
+        self.close()
 
     def _take_requests(self) -> None:
         """Begins requests that have arrived; the rest of many waits for the next turn."""
         self._must_wait = self._going_on = False
         try:
+            if self._server.received_bytes > self._limits.received_bytes:
+                raise ProtocolError(
+                    f"the clients have sent more than {self._limits.received_bytes} bytes of "
+                    "requests that are not finished: try again later"
+                )
             for _ in range(_TURN_REQUESTS):
                 if self.closed:
                     return
@@ -125,21 +209,32 @@ class Session:
                 if data is None:
                     self._watch()
                     return
-                self._begin(CODEC.decode_request(data))
+                self._begin(self._decoded(data))
         except (ProtocolError, MemoryError) as error:
             # What follows cannot be understood either.
-            _logger.warning("%s: %s", self._peer, error)
-            self._answer(Answer(0, Status.FAILED, VOCABULARY.pack(error)))
-            self._send()
-            self.close()
+            self._refuse(error)
             return
+        finally:
+            self._count_received()
         self._must_wait = True
         self._watch()
         self._go_on()
 
+    def _decoded(self, data: bytes) -> Request:
+        # Before its values are made. Each takes a byte at least.
+        if len(data) > self._limits.batch_records:
+            count = batch_count(data)
+            if count > self._limits.batch_records:
+                raise ProtocolError(
+                    f"a request of {count} records: at most {self._limits.batch_records}"
+                )
+        return CODEC.decode_request(data)
+
     @property
     def _is_full(self) -> bool:
-        return self._output_bytes > _WAITING_BYTES_MAX or self._working >= _WORKING_MAX
+        return (
+            self._deaf or self._output_bytes > _WAITING_BYTES_MAX or self._working >= _WORKING_MAX
+        )
 
     def _count_work(self, change: int) -> None:
         self._working += change
@@ -166,8 +261,8 @@ class Session:
         if request.id in self._tasks:
             raise ProtocolError(f"request {request.id}: the number is in use")
         try:
-            if len(self._tasks) >= _UNDER_WAY_MAX:
-                raise InvalidOption(f"a client may make {_UNDER_WAY_MAX} requests at a time")
+            if len(self._tasks) >= self._limits.requests:
+                raise InvalidOption(f"a client may make {self._limits.requests} requests at a time")
             steps = self._steps_of(request)
         except Exception as error:
             self._fail(request.id, error)
@@ -180,8 +275,8 @@ class Session:
     def _steps_of(self, request: Request) -> Steps[Any]:
         if not self._greeted and request.verb != "hello":
             raise ProtocolError("the first request must be hello")
-        if len(self._objects) > _OBJECTS_MAX and not self._ends_something(request):
-            raise InvalidOption(f"a client may hold {_OBJECTS_MAX} things at a time")
+        if len(self._objects) >= self._limits.held and not self._ends_something(request):
+            raise InvalidOption(f"a client may hold {self._limits.held} things at a time")
         if request.target == SERVER:
             return self._own_steps(request)
         target = self._objects.get(request.target)
@@ -193,6 +288,8 @@ class Session:
             if request.verb == "finish" and target.is_popping:
                 self._note(request.id, lambda: self._drive(target.undo()), target.forget)
             return steps
+        if isinstance(target, Served):
+            self._server.access.check(self.user, target.name, request.verb)
         if request.verb == "had_left":
             return self._had_left(target, *request.arguments)
         return steps_of(getattr(target, "queue", target), request.verb, *_given(request))
@@ -204,7 +301,14 @@ class Session:
 
     def _own_steps(self, request: Request) -> Steps[Any]:
         verbs: dict[str, Callable[..., Steps[Any]]]
-        verbs = {"hello": self._hello, "open": self._open, "close": self._close}
+        verbs = {
+            "hello": self._hello,
+            "open": self._open,
+            "close": self._close,
+            "facts": self._facts,
+            "kind": self._kind,
+            "retire": self._retire,
+        }
         if request.verb not in verbs:
             raise AttributeError(f"the server has no verb {request.verb!r}")
         return verbs[request.verb](*request.arguments, **request.keywords)
@@ -218,6 +322,7 @@ class Session:
                 f"{PROTOCOLS[0]} to {PROTOCOLS[1]}: restart the older of the two"
             )
         self._greeted = True
+        self._frames.bytes_max = self._limits.frame_bytes
         return {"protocol": protocol, "version": self._server.version}
         yield
 
@@ -225,13 +330,48 @@ class Session:
         self, path: str, kind: str, options: dict[str, Any], *, create: bool
     ) -> Steps[Handle]:
         """Opens a queue, or shares the one that is open."""
+        holding = self._server.holding
+        self._check_access(path)
         served: Served = yield Work(
-            partial(self._server.open_queue, path, kind, options, create=create),
-            self._server.release_queue,
+            partial(holding.open, path, kind, options, create=create), holding.release
         )
         number = self._keep(served)
         self._owners[number] = number
         return Handle(kind, number, served.described)
+
+    def _check_access(self, path: str) -> None:
+        self._server.access.check(self.user, os.path.basename(path), "info")
+
+    def _kind(self, path: str) -> Steps[str]:
+        """Returns the kind of a queue: the client need not be able to list its directory."""
+        self._check_access(path)
+        kind: str = yield Work(partial(self._server.holding.kind_at, path))
+        return kind
+
+    def _facts(self) -> Steps[dict[str, Any]]:
+        """Returns the state of the server and of all open queues that the user may look at."""
+        every: list[Served] = yield Work(self._server.holding.all)
+        seen = [each for each in every if self._may_look(each.name)]
+        counts = {each.name: (each.written, each.taken) for each in seen}
+        queues = yield Work(lambda: [facts_of(each, *counts[each.name]) for each in seen])
+        up = time.monotonic() - self._server.began
+        return {"clients": self._server.clients, "up_seconds": up, "queues": queues}
+
+    def _may_look(self, name: str) -> bool:
+        try:
+            self._server.access.check(self.user, name, "info")
+        except PermissionError:
+            return False
+        return True
+
+    def _retire(self) -> Steps[bool]:
+        """Ends a server that a client has started, for one that is to stay; says whether it does.
+
+        The user of the server may, nobody else.
+        """
+        self._server.access.check(self.user, "", "retire")
+        return self._server.retire()
+        yield
 
     def _had_left(self, target: Any, life: str, numbers: list[int]) -> Steps[list[bool] | None]:
         """Says which entries of a fifo a server that was killed had removed; None if unknown."""
@@ -263,6 +403,7 @@ class Session:
         else:
             try:
                 self._answer(Answer(request.id, Status.DONE, self._packed(request, result)))
+                self._count_records(request, result)
             except Exception as unpackable:
                 # What it has taken goes back; the client will not see it.
                 self._cancel(request.id)
@@ -288,6 +429,19 @@ class Session:
         elif request.verb in SETTLING:
             self._forget_leases(request)
         return VOCABULARY.pack(result)
+
+    def _count_records(self, request: Request, result: Any) -> None:
+        """Counts what went into a queue or out of it, for those who watch it."""
+        served = self._objects.get(request.target)
+        if not isinstance(served, Served):
+            return
+        group = class_of(request.verb)
+        if group == WRITE and request.arguments:
+            first = request.arguments[0]
+            served.written += len(first) if isinstance(first, list) else 1
+        elif group == TAKE and request.verb in _TAKING:
+            taken = getattr(result, "value", getattr(result, "events", result))
+            served.taken += len(taken) if isinstance(taken, list) else taken is not None
 
     def _keep(self, thing: Any, target: int = SERVER) -> int:
         self._numbers += 1
@@ -382,7 +536,7 @@ class Session:
             with contextlib.suppress(Closed, LeaseLost):
                 yield from type(thing).nack.steps(thing)
         elif hasattr(thing, "queue"):
-            yield Work(partial(self._server.release_queue, thing))
+            yield Work(partial(self._server.holding.release, thing))
         else:
             yield Work(thing.close)
 
@@ -432,9 +586,13 @@ class Session:
         except (OSError, MemoryError):
             self.close()
             return
+        if sent:
+            self._moved = time.monotonic()
         # Not copied: it may be large, and go in many parts.
         self._output = [memoryview(data)[sent:]] if sent < len(data) else []
         self._output_bytes = len(data) - sent
+        if self._output:
+            self._be_patient()
         self._watch()
         self._go_on()
 
@@ -443,6 +601,9 @@ class Session:
         if self.closed:
             return
         self.closed = True
+        self._server.received_bytes -= self._counted
+        if self._patience is not None:
+            self._patience.cancel()
         self._loop.unwatch(self._connection.fileno())
         self._connection.close()
         for task in list(self._tasks.values()):

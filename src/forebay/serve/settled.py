@@ -40,6 +40,12 @@ class Options:
                 raise InvalidOption(_differs(path, name, value, options[name]))
         return cls(path, {**given, **options}, before)
 
+    @classmethod
+    def of_root(cls, path: str, given: dict[str, Any]) -> Options:
+        """Returns the options that the registry of a root has: they outlive clients and crashes."""
+        kept = cls._read(path)
+        return cls(path, given, None if kept is None else kept[1])
+
     def save(self, queue: Any) -> None:
         """Keeps them until `forget`."""
         document = atomic.encode_document({"options": self.given, "life": self.life})

@@ -25,9 +25,15 @@ def frame(body: bytes) -> bytes:
 class FrameReader:
     """Collects what a socket returns, and cuts it into frames. One thread at a time may use it."""
 
-    def __init__(self) -> None:
+    def __init__(self, bytes_max: int = FRAME_BYTES_MAX) -> None:
+        self.bytes_max = bytes_max
         self._data = bytearray()
         self._start = 0
+
+    @property
+    def size(self) -> int:
+        """How much was received and is not cut off yet."""
+        return len(self._data) - self._start
 
     @property
     def is_inside(self) -> bool:
@@ -47,8 +53,8 @@ class FrameReader:
         if len(self._data) < start:
             return None
         (size,) = _SIZE.unpack_from(self._data, self._start)
-        if size > FRAME_BYTES_MAX:
-            raise ProtocolError(f"a message of {size} bytes: at most {FRAME_BYTES_MAX}")
+        if size > self.bytes_max:
+            raise ProtocolError(f"a message of {size} bytes: at most {self.bytes_max}")
         end = start + size
         if len(self._data) < end:
             return None

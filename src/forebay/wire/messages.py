@@ -19,6 +19,9 @@ from forebay.errors import ProtocolError
 # The versions of the protocol that this program speaks.
 PROTOCOLS = (1, 1)
 SERVER = 0
+# The sizes of integers in MessagePack with their first byte, by that byte; others take one byte.
+_INT_BYTES = {0xCC: 2, 0xD0: 2, 0xCD: 3, 0xD1: 3, 0xCE: 5, 0xD2: 5, 0xCF: 9, 0xD3: 9}
+_ARRAY_16, _ARRAY_32 = 0xDC, 0xDD
 
 
 class Status(IntEnum):
@@ -45,6 +48,27 @@ class Answer(msgspec.Struct, array_like=True, gc=False):
     id: int
     status: int
     result: Any = None
+
+
+def batch_count(data: bytes) -> int:
+    """Returns how many values the first argument of a request is said to have; 0 if it is no list.
+
+    Reads only what stands in front of them: number, target, verb, and how many arguments there are.
+    What is no request has 0; decoding it tells what is wrong.
+    """
+    try:
+        at = 1
+        for _ in range(2):
+            at += _INT_BYTES.get(data[at], 1)
+        at += 1 + (data[at] & 0x1F) if data[at] >> 5 == 5 else 2 + data[at + 1]
+        at += 1
+        if data[at] == _ARRAY_16:
+            return int.from_bytes(data[at + 1 : at + 3], "big")
+        if data[at] == _ARRAY_32:
+            return int.from_bytes(data[at + 1 : at + 5], "big")
+    except IndexError:
+        pass
+    return 0
 
 
 class Codec:

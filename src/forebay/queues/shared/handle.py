@@ -41,7 +41,7 @@ class Closing(ABC):
 
 
 # Above this layer, and imported at first use: most programs share nothing.
-_CLIENT = "forebay.client.queues"
+CLIENT = "forebay.client.queues"
 _PACKAGES = ("forebay.queues.", "forebay.storage.")
 
 
@@ -60,7 +60,7 @@ class Handle(Closing):
         """Makes a handle of this process, or with `shared` one that a server owns."""
         if not shared:
             return super().__new__(cls)
-        shared_class: type[Self] = importlib.import_module(_CLIENT).class_of(cls)
+        shared_class: type[Self] = importlib.import_module(CLIENT).class_of(cls)
         return shared_class.__new__(shared_class)
 
     def close(self) -> None:
