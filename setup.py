@@ -2,17 +2,21 @@
 
 They are Python files that run as they are, so a missing Cython, a missing compiler or a module that
 does not compile costs speed, never the installation. All are compiled or none is: they call one
-another without Python in between, and a mixture would not fit together. `FOREBAY_PURE=1` in the
-environment leaves the compiling out.
+another without Python in between, and a mixture would not fit together. A wheel without compiled
+modules is named `none-any`, so that it is never taken for a fast one. In the environment,
+`FOREBAY_PURE=1` leaves the compiling out, and `FOREBAY_COMPILE=1` ends a build that cannot compile.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import sysconfig
+import tempfile
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 SOURCE = Path("src")
@@ -74,13 +78,25 @@ class BuildAllOrNone(build_ext):
     def build_extensions(self) -> None:
         """Builds all of them, or warns and leaves none."""
         try:
+            self._try_compiler()
             self._translate()
             super().build_extensions()
         except Exception as error:  # Compilers fail in many ways; the plain files serve in all.
+            if os.environ.get("FOREBAY_COMPILE") == "1":
+                raise
             warn(" ".join(str(error).split()))
             for each in self.extensions:
                 Path(self.get_ext_fullpath(each.name)).unlink(missing_ok=True)
             self.extensions = []
+            self.distribution.ext_modules = []
+
+    def _try_compiler(self) -> None:
+        """Compiles one line. To translate all sources for a compiler that is not there is slow."""
+        with tempfile.TemporaryDirectory() as scratch:
+            source = Path(scratch, "try.c")
+            source.write_text("#include <Python.h>\n")
+            include = [sysconfig.get_path("include")]
+            self.compiler.compile([str(source)], output_dir=scratch, include_dirs=include)
 
     def _translate(self) -> None:
         """Runs Cython to write the C sources."""
@@ -88,6 +104,7 @@ class BuildAllOrNone(build_ext):
 
         translated = cythonize(
             self.extensions,
+            nthreads=os.cpu_count() or 1,
             build_dir="build/cython",
             include_path=[str(SOURCE)],
             compiler_directives=DIRECTIVES,
@@ -106,9 +123,20 @@ class BuildAllOrNone(build_ext):
             raise RuntimeError(f"{ext.name}: {error}") from error
 
 
+class HonestWheel(bdist_wheel):
+    """Names a wheel without compiled modules `none-any`."""
+
+    def run(self) -> None:
+        """Builds first: only then it is known whether anything is compiled."""
+        self.run_command("build")
+        if not self.distribution.ext_modules:
+            self.root_is_pure = True
+        super().run()
+
+
 def warn(reason: str) -> None:
     """Says why nothing is compiled."""
     print(f"warning: nothing is compiled, plain Python runs instead: {reason}", file=sys.stderr)
 
 
-setup(ext_modules=extensions(), cmdclass={"build_ext": BuildAllOrNone})
+setup(ext_modules=extensions(), cmdclass={"bdist_wheel": HonestWheel, "build_ext": BuildAllOrNone})

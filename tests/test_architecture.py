@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 # From the bottom up. A module may import what stands in a row below its own, and its own name.
 # Siblings in a row do not know one another.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "damage", "clock"),
+    ("errors", "damage", "clock", "extras"),
     ("kernels",),
     ("formats", "storage", "wire"),
     ("queues",),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import sys
 
-from tools.boot import ROOT, VENV, digest, holds, pip, say
+from tools.boot import ROOT, VENV, digest, holds, packages_of, pip, say
 
 VERSION = "4.2"
 LOCK = ROOT / "requirements-spark42.lock"
@@ -30,8 +30,8 @@ def main() -> None:
     )
     shutil.rmtree(PLACE, ignore_errors=True)
     # All that it is built with is there already.
-    arguments = ["--no-build-isolation", "--require-hashes", "--target", str(PLACE)]
-    pip([*arguments, "-r", str(LOCK)], f"could not install PySpark {VERSION}")
+    problem = f"could not install PySpark {VERSION}"
+    pip(packages_of(LOCK), "--no-build-isolation", "--target", str(PLACE), problem=problem)
     KEY.write_text(key)
 
 

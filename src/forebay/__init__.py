@@ -55,7 +55,8 @@ if TYPE_CHECKING:
     from forebay.queues.fifo.reader import FifoReader
     from forebay.queues.root import Definition, Root
 
-__version__ = "0.1.0"
+# The one place of the version: the metadata of the package are made from it.
+__version__ = "0.2.0"
 
 # Imported at first use: a program that only uses logs needs neither LZ4 nor AES nor CBOR.
 _MODULES = {

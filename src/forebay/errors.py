@@ -15,7 +15,7 @@
     │   ├── Overtaken              a reader's next records were trimmed or dropped meanwhile
     │   └── ServerGone             the server of a shared queue ended during the call
     ├── the machine
-    │   ├── NotInstalled           Java or Spark is missing, or its version does not fit
+    │   ├── NotInstalled           Java, Spark or a library of an extra is missing or does not fit
     │   └── ProtocolError          client and server of a shared queue do not understand each other
     └── the data
         ├── Damaged                bytes that do not verify: path, position, reason
@@ -115,7 +115,7 @@ class ProtocolError(ForebayError):
 
 
 class NotInstalled(ForebayError):
-    """A required program is missing or does not fit; the message says what to install."""
+    """A program or a library is missing or does not fit; the message says what to install."""
 
 
 class Damaged(ForebayError):

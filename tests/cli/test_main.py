@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from forebay import Log, __version__
 from forebay.cli import exits
 from forebay.cli.main import VERBS
+from forebay.kernels import PLAIN_REASON
 from tests.cli.helpers import environment, make_log, numbered, run, start
 
 READING_VERBS = ["cat", "peek", "tail", "info", "segments", "consumers", "trim", "fsck"]
@@ -33,7 +35,10 @@ def test_every_verb_has_help_and_knows_json(verb: str) -> None:
 
 
 def test_the_version_is_that_of_the_package() -> None:
-    assert run("--version").stdout == f"forebay {__version__}\n"
+    speed = f"plain Python, slow: {PLAIN_REASON}" if PLAIN_REASON else "compiled"
+    text = f"forebay {__version__} ({speed}; Python {platform.python_version()})\n"
+
+    assert run("--version").stdout == text
 
 
 def test_an_unknown_verb_is_a_usage_error() -> None:

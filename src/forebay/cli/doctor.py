@@ -10,6 +10,7 @@ import shutil
 import stat
 import statistics
 import sys
+import sysconfig
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,11 +19,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from forebay import __version__, compiled
+from forebay import __version__
 from forebay.cli import exits
 from forebay.cli.arguments import conf_option, json_option
 from forebay.cli.output import plural, size_text, write_json, write_table
 from forebay.errors import ForebayError, NotInstalled
+from forebay.kernels import PLAIN_REASON
 from forebay.kernels.buffers import LIBRARY
 from forebay.queues.kinds import describe, kind_named
 from forebay.queues.shared.reports import STATES
@@ -39,6 +41,17 @@ _SYNC_SECONDS_SUSPICIOUS = 20e-6
 _FREE_BYTES_MIN = 1_000_000_000
 _MEMORY_FILE_SYSTEMS = ("tmpfs", "ramfs")
 _NETWORK_FILE_SYSTEMS = ("nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "ceph", "glusterfs")
+
+# What each extra brings; the names are those of distributions.
+_EXTRAS = {
+    "beats": ("cbor2", "cryptography", "lz4"),
+    "arrow": ("pyarrow",),
+    "spark": ("pyspark",),
+    "metrics": ("prometheus-client",),
+    "forward": ("urllib3",),
+    "delta": ("deltalake",),
+    "iceberg": ("pyiceberg",),
+}
 
 # For one small job it is better that Java starts fast than that it computes fast.
 _FAST_START = {"spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}
@@ -96,30 +109,37 @@ def command(
 def _installation() -> Iterator[Finding]:
     yield Finding("forebay", __version__)
     yield Finding("python", f"{platform.python_version()} at {sys.executable}")
-    for name in ("cbor2", "click", "rich", "zlib-ng"):
-        yield _library(name)
-    compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
-    if compiled:
-        yield Finding("kernels", "compiled")
-    elif os.environ.get("FOREBAY_PURE") == "1":
-        yield Finding("kernels", "plain Python, because FOREBAY_PURE=1 is set", NOTE)
+    if PLAIN_REASON is None:
+        yield Finding("kernels", "compiled: full speed")
     else:
-        yield Finding("kernels", "plain Python, slower; reinstall with a C compiler", NOTE)
-    if compiler is None:
-        yield Finding("C compiler", "none", GOOD if compiled else NOTE)
-    else:
-        yield Finding("C compiler", compiler)
+        yield Finding("kernels", f"plain Python, 2 to 40 times slower: {PLAIN_REASON}", NOTE)
+        yield _compiler()
     if LIBRARY == "zlib-ng":
         yield Finding("CRC-32", LIBRARY)
     else:
         yield Finding("CRC-32", f"{LIBRARY}, slower; install zlib-ng", NOTE)
 
+    for name in ("click", "msgspec", "rich", "zlib-ng"):
+        yield _library(name, NOTE if name == "zlib-ng" else BAD)
+    for extra, names in _EXTRAS.items():
+        for name in names:
+            yield _library(name, GOOD, f'; for {extra}: pip install "forebay[{extra}]"')
 
-def _library(name: str) -> Finding:
+
+def _compiler() -> Finding:
+    """Says whether a new installation could compile."""
+    program = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
+    header = os.path.join(sysconfig.get_path("include"), "Python.h")
+    if program and os.path.exists(header):
+        return Finding("C compiler", f"{program}: install Forebay again to use it", NOTE)
+    return Finding("C compiler", "none: apt-get install gcc python3-dev, and install again", NOTE)
+
+
+def _library(name: str, if_missing: str, remedy: str = "") -> Finding:
     try:
         return Finding(name, importlib.metadata.version(name))
     except importlib.metadata.PackageNotFoundError:
-        return Finding(name, "not installed", NOTE if name == "zlib-ng" else BAD)
+        return Finding(name, f"not installed{remedy}", if_missing)
 
 
 def _places(paths: Sequence[str]) -> Iterator[Finding]:

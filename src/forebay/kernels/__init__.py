@@ -8,7 +8,7 @@ of a queue are in the package of that kind.
 
 Either all of them are compiled or none is, because they call one another without Python in between.
 If one is missing, or with `FOREBAY_PURE=1` in the environment, the plain files are loaded;
-`compiled` tells which form is in use.
+`compiled` tells which form is in use, and `PLAIN_REASON` why it is the plain one.
 """
 
 from __future__ import annotations
@@ -57,6 +57,20 @@ def _is_extension(name: str) -> bool:
 
 _found = [_is_extension(name) for name in (*MODULES, SHARED)]
 compiled = all(_found) and os.environ.get("FOREBAY_PURE") != "1"
+
+
+def _plain_reason() -> str | None:
+    """Says why the plain files are in use; None if the compiled ones are."""
+    if compiled:
+        return None
+    if os.environ.get("FOREBAY_PURE") == "1":
+        return "FOREBAY_PURE=1 is set"
+    if any(_found):
+        return "only a part of the compiled modules is there"
+    return "this installation has no compiled modules for this Python"
+
+
+PLAIN_REASON = _plain_reason()
 # A package in a zip file has no such files; there the import system finds the plain ones itself.
 if any(_found) and not compiled:
     sys.meta_path.insert(0, _PlainFinder)

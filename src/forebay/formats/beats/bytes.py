@@ -23,17 +23,18 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-import lz4.block
-import lz4.frame
-
 from forebay.errors import UnsupportedVersion, WrongKey
+from forebay.extras import optional
 from forebay.formats.beats.crypto import IV_BYTES, Key, Keystream
 from forebay.formats.beats.versions import Header
 from forebay.kernels import beats as kernel
 
 if TYPE_CHECKING:
-    pass
-
+    from lz4 import block as lz4_block
+    from lz4 import frame as lz4_frame
+else:
+    lz4_block = optional("lz4.block", "beats")
+    lz4_frame = optional("lz4.frame", "beats")
 
 Stored = TypeVar("Stored", bytes, memoryview)
 
@@ -54,7 +55,7 @@ _BLOCK_HEAD = struct.Struct("<I")
 
 def compress_block(data: bytes) -> bytes:
     """Compresses an event to a raw block, with the fast compressor and without the size."""
-    return bytes(lz4.block.compress(data, mode="fast", store_size=False))
+    return bytes(lz4_block.compress(data, mode="fast", store_size=False))
 
 
 def decompress_block(data: bytes | memoryview, size_max: int = EVENT_BYTES_MAX) -> bytes | None:
@@ -66,8 +67,8 @@ def decompress_block(data: bytes | memoryview, size_max: int = EVENT_BYTES_MAX) 
             break
         tried = size
         try:
-            return bytes(lz4.block.decompress(data, uncompressed_size=size))
-        except lz4.block.LZ4BlockError:
+            return bytes(lz4_block.decompress(data, uncompressed_size=size))
+        except lz4_block.LZ4BlockError:
             # The library does not report whether the block is bad or the buffer too small.
             continue
     return None
@@ -82,8 +83,8 @@ class StreamCompressor:
     """Builds the stream of one segment; every batch ends a block, as every sync of Beats does."""
 
     def __init__(self) -> None:
-        self._compressor = lz4.frame.LZ4FrameCompressor(
-            block_size=lz4.frame.BLOCKSIZE_MAX4MB,
+        self._compressor = lz4_frame.LZ4FrameCompressor(
+            block_size=lz4_frame.BLOCKSIZE_MAX4MB,
             block_linked=False,
             content_checksum=True,
             auto_flush=True,
@@ -125,7 +126,7 @@ def descriptor_size(data: bytes, path: str) -> int | None:
     Rejects streams with features that Beats never writes.
     """
     try:
-        facts = lz4.frame.get_frame_info(data[:DESCRIPTOR_BYTES_MAX])
+        facts = lz4_frame.get_frame_info(data[:DESCRIPTOR_BYTES_MAX])
     except RuntimeError:
         return None
     if facts["block_linked"] or facts["block_checksum"] or facts["content_size"]:

@@ -12,13 +12,15 @@ import re
 from typing import TYPE_CHECKING
 
 from forebay.errors import InvalidOption
+from forebay.extras import optional
 
 if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.ciphers.algorithms import AES
+    from cryptography.hazmat.primitives.ciphers import CipherAlgorithm
 
 KEY_BYTES = 16
 IV_BYTES = 16
 _BLOCK_BYTES = 16
+_CIPHERS = "cryptography.hazmat.primitives.ciphers"
 _HEX_KEY = re.compile(rb"[0-9a-fA-F]{32}")
 
 
@@ -48,9 +50,7 @@ class Key:
     def keystream(self, iv: bytes) -> Keystream:
         """Returns the keystream of the segment with an initialization vector."""
         # Imported here: most queues are not encrypted, and the import is slow.
-        from cryptography.hazmat.primitives.ciphers.algorithms import AES
-
-        return Keystream(AES(self._data), iv)
+        return Keystream(optional(f"{_CIPHERS}.algorithms", "beats").AES(self._data), iv)
 
 
 def decode_key(content: bytes) -> Key:
@@ -73,7 +73,7 @@ class Keystream:
 
     __slots__ = ("_algorithm", "_first_block")
 
-    def __init__(self, algorithm: AES, iv: bytes) -> None:
+    def __init__(self, algorithm: CipherAlgorithm, iv: bytes) -> None:
         if len(iv) != IV_BYTES:
             raise InvalidOption(f"the initialization vector has {len(iv)} bytes, not {IV_BYTES}")
         self._algorithm = algorithm
@@ -88,11 +88,10 @@ class Keystream:
         Never encrypt two different contents for one position: both could be recovered from their
         difference. A writer whose write failed starts a new segment with a new vector.
         """
-        from cryptography.hazmat.primitives.ciphers import Cipher, modes
-
         number, skipped = divmod(position, _BLOCK_BYTES)
         counter = (self._first_block + number) % (1 << 128)
-        cipher = Cipher(self._algorithm, modes.CTR(counter.to_bytes(IV_BYTES, "big")))
-        context = cipher.encryptor()
+        ciphers = optional(_CIPHERS, "beats")
+        mode = ciphers.modes.CTR(counter.to_bytes(IV_BYTES, "big"))
+        context = ciphers.Cipher(self._algorithm, mode).encryptor()
         context.update(bytes(skipped))
-        return context.update(data)
+        return bytes(context.update(data))

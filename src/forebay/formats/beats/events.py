@@ -17,14 +17,18 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, NoReturn
-
-import cbor2
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from forebay.errors import InvalidEvent, InvalidOption, RecordTooLarge, UndecodableEvent
+from forebay.extras import optional
 from forebay.formats.beats.bytes import EVENT_BYTES_MAX
 from forebay.kernels import beats as kernel
 from forebay.kernels.beats import NESTING_MAX, is_simple
+
+if TYPE_CHECKING:
+    import cbor2
+else:
+    cbor2 = optional("cbor2", "beats")
 
 Value = Any
 INT64_MIN, INT64_MAX, UINT64_MAX = -(2**63), 2**63 - 1, 2**64 - 1

@@ -13,14 +13,19 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-
-import lz4.block
+from typing import TYPE_CHECKING
 
 from forebay.damage import Damage
 from forebay.errors import Damaged, NotAQueue, UnsupportedVersion
+from forebay.extras import optional
 from forebay.formats.deadline.items import NO_KEY, REASON_BYTES_MAX, VALUE_BYTES_MAX, Key, KeyTuple
 from forebay.kernels.buffers import crc32
 from forebay.kernels.deadline import HEAD_BYTES, Block, pack, pack_ids, search_packed, unpack
+
+if TYPE_CHECKING:
+    from lz4 import block as lz4
+else:
+    lz4 = optional("lz4.block", "lz4")
 
 MAGIC = b"FBDR"
 MARK = b"FBDB"
@@ -297,7 +302,7 @@ def encode_block(body: bytes, number: int, count: int, header: Header) -> bytes:
     """Returns a block with its head; it is compressed if the run is and that makes it smaller."""
     stored = body
     if header.compression == "lz4":
-        compressed = bytes(lz4.block.compress(body, mode="fast", store_size=False))
+        compressed = bytes(lz4.compress(body, mode="fast", store_size=False))
         stored = compressed if len(compressed) < len(body) else body
     head = _HEAD.pack(MARK, number, count, len(stored), len(body), 0)[:-4]
     check = crc32(stored, crc32(head, crc32(header.salt)))
@@ -328,12 +333,19 @@ def decode_block(data: bytes, head: Head, salt: bytes) -> Block | str:
         return f"the check of block {head.number} does not match"
     try:
         if head.body_size != head.size:
-            stored = bytes(lz4.block.decompress(stored, uncompressed_size=head.body_size))
+            stored = _decompress(stored, head.body_size)
         if len(stored) != head.body_size:
             return f"block {head.number} has {len(stored)} bytes, not {head.body_size}"
         return Block(stored, head.count)
-    except (lz4.block.LZ4BlockError, ValueError) as error:
+    except ValueError as error:
         return f"block {head.number}: {error}"
+
+
+def _decompress(stored: bytes, size: int) -> bytes:
+    try:
+        return bytes(lz4.decompress(stored, uncompressed_size=size))
+    except lz4.LZ4BlockError as error:
+        raise ValueError(error) from None
 
 
 def encode_index(places: Places) -> bytes:

@@ -17,6 +17,8 @@ from decimal import Decimal
 from typing import NoReturn
 from uuid import UUID
 
+from forebay.extras import optional
+
 BYTES_MAX = 16 << 20
 NESTING_MAX = 64
 # Tags by which a value refers to another: shared values, shared strings and their marks.
@@ -26,7 +28,7 @@ _REFERENCES = (25, 28, 29, 256)
 def decode(value: bytes) -> tuple[str | None, str | None]:
     """Returns a value as JSON text, or the reason why that is impossible."""
     # Imported here, because decoding JSON does not need it.
-    import cbor2
+    cbor2 = optional("cbor2", "beats")
 
     if len(value) > BYTES_MAX:
         return None, f"CBOR of {len(value)} bytes; at most {BYTES_MAX}"

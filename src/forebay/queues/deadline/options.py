@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from forebay.extras import require
 from forebay.queues.shared.options import SIZE_MAX, Duration, StagedKeywords, StagedOptions
 
 
@@ -44,6 +45,8 @@ class DeadlineOptions(StagedOptions):
         StagedOptions.__post_init__(self)
         self._one_of("when_full", ("block", "reject"))
         self._one_of("compression", ("none", "lz4"))
+        if self.compression == "lz4":
+            require("lz4.block", "lz4")
         self._between("segment_items", 1, 2**31 - 1)
         self._between("segment_bytes", 1, 2**31 - 1)
         self._seconds("lease_seconds", least=0.001)
