@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import random
+import signal
 import stat
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from forebay.errors import Locked, NotAQueue
-from forebay.storage.filesystem import DiskFilesystem, write_all
+from forebay.storage.filesystem import DiskFilesystem, lock_owner, write_all
 from tests.queues.helpers import run_python
 from tests.storage.helpers import open_directory
 from tests.support.inside import descriptor_of
@@ -221,6 +225,36 @@ def test_a_file_has_one_lock(tmp_path: Path) -> None:
     assert [*taken, second.lock()] == [True, False, True]
     second.close()
     directory.close()
+
+
+@pytest.mark.slow
+def test_the_owner_of_a_lock_is_found_while_other_locks_come_and_go(tmp_path: Path) -> None:
+    directory = open_directory(tmp_path)
+    directory.lock()
+    other = os.fork()
+    if other == 0:
+        _come_and_go(tmp_path)
+
+    try:
+        owners = {lock_owner(directory.path) for _ in range(1000)}
+    finally:
+        os.kill(other, signal.SIGKILL)
+        os.waitpid(other, 0)
+
+    assert owners == {os.getpid()}
+    directory.close()
+
+
+def _come_and_go(folder: Path) -> NoReturn:
+    """Takes and drops more locks than the kernel lists at once, until it is killed."""
+    files = [
+        os.open(folder / f"{os.getpid()} {number}", os.O_CREAT | os.O_RDWR) for number in range(300)
+    ]
+    while True:
+        for file in random.sample(files, 150):
+            fcntl.flock(file, fcntl.LOCK_EX)
+        for file in random.sample(files, 150):
+            fcntl.flock(file, fcntl.LOCK_UN)
 
 
 def test_an_unsafe_directory_is_refused_only_where_it_would_be_owned(tmp_path: Path) -> None:

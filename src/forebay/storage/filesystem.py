@@ -28,6 +28,8 @@ from forebay.errors import InvalidOption, Locked, NotAQueue
 
 _SHARING = "close it there first, or open it with shared=True in every process"
 _NO_NAMES = (b"", b".", b"..")
+# The kernel lists locks a page at a time: a lock may be missed if others come and go meanwhile.
+_LOOKS = 4
 _IN_MODIFY, _IN_MOVED_TO, _IN_CREATE = 0x02, 0x80, 0x100
 # The watch, the event, a cookie, and the length of the name that follows (see inotify(7)).
 _INOTIFY_EVENT = struct.Struct("iIII")
@@ -615,13 +617,16 @@ def lock_owner(path: str) -> int | None:
         wanted = f"{_lock_device(descriptor)}:{os.fstat(descriptor).st_ino}"
     finally:
         os.close(descriptor)
-    try:
-        with open("/proc/locks", encoding="ascii") as file:
-            rows = [row.split() for row in file]
-    except OSError:
-        return None
-    owners = [int(row[4]) for row in rows if len(row) > 5 and row[5] == wanted]
-    return owners[0] if owners and owners[0] > 0 else None
+    for _ in range(_LOOKS):
+        try:
+            with open("/proc/locks", encoding="ascii") as file:
+                rows = [row.split() for row in file]
+        except OSError:
+            return None
+        owners = [int(row[4]) for row in rows if len(row) > 5 and row[5] == wanted]
+        if owners:
+            return owners[0] if owners[0] > 0 else None
+    return None
 
 
 def _lock_device(descriptor: int) -> str:
