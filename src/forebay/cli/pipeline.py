@@ -1,4 +1,4 @@
-"""`forebay pipeline`: loads queues into tables with Spark and proves that nothing is missing."""
+"""`forebay pipeline`: loads queues into tables with Spark, proves them complete, audits queues."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from forebay.cli import exits
-from forebay.cli.arguments import conf_option, json_option
-from forebay.cli.output import Bar, plural, say, talk, write_json, write_table
+from forebay.cli.arguments import conf_option, json_option, key_option
+from forebay.cli.output import Bar, plural, say, size_text, talk, write_json, write_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from forebay.pipelines import IngestResult, Progress, Reconciliation
+    from forebay.pipelines import Audit, IngestResult, Progress, Reconciliation
 
 # Spark's own warnings would drown the messages of the verbs.
 _SPARK_SETTINGS = {"spark.log.level": "ERROR"}
@@ -40,7 +40,7 @@ def master_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.group("pipeline")
 def command() -> None:
-    """Load queues into tables with Spark, exactly once, and prove it."""
+    """Load queues into tables with Spark, exactly once, prove it; audit whole fleets of queues."""
 
 
 @command.command("ingest")
@@ -99,6 +99,49 @@ def reconcile_command(
             write_proof(found, as_json=as_json)
             proven = proven and found.proven
     return exits.OK if proven else exits.DAMAGE
+
+
+@command.command("audit")
+@click.argument("paths", metavar="PATH|GLOB...", nargs=-1, required=True)
+@click.option("--html", "page", metavar="FILE", help="Write a page with a map of the files.")
+@click.option("--tables", metavar="DIR", help="Write the result as four Parquet files into DIR.")
+@key_option
+@master_option
+@conf_option
+@json_option
+def audit_command(
+    paths: tuple[str, ...],
+    page: str | None,
+    tables: str | None,
+    key_file: str | None,
+    master: str | None,
+    conf: dict[str, str],
+    as_json: bool,
+) -> int:
+    """Verify every checksum of every file of all queues that the paths and globs name.
+
+    Reports damage, gaps in the offsets, bytes that no checksum protects, places of readers beyond
+    the data, and queues that cannot be read. Changes nothing, takes no lock; the queues may be in
+    use. Each is verified as "forebay fsck" does, on all cores or executors. Exit code 4 if
+    something is wrong.
+    """
+    from forebay.pipelines import audit
+
+    with _spark(master, conf) as spark, Bar("audit", hidden=as_json) as bar:
+
+        def tell(done: int, total: int) -> None:
+            bar.update(done, f"{done:,} of {plural(total, 'queue')}", total)
+
+        found = audit(paths, spark=spark, key_file=key_file, on_progress=tell)
+    if tables is not None:
+        found.save(tables)
+    if page is not None:
+        from forebay.pipelines.maintenance.page import html
+
+        with open(page, "w", encoding="utf-8") as file:
+            file.write(html(found))
+    write_audit(found, as_json=as_json)
+    return exits.DAMAGE if found.wrong else exits.OK
 
 
 class _Stop:
@@ -233,6 +276,52 @@ def write_proof(found: Reconciliation, *, as_json: bool) -> None:
     if found.proven:
         talk("range = landed + damaged + trimmed")
         talk("landed = decoded + rejected + deduplicated + filtered; no offset twice")
+
+
+def write_audit(found: Audit, *, as_json: bool) -> None:
+    """Prints what an audit found, the worst first, and its sums."""
+    ordered = sorted(found.findings, key=lambda one: (not one.wrong, one.queue))
+    records = sum(queue.records for queue in found.queues)
+    size = sum(queue.bytes for queue in found.queues)
+    unverified = sum(queue.unverified_bytes for queue in found.queues)
+    if as_json:
+        for queue in found.queues:
+            write_json({"queue": asdict(queue)})
+        for place in found.places:
+            write_json({"place": asdict(place)})
+        for finding in ordered:
+            write_json({"finding": asdict(finding)})
+        summary = {
+            "queues": len(found.queues),
+            "files": len(found.files),
+            "records": records,
+            "bytes": size,
+            "unverified_bytes": unverified,
+            "wrong": found.wrong,
+            "seconds": round(found.seconds, 3),
+        }
+        write_json({"summary": summary})
+        return
+    if ordered:
+        columns = ("what", "queue", "file", "byte", "bytes", "offset", "records", "why")
+        rows = [
+            (
+                one.what,
+                one.queue,
+                one.file,
+                one.position,
+                one.length,
+                one.offset,
+                one.count,
+                one.reason,
+            )
+            for one in ordered
+        ]
+        write_table(columns, rows)
+    verified = f"{plural(records, 'good record')} in {plural(len(found.files), 'file')}"
+    sizes = f"{size_text(size - unverified)} verified, {size_text(unverified)} without checksums"
+    talk(f"{plural(len(found.queues), 'queue')}: {verified}, {sizes}, {found.seconds:.1f} s")
+    talk(f"{plural(found.wrong, 'finding')} wrong" if found.wrong else "nothing is wrong")
 
 
 def cause_of(message: str) -> str:

@@ -1,4 +1,7 @@
-"""Jobs on Spark: `ingest` loads queues into tables, `reconcile` proves that nothing is missing."""
+"""Jobs on Spark: `ingest` loads queues into tables, `reconcile` proves that nothing is missing.
+
+`audit` verifies every checksum of many queues.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,16 @@ from __future__ import annotations
 from forebay.pipelines.ingest.job import IngestResult, Progress, ingest, plan, read_settings
 from forebay.pipelines.ingest.output import Counts
 from forebay.pipelines.ingest.reconciliation import QueueProof, Reconciliation, reconcile
+from forebay.pipelines.maintenance.audit import Audit, audit
 
 __all__ = [
+    "Audit",
     "Counts",
     "IngestResult",
     "Progress",
     "QueueProof",
     "Reconciliation",
+    "audit",
     "ingest",
     "plan",
     "read_settings",

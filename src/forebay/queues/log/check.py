@@ -8,12 +8,15 @@ from __future__ import annotations
 import itertools
 import os
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
 
 from forebay.damage import Damage
 from forebay.errors import Damaged, ForebayError, InvalidOption
-from forebay.formats.fflg import LAYOUTS, VERSION_DEFAULT
+from forebay.formats.fflg import LAYOUTS, VERSION_DEFAULT, Frames, Header
+from forebay.kernels.fflg import FRAME_BYTES, Columns
 from forebay.queues.log.info import LogInfo
 from forebay.queues.log.places import INDEX, read_consumers
 from forebay.queues.log.queue import Log
@@ -40,6 +43,10 @@ from forebay.storage.readable import Stores
 from forebay.storage.segments import scan_segment
 from forebay.storage.tail import NAME as TAIL
 from forebay.storage.tail import TailFile
+
+# What is verified at a time: the most rows, and the most bytes that a row of int32 can tell.
+_ROWS_MAX = 1 << 15
+_INT32_MAX = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,12 +79,8 @@ def check(path: str, progress: Progress, filesystem: Stores | None = None) -> Re
         findings.found += [end] if end is not None else []
         _check_side_files(reader, findings, owner)
         _check_names(reader, findings)
-        unchecked = {segment.version for segment in segments if segment.version is not None}
-        for version in sorted(unchecked):
-            if not LAYOUTS[version].checked:
-                findings.notes.append(
-                    f"version {version} has no checksums: only sizes were checked"
-                )
+        unverifiable = list(_unverifiable(reader, segments))
+        findings.notes += sorted({part.reason for part in unverifiable})
         findings.note_kept(reader.directory)
         return Report(
             kind="log",
@@ -86,6 +89,7 @@ def check(path: str, progress: Progress, filesystem: Stores | None = None) -> Re
             records=records,
             segments=len(segments),
             bytes=sum(segment.bytes for segment in segments),
+            unverifiable=tuple(unverifiable),
             **findings.as_fields(),
         )
 
@@ -257,18 +261,32 @@ def _header_facts(
     return header.version, first_time_ms, reason
 
 
+def _unverifiable(reader: LogReader, segments: Sequence[LogSegment]) -> Iterator[Damage]:
+    """Yields the segments of versions that have no checksums."""
+    for segment in segments:
+        if segment.version is not None and not LAYOUTS[segment.version].checked:
+            path = f"{reader.path}/{segment.name}"
+            reason = f"version {segment.version} has no checksums: only sizes were checked"
+            yield Damage(path, 0, segment.bytes, reason, False, segment.first_offset, 0)
+
+
 def _check_records(reader: LogReader, findings: Findings, progress: Progress) -> int:
     """Reads all records; returns how many there are."""
     records = 0
     ends: dict[str, int] = {}
-    for item in reader.scan():
+    frames = partial(_CountedFrames, columns=Columns(_INT32_MAX, _ROWS_MAX, False))
+    for item in reader.scan(frames=frames):
         progress(records, len(reader))
         if isinstance(item, Damage):
             findings.found.append(item)
             ends[os.path.basename(item.path)] = item.position + item.length
             continue
-        records += len(item.values)
-        taken = sum(map(len, item.values)) + len(item.values) * item.frame_bytes
+        rows: Any = item.values
+        records += len(rows)
+        if isinstance(rows, _CountedRows):
+            taken = rows.end
+        else:
+            taken = sum(map(len, rows)) + len(rows) * item.frame_bytes
         ends[item.segment] = item.position + taken
     for found in _after_the_records(reader, ends):
         if isinstance(found, Damage):
@@ -276,6 +294,46 @@ def _check_records(reader: LogReader, findings: Findings, progress: Progress) ->
         else:
             findings.notes.append(found)
     return records
+
+
+@dataclass(frozen=True, slots=True)
+class _CountedRows:
+    """Records that were verified and not kept; they are valid until the next ones are."""
+
+    columns: Columns
+    first: int
+    stop: int
+
+    def __len__(self) -> int:
+        return self.stop - self.first
+
+    def __getitem__(self, part: slice) -> _CountedRows:
+        first, stop, _ = part.indices(len(self))
+        return _CountedRows(self.columns, self.first + first, self.first + stop)
+
+    @property
+    def end(self) -> int:
+        """Where the last of them ends, counted from where the batch was read."""
+        payload: int = memoryview(self.columns.ends).cast("i")[self.stop]
+        return payload + self.stop * FRAME_BYTES
+
+
+class _CountedFrames(Frames):
+    """The frames of one segment, verified without an object for each."""
+
+    def __init__(self, header: Header, columns: Columns) -> None:
+        super().__init__(header)
+        self._columns = columns
+
+    def scan(
+        self, data: bytes, position: int, index: int, limit: int, times: list[int] | None
+    ) -> tuple[Any, int]:
+        """Takes whole, good frames from `position` on; returns their rows and where it stopped."""
+        if not self.layout.checked:
+            return super().scan(data, position, index, limit, times)
+        self._columns.clear()
+        count, stop = self._columns.take(data, position, index, self.seed, limit, 0, 0)
+        return _CountedRows(self._columns, 0, count), stop
 
 
 def _after_the_records(reader: LogReader, ends: dict[str, int]) -> Iterator[Damage | str]:

@@ -38,7 +38,7 @@ class Report:
 
     `damage` is what counts: it costs records, or something else that was promised. `torn` are
     unfinished ends that a crash left, which cost nothing; `foreign` are names that do not belong to
-    the queue.
+    the queue. `unverifiable` are the parts without checksums, where damage cannot be seen.
     """
 
     kind: str
@@ -51,6 +51,12 @@ class Report:
     torn: tuple[Damage, ...] = ()
     foreign: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    unverifiable: tuple[Damage, ...] = ()
+
+    @property
+    def unverified(self) -> int:
+        """How many bytes have no checksum."""
+        return sum(part.length for part in self.unverifiable)
 
     @property
     def lost(self) -> int | None:

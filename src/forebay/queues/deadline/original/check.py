@@ -21,19 +21,24 @@ def check(path: str, progress: Progress) -> DeadlineReport:
     directory = DiskFilesystem().open_directory(path)
     try:
         names = original_names(directory.names())
-        size = sum(size_of(directory, name) for name in names)
+        sizes = {name: size_of(directory, name) for name in names}
     finally:
         directory.close()
     records, buried = count_records(scan_folder(path, raw=False), findings, progress, None)
-    findings.notes.append("these files have no checksums: only sizes, order and counts are checked")
+    reason = "these files have no checksums: only sizes, order and counts are checked"
+    findings.notes.append(reason)
     return DeadlineReport(
         kind="original",
         path=directory.path,
         state="closed",
         records=records,
         segments=len(names),
-        bytes=size,
+        bytes=sum(sizes.values()),
         buried=buried,
+        unverifiable=tuple(
+            Damage(f"{directory.path}/{name}", 0, size, reason, count=0)
+            for name, size in sizes.items()
+        ),
         **findings.as_fields(),
     )
 

@@ -1,0 +1,1 @@
+"""Jobs that look after queues and tables on Spark: an audit of every checksum."""
