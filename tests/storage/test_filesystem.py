@@ -13,7 +13,7 @@ from typing import NoReturn
 import pytest
 
 from forebay.errors import Locked, NotAQueue
-from forebay.storage.filesystem import DiskFilesystem, lock_owner, write_all
+from forebay.storage.filesystem import DiskFilesystem, is_owned, lock_owner, write_all
 from tests.queues.helpers import run_python
 from tests.storage.helpers import open_directory
 from tests.support.inside import descriptor_of
@@ -213,6 +213,31 @@ except Locked as error:
 
     assert result.stdout == f"{os.getpid()}\n"
     directory.close()
+
+
+def test_that_a_directory_is_owned_is_seen_without_a_look_at_the_list_of_locks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory, reader = open_directory(tmp_path), open_directory(tmp_path)
+    path = str(tmp_path / "d")
+    # What was opened by name, from here on.
+    opened: list[object] = []
+    monkeypatch.setattr("builtins.open", lambda name, *_, **__: opened.append(name))
+
+    before, owner = is_owned(path), lock_owner(path)
+    directory.lock()
+    # A lock of the older kind would end with any descriptor of the directory.
+    reader.close()
+    during = is_owned(path)
+    directory.close()
+
+    assert (before, during, is_owned(path)) == (False, True, False)
+    assert owner is None
+    assert opened == []
+
+
+def test_the_owner_of_a_directory_that_cannot_be_opened_is_not_known(tmp_path: Path) -> None:
+    assert is_owned(str(tmp_path / "nothing")) is None
 
 
 def test_a_file_has_one_lock(tmp_path: Path) -> None:

@@ -98,6 +98,19 @@ def test_a_reader_that_cannot_see_the_owner_gets_no_alarm(
     assert alarms == []
 
 
+@pytest.mark.skipif(not has_containers(), reason="unshare --pid needs root")
+def test_that_a_queue_has_an_owner_is_seen_from_a_container(tmp_path: Path) -> None:
+    script = "import sys; from forebay.storage.filesystem import *; print(is_owned(sys.argv[1]))"
+    command = [*_CONTAINER, sys.executable, "-c", script, str(tmp_path / "q")]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+
+    with forebay.Log(tmp_path / "q"):
+        owned = subprocess.check_output(command, env=environment, text=True)
+
+    assert owned == "True\n"
+    assert subprocess.check_output(command, env=environment, text=True) == "False\n"
+
+
 @pytest.mark.full
 @pytest.mark.slow
 def test_readers_beside_healthy_owners_for_minutes(tmp_path: Path, record_property: Count) -> None:
