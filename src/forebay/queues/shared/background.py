@@ -296,8 +296,6 @@ class _Worker:
 
     def __init__(self) -> None:
         self._jobs: set[Background[Any]] = set()
-        self._watched: dict[int, tuple[Background[Any], bool]] = {}
-        self._watcher: Watcher | None = None
         self.over = False
         self.death: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=_NAME, daemon=True)
@@ -318,8 +316,7 @@ class _Worker:
         """Removes a queue; if it was the last one, the thread has ended on return."""
         with _process.mutex:
             self._jobs.discard(job)
-            for number in [each for each, (owner, _) in self._watched.items() if owner is job]:
-                self._unwatch(number)
+            _process.unwatch(job)
             ends = not self._jobs and not self.over
             if ends:
                 _process.retire(self)
@@ -330,27 +327,13 @@ class _Worker:
     def watch(self, job: Background[Any], directory: Directory, writes: bool) -> bool:
         """Watches a directory for a queue; returns False if that is not possible."""
         with _process.mutex:
-            if self.over:
-                return False
-            if self._watcher is None:
-                self._watcher = Watcher.create()
-            number = None if self._watcher is None else self._watcher.add(directory, writes=writes)
-            if number is not None:
-                self._watched[number] = job, writes
-            # The thread may sleep without a watcher: it must learn of the first one.
-            _process.wake()
-            return number is not None
+            return not self.over and _process.watch(job, directory, writes)
 
     def run_urgent(self) -> None:
         """Drains and syncs the queues that are due for it."""
         for job in list(self._jobs):
             if job.seconds_left() <= 0:
                 job.work_urgently()
-
-    def _unwatch(self, number: int) -> None:
-        del self._watched[number]
-        if self._watcher is not None:
-            self._watcher.remove(number)
 
     def _run(self) -> None:
         job: Background[Any] | None = None
@@ -372,15 +355,15 @@ class _Worker:
         finally:
             with _process.mutex:
                 _process.retire(self)
-                if self._watcher is not None:
-                    self._watcher.close()
+            # The next thread may have started already: what woke this one may have been for it.
+            _process.wake()
 
     def _sleep(self) -> None:
         """Sleeps until something is due, the doorbell rings or a watched directory changes."""
         seconds = min((job.seconds_left() for job in list(self._jobs)), default=math.inf)
         poll = select.poll()
         poll.register(_process.doorbell.descriptor, select.POLLIN)
-        watcher = self._watcher
+        watcher = _process.watcher
         if watcher is not None:
             poll.register(watcher.descriptor, select.POLLIN)
         limit = None if seconds == math.inf else max(0, math.ceil(seconds * 1000))
@@ -389,24 +372,33 @@ class _Worker:
                 _process.doorbell.clear()
             elif watcher is not None:
                 for number in watcher.read():
-                    found = self._watched.get(number)
+                    found = _process.watched.get(number)
                     if found is not None:
                         found[0]._on_news(found[1])
 
     def _forget(self, job: Background[Any]) -> None:
         with _process.mutex:
             self._jobs.discard(job)
+            _process.unwatch(job)
             if not self._jobs:
                 _process.retire(self)
 
 
 class _Process:
-    """The one worker of this process, if a queue needs it. Changing it requires `mutex`."""
+    """The one worker of this process, if a queue needs it. Changing it requires `mutex`.
+
+    The watcher stays open after the last queue, like the doorbell: closing it takes milliseconds.
+    """
 
     def __init__(self) -> None:
+        self.doorbell = Doorbell()
+        self._start()
+
+    def _start(self) -> None:
         self.mutex = threading.Lock()
         self.worker: _Worker | None = None
-        self.doorbell = Doorbell()
+        self.watcher: Watcher | None = None
+        self.watched: dict[int, tuple[Background[Any], bool]] = {}
 
     def enter(self, job: Background[Any]) -> _Worker:
         """Adds a queue; starts a worker if there is none."""
@@ -423,6 +415,24 @@ class _Process:
         if self.worker is worker:
             self.worker = None
 
+    def watch(self, job: Background[Any], directory: Directory, writes: bool) -> bool:
+        """Watches a directory for a queue; returns False if that is not possible."""
+        if self.watcher is None:
+            self.watcher = Watcher.create()
+        number = None if self.watcher is None else self.watcher.add(directory, writes=writes)
+        if number is not None:
+            self.watched[number] = job, writes
+        # The thread may sleep without a watcher: it must learn of the first one.
+        self.wake()
+        return number is not None
+
+    def unwatch(self, job: Background[Any]) -> None:
+        """Stops watching the directories of a queue."""
+        for number in [each for each, (owner, _) in self.watched.items() if owner is job]:
+            del self.watched[number]
+            if self.watcher is not None:
+                self.watcher.remove(number)
+
     def wake(self) -> None:
         """Wakes the thread, now or at its next sleep."""
         self.doorbell.ring()
@@ -430,8 +440,10 @@ class _Process:
     def forget(self) -> None:
         """Starts afresh in the child of a fork, which has no worker thread."""
         self.doorbell.replace()
-        self.mutex = threading.Lock()
-        self.worker = None
+        if self.watcher is not None:
+            # The parent's: what it reports is for the parent.
+            self.watcher.close()
+        self._start()
 
 
 _process = _Process()
