@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from forebay import Log
 from forebay.storage import workers
 from tests.scheduling import OneWorkerForSpark
 from tests.sources import python_path
@@ -76,6 +77,12 @@ def pytest_collection_finish() -> None:
     """Keeps what was imported out of every later collection of garbage: it is never any."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _watcher(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Has the process open its one watcher of directories, which no test leaves behind then."""
+    Log(tmp_path_factory.mktemp("watcher")).close()
 
 
 @pytest.fixture(autouse=True)

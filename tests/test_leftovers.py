@@ -102,7 +102,6 @@ def test_garbage(tmp_path):
 CAUGHT = {
     "test_fifo": [
         r"descriptor \d+: \S*/test_fifo0/q\n",
-        r"lock FLOCK WRITE of device and inode \S+\n",
         r"thread 'forebay maintenance' at \S+\.py:\d+ in \w+",
     ],
     "test_thread": [r"thread 'planted thread' at \S*threading\.py:\d+ in wait"],

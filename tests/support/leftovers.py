@@ -1,7 +1,8 @@
 """What a test may not leave in its process, looked at after every test.
 
-Open descriptors, locks on files, running threads, and the settings that all tests share: the
-working directory, the umask, signal handlers and the hooks for exceptions that nobody catches. What
+Open descriptors, and with them locks on files; locks that only a child still holds; running
+threads; and the settings that all tests share: the working directory, the umask, signal handlers
+and the hooks for exceptions that nobody catches. What
 reaches those hooks pytest itself turns into a failure, since warnings are errors here; a test that
 provokes it says so with the mark `filterwarnings`.
 
@@ -36,12 +37,15 @@ class Process:
     """The state of this process that a test may not change."""
 
     descriptors: frozenset[str]
+    # Those that this process took and only another one still holds.
     locks: frozenset[str]
     threads: frozenset[threading.Thread]
     # Values as they are: they are looked at twice a test, and named only where they differ.
     settings: dict[str, object]
 
 
+# What Python tells of the start of a process.
+_STARTS = {"os.fork", "os.forkpty", "os.posix_spawn", "subprocess.Popen"}
 _before = pytest.StashKey[Process | None]()
 
 
@@ -84,7 +88,7 @@ def look() -> Process:
     """Returns the state of this process now."""
     return Process(
         frozenset(_descriptors()),
-        frozenset(_locks()),
+        _inherited.look(),
         _threads(),
         _settings(),
     )
@@ -132,15 +136,53 @@ def _descriptors() -> Iterator[str]:
             yield f"{name}: {target}"
 
 
+class _Inherited:
+    """The locks that this process took and only a child still holds.
+
+    The kernel's list of all locks takes milliseconds to read, and a test that starts no process
+    leaves no such lock: the list is read only after a start.
+    """
+
+    def __init__(self) -> None:
+        self._started = self._seen = 0
+        self._locks: frozenset[str] = frozenset()
+        sys.addaudithook(self._notice)
+
+    def look(self) -> frozenset[str]:
+        """Returns what there is: nothing, as before, if no process was started since."""
+        if self._locks or self._started != self._seen:
+            self._seen = self._started
+            self._locks = frozenset(_locks()) - frozenset(_own_locks())
+        return self._locks
+
+    def _notice(self, event: str, arguments: object) -> None:
+        if event in _STARTS:
+            self._started += 1
+
+
 def _locks() -> Iterator[str]:
     """Yields the locks that this process has taken, even if only a child still holds the file."""
     own = str(os.getpid())
     with open("/proc/locks", encoding="ascii") as file:
         lines = [line for line in file if own in line]
-    for line in lines:
-        _, kind, _, access, pid, locked, *_ = line.replace("-> ", "").split()
-        if pid == own:
-            yield f"{kind} {access} of device and inode {locked}"
+    yield from (_shown(line) for line in lines if own in line.split())
+
+
+def _own_locks() -> Iterator[str]:
+    """Yields the locks that belong to open descriptors of this process."""
+    folder = "/proc/self/fdinfo"
+    for name in os.listdir(folder):
+        try:
+            with open(f"{folder}/{name}", encoding="ascii") as file:
+                lines = [line.partition("\t")[2] for line in file if line.startswith("lock:")]
+        except FileNotFoundError:
+            continue
+        yield from map(_shown, lines)
+
+
+def _shown(line: str) -> str:
+    _, kind, _, access, _, locked, *_ = line.replace("-> ", "").split()
+    return f"{kind} {access} of device and inode {locked}"
 
 
 def _threads() -> frozenset[threading.Thread]:
@@ -177,3 +219,7 @@ def _settings() -> dict[str, object]:
 
 def _named(value: object) -> str:
     return value if isinstance(value, str) else repr(value)
+
+
+# In a test process for good, as an audit hook is.
+_inherited = _Inherited()
