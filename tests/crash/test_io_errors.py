@@ -1,6 +1,7 @@
 """Every call to the disk fails in turn, once and for good: nothing acknowledged is lost.
 
 The loop of SQLite's tests: fail the first call, the second, the third, until a run meets no fault.
+Everyday one call in four: each scenario begins at another one, and so does each of its faults.
 An operation may raise `OSError` or an error of ours, never anything else; afterwards, with the
 disk healed, the queue goes on, reopened if the handle says that it must be.
 """
@@ -8,8 +9,9 @@ disk healed, the queue goes on, reopened if the handle says that it must be.
 from __future__ import annotations
 
 import errno
+import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -19,8 +21,11 @@ from tests.counting import Count
 from tests.crash.forgetful import ForgetfulFilesystem
 from tests.crash.kinds import EACH_FAILING, KINDS, Kind
 from tests.crash.workload import Promise, Workload, place_of, promises_of
+from tests.support.campaigns import FULL
 from tests.support.planting import Broken
 
+# Everyday one call of so many fails.
+EVERY = 4
 # Freezes of five segments: too many calls to fail each of them every day.
 LONG = ("deadline", "os freezing again")
 SCENARIOS = [
@@ -77,12 +82,15 @@ def fail_each_call(
     *,
     forever: bool,
     check: Callable[[Workload], None],
+    calls: Iterable[int] | None = None,
 ) -> int:
-    """Runs a scenario with each call failing in turn; gives how many faults there were."""
+    """Runs a scenario with each of the calls failing in turn; returns how many faults there were.
+
+    All of its calls, unless `calls` says which.
+    """
     steps, options = kind.scenarios[name]
-    faults = call = 0
-    while True:
-        call += 1
+    faults = 0
+    for call in calls or itertools.count(1):
         filesystem = ForgetfulFilesystem(seed=call)
         work = kind.workload(filesystem, seed=1, **options)
         filesystem.fail_at(call, error, forever=forever)
@@ -96,9 +104,15 @@ def fail_each_call(
         filesystem.heal()
         work.forget()
         if not met:
-            return faults
+            break
         faults += 1
         check(work)
+    return faults
+
+
+def chosen_calls(case: int) -> Iterable[int]:
+    """Returns the calls that fail in a test: all of them in `--full`, else some of them."""
+    return itertools.count(1) if FULL else itertools.count(1 + case % EVERY, EVERY)
 
 
 def check_healed(work: Workload) -> None:
@@ -134,7 +148,16 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
 def test_an_error_of_any_call_loses_nothing_and_the_queue_goes_on(
     kind: str, name: str, fault: str, forever: bool, record_property: Count
 ) -> None:
-    faults = fail_each_call(KINDS[kind], name, FAULTS[fault], forever=forever, check=check_healed)
+    case = EACH_FAILING.index((kind, name)) + list(FAULTS).index(fault) + forever
+
+    faults = fail_each_call(
+        KINDS[kind],
+        name,
+        FAULTS[fault],
+        forever=forever,
+        check=check_healed,
+        calls=chosen_calls(case),
+    )
 
     record_property("I/O errors", faults)
     assert faults > 0
@@ -171,7 +194,14 @@ def test_a_power_cut_after_an_error_loses_nothing_acknowledged(
                 state.restore(), promises, work.model, options=work.options, where=place_of(state)
             )
 
-    faults = fail_each_call(KINDS[kind], name, errno.EIO, forever=False, check=cut_power)
+    faults = fail_each_call(
+        KINDS[kind],
+        name,
+        errno.EIO,
+        forever=False,
+        check=cut_power,
+        calls=chosen_calls(len(name)),
+    )
 
     record_property("power cuts after an I/O error", states)
     assert states > faults

@@ -191,15 +191,16 @@ class Case:
                 self._fault("counts", f"fsck: {summary}, and {self.baseline.records} were there")
             for fault in judge_told("fsck", missing, told, 0, self.bounds):
                 self.outcome.faults.append(fault)
-            self._judge_text(bool(missing))
+            if missing:
+                self._judge_text()
 
     def _judge_code(self, what: str, result: Result, missing: bool) -> None:
         if missing and result.exit_code != 4:
             self._fault("silent", f"{what}: code {result.exit_code}: {_text(result)}")
 
-    def _judge_text(self, missing: bool) -> None:
+    def _judge_text(self) -> None:
         text = _text(self._verb("fsck"))
-        if missing and _LOST.search(text):
+        if _LOST.search(text):
             self._fault("unknown as 0", f"fsck: {text[-200:]}")
 
     def _info(self) -> None:
@@ -281,9 +282,8 @@ class Case:
         """The owner has been there: what is missing stands until somebody says that he saw it."""
         if not hasattr(forebay, "accept_losses") or not self.bounds.row.told:
             return
-        result = self._verb("fsck")
         if self.missing:
-            self._judge_code("fsck after the owner", result, True)
+            self._judge_code("fsck after the owner", self._verb("fsck"), True)
         accepted = self._verb("fsck", "--accept")
         again = self._verb("fsck")
         if again.exit_code != 0:

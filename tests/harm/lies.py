@@ -9,6 +9,7 @@ and takes no more memory than it has data.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import random
 import resource
@@ -84,6 +85,7 @@ class Lie:
         return f"{self.kind} {self.policy} {self.state}: {self.file}, {self.what}"
 
 
+@functools.cache
 def all_lies(root: Path, kind: str) -> list[Lie]:
     """Lists every lie of every side file of a kind, in both states."""
     lies = []

@@ -15,7 +15,7 @@ from tests.support.campaigns import seconds_of
 from tests.support.cases import SEED
 from tests.support.memory import scratch
 
-EVERYDAY_COUNT = 200
+EVERYDAY_COUNT = 80
 
 
 @pytest.fixture(scope="module")

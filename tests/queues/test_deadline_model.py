@@ -345,7 +345,7 @@ def shown(item: DeadlineItem) -> tuple[int, int, bytes, int, bool]:
 
 @pytest.mark.slow
 def test_a_deadline_queue_behaves_like_a_dictionary_whatever_happens() -> None:
-    check_model(DeadlinesAgainstADictionary, examples=500, steps=50)
+    check_model(DeadlinesAgainstADictionary, examples=150, steps=50)
 
 
 @pytest.mark.full

@@ -186,7 +186,7 @@ class FifoAgainstAList(TimedModel[Fifo]):
 
 @pytest.mark.slow
 def test_a_fifo_does_what_a_list_does_whatever_happens_to_its_process_power_and_clock() -> None:
-    check_model(FifoAgainstAList, examples=400, steps=50)
+    check_model(FifoAgainstAList, examples=150, steps=50)
 
 
 @pytest.mark.full
