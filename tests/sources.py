@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import io
 import os
+import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -29,6 +31,17 @@ class Source:
     @cached_property
     def tree(self) -> ast.Module:
         return ast.parse(self.text, self.path)
+
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
+        """All nodes of the tree: many rules look at each."""
+        return list(ast.walk(self.tree))
+
+    @cached_property
+    def comments(self) -> list[tuple[int, str]]:
+        """The comments, each with its line."""
+        tokens = tokenize.generate_tokens(io.StringIO(self.text).readline)
+        return [(it.start[0], it.string) for it in tokens if it.type == tokenize.COMMENT]
 
 
 def python_files(*directories: str) -> Iterator[Source]:

@@ -86,7 +86,7 @@ def unit_of(path: str) -> str:
 def imported_modules(source: Source) -> Iterator[tuple[int, str]]:
     """Yields line and absolute name of every import, those inside functions too."""
     package = source.path.removeprefix("src/").split("/")[:-1]
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -160,7 +160,7 @@ def disk_calls(source: Source) -> list[str]:
         return []
     aliases = module_aliases(source.tree)
     found = []
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if isinstance(node, ast.Call):
             name = qualified_name(node.func, aliases)
             module, _, function = name.rpartition(".")

@@ -155,7 +155,7 @@ def run_plainly(script: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=900,
     )
 
 
