@@ -42,6 +42,7 @@ from forebay.queues.shared.reports import CopyReport, QueueInfo, Report, Segment
 if TYPE_CHECKING:
     from forebay.formats.beats.events import Event
     from forebay.kernels.entry import Entry
+    from forebay.queues.archive.archiver import Archiver, ArchiveReport, archive
     from forebay.queues.beats.batch import EventBatch
     from forebay.queues.beats.info import BeatsInfo
     from forebay.queues.beats.queue import BeatsQueue
@@ -60,6 +61,9 @@ __version__ = "0.2.0"
 
 # Imported at first use: a program that only uses logs needs neither LZ4 nor AES nor CBOR.
 _MODULES = {
+    "ArchiveReport": "forebay.queues.archive.archiver",
+    "Archiver": "forebay.queues.archive.archiver",
+    "archive": "forebay.queues.archive.archiver",
     "DeadlineItem": "forebay.queues.deadline.item",
     "DeadlineQueue": "forebay.queues.deadline.queue",
     "DeadlineReader": "forebay.queues.deadline.reader",
@@ -80,6 +84,8 @@ _MODULES = {
 __all__ = [
     "AnyQueue",
     "AnyReader",
+    "ArchiveReport",
+    "Archiver",
     "Closed",
     "Consumer",
     "CopyReport",
@@ -128,6 +134,7 @@ __all__ = [
     "UnsupportedVersion",
     "WrongKey",
     "accept_losses",
+    "archive",
     "check",
     "compiled",
     "convert",

@@ -23,6 +23,7 @@ from forebay.cli.output import plural, say
 from forebay.cli.printing import Printer
 from forebay.cli.queues import find, for_each, need_consumer, offers, options_for
 from forebay.cli.waiting import FileWatch
+from forebay.queues.archive.store import is_archive
 from forebay.queues.kinds import ORIGINAL
 
 
@@ -150,12 +151,15 @@ def tail(
     """
     kind = find(path, "tail", offers("tail"))
     printer = Printer(kind, as_json=as_json, framing=framing, salvage=salvage, flush=follow)
-    with contextlib.closing(FileWatch(path)) as watch:
+    if follow and is_archive(path):
+        raise click.UsageError("--follow is for a queue; an archive is read as it is now")
+    watched = contextlib.closing(FileWatch(path)) if follow else contextlib.nullcontext()
+    with watched as watch:
         for item in kind.records.tail(path, count=count, follow=follow):
             if not isinstance(item, int):
                 printer.print(item)
             elif item:
                 say(f"{plural(item, kind.record)} removed before they could be printed")
-            else:
+            elif watch is not None:
                 watch.wait()
     return exits.OK

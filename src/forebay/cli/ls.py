@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 
@@ -12,6 +13,7 @@ from forebay.cli.arguments import json_option
 from forebay.cli.output import as_json_object, say, write_json, write_table
 from forebay.errors import ForebayError, NotAQueue
 from forebay.queues.kinds import describe
+from forebay.storage.objects import is_address, joined, open_folder, plain_path, shown
 
 _COLUMNS = ("path", "kind", "state", "owner", "records", "bytes")
 
@@ -39,7 +41,7 @@ def command(paths: tuple[str, ...], as_json: bool) -> int:
             continue
         if as_json:
             write_json(as_json_object(facts))
-        rows.append((path, facts.kind, facts.state, facts.owner, facts.records, facts.bytes))
+        rows.append((shown(path), facts.kind, facts.state, facts.owner, facts.records, facts.bytes))
     if not as_json:
         write_table(_COLUMNS, rows)
     return code
@@ -48,6 +50,11 @@ def command(paths: tuple[str, ...], as_json: bool) -> int:
 def _candidates(paths: tuple[str, ...]) -> Iterator[str]:
     for path in paths:
         yield path
-        with os.scandir(path) as entries:
+        if is_address(path):
+            with contextlib.closing(open_folder(path)) as folder:
+                yield from (joined(path, name) for name in folder.folders())
+            continue
+        here = plain_path(path)
+        with os.scandir(here) as entries:
             names = sorted(entry.name for entry in entries if entry.is_dir())
-        yield from (os.path.normpath(os.path.join(path, name)) for name in names)
+        yield from (os.path.normpath(os.path.join(here, name)) for name in names)

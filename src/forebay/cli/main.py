@@ -56,6 +56,7 @@ GROUPS = {
         "unit": "Print a unit for systemd that serves a directory.",
     },
     "Beyond one queue": {
+        "archive": "Copy finished segments to object storage or a directory.",
         "pipeline": "Load queues into tables with Spark, and prove it.",
         "demo": "Kill a writer, flip a bit, and check what is left.",
     },

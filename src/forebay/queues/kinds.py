@@ -21,6 +21,7 @@ from typing import Any, Protocol, cast
 from forebay.damage import Damage
 from forebay.errors import InvalidOption, NotAQueue
 from forebay.formats.beats.versions import LAYOUTS
+from forebay.queues.archive.store import ArchiveStore, is_archive, open_store
 from forebay.queues.beats.names import is_beats_queue
 from forebay.queues.deadline.names import is_deadline_queue, original_names
 from forebay.queues.fifo.names import is_fifo
@@ -36,7 +37,8 @@ from forebay.queues.shared.reports import (
 )
 from forebay.queues.shared.rows import Lent, Limits, Rows
 from forebay.storage import losses
-from forebay.storage.filesystem import DiskFilesystem, real_path
+from forebay.storage.filesystem import Directory, DiskFilesystem, real_path
+from forebay.storage.objects import is_address, plain_path, shown
 
 _Path = str | os.PathLike[str]
 # The file that marks a root, which is not a queue: see `root.py`.
@@ -82,6 +84,7 @@ class Kind:
     def open_queue(self, path: _Path, **options: Any) -> Any:
         """Opens a queue as its owner."""
         self.refuse_foreign(path)
+        _refuse_archive(path)
         return self.queue_class(path, **options)
 
     def open_reader(self, path: _Path, **options: Any) -> Any:
@@ -278,13 +281,15 @@ ORIGINAL = Kind(
 
 def kind_of(path: _Path) -> Kind:
     """Returns the kind of queue that a directory holds."""
-    directory = DiskFilesystem().open_directory(os.fspath(path))
+    _, store = open_store(os.fspath(path))
     try:
-        names = directory.names()
+        if isinstance(store, ArchiveStore):
+            return kind_named(store.manifest.kind)
+        names = store.names()
     finally:
-        directory.close()
+        store.close()
     if ROOT in names:
-        raise NotAQueue(f'{directory.path} is a root of queues: "forebay ls" lists them')
+        raise NotAQueue(f'{store.path} is a root of queues: "forebay ls" lists them')
     *others, last = KINDS
     return next((kind for kind in (*others, ORIGINAL) if kind.fits(names)), last)
 
@@ -338,11 +343,11 @@ def check(
     """
     kind, options = _kind_and_options(path, key_file)
     report = kind.checks.check(os.fspath(path), progress or _no_progress, **options)
-    directory = DiskFilesystem().open_directory(os.fspath(path))
+    _, store = open_store(os.fspath(path))
     try:
-        return settle(report, directory)
+        return settle(report, cast(Directory, store))
     finally:
-        directory.close()
+        store.close()
 
 
 def recover(
@@ -392,8 +397,9 @@ def convert(
 
 def check_target(path: _Path, to: _Path) -> None:
     """Raises `NotAQueue` if the target of a copy is not empty or lies within the queue."""
-    source, target = real_path(os.fspath(path)), real_path(os.fspath(to))
-    if os.path.commonpath([target, source]) == source:
+    source, target = plain_path(os.fspath(path)), real_path(os.fspath(to))
+    source = source if is_address(source) else real_path(source)
+    if not is_address(source) and os.path.commonpath([target, source]) == source:
         raise NotAQueue(f"{os.fspath(to)} lies within {os.fspath(path)}")
     try:
         directory = DiskFilesystem().open_directory(target)
@@ -413,12 +419,20 @@ def accept_losses(path: _Path, found: Iterable[Damage] = ()) -> int:
     losses that need not be on record yet. Durable on return; raises `Locked` while the queue is in
     use.
     """
+    _refuse_archive(path)
     directory = DiskFilesystem().open_directory(os.fspath(path))
     try:
         directory.lock()
         return losses.accept(directory, found)
     finally:
         directory.close()
+
+
+def _refuse_archive(path: _Path) -> None:
+    """Raises `NotAQueue` for an archive, which nobody owns."""
+    name = os.fspath(path)
+    if is_archive(name):
+        raise NotAQueue(f'{shown(name)} is an archive: read it, or "forebay recover" makes a queue')
 
 
 def _kind_and_options(path: _Path, key_file: _Path | None) -> tuple[Kind, dict[str, Any]]:

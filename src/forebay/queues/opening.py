@@ -64,6 +64,7 @@ def open(
     mapped: bool = True,
     segment_bytes: int | None = None,
     trim_interval_seconds: Duration | None = 60.0,
+    seal_seconds: Duration | None = None,
     version: str | int | None = None,
     file_bytes: int | None = None,
     max_entries: int | None = None,
@@ -107,6 +108,8 @@ def open(
       existing files.
     - `trim_interval_seconds`, of logs: how often records that all consumers have read are removed;
       None: never.
+    - `seal_seconds`, of logs: how long a segment is written to at most, so that it can be archived;
+      None: until it is full.
     - `file_bytes`, of fifos: size of a file; None: that of the existing files.
     - `max_entries`, of fifos: the most entries that the queue may hold; None: no bound.
     - `ttl_seconds`, of fifos: how long an entry lives if its push does not say; 0: for ever.

@@ -27,6 +27,8 @@ class Cursor:
         self._slots = slots
         self.name = name
         payload = slots.payload
+        self.offset: int
+        self.incarnation: int
         self.offset, self.incarnation = _PAYLOAD.unpack(payload) if payload else (0, 0)
 
     @classmethod
@@ -62,6 +64,12 @@ class Cursor:
             return
         self._slots.write(_PAYLOAD.pack(offset, incarnation), sync=True)
         self.offset, self.incarnation = offset, incarnation
+
+    def limit_to(self, offset: int | None, incarnation: int) -> None:
+        """Moves the position back to an offset from which on records were assigned again."""
+        if offset is not None and offset < self.offset:
+            self._slots.write(_PAYLOAD.pack(offset, incarnation), sync=True)
+            self.offset, self.incarnation = offset, incarnation
 
     def close(self) -> None:
         """Releases the cursor."""

@@ -502,6 +502,8 @@ class DiskFilesystem:
     def open_directory(
         self, path: str, *, create: bool = False, group_readable: bool = False
     ) -> DiskDirectory:
+        if "://" in path:
+            raise NotAQueue(f"{path.partition('?')[0]} is an address, not a directory")
         path = os.path.abspath(path)
         if create:
             _make_directory(path, 0o750 if group_readable else 0o700)

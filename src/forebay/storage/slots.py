@@ -30,6 +30,15 @@ assert _HEAD.size + _CRC.size == 16
 _SEQUENCE_MAX = 2**63
 
 
+def encode_slots(magic: bytes, payload: bytes) -> bytes:
+    """Returns the bytes of a file that has the same payload in both slots."""
+    parts = []
+    for sequence in (2, 1):
+        head = _HEAD.pack(magic, sequence) + payload
+        parts.append(head + _CRC.pack(crc32(head)))
+    return parts[0].ljust(_STRIDE, b"\0") + parts[1]
+
+
 class SlotFile:
     """A two-slot file. One thread at a time may write; any number of processes may read."""
 

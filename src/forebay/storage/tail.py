@@ -32,7 +32,7 @@ from forebay.errors import Damaged, NotAQueue
 from forebay.storage import quarantine
 from forebay.storage.filesystem import Directory
 from forebay.storage.readable import unopenable
-from forebay.storage.slots import SlotFile
+from forebay.storage.slots import SlotFile, encode_slots
 
 NAME = "tail"
 _MAGIC = b"FBT2"
@@ -149,6 +149,11 @@ class Tail(NamedTuple):
         if passed >= len(self.starts):
             return True
         return any(start < offset for start in self.starts[:passed])
+
+
+def encode_tail(tail: Tail) -> bytes:
+    """Returns the bytes of a `tail` file."""
+    return encode_slots(_MAGIC, tail.encode())
 
 
 class TailFile:

@@ -178,6 +178,8 @@ class _Segment:
 def _state(reader: BeatsReader, owner: int | None) -> str:
     if owner is not None:
         return "open"
+    if reader.archived:
+        return "archived"
     if reader.tail is None:
         return "foreign"
     return "closed" if reader.tail.clean else "crashed"

@@ -55,7 +55,7 @@ class Contents:
         found = read_contents(directory)
         if found != (queue_id, held):
             with contextlib.suppress(OSError):
-                atomic.replace(directory, CONTENTS_NAME, self._encode(held))
+                atomic.replace(directory, CONTENTS_NAME, encode_contents(queue_id, held))
         with contextlib.suppress(OSError, NotAQueue):
             self._file = directory.open(CONTENTS_NAME, write=True)
             self._end = self._file.size() // _ROW_BYTES * _ROW_BYTES
@@ -89,10 +89,12 @@ class Contents:
         if self._file is not None:
             self._file.close()
 
-    def _encode(self, held: dict[int, Held]) -> bytes:
-        head = _HEAD.pack(_MAGIC, _VERSION, self._queue_id)
-        rows = (_row(self._queue_id, segment, held[segment]) for segment in sorted(held))
-        return head + _CRC.pack(crc32(head)) + b"".join(rows)
+
+def encode_contents(queue_id: bytes, held: dict[int, Held]) -> bytes:
+    """Returns the bytes of the file."""
+    head = _HEAD.pack(_MAGIC, _VERSION, queue_id)
+    rows = (_row(queue_id, segment, held[segment]) for segment in sorted(held))
+    return head + _CRC.pack(crc32(head)) + b"".join(rows)
 
 
 def read_contents(directory: Directory) -> tuple[bytes | None, dict[int, Held]]:

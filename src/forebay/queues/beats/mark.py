@@ -39,7 +39,7 @@ from forebay.queues.beats.names import MARK_NAME
 from forebay.queues.shared.mark import DurableMark
 from forebay.storage import atomic
 from forebay.storage.filesystem import Directory, File
-from forebay.storage.slots import SlotFile
+from forebay.storage.slots import SlotFile, encode_slots
 from forebay.storage.tail import Tail, TailFile
 
 _MAGIC = b"FBEM"
@@ -111,6 +111,11 @@ def _is_sound(payload: bytes) -> bool:
     mark = Mark.decode(payload)
     numbers = (mark.segment, mark.position, mark.raw_size, mark.events or 0)
     return mark.durable <= mark.written <= _NUMBER_MAX and max(numbers) <= _NUMBER_MAX
+
+
+def encode_mark(mark: Mark) -> bytes:
+    """Returns the bytes of a `mark` file."""
+    return encode_slots(_MAGIC, mark.encode())
 
 
 class MarkFile:

@@ -218,6 +218,8 @@ def newest_version(reader: LogReader) -> int:
 def _state(reader: LogReader, owner: int | None) -> str:
     if owner is not None:
         return "open"
+    if reader.archived:
+        return "archived"
     if reader.tail is not None:
         return "closed" if reader.tail.clean else "crashed"
     return "tail-damaged" if TAIL in reader.directory.names() else "foreign"

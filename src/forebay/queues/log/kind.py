@@ -16,7 +16,6 @@ from forebay.queues.log.reader import LogReader
 from forebay.queues.log.scanner import RecordBatch
 from forebay.queues.log.staged import Record
 from forebay.queues.shared.rows import Lent, Limits, Rows, value_json
-from forebay.storage.filesystem import lock_owner
 
 
 def scan(
@@ -25,7 +24,7 @@ def scan(
     """Yields the records from one place up to another, and damage where it occurs between them."""
     with LogReader(path) as reader:
         # Look for the owner first: one that closes meanwhile has finished what it was writing.
-        owner = lock_owner(reader.path)
+        owner = reader.owner()
         stop = None if until is None else reader.resolve(until)
         for item in reader.scan(start, stop):
             yield item if isinstance(item, Damage) else rows_of(item)

@@ -20,6 +20,7 @@ class LogKeywords(StagedKeywords, total=False):
     when_full: WhenFull
     segment_bytes: int
     trim_interval_seconds: Duration | None
+    seal_seconds: Duration | None
     version: int | None
 
 
@@ -29,6 +30,7 @@ class LogOptions(StagedOptions):
 
     segment_bytes: int = 100_000_000
     trim_interval_seconds: float | None = 60.0
+    seal_seconds: float | None = None
     version: int | None = None
 
     def __post_init__(self) -> None:
@@ -40,3 +42,5 @@ class LogOptions(StagedOptions):
             self._between("max_bytes", 2 * self.segment_bytes, SIZE_MAX)
         if self.trim_interval_seconds is not None:
             self._seconds("trim_interval_seconds", least=0.001)
+        if self.seal_seconds is not None:
+            self._seconds("seal_seconds", least=0.001)

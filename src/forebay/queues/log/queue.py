@@ -48,7 +48,7 @@ from forebay.storage.readable import open_readable
 from forebay.storage.segments import SegmentList
 
 _logger = logging.getLogger(__name__)
-_ADOPT, _TRIM = "adopt", "trim"
+_ADOPT, _TRIM, _SEAL = "adopt", "trim", "seal"
 # How often a log looks into `inbox/` if the system does not report new names.
 _ADOPT_SECONDS = 1.0
 # How often a caller that waits for room looks at the cursors if the system does not report changes.
@@ -63,6 +63,9 @@ class Maintenance(Background["Log"]):
         self._writer = writer
         self._trim_seconds = options.trim_interval_seconds
         self._trim_failed = False
+        self._seal_seconds = options.seal_seconds
+        # The segment that is to be sealed, by its base.
+        self._sealing: int | None = None
         self._start()
         # Whether the system reports new names here, and in `inbox/`, which may be created later.
         self._told = self.watch(log._directory)
@@ -76,6 +79,10 @@ class Maintenance(Background["Log"]):
     def _plan_needed(self) -> None:
         super()._plan_needed()
         self._plan_trim()
+        base = None if self._seal_seconds is None else self._writer.unsealed
+        if base is not None and base != self._sealing and self._seal_seconds is not None:
+            self._sealing = base
+            self._plan(_SEAL, self._seal_seconds)
 
     def _needs_drain(self) -> bool:
         return bool(self._writer.staged)
@@ -125,6 +132,12 @@ class Maintenance(Background["Log"]):
             queue.adopt()
         if self._comes_due(_TRIM, now):
             self._trim(queue)
+        if self._comes_due(_SEAL, now):
+            with self._writer.lock:
+                self._writer.check()
+                if self._writer.unsealed == self._sealing:
+                    self._writer.seal()
+            self._sealing = None
 
     def _watch_inside(self, log: Log, name: str, *, writes: bool = False) -> bool | None:
         """Watches a directory of the log, if that is possible; None if it does not exist."""
@@ -173,6 +186,8 @@ class Log(Handle):
       drops whole segments, counted.
     - `trim_interval_seconds`: how often records that all consumers have read are removed; None:
       only by `trim()`.
+    - `seal_seconds`: after so long a segment is finished even if it is not full, so that it can be
+      archived; None: never. Each costs a file, and a sync when it is made.
     - `version`: version of the segments it writes, 0, 1 or 2; None: that of the existing ones,
       else 2.
     - `background`: False starts no thread; call `maintain()` from time to time instead.
@@ -195,6 +210,7 @@ class Log(Handle):
         max_bytes: int | None = None,
         when_full: WhenFull = "block",
         trim_interval_seconds: Duration | None = 60.0,
+        seal_seconds: Duration | None = None,
         version: int | None = None,
         background: bool = True,
         group_readable: bool = False,
@@ -212,6 +228,7 @@ class Log(Handle):
             trim_interval_seconds=(
                 None if trim_interval_seconds is None else as_seconds(trim_interval_seconds)
             ),
+            seal_seconds=None if seal_seconds is None else as_seconds(seal_seconds),
             version=version,
             background=background,
             group_readable=group_readable,

@@ -188,6 +188,25 @@ class LogWriter(SegmentOwner["LogSegment"]):
             self.publish(staged=False)
         chunk.done()
 
+    @property
+    def unsealed(self) -> int | None:
+        """The base of the segment being written, if there are records in it."""
+        active = self._active
+        if active is None or (active.is_empty and not self.staged):
+            return None
+        return active.frames.header.base_offset
+
+    @fatal_when_interrupted
+    def seal(self) -> None:
+        """Finishes the segment being written and begins the next. Lock held.
+
+        Only the file of the next one shows other processes that this one is finished.
+        """
+        self.roll()
+        limit = self._options.max_bytes
+        if limit is None or limit - self.used_bytes > self._layout.header_bytes:
+            self._begin_segment(max(self._clock.now_ms(), self._last_ms))
+
     @fatal_when_interrupted
     def _flush(self) -> None:
         """Writes the buffer, which acknowledges nothing, to the segment, and leaves it open."""
@@ -318,6 +337,9 @@ class LogWriter(SegmentOwner["LogSegment"]):
         if self.mark.last.clean:
             # Before anything is acknowledged: a clean mark would hide it after a power cut.
             self.publish(sync=True)
+        return self._begin_segment(now_ms)
+
+    def _begin_segment(self, now_ms: int) -> LogSegment:
         size_max = self._options.segment_bytes
         if self._options.max_bytes is not None:
             # Preallocated space counts too: the files must never take more than the limit.

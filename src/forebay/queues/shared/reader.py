@@ -15,6 +15,7 @@ from typing import TypeVar, cast
 
 from forebay.damage import Damage
 from forebay.errors import Damaged, NotAQueue
+from forebay.queues.archive.store import ArchiveStore, open_store
 from forebay.queues.shared.handle import Closing
 from forebay.storage.filesystem import Directory, DiskFilesystem, Filesystem, lock_owner
 from forebay.storage.readable import Stores
@@ -35,8 +36,12 @@ class DirectoryReader(Closing):
     ) -> None:
         # Of these, a reader uses what stores have and nothing else. What it shares with recovery is
         # declared for directories; `tests/queues/test_stores.py` reads every kind without one.
-        self._filesystem = cast(Filesystem, filesystem or DiskFilesystem())
-        self._directory: Directory = self._filesystem.open_directory(os.fspath(path))
+        if filesystem is None:
+            filesystem, store = open_store(os.fspath(path))
+        else:
+            store = filesystem.open_directory(os.fspath(path))
+        self._filesystem = cast(Filesystem, filesystem)
+        self._directory = cast(Directory, store)
         self.path = self._directory.path
         self.salvage = salvage
         self.damage: list[Damage] = []
@@ -55,6 +60,11 @@ class DirectoryReader(Closing):
     def directory(self) -> Directory:
         """The open directory, for callers that read single files."""
         return self._directory
+
+    @property
+    def archived(self) -> bool:
+        """Whether it reads an archive, not the queue on its host."""
+        return isinstance(self._directory, ArchiveStore)
 
     def owner(self) -> int | None:
         """Returns the process that owns the queue; None if there is none, or it is not known."""

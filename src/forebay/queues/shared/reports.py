@@ -24,6 +24,7 @@ Progress = Callable[[int, int | None], None]
 STATES = {
     "open": "open",
     "closed": "closed",
+    "archived": "an archive, up to where segments were finished",
     "crashed": "was not closed; the next open recovers it",
     "foreign": "was made by another program; the next open takes it over",
     "tail-damaged": "its tail file is lost; the next open makes a new one",

@@ -1,0 +1,1 @@
+"""Archives: finished segments of queues at another address, written and read (docs/archive.md)."""
