@@ -39,6 +39,8 @@ NAMES = {
     "both": "kills of a server and a client at once",
     "pause": "clients stopped for a while",
 }
+# How often each comes: clients end more often than servers.
+OFTEN = {"server": 5, "client": 20, "both": 2, "pause": 3}
 # A consumer that waits looks this often whether it is to stop.
 _PATIENCE = 0.05
 
@@ -196,7 +198,7 @@ def kill_at_random(folder: Path, kind: Kind, seed: int) -> Counter[str]:
         wait_until(lambda: bool(histories(folder)["put"]))
         for _ in range(KILLS):
             time.sleep(rng.uniform(0, 0.4))
-            what = rng.choice(["server", "client", "both", "pause"])
+            [what] = rng.choices(list(OFTEN), list(OFTEN.values()))
             counts[what] += 1
             if what == "pause":
                 playing.pause(rng)

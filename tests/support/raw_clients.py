@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import struct
@@ -47,7 +48,8 @@ class RawClient:
         self._frames = FrameReader()
         self._answers: dict[int, Answer] = {}
         self._last_id = 1_000_000
-        directory = os.open(path, os.O_RDONLY)
+        # It need not be readable.
+        directory = os.open(path, os.O_PATH)
         try:
             # Without a timeout it waits while others do.
             self._socket.connect(f"/proc/self/fd/{directory}/server.sock")
@@ -73,8 +75,9 @@ class RawClient:
         self._socket.close()
 
     def send(self, data: bytes) -> None:
-        """Sends bytes."""
-        self._socket.sendall(data)
+        """Sends bytes; a server that has hung up may have said why, which the next answer tells."""
+        with contextlib.suppress(BrokenPipeError):
+            self._socket.sendall(data)
 
     def begin(self, verb: str, *arguments: Any, target: int = SERVER, **named: Any) -> int:
         """Sends a request; returns its number."""
@@ -114,7 +117,10 @@ class RawClient:
         """Returns the answer to a request, when it comes."""
         while number not in self._answers:
             if not self._receive():
-                raise ConnectionResetError(f"no answer to {number}: {self._answers.get(0)}")
+                last = self._answers.get(0)
+                if last is not None and isinstance(last.result, BaseException):
+                    raise last.result
+                raise ConnectionResetError(f"no answer to {number}")
         return self._answers.pop(number)
 
     def ended_with(self) -> Answer | None:

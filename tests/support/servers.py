@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -66,6 +67,13 @@ def server_pid(log: Path) -> int | None:
         if (found.st_dev, found.st_ino) == (wanted.st_dev, wanted.st_ino):
             return int(process.name)
     return None
+
+
+def limit_address_space(pid: int) -> None:
+    """Allows a server no more address space than it has, and 256 MiB."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[0])
+    most = pages * resource.getpagesize() + (256 << 20)
+    resource.prlimit(pid, resource.RLIMIT_AS, (most, most))
 
 
 class Service:

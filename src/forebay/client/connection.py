@@ -361,15 +361,34 @@ class Connection:
                     if sent < len(data):
                         self._socket.sendall(data[sent:])
         except OSError:
-            self._lose(None)
+            self._lose(self._last_words())
         except BaseException:
             # A part of the frame may be on its way: nothing can follow it.
             self._lose(None)
             raise
         if not sent:
+            if isinstance(self._error, ProtocolError):
+                raise self._error.with_traceback(None)
             raise NotSent("the server has ended")
         self._check()
         self._send_untold()
+
+    def _last_words(self) -> ProtocolError | None:
+        """Returns why the server has hung up, if it said so and no other thread will read it."""
+        with self._mutex:
+            if self._receiving:
+                return None
+            self._receiving = True
+        try:
+            self._take(self._socket.recv(_RECEIVED_BYTES, socket.MSG_DONTWAIT))
+        except ProtocolError as error:
+            return error
+        except OSError:
+            pass
+        finally:
+            with self._mutex:
+                self._receiving = False
+        return None
 
     def _check(self) -> None:
         if self._error is not None:

@@ -111,8 +111,10 @@ def bind(directory: int, mode: int = 0o600) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
         # Before it has its name: nobody else may connect in between.
-        os.fchmod(listener.fileno(), mode)
+        os.fchmod(listener.fileno(), 0o600)
         listener.bind(_address(directory))
+        # After that: the mask of the process would take from it.
+        os.chmod(SOCKET, mode, dir_fd=directory)
         listener.listen(_BACKLOG)
     except BaseException:
         listener.close()

@@ -7,8 +7,10 @@ answered together.
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import itertools
+import logging
 import math
 import os
 import select
@@ -16,9 +18,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 from forebay.storage.filesystem import Doorbell
 
+_logger = logging.getLogger(__name__)
+# Set aside for the moment in which there is no memory.
+_RESERVE_BYTES = 4 << 20
 # Fewer timers are not looked through for cancelled ones.
 _TIMERS_MIN = 1024
 
@@ -50,6 +56,7 @@ class Loop:
         self._numbers = itertools.count()
         self._thread: int | None = None
         self._stopped = False
+        self._reserve: bytearray | None = bytearray(_RESERVE_BYTES)
         self._epoll.register(self._doorbell.descriptor, select.EPOLLIN)
         self._calls[self._doorbell.descriptor] = lambda events: self._doorbell.clear()
 
@@ -109,14 +116,29 @@ class Loop:
             call = self._calls.get(descriptor)
             # An earlier call of this turn may have closed it.
             if call is not None:
-                call(events)
+                self._run(partial(call, events))
         # Only what is there now: a call may post the next one.
         for _ in range(len(self._posted)):
-            self._posted.popleft()()
+            self._run(self._posted.popleft())
         self._run_timers()
         ending, self._at_end = self._at_end, []
         for end in ending:
-            end()
+            self._run(end)
+        if self._reserve is None:
+            with contextlib.suppress(MemoryError):
+                self._reserve = bytearray(_RESERVE_BYTES)
+
+    def free_reserve(self) -> None:
+        """Frees some memory, with which what must be done can be done."""
+        self._reserve = None
+
+    def _run(self, call: Callable[[], None]) -> None:
+        """Makes a call; one for which there is no memory does not end the loop."""
+        try:
+            call()
+        except MemoryError:
+            self.free_reserve()
+            _logger.error("no memory: something was not done")
 
     def close(self) -> None:
         """Releases the descriptors."""
@@ -143,4 +165,4 @@ class Loop:
         while self._timers and self._timers[0][0] <= now:
             call = heapq.heappop(self._timers)[2].call
             if call is not None:
-                call()
+                self._run(call)

@@ -52,6 +52,7 @@ _TURN_REQUESTS = 256
 # their answers may be large.
 _WAITING_BYTES_MAX = 1 << 20
 _WORKING_MAX = 16
+_ITERATORS_MAX = 128
 # How many answers that took something can still be cancelled.
 _UNDOABLE_MAX = 1024
 # Verbs that bring records to a client, not only settle them.
@@ -118,6 +119,14 @@ class Session:
         self._watch()
 
     def _on_events(self, events: int) -> None:
+        try:
+            self._go_on_with(events)
+        except MemoryError:
+            self._loop.free_reserve()
+            _logger.error("%s: cut off: there is no memory for what it asks", self._peer)
+            self.close()
+
+    def _go_on_with(self, events: int) -> None:
         self._flush()
         if self.closed:
             return
@@ -290,9 +299,17 @@ class Session:
             return steps
         if isinstance(target, Served):
             self._server.access.check(self.user, target.name, request.verb)
+        if request.verb == "__iter__":
+            self._check_iterators()
         if request.verb == "had_left":
             return self._had_left(target, *request.arguments)
         return steps_of(getattr(target, "queue", target), request.verb, *_given(request))
+
+    def _check_iterators(self) -> None:
+        """Refuses one more iterator than a client may have: each holds what it has read ahead."""
+        count = sum(isinstance(each, Iteration) for each in self._objects.values())
+        if count >= _ITERATORS_MAX:
+            raise InvalidOption(f"a client may have {_ITERATORS_MAX} iterators at a time")
 
     def _ends_something(self, request: Request) -> bool:
         if request.target == SERVER:
@@ -565,6 +582,7 @@ class Session:
         if self.closed:
             return
         data = frame(CODEC.encode(answer))
+        VOCABULARY.relax()
         self._output.append(data)
         self._output_bytes += len(data)
         if not self._flushing:

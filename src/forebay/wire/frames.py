@@ -15,7 +15,7 @@ _SIZE = struct.Struct("<I")
 FRAME_BYTES_MAX = 64 << 20
 
 
-def frame(body: bytes) -> bytes:
+def frame(body: bytes | bytearray) -> bytes:
     """Returns a message as a frame; raises `ProtocolError` if it is too large."""
     if len(body) > FRAME_BYTES_MAX:
         raise ProtocolError(f"a message of {len(body)} bytes: at most {FRAME_BYTES_MAX}")

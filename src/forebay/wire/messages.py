@@ -21,6 +21,8 @@ PROTOCOLS = (1, 1)
 SERVER = 0
 # The sizes of integers in MessagePack with their first byte, by that byte; others take one byte.
 _INT_BYTES = {0xCC: 2, 0xD0: 2, 0xCD: 3, 0xD1: 3, 0xCE: 5, 0xD2: 5, 0xCF: 9, 0xD3: 9}
+# Results that need no memory to speak of.
+_SMALL = (int, float, type(None))
 _ARRAY_16, _ARRAY_32 = 0xDC, 0xDD
 
 
@@ -80,8 +82,13 @@ class Codec:
         self._requests = msgspec.msgpack.Decoder(Request, ext_hook=unpack)
         self._answers = msgspec.msgpack.Decoder(Answer, ext_hook=unpack)
 
-    def encode(self, message: Request | Answer) -> bytes:
+    def encode(self, message: Request | Answer) -> bytes | bytearray:
         """Returns the bytes of a message whose values are packed."""
+        if isinstance(message, Answer) and not isinstance(message.result, _SMALL):
+            # Without memory, `encode` would end the server.
+            data = bytearray()
+            self._encoder.encode_into(message, data)
+            return data
         return self._encoder.encode(message)
 
     def decode_request(self, data: bytes) -> Request:

@@ -45,7 +45,11 @@ _ERRORS |= {
 }
 # What a class raises for fields that are none of its own, and what nests too deep.
 _UNFIT = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
-_encode = msgspec.msgpack.Encoder().encode
+_encoder = msgspec.msgpack.Encoder()
+_encode, _encode_into = _encoder.encode, _encoder.encode_into
+# Without memory, `encode` ends the process, where `encode_into`, which is slower, raises. What may
+# be large goes the safe way.
+_LARGE_BYTES, _LARGE_COUNT = 1 << 16, 1000
 
 
 class Handle(NamedTuple):
@@ -61,26 +65,38 @@ class Vocabulary:
 
     def __init__(self, classes: Mapping[str, Callable[[], type]]) -> None:
         self._classes = classes
+        # Whether something large was packed since `relax`.
+        self._large = False
         self._decode = msgspec.msgpack.Decoder(ext_hook=self.unpack).decode
 
     def pack(self, value: Any) -> Any:
         """Returns a value in the form that the encoder takes; raises `TypeError`."""
         kind = type(value)
+        if kind is bytes:
+            if len(value) > _LARGE_BYTES:
+                self._large = True
+            return value
         if kind in _PLAIN:
             if kind is int and not _INT_MIN <= value <= _INT_MAX:
                 raise InvalidOption(f"{value} has more than 64 bits")
             return value
         if kind is str:
-            return value if value.isascii() else _pack_text(value)
+            return value if value.isascii() else self._pack_text(value)
         if kind is list:
-            return [item if type(item) is bytes else self.pack(item) for item in value]
+            if len(value) > _LARGE_COUNT:
+                self._large = True
+            return [self.pack(item) for item in value]
         if kind is dict:
             return {self.pack(key): self.pack(item) for key, item in value.items()}
         if kind is tuple:
-            return _extension(TUPLE, [self.pack(item) for item in value])
+            return self._extension(TUPLE, [self.pack(item) for item in value])
         if kind.__name__ in self._classes and self._classes[kind.__name__]() is kind:
-            return _extension(OBJECT, [kind.__name__, self._state(value)])
+            return self._extension(OBJECT, [kind.__name__, self._state(value)])
         return self._pack_rare(value)
+
+    def relax(self) -> None:
+        """Packs as if nothing large had been packed yet."""
+        self._large = False
 
     def unpack(self, code: int, data: memoryview) -> Any:
         """Makes a value from an extension type; raises `ProtocolError`."""
@@ -93,15 +109,15 @@ class Vocabulary:
         if isinstance(value, datetime):
             if value.tzinfo is None:
                 raise InvalidOption(f"{value!r}: must have a time zone")
-            return _extension(TIME, value.isoformat())
+            return self._extension(TIME, value.isoformat())
         if isinstance(value, timedelta):
-            return _extension(DURATION, [value.days, value.seconds, value.microseconds])
+            return self._extension(DURATION, [value.days, value.seconds, value.microseconds])
         if isinstance(value, _BYTES_LIKE):
             return bytes(value)
         if isinstance(value, Handle):
-            return _extension(HANDLE, [value.name, value.number, self.pack(value.value)])
+            return self._extension(HANDLE, [value.name, value.number, self.pack(value.value)])
         if isinstance(value, BaseException):
-            return _extension(ERROR, self._parts_of(value))
+            return self._extension(ERROR, self._parts_of(value))
         if isinstance(value, Mapping):
             return self.pack(dict(value))
         for base in _BASES:
@@ -134,6 +150,20 @@ class Vocabulary:
         except (TypeError, InvalidOption):
             return self.pack(str(part))
 
+    def _extension(self, code: int, inside: Any) -> msgspec.msgpack.Ext:
+        if not self._large:
+            return msgspec.msgpack.Ext(code, _encode(inside))
+        data = bytearray()
+        _encode_into(inside, data)
+        return msgspec.msgpack.Ext(code, data)
+
+    def _pack_text(self, value: str) -> Any:
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return self._extension(TEXT, value.encode("utf-8", "surrogatepass"))
+        return value
+
     def _made(self, code: int, inside: Any) -> Any:
         if code == OBJECT:
             name, state = inside
@@ -152,18 +182,6 @@ class Vocabulary:
         if code == HANDLE:
             return Handle(*inside)
         raise ProtocolError(f"unknown extension type {code}")
-
-
-def _extension(code: int, inside: Any) -> msgspec.msgpack.Ext:
-    return msgspec.msgpack.Ext(code, _encode(inside))
-
-
-def _pack_text(value: str) -> Any:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return _extension(TEXT, value.encode("utf-8", "surrogatepass"))
-    return value
 
 
 def _made_error(name: str, arguments: list[Any], attributes: dict[str, Any]) -> BaseException:

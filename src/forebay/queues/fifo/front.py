@@ -36,6 +36,8 @@ from forebay.storage.losses import Losses
 from forebay.storage.staging import HEADER_BYTES
 
 _ENTRIES = 256
+# How much one call lends, and the entry that goes beyond it.
+LENT_BYTES = 16 << 20
 
 
 class Peeking:
@@ -258,19 +260,22 @@ class Front:
     def lend(self, count: int) -> list[tuple[Entry, Lent]]:
         """Takes up to `count` entries so that a crash gives them back; fewer if fewer are there.
 
+        Of large entries no more than what makes `LENT_BYTES` full: each call is held in memory.
         Raises `Damaged` once for each damage; damage after the first entry is left for the next
         call.
         """
         self._raise_trouble()
         found: list[tuple[Entry, Lent]] = []
+        size = 0
         # No pop may run meanwhile: it would record an entry as gone before it is lent.
         self.cursor.held = True
         try:
-            while len(found) < count:
+            while len(found) < count and size < LENT_BYTES:
                 one = self._lend_returned() if self.returned else self._lend_next()
                 if one is None:
                     break
                 found.append(one)
+                size += len(one[0].value)
         except (OSError, Damaged) as error:
             if not found:
                 raise

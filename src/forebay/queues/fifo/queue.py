@@ -385,7 +385,9 @@ class Fifo(Handle):
 
     @lends
     def take_many(self, count: int, timeout: Duration | None = None) -> Steps[Loan[list[Entry]]]:
-        """Lends up to `count` of the oldest entries: `with fifo.take_many(100) as entries`.
+        """Lends up to `count` of the oldest entries, 16 MiB at a time:
+
+            with fifo.take_many(100) as entries: ...
 
         They are removed, or come back, together; otherwise as `take`, which waits for the first of
         them.
