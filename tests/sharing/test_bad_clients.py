@@ -29,7 +29,13 @@ from forebay.wire.frames import FRAME_BYTES_MAX
 from forebay.wire.messages import Status
 from tests.support.clients import peers
 from tests.support.raw_clients import RawClient, message, request, sized
-from tests.support.servers import end_server, limit_address_space, server_pid
+from tests.support.servers import (
+    address_space,
+    end_server,
+    lift_address_space,
+    limit_address_space,
+    server_pid,
+)
 from tests.support.values import numbered
 from tests.support.waiting import wait_until
 
@@ -48,7 +54,7 @@ class Served:
         # Memory that the first calls take belongs to no case.
         self.check_clients([])
         assert self.pid is not None
-        limit_address_space(self.pid)
+        self.idle_bytes = address_space(self.pid)
 
     def check_clients(self, left: list[bytes]) -> None:
         """Checks that both clients are served, and that nothing else is there than what is left."""
@@ -92,8 +98,17 @@ def one_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.fixture
-def served(one_server: Served) -> Iterator[Served]:
-    """Lends the server, and looks at it afterwards."""
+def served(one_server: Served, request: pytest.FixtureRequest) -> Iterator[Served]:
+    """Lends the server, and looks at it afterwards.
+
+    It has little address space, except for the slow cases, whose clients ask for much that they are
+    to get.
+    """
+    assert one_server.pid is not None
+    if request.node.get_closest_marker("slow") is None:
+        limit_address_space(one_server.pid, one_server.idle_bytes)
+    else:
+        lift_address_space(one_server.pid)
     lines = one_server.log_text().count("\n")
     size = len(one_server.log_text())
     yield one_server

@@ -25,7 +25,7 @@ from forebay.serve.limits import HELLO_BYTES_MAX
 from forebay.wire.messages import Request, Status, batch_count
 from tests.support.memory import scratch
 from tests.support.raw_clients import RawClient, request, sized
-from tests.support.servers import Service, limit_address_space, serving
+from tests.support.servers import Service, address_space, limit_address_space, serving
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("servers")]
@@ -57,7 +57,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     folder = tmp_path_factory.mktemp("limits")
     (folder / "forebay.toml").write_text(CONFIG)
     with serving(folder / "root", "--config", str(folder / "forebay.toml")) as service:
-        limit_address_space(service.pid)
+        limit_address_space(service.pid, address_space(service.pid))
         yield service
 
 

@@ -69,11 +69,21 @@ def server_pid(log: Path) -> int | None:
     return None
 
 
-def limit_address_space(pid: int) -> None:
-    """Allows a server no more address space than it has, and 256 MiB."""
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[0])
-    most = pages * resource.getpagesize() + (256 << 20)
-    resource.prlimit(pid, resource.RLIMIT_AS, (most, most))
+def address_space(pid: int) -> int:
+    """Returns how many bytes of address space a process has."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * resource.getpagesize()
+
+
+def limit_address_space(pid: int, idle_bytes: int) -> None:
+    """Allows a server no more address space than it had when it was idle, and 256 MiB."""
+    most = idle_bytes + (256 << 20)
+    resource.prlimit(pid, resource.RLIMIT_AS, (most, resource.RLIM_INFINITY))
+
+
+def lift_address_space(pid: int) -> None:
+    """Allows a server any address space."""
+    unlimited = resource.RLIM_INFINITY
+    resource.prlimit(pid, resource.RLIMIT_AS, (unlimited, unlimited))
 
 
 class Service:
