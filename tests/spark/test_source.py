@@ -14,8 +14,11 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.listener import QueryProgressEvent
 
 import forebay
+from forebay.spark import count
+from forebay.spark.lag import LagListener
 from tests.queues.helpers import HEADER_BYTES, segment_files
 from tests.spark.cursors import wait_for_cursors
 from tests.support.values import numbered
@@ -120,6 +123,7 @@ def test_the_other_tables(spark: SparkSession, queue: Path) -> None:
     consumers = load(spark, queue, table="consumers")
 
     assert segments.selectExpr("sum(count)", "count(*)").first() == (COUNT, 3)
+    assert count(str(queue), spark=spark) == COUNT
     assert [tuple(row) for row in consumers.select("name", "offset", "lag").collect()] == [
         ("billing", 4000, 1000)
     ]
@@ -247,8 +251,11 @@ def test_a_stream_goes_on_where_it_was(collected: Collected, tmp_path: Path) -> 
     assert 0 < before <= 600
     assert before + after <= 900
     assert after > 0
-    ends = [progress["sources"][0] for progress in query.recentProgress]
-    assert '"offset": 700' in ends[0]["latestOffset"]
+    listener, lags = LagListener(), []
+    for progress in query.recentProgress:
+        listener.onQueryProgress(QueryProgressEvent(progress))
+        lags += [lag.records for lag in listener.lags()]
+    assert lags[:3] == [400, 100, 0]
 
 
 def test_a_stream_of_a_damaged_queue_says_where(

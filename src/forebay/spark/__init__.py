@@ -8,12 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from forebay.spark.cluster import package_zip, send
+from forebay.spark.counting import count
 from forebay.spark.session import session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession as SparkSession
 
-__all__ = ["package_zip", "send", "session"]
+__all__ = ["count", "package_zip", "send", "session"]
 
 
 def __getattr__(name: str) -> object:

@@ -65,6 +65,8 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._final: dict[str, Mark] | None = None
         # When the last batch was planned.
         self._planned = float("-inf")
+        # How far the last plan goes, for reports.
+        self._ends: Places = {}
         # Places that were compared with a mark, which showed no loss.
         self._sound: dict[str, tuple[Mark, int]] = {}
 
@@ -125,8 +127,10 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             path: self._end_place(path, known[path], marks[path], ends[path]) for path in known
         } | vanished
         if not begins and (_offsets(after) == _offsets(before) or self._waits(known, marks)):
+            self._ends = before
             return start
         self._planned = time.monotonic()
+        self._ends = after
         return {"v": VERSION, "queues": after}
 
     def _waits(self, known: Places, marks: dict[str, Mark]) -> bool:
@@ -139,9 +143,15 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return sum(marks[path].waiting(known[path]["offset"]) for path in known) < wanted
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        """Returns the durable ends; progress reports show them next to the offsets read."""
-        marks = self._queues().marks()
-        return {"v": VERSION, "queues": {path: _place(mark) for path, mark in marks.items()}}
+        """Returns the durable ends, for progress reports, and how many records are before them.
+
+        `read` is how far the last plan goes, and `lag` counts the records from there on.
+        """
+        queues: Places = {}
+        for path, mark in self._queues().marks().items():
+            read = self._ends[path]["offset"] if path in self._ends else mark.durable
+            queues[path] = {**_place(mark), "read": read, "lag": mark.waiting(read)}
+        return {"v": VERSION, "queues": queues}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Returns the tasks of a batch; a replayed batch has the same records."""
