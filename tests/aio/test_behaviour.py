@@ -17,14 +17,14 @@ from forebay.queues.shared.options import SyncPolicy
 from tests.aio.helpers import begin_waiting, until
 from tests.crash.forgetful import ForgetfulFilesystem
 from tests.kinds import KINDS, Kind
-from tests.kinds.shared import shared
+from tests.kinds.shared import EACH_SHARED
 from tests.kinds.toy import ToyKind, toys
 
 pytestmark = pytest.mark.usefixtures("servers")
 each_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.name)
 # Owned by this process, and shared.
 each_way = pytest.mark.parametrize(
-    "kind", [*KINDS.values(), *map(shared, KINDS.values())], ids=lambda kind: kind.name
+    "kind", [*KINDS.values(), *EACH_SHARED], ids=lambda kind: kind.name
 )
 each_sync = pytest.mark.parametrize("sync", ["always", "interval", "os"])
 

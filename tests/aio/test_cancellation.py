@@ -16,10 +16,12 @@ from tests.aio.subjects import OURS, SHARED, SUBJECTS, TAKING, Made, Subject
 
 pytestmark = pytest.mark.usefixtures("servers")
 each_subject = pytest.mark.parametrize("made", SUBJECTS, ids=str)
-# Shared queues too, each of which starts a server.
-each_and_shared = pytest.mark.parametrize("made", [*SUBJECTS, *SHARED], ids=str)
-# How many turns of the loop a task gets before it is cancelled.
-each_turns = pytest.mark.parametrize("turns", [0, 1, 2, 3, 5, 8, 30])
+# Shared queues too, each of which starts a server: those are no part of the quick tier.
+_SHARED = [pytest.param(made, marks=pytest.mark.slow) for made in SHARED]
+each_and_shared = pytest.mark.parametrize("made", [*SUBJECTS, *_SHARED], ids=str)
+# How many turns of the loop a task gets before it is cancelled; a few of them in the quick tier.
+_TURNS = [0, 3, *(pytest.param(turns, marks=pytest.mark.slow) for turns in (1, 2, 5, 8, 30))]
+each_turns = pytest.mark.parametrize("turns", _TURNS)
 # Longer than any test lasts: whoever sleeps so long has lost its cancellation.
 _FOR_EVER_SECONDS = 3_600.0
 
@@ -266,6 +268,7 @@ def test_a_group_whose_sibling_fails_ends_all_who_wait(tmp_path: Path, made: Mad
     assert run(use()) == [1]
 
 
+@pytest.mark.slow
 @each_and_shared
 @pytest.mark.parametrize("seed", range(3))
 def test_random_cancellations_neither_lose_nor_double_an_item(
@@ -303,7 +306,7 @@ def test_random_cancellations_neither_lose_nor_double_an_item(
     assert sorted(got) == list(range(100))
 
 
-@pytest.mark.parametrize("made", [*OURS, *SHARED], ids=str)
+@pytest.mark.parametrize("made", [*OURS, *_SHARED], ids=str)
 def test_close_ends_all_who_wait(tmp_path: Path, made: Made) -> None:
     async def use() -> list[object]:
         async with made.opened(tmp_path) as queue:

@@ -25,6 +25,7 @@ async def fill(fifo: Fifo) -> int:
             return len(fifo)
 
 
+@pytest.mark.slow
 def test_an_entry_is_put_aside_also_if_the_task_is_cancelled_before_that_begins(
     tmp_path: Path,
 ) -> None:

@@ -104,6 +104,7 @@ def test_take_prints_what_is_due_and_removes_it(tmp_path: Path) -> None:
     assert values_of(path) == [b"later"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delay", [0, 0.5])
 def test_take_waits_until_an_item_is_due_and_lets_others_put(tmp_path: Path, delay: float) -> None:
     path = make_queue(tmp_path / "q", [])
@@ -139,6 +140,7 @@ def test_a_lease_in_json_has_the_token(tmp_path: Path) -> None:
     assert line["deadline_ms"] == PAST_MS
 
 
+@pytest.mark.slow
 def test_a_leased_item_can_be_released_as_soon_as_it_is_printed(tmp_path: Path) -> None:
     path = make_queue(tmp_path / "q", [b"item %d" % number for number in range(150)])
     taking = start("take", path, "-n", "150", "--lease", "3600")

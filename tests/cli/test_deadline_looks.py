@@ -339,6 +339,7 @@ def test_the_state_of_a_queue_without_its_manifest_is_told(tmp_path: Path) -> No
     assert (info["pending"], info["due"], info["buried"]) == (18, 17, 1)
 
 
+@pytest.mark.slow
 def test_a_killed_owner_leaves_a_queue_that_can_be_looked_at(tmp_path: Path) -> None:
     path = tmp_path / "q"
     program = (

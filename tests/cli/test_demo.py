@@ -118,6 +118,7 @@ def test_a_record_that_is_missing_changed_moved_or_doubled_is_found(
     assert compare(batches, 10) == (count, bad)
 
 
+@pytest.mark.slow
 def test_a_claim_that_does_not_hold_is_counted_and_shown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -367,6 +367,7 @@ def test_recover_keeps_the_time_to_live_and_leaves_out_what_has_expired(tmp_path
     assert file_bytes == FILE_BYTES
 
 
+@pytest.mark.slow
 def test_a_killed_writer_leaves_a_queue_that_can_be_looked_at(tmp_path: Path) -> None:
     path = leave_crashed(tmp_path / "q", "[fifo.push(b'entry %d' % n) for n in range(5)]")
     before = snapshot(path)
@@ -382,6 +383,7 @@ def test_a_killed_writer_leaves_a_queue_that_can_be_looked_at(tmp_path: Path) ->
     assert snapshot(path) == before
 
 
+@pytest.mark.slow
 def test_what_a_killed_process_had_taken_is_the_next_again(tmp_path: Path) -> None:
     program = "fifo.push_many([b'a', b'b', b'c']); fifo.sync(); fifo.take().__enter__()"
     path = leave_crashed(tmp_path / "q", program)
@@ -395,6 +397,7 @@ def test_what_a_killed_process_had_taken_is_the_next_again(tmp_path: Path) -> No
     assert taken.stdout_bytes == b"a\nb\nc\n"
 
 
+@pytest.mark.slow
 def test_an_unfinished_end_is_told_and_is_no_damage(tmp_path: Path) -> None:
     path = leave_crashed(tmp_path / "q", "fifo.push_many([b'a', b'b']); fifo.sync()")
     with (path / FIRST).open("r+b") as file:

@@ -101,6 +101,7 @@ def test_take_prints_and_removes_in_order(tmp_path: Path, kind: Kind) -> None:
     assert (none.exit_code, none.stdout) == (exits.NOTHING, "")
 
 
+@pytest.mark.slow
 @each_kind
 def test_take_into_a_pipe_that_nobody_reads_loses_nothing(tmp_path: Path, kind: Kind) -> None:
     path = make(kind, tmp_path / "q", numbered(30))
@@ -121,6 +122,7 @@ def test_take_into_a_pipe_that_nobody_reads_loses_nothing(tmp_path: Path, kind: 
     assert left.stdout_bytes == lines(numbered(30))
 
 
+@pytest.mark.slow
 @each_kind
 def test_take_waits_for_a_record_and_lets_others_put_meanwhile(tmp_path: Path, kind: Kind) -> None:
     path = make(kind, tmp_path / "q", [])

@@ -90,6 +90,7 @@ def test_a_queue_in_use_gives_the_code_to_try_again(arguments: list[str], tmp_pa
     assert "is in use by process" in result.stderr
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_away_ends_the_program_silently(tmp_path: Path) -> None:
     path = make_log(tmp_path / "log", numbered(200_000), segment_bytes=100_000_000)
     process = start("cat", path)
@@ -106,6 +107,7 @@ def test_a_reader_that_goes_away_ends_the_program_silently(tmp_path: Path) -> No
     assert process.returncode == exits.BROKEN_PIPE
 
 
+@pytest.mark.slow
 def test_a_verb_imports_neither_rich_nor_the_other_verbs(tmp_path: Path) -> None:
     program = (
         "import sys; sys.argv = ['forebay', 'put', sys.argv[1]]\n"

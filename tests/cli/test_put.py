@@ -137,6 +137,7 @@ def test_a_path_that_is_something_else_cannot_be_created(make: object, tmp_path:
     assert result.stderr.startswith(f"forebay: {tmp_path}/other is")
 
 
+@pytest.mark.slow
 def test_a_slow_pipe_does_not_wait_for_a_full_batch(tmp_path: Path) -> None:
     process = start("put", tmp_path / "log")
     assert process.stdin is not None
@@ -151,6 +152,7 @@ def test_a_slow_pipe_does_not_wait_for_a_full_batch(tmp_path: Path) -> None:
     assert process.returncode == 0
 
 
+@pytest.mark.slow
 def test_interrupting_keeps_the_log_whole_and_tells_the_position(tmp_path: Path) -> None:
     process = start("put", tmp_path / "log")
     assert process.stdin is not None

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 from forebay import Log
 from forebay.cli import exits
 from tests.cli.helpers import (
@@ -55,6 +57,7 @@ def test_info_needs_no_lock_and_names_the_owner(tmp_path: Path) -> None:
     assert f"state\topen in process {os.getpid()}\n" in text
 
 
+@pytest.mark.slow
 def test_info_tells_a_crash_and_what_is_behind_the_end(tmp_path: Path) -> None:
     leave_crashed(tmp_path / "log", [b"one"], rest=b"\0\0\0\x40torn")
 

@@ -44,6 +44,7 @@ def test_what_is_put_and_taken_on_the_command_line_goes_through_the_server(
     assert is_locked(path / "server.log")
 
 
+@pytest.mark.slow
 def test_a_take_that_waits_gets_what_a_client_puts(tmp_path: Path) -> None:
     with forebay.Fifo(tmp_path / "q", shared=True) as fifo:
         late = threading.Timer(0.5, fifo.push, [b"late"])
@@ -57,6 +58,7 @@ def test_a_take_that_waits_gets_what_a_client_puts(tmp_path: Path) -> None:
     assert took < 30
 
 
+@pytest.mark.slow
 def test_leases_are_kept_by_token(tmp_path: Path) -> None:
     path = tmp_path / "q"
     with forebay.DeadlineQueue(path, shared=True) as queue:
@@ -68,6 +70,7 @@ def test_leases_are_kept_by_token(tmp_path: Path) -> None:
         assert (released.exit_code, len(queue)) == (0, 0)
 
 
+@pytest.mark.slow
 def test_a_buried_item_is_kicked(tmp_path: Path) -> None:
     path = tmp_path / "q"
     with forebay.DeadlineQueue(path, shared=True) as queue:
@@ -83,6 +86,7 @@ def test_a_buried_item_is_kicked(tmp_path: Path) -> None:
     assert again.value == b"x"
 
 
+@pytest.mark.slow
 def test_a_log_is_trimmed_and_forgets_a_consumer(tmp_path: Path) -> None:
     path = tmp_path / "q"
     with forebay.Log(path, shared=True, segment_bytes=1_000) as log:
@@ -101,6 +105,7 @@ def test_a_log_is_trimmed_and_forgets_a_consumer(tmp_path: Path) -> None:
     assert 100 < begin <= 150
 
 
+@pytest.mark.slow
 def test_an_option_that_differs_is_refused_with_both_values(tmp_path: Path) -> None:
     with forebay.Fifo(tmp_path / "q", shared=True, sync="os"):
         refused = run("put", tmp_path / "q", "--sync", "interval", stdin=b"x\n")

@@ -34,6 +34,7 @@ def shell(path: Path, arguments: str, redirection: str, stdin: bytes = b"") -> t
     return result.returncode, result.stderr.decode()
 
 
+@pytest.mark.slow
 def test_put_with_a_closed_stdin_says_so_and_makes_nothing(tmp_path: Path) -> None:
     code, said = shell(tmp_path, "put log", "<&-")
 
@@ -41,6 +42,7 @@ def test_put_with_a_closed_stdin_says_so_and_makes_nothing(tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_put_needs_no_stdout(tmp_path: Path) -> None:
     code, said = shell(tmp_path, "put log", ">&-", b"a\nb\n")
 
@@ -64,6 +66,7 @@ def test_put_whose_report_could_not_be_printed_stores_nothing(
     assert [each.name for each in tmp_path.iterdir()] == ["log"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "verb",
     [
@@ -88,6 +91,7 @@ def test_a_change_that_could_not_be_printed_is_not_made(tmp_path: Path, verb: st
     assert (snapshot(tmp_path / "log"), snapshot(tmp_path / "later")) == before
 
 
+@pytest.mark.slow
 def test_put_whose_reader_has_gone_stores_nothing(tmp_path: Path) -> None:
     process = start_held("import time; time.sleep(0.2)", "put", tmp_path / "log", "--json")
     assert process.stdout is not None
@@ -99,6 +103,7 @@ def test_put_whose_reader_has_gone_stores_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "log").exists()
 
 
+@pytest.mark.slow
 def test_put_whose_reader_goes_meanwhile_says_that_it_has_stored(tmp_path: Path) -> None:
     process = start("put", tmp_path / "log", "--json")
     assert process.stdin is not None
@@ -126,6 +131,7 @@ def test_put_and_fsck_need_no_stderr(tmp_path: Path, redirection: str) -> None:
     assert values_of(tmp_path / "log") == [b"a"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "verb", ["cat log", "info log", "segments log", "fsck log", "ls", "tail log"]
 )
@@ -164,6 +170,7 @@ def test_take_without_a_stdout_removes_nothing(tmp_path: Path, kind: str, redire
     assert len(again.stdout.splitlines()) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 def test_what_an_encoding_lacks_is_printed_in_another_way(tmp_path: Path, encoding: str) -> None:
     result = subprocess.run(
@@ -176,6 +183,7 @@ def test_what_an_encoding_lacks_is_printed_in_another_way(tmp_path: Path, encodi
     assert b"spark://" in result.stdout
 
 
+@pytest.mark.slow
 def test_help_into_a_full_device_is_an_error_in_one_line(tmp_path: Path) -> None:
     code, said = shell(tmp_path, "--help", ">/dev/full")
 
@@ -185,6 +193,7 @@ def test_help_into_a_full_device_is_an_error_in_one_line(tmp_path: Path) -> None
     )
 
 
+@pytest.mark.slow
 def test_a_usage_error_is_one_line(tmp_path: Path) -> None:
     code, said = shell(tmp_path, "cat --no-such-option q", "")
 
@@ -228,6 +237,7 @@ def test_a_file_that_is_not_the_queues_is_told_by_its_own_path(
     assert where == ["q", "q/tail", "key", f"{tmp_path}/q/index"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
 @pytest.mark.parametrize("verb", ["put", "take --consumer c", "trim"])
 def test_every_verb_says_alike_whose_a_queue_is(tmp_path: Path, verb: str) -> None:

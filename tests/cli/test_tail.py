@@ -40,6 +40,7 @@ def test_damage_stops_it_unless_salvage_is_asked_for(tmp_path: Path) -> None:
     assert len(salvaged.stdout.splitlines()) == 9
 
 
+@pytest.mark.slow
 def test_following_prints_what_comes_across_segments_until_interrupted(tmp_path: Path) -> None:
     lines = []
     with Log(tmp_path / "log", segment_bytes=1_000) as log:
@@ -60,6 +61,7 @@ def test_following_prints_what_comes_across_segments_until_interrupted(tmp_path:
     assert process.returncode == exits.INTERRUPTED
 
 
+@pytest.mark.slow
 def test_following_goes_on_when_the_queue_is_closed_and_opened_again(tmp_path: Path) -> None:
     make_log(tmp_path / "log", numbered(3))
     process = start("tail", tmp_path / "log", "-n", 0, "-f", "--json", stdin=subprocess.DEVNULL)

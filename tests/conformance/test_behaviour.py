@@ -11,7 +11,7 @@ import pytest
 from forebay import Full, InvalidOption, NotAQueue, RecordTooLarge
 from forebay.queues.shared.options import SyncPolicy
 from tests.kinds import KINDS, Kind
-from tests.kinds.shared import shared
+from tests.kinds.shared import EACH_SHARED
 from tests.kinds.toy import ToyKind, toys
 from tests.queues.helpers import SYNCS, run_threads, snapshot
 from tests.support.killing import Tell, kill_a_writer
@@ -20,7 +20,7 @@ from tests.support.values import numbered
 pytestmark = [
     pytest.mark.parametrize(
         "kind",
-        [*KINDS.values(), ToyKind(), *map(shared, KINDS.values())],
+        [*KINDS.values(), ToyKind(), *EACH_SHARED],
         ids=lambda kind: kind.name,
     ),
     pytest.mark.usefixtures("servers"),

@@ -132,6 +132,7 @@ def test_the_examples_have_at_most_ten_lines() -> None:
     assert counts[4] <= 20
 
 
+@pytest.mark.slow
 def test_the_example_of_spark_runs_and_copies_every_record(
     spark: SparkSession, tmp_path: Path
 ) -> None:

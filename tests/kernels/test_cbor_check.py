@@ -33,12 +33,14 @@ def holds_only_what_is_known(value: Any) -> bool:
     return isinstance(value, known)
 
 
+@pytest.mark.slow
 @given(maps)
 def test_what_a_library_writes_of_known_values_passes(document: dict[str, Any]) -> None:
     assert check_cbor(cbor2.dumps(document)) == 0
     assert check_cbor(cbor2.dumps(document, indefinite_containers=True)) == 0
 
 
+@pytest.mark.slow
 @given(maps, st.data())
 def test_an_event_that_is_cut_does_not_pass(document: dict[str, Any], draw: st.DataObject) -> None:
     data = cbor2.dumps(document)
@@ -47,6 +49,7 @@ def test_an_event_that_is_cut_does_not_pass(document: dict[str, Any], draw: st.D
     assert check_cbor(data[:size]) < 0
 
 
+@pytest.mark.slow
 @given(maps)
 def test_bytes_behind_the_event_do_not_pass(document: dict[str, Any]) -> None:
     assert check_cbor(cbor2.dumps(document) + b"\0") == kernel.TRAILING

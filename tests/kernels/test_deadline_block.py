@@ -33,6 +33,7 @@ def body_of(rows: list[Row]) -> bytes:
     return builder.take()
 
 
+@pytest.mark.slow
 @given(blocks)
 def test_every_row_comes_back_on_its_own(rows: list[Row]) -> None:
     block = Block(body_of(rows), len(rows))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,6 +28,7 @@ def test_numbers_come_sorted(cells: list[tuple[int, ...]]) -> None:
     assert sorted_cells(cells, 1, 1) == sorted(cells)
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(numbers, numbers, numbers), min_size=1, max_size=50))
 def test_cells_come_by_their_first_words_and_the_rest_as_it_was(
     cells: list[tuple[int, ...]],

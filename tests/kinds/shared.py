@@ -5,6 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import pytest
+
+from tests.kinds import KINDS
 from tests.kinds.base import Kind
 
 
@@ -28,3 +31,7 @@ def shared(kind: Kind) -> Kind:
 
     made: Kind = SharedKind()
     return made
+
+
+# Each starts a server: none of them is part of the quick tier.
+EACH_SHARED = [pytest.param(shared(kind), marks=pytest.mark.slow) for kind in KINDS.values()]

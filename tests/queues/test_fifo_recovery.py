@@ -174,6 +174,7 @@ def test_a_crash_in_a_recovery_that_moves_a_lent_entry_brings_nothing_back() -> 
     assert found == {tuple(numbered(1, first=3))}
 
 
+@pytest.mark.slow
 def test_an_entry_that_a_power_cut_took_does_not_return_after_a_new_one() -> None:
     # The first entry ends with a sector, so that the second one has sectors of its own. On a clock
     # that has not gone on, its id is one that may follow the new entry's.

@@ -322,6 +322,7 @@ def test_a_writer_that_outruns_the_disk_waits_for_it(sync: SyncPolicy) -> None:
     assert max(behind) <= 80
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sync", ["interval", "os"])
 def test_after_a_file_was_released_a_power_cut_costs_no_more_than_the_newest_entries(
     sync: SyncPolicy,

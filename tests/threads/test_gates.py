@@ -51,7 +51,7 @@ def test_a_pair_that_lost_something_once_loses_nothing_at_any_point(pair: Pair) 
         if (gate.kind, gate.policy, gate.held, gate.other, gate.fault) == pair[:5]
     ]
 
-    check_sample(gates, run_gate, 60)
+    check_sample(gates, run_gate, 40)
 
 
 def test_no_pair_of_verbs_loses_what_was_promised(record_property: Count) -> None:

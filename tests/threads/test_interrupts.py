@@ -47,7 +47,7 @@ def test_a_verb_that_was_not_safe_once_is_safe_at_every_place(verb: Verb) -> Non
     kind, policy, name, blows = verb
     wanted = [blow for blow in CASES[blows](kind) if (blow.policy, blow.verb) == (policy, name)]
 
-    check_sample(wanted, run_blow, 120)
+    check_sample(wanted, run_blow, 60)
 
 
 def test_an_interrupt_anywhere_leaves_nobody_waiting_and_nothing_lost(
@@ -71,7 +71,7 @@ def test_a_signal_handler_that_closes_the_queue_never_hangs(record_property: Cou
 
 def test_an_error_of_any_system_call_loses_nothing(record_property: Count) -> None:
     check_sample(
-        all_errors(), run_blow, 400, title="failing calls", record=record_property, known=BLOWS
+        all_errors(), run_blow, 250, title="failing calls", record=record_property, known=BLOWS
     )
 
 

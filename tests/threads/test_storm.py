@@ -20,7 +20,7 @@ def test_a_power_cut_amid_many_threads_costs_nothing_that_was_promised(
 ) -> None:
     storm = Storm(kind, policy, SEED)
 
-    storm.run(0.6)
+    storm.run(0.4)
 
     record_property("cuts under threads", storm.cuts)
     record_property("values found after them", storm.values)
