@@ -12,7 +12,8 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, starmap
+from operator import le
 from typing import TYPE_CHECKING
 
 from forebay.damage import Damage
@@ -182,7 +183,7 @@ class Places:
     def is_sorted(self) -> bool:
         """Returns whether no key is below the one before."""
         keys = zip(self.deadlines, self.ids, strict=True)
-        return all(low <= high for low, high in pairwise(keys))
+        return all(starmap(le, pairwise(keys)))
 
     def _key(self, row: int) -> KeyTuple:
         return self.deadlines[row], self.ids[row]
