@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-EVERYDAY_SECONDS_MAX = 625
+EVERYDAY_SECONDS_MAX = 600
 CAMPAIGN_MINUTES_MAX = 83
 
 
@@ -45,7 +45,6 @@ BUDGETS = {
     "spark": Budget(("tests/spark", "tests/pipelines"), 165, 16),
     "sharing": Budget(("tests/sharing",), 55, 3, quick=False),
     "forward": Budget(("tests/forward",), 30, 0, quick=False),
-    "archive": Budget(("tests/archive",), 25, 0, quick=False),
     "codecs": Budget(("tests/formats", "tests/kernels", "tests/golden"), 40, 4),
     "queues": Budget(("tests/queues", "tests/storage", "tests/conformance", "tests/aio"), 50, 0),
     "archive": Budget(("tests/archive",), 25, 3, quick=False),
