@@ -24,6 +24,13 @@ import forebay
 from forebay.client import finding
 from forebay.client.connection import Connection, Pending, sent
 from forebay.client.consuming import SharedConsumer
+from forebay.client.posting import (
+    Posting,
+    flush,
+    post_elsewhere,
+    post_to_fifo,
+    post_to_log,
+)
 from forebay.errors import Closed, Empty, InvalidOption, NotAQueue, ServerGone
 from forebay.exchange import ITERATOR, LOAN, verbs_of
 from forebay.queues.kinds import KINDS, Kind, kind_named, sure_kind_of
@@ -215,6 +222,8 @@ class RemoteQueue(Remote, Handle):
     """What all shared queues have in common."""
 
     _kind: Kind
+    _posting: Posting
+    _ttl_seconds = 0
 
     def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
         """Connects, and opens the queue there; raises what opening it raises."""
@@ -236,6 +245,8 @@ class RemoteQueue(Remote, Handle):
         self._lives: weakref.WeakKeyDictionary[Connection, str] = weakref.WeakKeyDictionary()
         self._consumers: weakref.WeakSet[SharedConsumer] = weakref.WeakSet()
         self._opening = threading.Lock()
+        verb, mapped = _POSTING[self._kind.queue]
+        self._posting = Posting(self, verb, mapped=mapped)
         self._closed = False
         # What is in a root, its server makes.
         if create and finding.home(path) == path:
@@ -257,6 +268,8 @@ class RemoteQueue(Remote, Handle):
             self._create = False
             self._at = connection, opened.number
             self._options = opened.value["options"]
+            self._ttl_seconds = self._options.get("ttl_seconds", 0)
+            self._posting.attach(connection, opened.number)
             self._lives[connection] = opened.value["life"]
             return self._at
 
@@ -285,6 +298,7 @@ class RemoteQueue(Remote, Handle):
             return
         for consumer in list(self._consumers):
             consumer.close()
+        self._posting.close()
         with self._opening:
             self._closed = True
             at, self._at = self._at, None
@@ -296,6 +310,7 @@ class RemoteQueue(Remote, Handle):
 
     def __del__(self) -> None:
         if self._at is not None:
+            self._posting.close()
             self._at[0].tell("close", self._at[1])
             warnings.warn(f"{self.path} was not closed", ResourceWarning, stacklevel=2)
 
@@ -356,9 +371,18 @@ def _stand_in(name: str) -> type[RemoteObject]:
 
 def _members(public: type, own: dict[str, Any]) -> dict[str, Any]:
     verbs = {name: _asking(name, member) for name, member in verbs_of(public).items()}
-    verbs |= {name: with_steps(verbs_of(public)[name], steps) for name, steps in own.items()}
+    verbs |= {name: _own(verbs_of(public)[name], steps) for name, steps in own.items()}
     kept = {name: verbs[name] for name in verbs if name not in _LOCAL.get(public.__name__, ())}
     return {**kept, "__module__": __name__}
+
+
+def _own(verb: Any, steps: Any) -> Any:
+    """Returns a verb with its own steps; one that has a short way is a method already."""
+    if not hasattr(steps, "steps"):
+        return with_steps(verb, steps)
+    for name in ("__name__", "__qualname__", "__doc__", "__signature__"):
+        setattr(steps, name, getattr(verb, name))
+    return steps
 
 
 def _asking(name: str, member: Any) -> Any:
@@ -452,8 +476,20 @@ def _plain(value: Any) -> Any:
 
 # Verbs of which a client needs more than one request.
 _OWN: dict[str, dict[str, Callable[..., Steps[Any]]]] = {
-    "Log": {"consumer": _consumer},
-    "Fifo": {"get": _get, "pop": _pop, "pop_many": _pop_many},
+    "BeatsQueue": {"post": post_elsewhere, "flush": flush},
+    "DeadlineQueue": {"post": post_elsewhere, "flush": flush},
+    "Log": {"consumer": _consumer, "post": post_to_log, "flush": flush},
+    "Fifo": {
+        **{"get": _get, "pop": _pop, "pop_many": _pop_many},
+        **{"post": post_to_fifo, "flush": flush},
+    },
+}
+# What takes the place of a post over the socket, and whether a client's file can.
+_POSTING = {
+    "BeatsQueue": ("put", False),
+    "DeadlineQueue": ("enqueue", False),
+    "Fifo": ("push", True),
+    "Log": ("append", True),
 }
 # What a stand-in has itself.
 _LOCAL = {"EventBatch": ("__iter__", "__len__")}

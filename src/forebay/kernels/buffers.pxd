@@ -5,6 +5,7 @@ from libc.string cimport memcpy
 
 # Plain Python cannot prefetch memory; if the compiler cannot either, this does nothing. `keep_order`
 # stays between the stores before it and those after it: a kill finds them in this order.
+# `show_stores` shows the stores before it to other processes before the loads after it are made.
 cdef extern from *:
     """
     #include <stdatomic.h>
@@ -14,9 +15,11 @@ cdef extern from *:
     #define forebay_prefetch(address) ((void)0)
     #endif
     #define forebay_keep_order() atomic_signal_fence(memory_order_seq_cst)
+    #define forebay_show_stores() atomic_thread_fence(memory_order_seq_cst)
     """
     void prefetch "forebay_prefetch" (unsigned long long address) noexcept nogil
     void keep_order "forebay_keep_order" () noexcept nogil
+    void show_stores "forebay_show_stores" () noexcept nogil
 
 ctypedef unsigned int (*crc_function)(unsigned int, const unsigned char *, size_t) noexcept nogil
 

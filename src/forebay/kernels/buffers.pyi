@@ -1,4 +1,11 @@
+from collections.abc import Callable
+from threading import Lock
+
 LIBRARY: str
+POSTED_BYTES: int
+NONE: int
+CUT_OFF: int
+OTHER: int
 
 def crc32(data: bytes | bytearray | memoryview, value: int = 0, /) -> int: ...
 def direct_address() -> int: ...
@@ -20,3 +27,34 @@ class Rows:
     def __init__(self, payload_bytes: int, rows_max: int, values: bool) -> None: ...
     def clear(self) -> None: ...
     def positions(self, start: int) -> bytearray: ...
+
+class PostedRecords:
+    @property
+    def number(self) -> int: ...
+    @property
+    def place(self) -> int: ...
+    @property
+    def head(self) -> int: ...
+    def __init__(self, lock: Lock, ring: Callable[[], None]) -> None: ...
+    def use(
+        self,
+        buffer: bytearray | memoryview | object,
+        start: int,
+        asleep_at: int,
+        size_max: int,
+        seed: int,
+    ) -> None: ...
+    def free(self, head: int) -> None: ...
+    def stop(self) -> None: ...
+    def put(self, value: object, extra: int) -> int | None: ...
+
+def gather(
+    buffer: bytes | bytearray | memoryview,
+    position: int,
+    number: int,
+    seed: int,
+    size_max: int,
+    limit: int,
+    target: bytearray | memoryview,
+    extra: int,
+) -> tuple[int, int, int, int, int]: ...

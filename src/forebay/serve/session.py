@@ -37,6 +37,7 @@ from forebay.serve.facts import facts_of
 from forebay.serve.holding import Served
 from forebay.serve.limits import HELLO_BYTES_MAX
 from forebay.serve.loop import Timer
+from forebay.serve.posted import Postings
 from forebay.wire.frames import FrameReader, frame
 from forebay.wire.messages import PROTOCOLS, SERVER, Answer, Request, Status, batch_count
 from forebay.wire.values import Handle
@@ -99,6 +100,7 @@ class Session:
         # The queue that a number belongs to.
         self._owners: dict[int, int] = {}
         self._leases: dict[int, dict[int, Any]] = {}
+        self._postings = Postings(server.loop)
         # How to take back what a request has taken, if it is cancelled after its answer was sent;
         # and what is to be forgotten when that cannot happen any more.
         self._undoable: OrderedDict[int, tuple[Callable[[], None], Callable[[], None]]]
@@ -303,6 +305,12 @@ class Session:
             self._check_iterators()
         if request.verb == "had_left":
             return self._had_left(target, *request.arguments)
+        if request.verb == "attach":
+            return self._postings.attach(request.target, target, *request.arguments)
+        if request.verb == "flushed":
+            return self._postings.flushed(request.target, *request.arguments)
+        # In the order in which the client has made them.
+        self._postings.take_now(self._owners.get(request.target, request.target))
         return steps_of(getattr(target, "queue", target), request.verb, *_given(request))
 
     def _check_iterators(self) -> None:
@@ -500,6 +508,8 @@ class Session:
             self._forget(request.arguments[0])
         elif request.verb == "close":
             self._drive(self._close(request.arguments[0]))
+        elif request.verb == "posted":
+            self._postings.wake(request.arguments[0])
         else:
             raise ProtocolError(f"a request of number 0 cannot be {request.verb[:40]!r}")
 
@@ -553,6 +563,7 @@ class Session:
             with contextlib.suppress(Closed, LeaseLost):
                 yield from type(thing).nack.steps(thing)
         elif hasattr(thing, "queue"):
+            self._postings.leave(number)
             yield Work(partial(self._server.holding.release, thing))
         else:
             yield Work(thing.close)

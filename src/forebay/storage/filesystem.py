@@ -623,6 +623,14 @@ def real_path(path: str) -> str:
     return os.path.realpath(path)
 
 
+def inode(path: str) -> int:
+    """Returns the number that tells a file from a copy of it; 0 if there is no such file."""
+    try:
+        return os.stat(path, follow_symlinks=False).st_ino
+    except OSError:
+        return 0
+
+
 def disk_bytes(path: str) -> int:
     """Returns how much disk space a file takes; 0 if it is gone."""
     try:

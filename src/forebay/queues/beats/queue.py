@@ -187,6 +187,17 @@ class BeatsQueue(Handle):
         return self._put(self._encode([event]), timeout)
 
     @verb
+    def post(
+        self, event: Event | Mapping[str, object], *, timeout: Duration | None = None
+    ) -> Steps[int]:
+        """Puts an event as `put` does, without waiting for the disk.
+
+        Returns a ticket for `flush`, which waits until it is stored. In a shared queue it is sent
+        to the server, and no answer is awaited.
+        """
+        return self._posts.begin(self._put(self._encode([event]), timeout))
+
+    @verb
     def put_many(
         self, events: Iterable[Event | Mapping[str, object]], *, timeout: Duration | None = None
     ) -> Steps[None]:

@@ -311,6 +311,25 @@ class DeadlineQueue(Handle):
         return _run(self._put([data], change, timeout))
 
     @verb
+    def post(
+        self,
+        value: Buffer,
+        *,
+        delay: Duration | None = None,
+        deadline: datetime | None = None,
+        deadline_ms: int | None = None,
+        timeout: float | None = None,
+    ) -> Steps[int]:
+        """Adds an item as `enqueue` does, without waiting for the disk.
+
+        Returns a ticket for `flush`, which waits until it is stored. In a shared queue it is sent
+        to the server, and no answer is awaited.
+        """
+        data = as_bytes(value)
+        change = partial(self._schedule.enqueue, data, delay, deadline, deadline_ms, True)
+        return self._posts.begin(self._put([data], change, timeout))
+
+    @verb
     def enqueue_many(
         self,
         values: Iterable[Buffer],

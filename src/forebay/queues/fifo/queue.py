@@ -18,7 +18,7 @@ from typing import cast
 from forebay.clock import BootClock, SteadyClock, SystemClock
 from forebay.damage import Damage
 from forebay.errors import Closed, Damaged, Empty, InvalidOption, RecordTooLarge
-from forebay.formats.entry import SIZE_MAX, as_bytes, check_ttl, file_name
+from forebay.formats.entry import SIZE_MAX, TTL_SECONDS_MAX, as_bytes, check_ttl, file_name
 from forebay.kernels.buffers import measure
 from forebay.kernels.entry import METADATA_BYTES, Entry, encode_sized, measure_sized
 from forebay.queues.fifo import dead
@@ -32,6 +32,7 @@ from forebay.queues.fifo.writer import Batch, FifoWriter
 from forebay.queues.shared.background import Background
 from forebay.queues.shared.handle import Handle
 from forebay.queues.shared.options import Duration, SyncPolicy, WhenFull, as_seconds
+from forebay.queues.shared.posted import Intake
 from forebay.queues.shared.verbs import Loan, News, Run, Steps, Work, lends, run, shortcut, verb
 from forebay.queues.shared.waiting import (
     ITEMS,
@@ -277,10 +278,22 @@ class Fifo(Handle):
             )
             self._build(found, undo)
             inbox.warn_of_waiting(self._directory)
+            self._maintenance = FifoMaintenance(
+                self, self._writer, self._front, self.options, self._clock
+            )
+            undo.callback(self._maintenance.stop)
+            self._intake = Intake(
+                self._directory,
+                self._filesystem.boot_id(),
+                self._writer,
+                extra_max=TTL_SECONDS_MAX,
+                store=self._writer.write_posted,
+                make_room=self._front.make_room,
+                stored=partial(_after_posting, self._writer, self._front, self._maintenance),
+            )
+            undo.callback(self._intake.close)
+            self._intake.begin()
             undo.pop_all()
-        self._maintenance = FifoMaintenance(
-            self, self._writer, self._front, self.options, self._clock
-        )
         self._own()
 
     @shortcut
@@ -305,6 +318,27 @@ class Fifo(Handle):
         if self.changes.wanted:
             self.changes.answer()
         return entry_id
+
+    @shortcut
+    def post(
+        self,
+        value: Buffer,
+        *,
+        ttl_seconds: Duration | None = None,
+        timeout: Duration | None = None,
+        _run: Run[int] = run,
+    ) -> int:
+        """Pushes an entry without waiting for the disk; returns a ticket for `flush`.
+
+        In a shared fifo it is a copy into memory that survives the end of this process and of the
+        server: they store it, and `flush` waits for that. Waits for room as `push` does.
+        """
+        ttl = self._ttl_seconds if ttl_seconds is None else check_ttl(ttl_seconds)
+        if self._staged.push(value, ttl) is None:
+            return _run(self._posts.begin(self._push(value, ttl, timeout)))
+        if self.changes.wanted:
+            self.changes.answer()
+        return next(self._posts.tickets)
 
     @verb
     def push_many(
@@ -576,6 +610,7 @@ class Fifo(Handle):
 
     def _end(self) -> None:
         self._maintenance.stop()
+        self._intake.close()
         with contextlib.ExitStack() as stack:
             stack.callback(self._directory.close)
             self._release(stack)
@@ -800,6 +835,15 @@ class Fifo(Handle):
         stack.callback(self._writer.head.close)
         stack.callback(self._front.close)
         stack.callback(self._writer.release_files)
+
+
+def _after_posting(writer: FifoWriter, front: Front, maintenance: FifoMaintenance) -> None:
+    """Says what was dropped, and plans what is due, after posted entries were stored."""
+    front.tell()
+    if not (writer.always and maintenance.planned):
+        maintenance.notice()
+    if writer.changes.wanted and not writer.always:
+        writer.changes.answer()
 
 
 def _patience(block: bool, timeout: Duration | None) -> Duration:

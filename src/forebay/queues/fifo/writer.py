@@ -23,7 +23,7 @@ from functools import partial
 from typing import NamedTuple
 
 from forebay.clock import SteadyClock
-from forebay.kernels.entry import METADATA_BYTES, encode
+from forebay.kernels.entry import METADATA_BYTES, encode, encode_sized, measure_sized
 from forebay.queues.fifo.bounds import Bounds, TapeEnd
 from forebay.queues.fifo.head import HeadFile
 from forebay.queues.fifo.options import FifoOptions
@@ -33,7 +33,9 @@ from forebay.queues.fifo.tape import TapeWriter
 from forebay.queues.shared.mark import End, TailMark
 from forebay.queues.shared.owner import FatalErrors, Owner, Sync, fatal_when_interrupted
 from forebay.queues.shared.waiting import NoRoom
+from forebay.storage.commit import Ticket
 from forebay.storage.filesystem import Directory, Filesystem, Mapping
+from forebay.storage.posted import Batch as Posted
 from forebay.storage.staging import HEADER_BYTES, Staging
 from forebay.storage.tail import Tail, TailFile
 
@@ -174,6 +176,14 @@ class FifoWriter(Owner):
             self._publish()
             self.changes.announce()
         return entry_id
+
+    def write_posted(self, posted: Posted) -> Ticket | None:
+        """Writes what a client has posted; returns what to wait for. Lock held."""
+        total, _ = measure_sized(posted.records, posted.count)
+        size = total + posted.count * METADATA_BYTES
+        encode_posted = partial(encode_sized, posted.records, posted.count)
+        self.write(Batch(encode_posted, posted.count, size), posted.extra)
+        return self.awaited(self.applied)
 
     @fatal_when_interrupted
     def open_memory(self) -> None:

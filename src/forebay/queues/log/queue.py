@@ -33,6 +33,7 @@ from forebay.queues.log.writer import LogWriter, as_bytes
 from forebay.queues.shared.background import Background
 from forebay.queues.shared.handle import Handle
 from forebay.queues.shared.options import Duration, SyncPolicy, WhenFull, as_seconds
+from forebay.queues.shared.posted import Intake
 from forebay.queues.shared.reports import places
 from forebay.queues.shared.verbs import Run, Steps, Work, run, shortcut, verb
 from forebay.queues.shared.waiting import countdown, when_there_is_room
@@ -287,6 +288,18 @@ class Log(Handle):
             with self._writer.lock:
                 self._trimmer.respect_limit()
             self._maintenance = Maintenance(self, self._writer, self.options, self._clock)
+            opened.callback(self._maintenance.stop)
+            self._intake = Intake(
+                self._directory,
+                self._filesystem.boot_id(),
+                self._writer,
+                extra_max=0,
+                store=self._writer.append_posted,
+                make_room=lambda size, count, trimmer=self._trimmer: trimmer.make_room(size),
+                stored=partial(_after_change, self._trimmer, self._maintenance),
+            )
+            opened.callback(self._intake.close)
+            self._intake.begin()
             # From here on the handle closes all of it.
             opened.pop_all()
         self._own()
@@ -310,6 +323,19 @@ class Log(Handle):
         if self.changes.wanted:
             self._after_staging()
         return offset
+
+    @shortcut
+    def post(self, value: Buffer, timeout: Duration | None = None, _run: Run[int] = run) -> int:
+        """Appends a record without waiting for the disk; returns a ticket for `flush`.
+
+        In a shared log it is a copy into memory that survives the end of this process and of the
+        server: they store it, and `flush` waits for that. Waits for room as `append` does.
+        """
+        if self._stage(value) is None:
+            return _run(self._posts.begin(self._append(value, timeout)))
+        if self.changes.wanted:
+            self._after_staging()
+        return next(self._posts.tickets)
 
     @verb
     def append_many(
@@ -616,10 +642,7 @@ class Log(Handle):
 
         A handler of log messages may append to this same log.
         """
-        if self._trimmer.untold:
-            self._trimmer.tell()
-        if not self._maintenance.planned:
-            self._maintenance.notice()
+        _after_change(self._trimmer, self._maintenance)
 
     def _end(self) -> None:
         self._maintenance.stop()
@@ -628,6 +651,7 @@ class Log(Handle):
         # Wait for an adoption that is running: it uses the directory.
         with self._adopting:
             try:
+                self._intake.close()
                 self._writer.close()
             finally:
                 self._places.close()
@@ -675,3 +699,10 @@ class Log(Handle):
                     size = file.size()
                     file.close()
                 self._segments.sizes[base] = size
+
+
+def _after_change(trimmer: Trimmer, maintenance: Maintenance) -> None:
+    if trimmer.untold:
+        trimmer.tell()
+    if not maintenance.planned:
+        maintenance.notice()

@@ -31,6 +31,7 @@ from forebay.queues.shared.segments import SegmentOwner
 from forebay.queues.shared.waiting import NoRoom
 from forebay.storage.commit import Ticket
 from forebay.storage.filesystem import Buffer, Directory, Filesystem
+from forebay.storage.posted import Batch
 from forebay.storage.segments import SegmentList, SegmentWriter
 from forebay.storage.staging import HEADER_BYTES, Staging
 from forebay.storage.tail import Tail, TailFile
@@ -129,6 +130,14 @@ class LogWriter(SegmentOwner["LogSegment"]):
     def append_encoded(self, buffer: Buffer, count: int, size: int) -> tuple[Ticket | None, int]:
         """Appends the `count` records of a buffer; `size` is the result of `measure_encoded`."""
         return self._append_batch(_Encoded(buffer, count), size)
+
+    def append_posted(self, batch: Batch) -> Ticket | None:
+        """Appends what a client has posted; returns what to wait for. Lock held."""
+        if not self._layout.checked:
+            values = batch.values()
+            return self.append_many(values, self.measure(values))[0]
+        size = self.measure_encoded(batch.records, batch.count)
+        return self.append_encoded(batch.records, batch.count, size)[0]
 
     def _append_batch(self, batch: _Batch, size: int) -> tuple[Ticket | None, int]:
         segments = 2 + 2 * size // self._options.segment_bytes

@@ -116,7 +116,8 @@ class Background(ABC, Generic[_Queue]):
         if self._comes_due(LOOK, now):
             self._look(queue)
             seen = self._activity()
-            if seen == self._seen:
+            waits = queue._intake is not None and queue._intake.has_more
+            if seen == self._seen and not waits:
                 self._rest()
             else:
                 self._due[LOOK] = now + LOOK_SECONDS
@@ -246,6 +247,8 @@ class Background(ABC, Generic[_Queue]):
         If a full disk has used up the reserve, sets it aside again as soon as there is space.
         """
         keep_reserve(queue._directory)
+        if queue._intake is not None and queue._intake.has_more:
+            queue._intake.retry()
 
     @abstractmethod
     def _activity(self) -> object:

@@ -18,6 +18,9 @@ from typing import Self
 
 from forebay.errors import Closed, Reentered
 from forebay.queues.shared import verbs
+from forebay.queues.shared.posted import Intake
+from forebay.queues.shared.posts import Posts
+from forebay.queues.shared.verbs import Steps, verb
 from forebay.storage.filesystem import Directory
 
 
@@ -50,10 +53,13 @@ class Handle(Closing):
 
     path: str
     _directory: Directory
+    _posts: Posts
     # True until `_own`: `close` does nothing before the queue is open.
     _closed = True
     # The last reference is gone: the maintenance thread must not use it any more.
     _forgotten = False
+    # Takes in what clients have posted, if the kind can do that.
+    _intake: Intake | None = None
     _disowned: Closed | None = None
 
     def __new__(cls, *arguments: object, shared: bool = False, **options: object) -> Self:
@@ -105,8 +111,19 @@ class Handle(Closing):
             self._give_back_directory()
             warnings.warn(f"{self.path} was not closed", ResourceWarning, stacklevel=2)
 
+    @verb
+    def flush(self, ticket: int | None = None) -> Steps[None]:
+        """Returns when all that was posted is as safe as a put that has returned.
+
+        With a ticket of `post`, it need not wait for what was posted after it. Raises what
+        prevented it; in a shared queue, what could not be stored yet is not lost.
+        """
+        self._check_process()
+        return self._posts.settle()
+
     def _own(self) -> None:
         """Marks the queue as open, and has it ended in the child of every fork."""
+        self._posts = Posts()
         self._closed = False
         _open_handles.add(self)
 

@@ -12,7 +12,7 @@ from forebay.errors import NotAQueue
 from forebay.formats import entry, fflg
 from forebay.formats.beats import versions as beats
 from forebay.formats.deadline import items, manifest, mark
-from forebay.storage import atomic, inbox, losses, quarantine, staging, tail
+from forebay.storage import atomic, inbox, losses, posted, quarantine, staging, tail
 from forebay.storage.filesystem import Directory
 
 
@@ -80,7 +80,7 @@ def _is_deadline_file(name: str) -> bool:
 SOCKET, SERVER_LOG, OPTIONS = "server.sock", "server.log", "shared-options"
 SHARED = frozenset({SOCKET, SERVER_LOG, OPTIONS})
 _FILES = frozenset({atomic.RESERVE, losses.NAME, *SHARED})
-_DIRECTORIES = frozenset({quarantine.DIRECTORY})
+_DIRECTORIES = frozenset({quarantine.DIRECTORY, posted.DIRECTORY})
 LOG = Names(
     "a log",
     frozenset({tail.NAME, "index", "index-check"}),
