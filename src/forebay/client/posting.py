@@ -57,9 +57,7 @@ class Posting:
         self._pending: deque[tuple[int, Pending]] = deque()
         self._sent = 0
 
-    def post(
-        self, value: Any, extra: int, timeout: Duration | None, **given: Any
-    ) -> Steps[int]:
+    def post(self, value: Any, extra: int, timeout: Duration | None, **given: Any) -> Steps[int]:
         """Posts what did not go the short way: at first, without room, too large or empty."""
         if self._mapped and self._file is None:
             yield Work(self._make_file)

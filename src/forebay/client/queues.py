@@ -475,13 +475,16 @@ def _plain(value: Any) -> Any:
 
 
 # Verbs of which a client needs more than one request.
-_OWN: dict[str, dict[str, Callable[..., Steps[Any]]]] = {
+_OWN: dict[str, dict[str, Callable[..., Any]]] = {
     "BeatsQueue": {"post": post_elsewhere, "flush": flush},
     "DeadlineQueue": {"post": post_elsewhere, "flush": flush},
     "Log": {"consumer": _consumer, "post": post_to_log, "flush": flush},
     "Fifo": {
-        **{"get": _get, "pop": _pop, "pop_many": _pop_many},
-        **{"post": post_to_fifo, "flush": flush},
+        "get": _get,
+        "pop": _pop,
+        "pop_many": _pop_many,
+        "post": post_to_fifo,
+        "flush": flush,
     },
 }
 # What takes the place of a post over the socket, and whether a client's file can.

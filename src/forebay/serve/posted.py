@@ -163,7 +163,7 @@ class Posting:
         self._committing = False
         if error is not None:
             self._tell(str(error))
-        if error is not None or self._ticket is not None and self._ticket.end <= ticket.end:
+        if error is not None or (self._ticket is not None and self._ticket.end <= ticket.end):
             self._ticket = None
         self._look()
 
@@ -183,9 +183,7 @@ class Postings:
         return size_max(ROOM_BYTES)
         yield
 
-    def flushed(
-        self, number: int, record: int, stored: bool, timeout: float | None
-    ) -> Steps[int]:
+    def flushed(self, number: int, record: int, stored: bool, timeout: float | None) -> Steps[int]:
         """Waits until a record of a client's file is stored; returns how much of it is taken."""
         if number not in self._by_number:
             raise InvalidOption("this client has no file for this queue")

@@ -610,7 +610,7 @@ class Fifo(Handle):
 
     def _end(self) -> None:
         self._maintenance.stop()
-        self._intake.close()
+        self._close_intake()
         with contextlib.ExitStack() as stack:
             stack.callback(self._directory.close)
             self._release(stack)

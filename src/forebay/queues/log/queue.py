@@ -651,7 +651,7 @@ class Log(Handle):
         # Wait for an adoption that is running: it uses the directory.
         with self._adopting:
             try:
-                self._intake.close()
+                self._close_intake()
                 self._writer.close()
             finally:
                 self._places.close()

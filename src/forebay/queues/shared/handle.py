@@ -153,6 +153,11 @@ class Handle(Closing):
             frame = frame.f_back
         return False
 
+    def _close_intake(self) -> None:
+        """Closes the files of clients; what is left in them is for the next owner."""
+        if self._intake is not None:
+            self._intake.close()
+
     def _give_back_directory(self) -> None:
         """Releases the lock of the directory; nothing is written."""
         self._directory.close()
