@@ -22,6 +22,7 @@ from forebay.storage.posted import Note, PostedFile
 from tests.counting import Count
 from tests.kinds import POLICIES
 from tests.sharing.posting import Client, check, deaths, files, left, owner
+from tests.support.inside import intake_of
 from tests.support.planting import Bug, Patch, check_caught, each
 
 FILED = pytest.mark.parametrize("kind", ["log", "fifo"])
@@ -105,7 +106,7 @@ def test_what_finds_no_room_waits_in_the_file(tmp_path: Path) -> None:
     assert len(files(path)) == 1
     with owner(path, "fifo", **options) as fifo:
         found += fifo.pop_many(10)
-        fifo._intake.retry()
+        intake_of(fifo).retry()
         found += fifo.pop_many(10)
 
     assert found == values(25)
@@ -172,6 +173,8 @@ def copied(path: Path, kind: str = "fifo") -> None:
 
 def test_a_copy_of_a_file_is_void(tmp_path: Path) -> None:
     copied(tmp_path)
+
+    assert not files(tmp_path / "copy")
 
 
 def damaged(path: Path, at: int, kind: str = "log") -> list[bytes]:
@@ -263,7 +266,7 @@ def _never_noted(patch: Patch) -> None:
 
 
 def _noted_after(patch: Patch) -> None:
-    store = Intake._store
+    store = Intake.store
 
     def wrong(self: Intake, file: PostedFile, batch: Any) -> Any:
         begin, advance = file.begin, file.advance
@@ -281,7 +284,7 @@ def _noted_after(patch: Patch) -> None:
         finally:
             del changed.begin, changed.advance
 
-    patch.setattr(Intake, "_store", wrong)
+    patch.setattr(Intake, "store", wrong)
 
 
 def _advanced_before(patch: Patch) -> None:
@@ -313,13 +316,13 @@ def _numbers_from_one(patch: Patch) -> None:
 
 
 def _removed_first(patch: Patch) -> None:
-    finish = Intake._finish
+    finish = Intake.finish
 
     def wrong(self: Intake, file: PostedFile) -> bool:
         self._remove(file.name)
         return finish(self, file)
 
-    patch.setattr(Intake, "_finish", wrong)
+    patch.setattr(Intake, "finish", wrong)
 
 
 def _removed_when_full(patch: Patch) -> None:
@@ -379,6 +382,8 @@ HUNTS: list[Callable[[Path], None]] = [hunt_deaths, hunt_full, hunt_restart, hun
 @pytest.mark.parametrize("hunt", HUNTS, ids=lambda hunt: hunt.__name__)
 def test_the_hunts_find_nothing_without_a_bug(tmp_path: Path, hunt: Any) -> None:
     hunt(tmp_path)
+
+    assert not list(tmp_path.rglob("q/posted/*"))
 
 
 def test_the_file_of_a_client_takes_no_hole(tmp_path: Path) -> None:

@@ -24,6 +24,11 @@ def writer_of(queue: Any) -> Any:
     return queue._writer
 
 
+def intake_of(queue: Any) -> Any:
+    """Returns what takes in the files of clients."""
+    return queue._intake
+
+
 def journal_of(queue: Any) -> Any:
     """Returns the journal of a deadline queue: its lock and the log that it writes."""
     return queue._journal

@@ -130,7 +130,11 @@ class Posting:
                 return
             queue = self._alive()
             filesystem = DiskFilesystem()
-            with contextlib.closing(filesystem.open_directory(queue.path)) as directory:
+            made = None
+            # Another user can make no file there.
+            with contextlib.suppress(PermissionError), contextlib.ExitStack() as stack:
+                directory = filesystem.open_directory(queue.path)
+                stack.callback(directory.close)
                 made = ClientFile.make(directory, filesystem.boot_id())
             if made is None:
                 self._mapped = False

@@ -275,7 +275,7 @@ class PostedRecords:
         self._view = memoryview(bytearray(1))
 
     def put(self, value: object, extra: cython.ulonglong) -> object:
-        """Puts one record and returns its number; None: it is no bytes, empty, too large or has no room.
+        """Puts one record and returns its number; None: it is no bytes, empty, or has no room.
 
         Once it has returned, the record survives this process.
         """

@@ -28,8 +28,17 @@ VERBS = {
     ),
     WRITE: frozenset(
         {
-            *("append", "append_encoded", "append_many", "enqueue", "enqueue_many", "push"),
-            *("push_encoded", "push_many", "put", "put_encoded", "put_many", "put_nowait", "sync"),
+            *(
+                "append",
+                "append_encoded",
+                "append_many",
+                "enqueue",
+                "enqueue_many",
+                "flush",
+                "post",
+            ),
+            *("push", "push_encoded", "push_many", "put", "put_encoded", "put_many", "put_nowait"),
+            "sync",
         }
     ),
     TAKE: frozenset(

@@ -21,7 +21,7 @@ from forebay.storage.commit import Ticket
 from forebay.storage.posted import ROOM_BYTES, PostedFile, size_max
 
 if TYPE_CHECKING:
-    from forebay.serve.server import Served
+    from forebay.serve.holding import Served
 
 _logger = logging.getLogger(__name__)
 # How long to gather, after something was found; and how long to look before going to sleep.
@@ -44,6 +44,7 @@ class Posting:
         if queue._intake is None:
             raise InvalidOption(f"{served.kind} queues take no posts from files")
         self._loop = loop
+        self._served = served
         self._queue = queue
         self._intake: Intake = queue._intake
         self._file: PostedFile = self._intake.attach(name)
@@ -139,6 +140,7 @@ class Posting:
 
     def _take_some(self) -> int:
         count, ticket = self._intake.take(self._file)
+        self._served.written += count
         if ticket is not None:
             last = self._ticket
             # The epoch of the oldest: a failed write of any of them is then found.

@@ -47,6 +47,8 @@ assert (_HEADER.size, _NOTE.size) == (38, 28)
 # How much is read at a time: as much as there was the last time, within bounds.
 _READ_BYTES_MIN, _READ_BYTES_MAX = 4 << 10, 256 << 10
 _COUNT_MAX = 1024
+# Far above any real number: they must be able to rise.
+_NUMBER_MAX = 2**62
 
 
 def size_max(room: int) -> int:
@@ -71,9 +73,14 @@ class Note:
         """Reads a slot's payload; without one nothing was taken."""
         return cls() if payload is None else cls(*_NOTE.unpack(payload))
 
+    @property
+    def numbers(self) -> tuple[int, int, int, int]:
+        """Its fields, in the order of a slot."""
+        return self.place, self.number, self.end, self.count
+
     def encode(self) -> bytes:
         """Returns the payload of a slot."""
-        return _NOTE.pack(self.place, self.number, self.end, self.count)
+        return _NOTE.pack(*self.numbers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +175,9 @@ class PostedFile:
                 self.void = "it is a copy"
             self._slots = SlotFile(self._file, NOTE_MAGIC, _NOTE.size)
             self.note = Note.of(self._slots.payload)
-            if self.note.number < 1:
-                raise ProtocolError(f"{DIRECTORY}/{name}: its note is damaged")
+            sound = self._slots.payload is not None or not any(self._file.pread(HEADER_AT, 0))
+            if not sound or self.note.number < 1 or max(self.note.numbers) > _NUMBER_MAX:
+                raise ProtocolError(f"{DIRECTORY}/{name}: its notes are damaged")
         except BaseException:
             self._file.close()
             raise

@@ -289,21 +289,24 @@ class Log(Handle):
                 self._trimmer.respect_limit()
             self._maintenance = Maintenance(self, self._writer, self.options, self._clock)
             opened.callback(self._maintenance.stop)
-            self._intake = Intake(
-                self._directory,
-                self._filesystem.boot_id(),
-                self._writer,
-                extra_max=0,
-                store=self._writer.append_posted,
-                make_room=lambda size, count, trimmer=self._trimmer: trimmer.make_room(size),
-                stored=partial(_after_change, self._trimmer, self._maintenance),
-            )
+            self._intake = self._make_intake()
             opened.callback(self._intake.close)
             self._intake.begin()
             # From here on the handle closes all of it.
             opened.pop_all()
         self._own()
         self._trimmer.tell()
+
+    def _make_intake(self) -> Intake:
+        return Intake(
+            self._directory,
+            self._filesystem.boot_id(),
+            self._writer,
+            extra_max=0,
+            store=self._writer.append_posted,
+            make_room=partial(_make_room, self._trimmer),
+            stored=partial(_after_change, self._trimmer, self._maintenance),
+        )
 
     def _append(self, value: Buffer, timeout: Duration | None) -> Steps[int]:
         data = value if type(value) is bytes else as_bytes(value)
@@ -699,6 +702,10 @@ class Log(Handle):
                     size = file.size()
                     file.close()
                 self._segments.sizes[base] = size
+
+
+def _make_room(trimmer: Trimmer, size: int, count: int) -> bool:
+    return trimmer.make_room(size)
 
 
 def _after_change(trimmer: Trimmer, maintenance: Maintenance) -> None:

@@ -48,9 +48,9 @@ class Intake:
     ) -> None:
         """`extra_max` is the largest that a record may have beside it.
 
-        `store` and `make_room` are called with the queue's lock held. `store` stores records in one batch, and returns what to wait for; it raises `NoRoom`.
-        `make_room(size, count)` says whether to try again; it raises `Full`. `stored` plans the
-        work that is due after a change.
+        `store` and `make_room` are called with the queue's lock held. `store` stores records in one
+        batch, and returns what to wait for; it raises `NoRoom`. `make_room(size, count)` says
+        whether to try again; it raises `Full`. `stored` plans the work that is due after a change.
         """
         self._directory = directory
         self._boot = boot
@@ -80,7 +80,7 @@ class Intake:
                 before = 0
                 while file.number != before and file.name in self._left:
                     before = file.number
-                    if self._finish(file):
+                    if self.finish(file):
                         del self._left[file.name]
                     if self._owner.always:
                         # Nothing of it can be read, or dropped to make room, before.
@@ -110,7 +110,7 @@ class Intake:
     def leave(self, file: PostedFile) -> None:
         """Takes what is left of a file whose client has gone; later, if that is not possible."""
         with self._mutex:
-            if not self._finish(file):
+            if not self.finish(file):
                 self._left[file.name] = file
                 self._stored()
         if self._owner.always and self._owner.error is None:
@@ -135,7 +135,7 @@ class Intake:
         try:
             with self._owner.lock:
                 self._owner.check()
-                return self._store(file, batch)
+                return self.store(file, batch)
         finally:
             self._stored()
 
@@ -146,7 +146,7 @@ class Intake:
         while file.note.place < end and self.take(file)[0]:
             pass
 
-    def _store(self, file: PostedFile, batch: Batch) -> tuple[int, Ticket | None]:
+    def store(self, file: PostedFile, batch: Batch) -> tuple[int, Ticket | None]:
         """Stores a batch, or a part of it if that is all that there is room for. Lock held."""
         owner = self._owner
         while True:
@@ -228,7 +228,7 @@ class Intake:
                 path = f"{self._directory.path}/{posted.DIRECTORY}/{name}"
                 _logger.warning("%s: moved to quarantine: %s", path, reason)
 
-    def _finish(self, file: PostedFile) -> bool:
+    def finish(self, file: PostedFile) -> bool:
         """Takes what is left of a file; removes it, and returns True, if its client is gone."""
         try:
             is_left = file.is_left()
