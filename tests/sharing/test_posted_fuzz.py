@@ -42,7 +42,9 @@ class Hostile:
         client.end()
         self.file = path / "posted" / self.name
         self.good = self.file.read_bytes()
-        self.directory = DiskFilesystem().open_directory(str(path / "posted"))
+        self.directory: Any = DiskFilesystem().open_directory(str(path / "posted"))
+        opened = self.directory.open
+        self.directory.open = lambda name, **how: self._disturbed(opened(name, **how))
         self.descriptor = os.open(self.file, os.O_RDWR)
         self.counts = Counter[str]()
         self.intake = Intake(
@@ -70,7 +72,6 @@ class Hostile:
             try:
                 file = PostedFile(self.directory, self.name, DiskFilesystem().boot_id())
                 stack.callback(file.close)
-                self._disturb(file)
                 file.resume(self.rng.choice((0, 5, 2**40)))
                 before = self.counts["records"]
                 self.intake.take_all(file)
@@ -86,12 +87,11 @@ class Hostile:
         assert all(len(value) <= ROOM // 8 for value in values)
         self.counts["records"] += batch.count
 
-    def _disturb(self, file: PostedFile) -> None:
+    def _disturbed(self, file: Any) -> Any:
         """Now and then the client changes or shrinks its file between two reads."""
         if self.rng.random() < 0.8:
-            return
-        real: Any = file._file
-        read = real.pread
+            return file
+        read = file.pread
 
         def pread(size: int, position: int) -> bytes:
             if self.rng.random() < 0.5:
@@ -99,7 +99,8 @@ class Hostile:
             data: bytes = read(size, position)
             return data
 
-        real.pread = pread
+        file.pread = pread
+        return file
 
     def _scribble(self) -> None:
         data = self.rng.randbytes(self.rng.choice((1, 4, 8, 64, 2000)))
