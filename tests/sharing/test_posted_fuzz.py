@@ -42,9 +42,7 @@ class Hostile:
         client.end()
         self.file = path / "posted" / self.name
         self.good = self.file.read_bytes()
-        self.directory: Any = DiskFilesystem().open_directory(str(path / "posted"))
-        opened = self.directory.open
-        self.directory.open = lambda name, **how: self._disturbed(opened(name, **how))
+        self.directory = self._door(DiskFilesystem().open_directory(str(path / "posted")))
         self.descriptor = os.open(self.file, os.O_RDWR)
         self.counts = Counter[str]()
         self.intake = Intake(
@@ -86,6 +84,11 @@ class Hostile:
         assert len(values) == batch.count <= 1024
         assert all(len(value) <= ROOM // 8 for value in values)
         self.counts["records"] += batch.count
+
+    def _door(self, directory: Any) -> Any:
+        opened = directory.open
+        directory.open = lambda name, **how: self._disturbed(opened(name, **how))
+        return directory
 
     def _disturbed(self, file: Any) -> Any:
         """Now and then the client changes or shrinks its file between two reads."""
