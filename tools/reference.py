@@ -228,7 +228,7 @@ def errors_page() -> str:
     for name, each in vars(errors).items():
         if inspect.isclass(each) and each.__module__ == errors.__name__ and name[0] != "_":
             bases = ", ".join(base.__name__ for base in each.__bases__)
-            text += f"\n## {name}\n\nA `{bases}`.\n\n{inspect.getdoc(each)}\n"
+            text += f"\n## {name}\n\n{inspect.getdoc(each)} Derived from `{bases}`.\n"
     return text
 
 
