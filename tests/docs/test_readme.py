@@ -1,4 +1,4 @@
-"""The README: its example runs, and what it names is there."""
+"""The README and the page of the queues: the examples run, and what pages name is there."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -18,6 +17,7 @@ from tests.docs.pages import ROOT, blocks, only_block
 PAGES = [
     path.relative_to(ROOT).as_posix() for path in [ROOT / "README.md", *ROOT.glob("docs/**/*.md")]
 ]
+QUEUES = "docs/queues.md"
 LINK = re.compile(r"\]\(([^)#:]+)\)")
 
 
@@ -35,8 +35,17 @@ def run_example(directory: Path, program: str, *arguments: str) -> subprocess.Co
 
 
 @pytest.mark.slow
-def test_the_example_runs_and_reads_what_it_wrote(tmp_path: Path) -> None:
-    result = run_example(tmp_path, blocks("README.md", "python")[0])
+def test_the_example_of_the_readme_prints_the_record(tmp_path: Path) -> None:
+    result = run_example(tmp_path, only_block("README.md", "python"))
+
+    assert (result.stderr, result.returncode) == ("", 0)
+    assert result.stdout.startswith("0 ")
+    assert result.stdout.endswith(""" b'{"door": "open"}'\n""")
+
+
+@pytest.mark.slow
+def test_the_example_of_logs_reads_what_it_wrote(tmp_path: Path) -> None:
+    result = run_example(tmp_path, blocks(QUEUES, "python")[0])
 
     lines = result.stdout.splitlines()
     assert (result.stderr, result.returncode) == ("", 0)
@@ -50,7 +59,7 @@ def test_the_example_of_events_prints_what_it_put(
 ) -> None:
     monkeypatch.chdir(tmp_path)
 
-    exec(compile(blocks("README.md", "python")[1], "README.md", "exec"), {"forebay": forebay})
+    exec(compile(blocks(QUEUES, "python")[3], QUEUES, "exec"), {"forebay": forebay})
 
     assert capsys.readouterr().out.split()[1:] == ["hello"]
     with forebay.read(tmp_path / "spool" / "diskqueue", kind="beats") as reader:
@@ -62,7 +71,7 @@ def test_the_example_of_fifos_prints_what_it_pushed(
 ) -> None:
     monkeypatch.chdir(tmp_path)
 
-    exec(compile(blocks("README.md", "python")[2], "README.md", "exec"), {"forebay": forebay})
+    exec(compile(blocks(QUEUES, "python")[1], QUEUES, "exec"), {"forebay": forebay})
 
     lines = capsys.readouterr().out.splitlines()
     assert lines[:2] == ["b'resize 1.png' 3", "b'resize 1.png'"]
@@ -76,7 +85,7 @@ def test_the_example_of_deadlines_gives_out_what_is_due(
 ) -> None:
     monkeypatch.chdir(tmp_path)
 
-    exec(compile(blocks("README.md", "python")[3], "README.md", "exec"), {"forebay": forebay})
+    exec(compile(blocks(QUEUES, "python")[2], QUEUES, "exec"), {"forebay": forebay})
 
     item, counts = capsys.readouterr().out.splitlines()
     assert item.startswith("1 ")
@@ -87,7 +96,7 @@ def test_the_example_of_deadlines_gives_out_what_is_due(
 @pytest.mark.slow
 @pytest.mark.usefixtures("servers")
 def test_the_example_of_sharing_hands_each_page_to_one_worker(tmp_path: Path) -> None:
-    result = run_example(tmp_path, blocks("README.md", "python")[4])
+    result = run_example(tmp_path, blocks(QUEUES, "python")[4])
 
     lines = result.stdout.splitlines()
     assert (result.stderr, result.returncode) == ("", 0)
@@ -114,7 +123,7 @@ def test_the_example_of_asyncio_prints_what_it_appended_and_commits(
 ) -> None:
     monkeypatch.chdir(tmp_path)
 
-    exec(compile(blocks("README.md", "python")[5], "README.md", "exec"), {})
+    exec(compile(blocks(QUEUES, "python")[5], QUEUES, "exec"), {})
 
     assert len(capsys.readouterr().out.splitlines()) == 64
     with forebay.Log(tmp_path / "spool" / "doors") as log:
@@ -122,9 +131,7 @@ def test_the_example_of_asyncio_prints_what_it_appended_and_commits(
 
 
 def test_the_examples_have_at_most_ten_lines() -> None:
-    counts = [
-        sum(1 for line in block.splitlines() if line) for block in blocks("README.md", "python")
-    ]
+    counts = [sum(1 for line in block.splitlines() if line) for block in blocks(QUEUES, "python")]
 
     # That of three workers is a whole program.
     assert len(counts) == 6
@@ -133,25 +140,18 @@ def test_the_examples_have_at_most_ten_lines() -> None:
 
 
 @pytest.mark.slow
-def test_the_example_of_spark_runs_and_copies_every_record(
+def test_the_example_of_spark_counts_the_records_of_each_queue(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    for host in ("a", "b"):
+    for host, count in (("a", 3), ("b", 5)):
         with forebay.Log(tmp_path / "spool" / host / "events") as log:
-            log.append_many([host.encode()] * 3)
-    program = only_block("README.md", "py")
-    for name in ("/spool", "/lake"):
-        program = program.replace(f'"{name}/', f'"{tmp_path}{name}/')
-    names: dict[str, Any] = {}
+            log.append_many([host.encode()] * count)
+    program = only_block("README.md", "py").replace('"/spool/', f'"{tmp_path}/spool/')
 
-    exec(compile(program, "README.md", "exec"), names)
-    names["query"].processAllAvailable()
-    names["query"].stop()
+    exec(compile(program, "README.md", "exec"), {})
 
-    with forebay.read(tmp_path / "spool" / "copy", kind="log") as reader:
-        assert sorted(reader.values()) == [b"a"] * 3 + [b"b"] * 3
-    # A stream begins at the end.
-    assert spark.read.parquet(f"{tmp_path}/lake/events").count() == 0
+    assert spark.table("events").count() == 8
+    spark.catalog.dropTempView("events")
 
 
 @pytest.mark.parametrize("page", sorted(PAGES))
