@@ -3,7 +3,7 @@
 When to use it:
     A Beat cannot deliver any more, its output has gone, or its queue is damaged or encrypted.
     `forebay.read` needs no lock and writes nothing: the Beat may even run while you look.
-    To take the events over, and acknowledge them, use `forebay.BeatsQueue` when the Beat is stopped.
+    To acknowledge them as well, stop the Beat and use `forebay.BeatsQueue`.
 
 Run it: python examples/reading_filebeat.py /var/lib/filebeat/diskqueue
 """

@@ -1,9 +1,9 @@
 """A stream from queues to files, in which every record arrives exactly once.
 
 When to use it:
-    Records must be in the lake soon after they were appended, each of them once, also after a crash.
+    Records must be in the lake soon after they were appended, each once, also after a crash.
     The stream keeps its place under a name; trimming leaves what it has not read.
-    Run it all the time, or from a timer with `available_now=True`, which ends when it has caught up.
+    Run it all the time, or from a timer, with `available_now=True`, which ends when it caught up.
 
 Run it: python examples/spark_stream.py "/spool/*/events" /lake
 """

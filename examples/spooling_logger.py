@@ -1,7 +1,7 @@
 """A logging handler that keeps every line on the local disk.
 
 When to use it:
-    Your program must not wait for the log server, nor lose its log when that is down or it crashes.
+    Your program must not wait for the log server, nor lose its log when one of them crashes.
     A line costs a microsecond, and survives `kill -9`; a power cut costs the last tenth of a second.
     Another process reads the log at its own pace: here a consumer named "shipper" does.
 

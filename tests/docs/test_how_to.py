@@ -21,6 +21,8 @@ def test_each_program_of_a_page_runs(
     for program in blocks(page, "python"):
         exec(compile(program, page, "exec"), {})
 
+    assert (tmp_path / "spool").is_dir()
+
 
 def test_the_pages_are_listed() -> None:
     index = (ROOT / "docs/how-to/README.md").read_text()

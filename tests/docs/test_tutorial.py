@@ -64,6 +64,7 @@ def test_the_tutorial_can_be_followed_word_for_word(tmp_path: Path) -> None:
 
 
 def test_a_tutorial_that_is_wrong_is_found_out(tmp_path: Path) -> None:
-    page = "```python\n# one.py\nprint(1)\n```\n\n```console\n$ python one.py\n2\n$ echo a b\na …\n```\n"
+    program = "```python\n# one.py\nprint(1)\n```\n"
+    page = f"{program}\n```console\n$ python one.py\n2\n$ echo a b\na …\n```\n"
 
     assert follow(page, tmp_path) == ["$ python one.py\n1\n"]
