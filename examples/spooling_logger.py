@@ -2,7 +2,7 @@
 
 When to use it:
     Your program must not wait for the log server, nor lose its log when one of them crashes.
-    A line costs a microsecond, and survives `kill -9`; a power cut costs the last tenth of a second.
+    Your program must not wait for a log server, nor lose its log when one of the two crashes.
     Another process reads the log at its own pace: here a consumer named "shipper" does.
 
 Run it: python examples/spooling_logger.py /tmp/spool
