@@ -24,6 +24,8 @@ _TURNS = [0, 3, *(pytest.param(turns, marks=pytest.mark.slow) for turns in (1, 2
 each_turns = pytest.mark.parametrize("turns", _TURNS)
 # Longer than any test lasts: whoever sleeps so long has lost its cancellation.
 _FOR_EVER_SECONDS = 3_600.0
+# What goes through a queue amid random cancellations.
+_ITEMS = 50
 
 
 async def let_run(turns: int) -> None:
@@ -288,7 +290,7 @@ def test_random_cancellations_neither_lose_nor_double_an_item(
     async def use() -> None:
         async with made.opened(tmp_path) as queue:
             consumers = [asyncio.ensure_future(consume(queue)) for _ in range(6)]
-            for number in range(100):
+            for number in range(_ITEMS):
                 await queue.put(number)
                 await asyncio.sleep(chance.choice([0, 0, 0.000_5]))
             for consumer in consumers:
@@ -303,7 +305,7 @@ def test_random_cancellations_neither_lose_nor_double_an_item(
 
     run(use())
 
-    assert sorted(got) == list(range(100))
+    assert sorted(got) == list(range(_ITEMS))
 
 
 @pytest.mark.parametrize("made", [*OURS, *_SHARED], ids=str)
