@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import forebay.spark
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -39,7 +41,7 @@ def package_zip(target: str | os.PathLike[str]) -> str:
     return path
 
 
-def send(spark: SparkSession) -> str:
+def send(spark: forebay.spark.SparkSession) -> str:
     """Sends the sources to the executors of a session and registers the format there.
 
     Returns the path of the zip file of the sources, in a temporary directory that the streams of

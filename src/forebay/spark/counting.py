@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
+import forebay.spark
 from forebay.errors import InvalidOption
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
-
-def count(paths: str | Iterable[str], *, spark: SparkSession | None = None) -> int:
+def count(paths: str | Iterable[str], *, spark: forebay.spark.SparkSession | None = None) -> int:
     """Returns how many records the queues at paths and globs hold, according to their files.
 
     It verifies nothing: records that are damaged or missing are counted as well, and a queue that

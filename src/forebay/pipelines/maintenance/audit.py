@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow
 import pyarrow.parquet
 
+import forebay.spark
 from forebay.damage import Damage
 from forebay.errors import ForebayError, NotAQueue
 from forebay.queues import kinds
@@ -129,7 +130,7 @@ class Audit:
         """How many findings are wrong."""
         return sum(finding.wrong for finding in self.findings)
 
-    def arrow(self, table: str) -> Any:
+    def arrow(self, table: str) -> pyarrow.Table:
         """Returns the table `queues`, `files`, `places` or `findings` as an Arrow table."""
         rows = [asdict(row) for row in getattr(self, table)]
         schema = [
@@ -151,7 +152,7 @@ class Audit:
 def audit(
     paths: str | Iterable[str],
     *,
-    spark: SparkSession | None = None,
+    spark: forebay.spark.SparkSession | None = None,
     key_file: str | None = None,
     on_progress: Progress | None = None,
 ) -> Audit:
