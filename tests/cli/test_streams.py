@@ -14,7 +14,7 @@ from forebay import Log
 from forebay.cli import exits
 from forebay.queues.kinds import KINDS
 from tests.cli.deadline_helpers import PAST_MS
-from tests.cli.helpers import environment, make_log, numbered, start, start_held, values_of
+from tests.cli.helpers import environment, make_log, numbered, run, start, start_held, values_of
 from tests.queues.deadline_helpers import open_queue
 from tests.queues.helpers import snapshot
 from tests.support.waiting import wait_until
@@ -153,20 +153,15 @@ def test_a_stdout_that_takes_nothing_is_one_line_and_not_the_queues_error(
 @pytest.mark.parametrize("kind", [kind.name for kind in KINDS])
 @pytest.mark.parametrize("redirection", [">&-", ">/dev/full"])
 def test_take_without_a_stdout_removes_nothing(tmp_path: Path, kind: str, redirection: str) -> None:
-    consumer = "--consumer c" if kind == "log" else ""
-    shell(tmp_path, f"put q --kind {kind}", "", b'{"fields":{"n":1}}\n{"fields":{"n":2}}\n')
+    consumer = ["--consumer", "c"] if kind == "log" else []
+    run("put", tmp_path / "q", "--kind", kind, stdin=b'{"fields":{"n":1}}\n{"fields":{"n":2}}\n')
 
-    code, said = shell(tmp_path, f"take q -n 2 {consumer}", redirection)
-    again = subprocess.run(
-        [sys.executable, "-m", "forebay", "take", "q", "-n", "2", *consumer.split()],
-        capture_output=True,
-        cwd=tmp_path,
-        env=environment(),
-        check=True,
-    )
+    code, said = shell(tmp_path, f"take q -n 2 {' '.join(consumer)}", redirection)
+    again = run("take", tmp_path / "q", "-n", 2, *consumer)
 
     assert code == exits.ERROR
     assert "stdout" in said
+    assert again.exit_code == exits.OK
     assert len(again.stdout.splitlines()) == 2
 
 
