@@ -19,6 +19,7 @@ from forebay.errors import (
     Locked,
     NotAQueue,
     NotInstalled,
+    OutputRefused,
     Overtaken,
     ProtocolError,
     RecordTooLarge,
@@ -41,6 +42,7 @@ from forebay.queues.shared.reports import CopyReport, QueueInfo, Report, Segment
 
 if TYPE_CHECKING:
     from forebay.formats.beats.events import Event
+    from forebay.forward.manager import OutputManager
     from forebay.kernels.entry import Entry
     from forebay.queues.archive.archiver import Archiver, ArchiveReport, archive
     from forebay.queues.beats.batch import EventBatch
@@ -78,6 +80,7 @@ _MODULES = {
     "Root": "forebay.queues.root",
     "BeatsInfo": "forebay.queues.beats.info",
     "DeadlineInfo": "forebay.queues.deadline.info",
+    "OutputManager": "forebay.forward.manager",
     "FifoInfo": "forebay.queues.fifo.info",
 }
 
@@ -120,6 +123,8 @@ __all__ = [
     "LogReader",
     "NotAQueue",
     "NotInstalled",
+    "OutputManager",
+    "OutputRefused",
     "Overtaken",
     "ProtocolError",
     "QueueInfo",

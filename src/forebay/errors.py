@@ -15,6 +15,7 @@
     │   ├── Overtaken              a reader's next records were trimmed or dropped meanwhile
     │   └── ServerGone             the server of a shared queue ended during the call
     ├── the machine
+    │   ├── OutputRefused          an output will never take a record; its words say why
     │   ├── NotInstalled           Java, Spark or a library of an extra is missing or does not fit
     │   └── ProtocolError          client and server of a shared queue do not understand each other
     └── the data
@@ -112,6 +113,10 @@ class ServerGone(ForebayError):
 
 class ProtocolError(ForebayError):
     """A message between a client and a server is not what the protocol allows."""
+
+
+class OutputRefused(ForebayError):
+    """An output will never take these records; a function of the user raises it to say so."""
 
 
 class NotInstalled(ForebayError):

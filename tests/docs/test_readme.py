@@ -13,7 +13,10 @@ from pyspark.sql import SparkSession
 
 import forebay
 from tests.docs.pages import ROOT, blocks, only_block
+from tests.support.forwarding import receiver
+from tests.support.receiver import Receiver
 
+__all__ = ["receiver"]
 PAGES = [
     path.relative_to(ROOT).as_posix() for path in [ROOT / "README.md", *ROOT.glob("docs/**/*.md")]
 ]
@@ -52,6 +55,19 @@ def test_the_example_of_logs_reads_what_it_wrote(tmp_path: Path) -> None:
     assert [line.split()[0] for line in lines[:3]] == ["0", "1", "2"]
     assert lines[1].endswith("""b'{"door": "closed"}'""")
     assert lines[3:] == ["left to read: 0"]
+
+
+def test_the_example_of_a_shipper_reaches_the_receiver(
+    tmp_path: Path, receiver: Receiver, servers: None
+) -> None:
+    program = blocks("docs/forwarding.md", "python")[-1].replace(
+        "http://127.0.0.1:8080", receiver.url("")[:-1]
+    )
+
+    result = run_example(tmp_path, program)
+
+    assert result.returncode == 0, result.stderr
+    assert [value["message"] for value in receiver.values("in")] == ["the door is open"]
 
 
 def test_the_example_of_events_prints_what_it_put(

@@ -19,6 +19,12 @@ def drop(queue: Any) -> None:
     queue._closed = True
 
 
+def leave_files(output: Any) -> None:
+    """Closes the descriptors of an output of files, as the death of its process does."""
+    for part in (output._slots, output._directory, output._file):
+        part.close()
+
+
 def writer_of(queue: Any) -> Any:
     """Returns the writer of a log, a fifo or a Beats queue: its lock, group commit and marks."""
     return queue._writer

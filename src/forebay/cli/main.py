@@ -57,6 +57,7 @@ GROUPS = {
     },
     "Beyond one queue": {
         "archive": "Copy finished segments to object storage or a directory.",
+        "forward": "Send queues to HTTP, Elasticsearch or files; lose nothing.",
         "pipeline": "Load queues into tables with Spark, and prove it.",
         "demo": "Kill a writer, flip a bit, and check what is left.",
     },

@@ -156,13 +156,15 @@ class Consumer(Closing):
         return iter(self._give(1)) if self._returned else self._ahead.records
 
     @verb
-    def commit(self) -> Steps[None]:
-        """Saves the place after the last record read; durable on return.
+    def commit(self, *, before: int | None = None) -> Steps[None]:
+        """Saves the place after the last record read, or the one at `before`; durable on return.
 
         The place does not pass a record that `take` has lent out: records read after it are covered
         by the first commit, or end of a block, after its own block has ended.
         """
-        yield from self._save(self.position)
+        if before is not None and before > self.position:
+            raise InvalidOption(f"before = {before}: only records up to {self.position} were read")
+        yield from self._save(self.position if before is None else before)
 
     def _save(self, end: int) -> Steps[None]:
         """Saves a place; only after a `seek` may it lie before the place saved earlier."""

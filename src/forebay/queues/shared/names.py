@@ -80,7 +80,8 @@ def _is_deadline_file(name: str) -> bool:
 SOCKET, SERVER_LOG, OPTIONS = "server.sock", "server.log", "shared-options"
 SHARED = frozenset({SOCKET, SERVER_LOG, OPTIONS})
 _FILES = frozenset({atomic.RESERVE, losses.NAME, *SHARED})
-_DIRECTORIES = frozenset({quarantine.DIRECTORY, posted.DIRECTORY})
+# `forward` holds the state of forwarders.
+_DIRECTORIES = frozenset({quarantine.DIRECTORY, posted.DIRECTORY, "forward"})
 LOG = Names(
     "a log",
     frozenset({tail.NAME, "index", "index-check"}),

@@ -1,0 +1,5 @@
+"""The receiver that these tests send to."""
+
+from tests.support.forwarding import receiver
+
+__all__ = ["receiver"]
