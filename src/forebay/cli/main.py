@@ -53,6 +53,8 @@ GROUPS = {
     },
     "Serve and watch": {
         "serve": "Serve all queues of a directory to other processes.",
+        "top": "Show the queues of a directory as a live table.",
+        "metrics": "Serve their state to Prometheus.",
         "unit": "Print a unit for systemd that serves a directory.",
     },
     "Beyond one queue": {
