@@ -6,6 +6,7 @@ import contextlib
 import os
 import socket
 import struct
+from collections import Counter
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -47,6 +48,8 @@ class RawClient:
         self._socket = socket.socket(socket.AF_UNIX)
         self._frames = FrameReader()
         self._answers: dict[int, Answer] = {}
+        # How many answers came, by the number of the request.
+        self.counts = Counter[int]()
         self._last_id = 1_000_000
         # It need not be readable.
         directory = os.open(path, os.O_PATH)
@@ -153,4 +156,5 @@ class RawClient:
         while (body := self._frames.next()) is not None:
             answer = CODEC.decode_answer(body)
             self._answers[answer.id] = answer
+            self.counts[answer.id] += 1
         return bool(data)
