@@ -12,12 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyspark
 import pytest
 
 from forebay import Log
 from forebay.errors import InvalidOption
 from forebay.spark import package_zip, session
 from forebay.spark.cluster import ask_executors
+from tests.cli.helpers import run
 from tests.sources import ROOT, python_path
 
 if TYPE_CHECKING:
@@ -173,14 +175,16 @@ def test_executors_tell_what_they_have_and_see(spark: SparkSession, tmp_path: Pa
     }
 
 
-@pytest.mark.slow
-def test_the_doctor_looks_at_spark(tmp_path: Path) -> None:
+def test_the_doctor_looks_at_spark_and_leaves_it_running(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     missing = tmp_path / "missing"
 
-    result = run_python("-m", "forebay", "doctor", "--spark", "--json", tmp_path, missing)
+    result = run("doctor", "--spark", "--json", "--conf", "spark.sql.x=7", tmp_path, missing)
     found = {row["what"]: row for row in map(json.loads, result.stdout.splitlines())}
 
-    assert result.returncode == 1, result.stderr
+    assert result.exit_code == 1, result.stderr
+    assert spark.conf.get("spark.sql.x") == "7"
     assert found["spark"]["found"].startswith("4.")
     assert found["java"]["verdict"] == found["executor 1, kernels"]["verdict"] == "ok"
     assert found[f"executor 1, {tmp_path}"]["found"] == "visible"
@@ -203,6 +207,53 @@ def test_the_zip_has_both_packages_and_needs_no_other_library(tmp_path: Path) ->
     assert alone.returncode == 0, alone.stderr
     assert {"forebay/__init__.py", "pyspark_forebay/__init__.py"} <= set(names)
     assert all(name.endswith(".py") for name in names)
+
+
+STORY_WITHOUT_FOREBAY = """
+import sys
+from forebay.spark import send, session
+queue, out = sys.argv[1:]
+s = session('local[2]', **{'spark.driver.extraJavaOptions': '-XX:TieredStopAtLevel=1'})
+send(s)
+print(s.read.format('forebay').load(queue).count())
+stream = s.readStream.format('forebay').option('startingOffsets', 'earliest').load(queue)
+writer = stream.writeStream.format('parquet').option('checkpointLocation', out + '/checkpoint')
+writer.trigger(availableNow=True).start(out).awaitTermination(240)
+print(s.read.parquet(out).count())
+"""
+
+
+# In the long tier: it is a Spark of its own.
+@pytest.mark.full
+def test_a_python_without_forebay_gets_it_for_reads_and_streams(tmp_path: Path) -> None:
+    with Log(tmp_path / "log") as log:
+        log.append_many([b"x"] * 150)
+    libraries = str(Path(pyspark.__file__).parent.parent)
+    python = tmp_path / "python"
+    # No `.pth` files are read, and the path of this checkout is left out.
+    python.write_text(
+        "#!/bin/sh\n"
+        f'path=$(printf %s "$PYTHONPATH" | sed "s#{python_path()}##g")\n'
+        f'PYTHONPATH="$path:{libraries}" exec {sys.executable} -S "$@"\n'
+    )
+    python.chmod(0o755)
+    lacking = subprocess.run(
+        [python, "-c", "import forebay"],
+        env={**os.environ, "PYTHONPATH": python_path()},
+        capture_output=True,
+        check=False,
+    )
+
+    result = run_python(
+        "-c",
+        STORY_WITHOUT_FOREBAY,
+        tmp_path / "log",
+        tmp_path / "out",
+        PYSPARK_PYTHON=str(python),
+    )
+
+    assert lacking.returncode == 1
+    assert result.stdout.split() == ["150", "150"], result.stderr[-3000:]
 
 
 @pytest.mark.slow

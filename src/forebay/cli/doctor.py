@@ -244,17 +244,21 @@ def _bad_if(wrong: bool) -> str:
 def spark_findings(
     paths: Sequence[str], master: str | None, conf: Mapping[str, str]
 ) -> Iterator[Finding]:
-    """Yields the findings about Spark, up to the first problem that stops it."""
+    """Yields the findings about Spark, up to the first problem that stops it.
+
+    A session that this process has already is used, and left running.
+    """
     from forebay.spark.cluster import ask_executors
     from forebay.spark.java import find_java
-    from forebay.spark.session import session
+    from forebay.spark.session import is_running, session
 
     remote = master is not None and master.startswith("sc://")
+    ours = not is_running()
     try:
         if not remote:
             java = find_java()
             yield Finding("java", f"{java.version} of {java.origin}")
-        settings = {**({} if remote else _FAST_START), **conf}
+        settings = {**(_FAST_START if ours and not remote else {}), **conf}
         spark = session(master, app_name="forebay doctor", **settings)
     except NotInstalled as error:
         yield Finding("spark", str(error), BAD)
@@ -270,7 +274,8 @@ def spark_findings(
     except _spark_errors() as error:
         yield Finding("executors", reason_of(error), BAD)
     finally:
-        spark.stop()
+        if ours:
+            spark.stop()
 
 
 def _spark_errors() -> tuple[type[Exception], ...]:

@@ -84,6 +84,15 @@ def session(
     return _build(builder.master(master), {**defaults, **conf})
 
 
+def is_running() -> bool:
+    """Returns whether this process has a session already; False if Spark is not installed."""
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError:
+        return False
+    return SparkSession.getActiveSession() is not None
+
+
 def _build(builder: SparkSession.Builder, settings: dict[str, object]) -> SparkSession:
     for name, value in settings.items():
         builder = builder.config(name, value)
