@@ -25,6 +25,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("__init__",),
     ("aio", "exchange", "logging"),
     ("serve", "client", "forward"),
+    ("tables",),
     ("spark",),
     ("pipelines", "pyspark_forebay"),
     ("cli",),

@@ -40,7 +40,7 @@ REACHES = {
     "tests/crash/test_kills.py": ("_front", "a take of what came back is not the next entry"),
     "tests/forward/test_logging.py": ("_log", "holds the lock of the log, as a stalled disk does"),
     "tests/forward/test_planted.py": ("*", PLANTED),
-    "tests/pipelines/killed_driver.py": ("_move_to_pool _Reporter", "dies in the middle of it"),
+    "tests/pipelines/killed_driver.py": ("_finish", "dies in the middle of it"),
     "tests/queues/test_beats_room.py": ("_access", "its text may not show the key"),
     "tests/queues/test_deadline_verbs.py": ("_touch", "sees that a lease is extended"),
     "tests/queues/test_deadline_writing.py": ("_runs", "fills a run without a queue"),

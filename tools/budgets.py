@@ -42,7 +42,7 @@ BUDGETS = {
         quick=False,
     ),
     "crash": Budget(("tests/crash",), 55, 20, quick=False),
-    "spark": Budget(("tests/spark", "tests/pipelines"), 165, 16),
+    "spark": Budget(("tests/spark", "tests/pipelines", "tests/tables"), 165, 16),
     "sharing": Budget(("tests/sharing",), 55, 3, quick=False),
     "forward": Budget(("tests/forward", "tests/cli/test_forward.py"), 30, 4, quick=False),
     "codecs": Budget(("tests/formats", "tests/kernels", "tests/golden"), 40, 4),

@@ -35,7 +35,7 @@ NAMES |= {"sync_tree"}
 MEASURING = {SOURCE / "cli" / "doctor.py"}
 # With `--quick`, and without. Tests of planted bugs are about other defects.
 QUICK_TESTS = ["tests/crash/test_power_cuts.py", "tests/queues", "tests/storage", "tests/aio"]
-QUICK_TESTS += ["tests/pipelines/test_output.py", "tests/pipelines/test_checkpoint.py"]
+QUICK_TESTS += ["tests/pipelines/test_output.py"]
 QUICK_TESTS += ["tests/spark/test_parts.py", "tests/cli/test_fifo.py", "tests/cli/test_deadline.py"]
 QUICK_TESTS += ["tests/conformance/test_durable_marks.py", "-k", "not random_operations"]
 ALL_TESTS = ["tests", "--ignore=tests/crash/test_planted_bugs.py"]

@@ -218,7 +218,10 @@ def claim_landed(found: Comparison) -> Claim:
 
 def claim_jobs(found: Comparison) -> Claim:
     """Claims that the snapshot has exactly the jobs that were not released, as they were left."""
-    text = f"{found.right:,} jobs in the snapshot, each as it was left, none that was released; "
+    text = (
+        f"deltalake reads {found.right:,} jobs in the Delta table of the snapshot, each as it was "
+        "left, none that was released; "
+    )
     return Claim(
         "the deadline queue is as it was left", text + str(found), found.exact, asdict(found)
     )
@@ -233,11 +236,15 @@ def claim_decoded(found: Comparison) -> Claim:
 def _rows(
     directory: str, table: str, columns: list[str] | None, out: str = TABLES
 ) -> Iterator[dict[str, Any]]:
-    """Reads a table without Spark."""
+    """Reads a table without Spark: the Delta tables of the jobs by `deltalake`."""
     import pyarrow.dataset
+    from deltalake import DeltaTable
 
     path = os.path.join(directory, out, table)
-    dataset = pyarrow.dataset.dataset(path, format="parquet", partitioning="hive")
+    if out == SNAPSHOT:
+        dataset = DeltaTable(path).to_pyarrow_dataset()
+    else:
+        dataset = pyarrow.dataset.dataset(path, format="parquet", partitioning="hive")
     for batch in dataset.to_batches(columns=columns):
         names = batch.schema.names
         for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):

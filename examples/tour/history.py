@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from examples.tour.processes import Actor
-from forebay.pipelines.ingest.output import Output, read_manifest
+from forebay.pipelines.ingest.output import Output
 
 _INTERVAL_SECONDS = 0.1
 
@@ -89,7 +89,7 @@ class Watch:
     def __init__(self, producers: Sequence[Actor], tables: str) -> None:
         self.samples: list[Sample] = []
         self.marks: list[Mark] = []
-        self.batches: dict[int, str] = {}
+        self.batches: set[int] = set()
         self._producers = producers
         self._output = Output.at(tables)
         self._landed = {producer.path: 0 for producer in producers}
@@ -134,12 +134,14 @@ class Watch:
         return max(0, self.appended - self.landed)
 
     def names(self) -> dict[int, str]:
-        """Returns the published batches, by the names of their directories."""
-        return self._output.current().batches() if self._output.exists else {}
+        """Returns the published batches, with the text of their manifests."""
+        if not self._output.exists:
+            return {}
+        return {one.batch: one.encode().decode() for one in self._output.manifests()}
 
     def _look_at_batches(self) -> None:
-        for batch, directory in self.names().items():
+        for batch in self._output.batches():
             if batch not in self.batches:
-                self.batches[batch] = directory
-                for queue, share in read_manifest(directory).queues.items():
+                self.batches.add(batch)
+                for queue, share in self._output.manifest(batch).queues.items():
                     self._landed[queue] += share.offsets.count

@@ -60,6 +60,7 @@ max_offsets_per_trigger = {offsets}
 _JOBS_SETTINGS = f"""\
 source = "jobs/*"
 out = "snapshot"
+format = "delta"
 decode = "json"
 schema = "{JOBS_SCHEMA}"
 sql = "{JOBS_SQL}"
@@ -248,7 +249,8 @@ class Story:
     def _take_snapshot(self) -> None:
         self._wait(lambda: self._worker.done, "the worker to end")
         self._terminal.line(
-            f"6. forebay pipeline ingest once more: a snapshot of {JOBS}, as its worker left it"
+            f"6. forebay pipeline ingest once more: a snapshot of {JOBS}, as its worker left "
+            "it, into Delta tables"
         )
         self._snapshot.start()
         self._snapshot.join()
@@ -256,7 +258,7 @@ class Story:
 
     def _is_writing(self) -> bool:
         """Returns whether a batch is being written that no reader can see yet."""
-        staging = os.path.join(self._directory, "tables", "_staging")
+        staging = os.path.join(self._directory, "tables", "_staging", "landed")
         return os.path.isdir(staging) and bool(os.listdir(staging))
 
     def _wait(self, done: Callable[[], bool], what: str) -> None:

@@ -162,9 +162,9 @@ def _check_installation() -> None:
     """Raises `NotInstalled` if Spark or Java is missing, before anything is replaced."""
     from forebay.spark.java import find_java
 
-    for name in ("pyspark", "pyarrow"):
+    for name in ("pyspark", "pyarrow", "deltalake"):
         if importlib.util.find_spec(name) is None:
-            raise NotInstalled(f'{name} is not installed: pip install "forebay[spark,java]"')
+            raise NotInstalled(f'{name} is not installed: pip install "forebay[spark,java,delta]"')
     find_java()
 
 

@@ -21,6 +21,7 @@
     └── the data
         ├── Damaged                bytes that do not verify: path, position, reason
         ├── DataLoss               records that a stream had yet to read are gone or replaced
+        ├── TooManyRejected        a batch of an ingest with more rejected records than allowed
         ├── UndecodableEvent       a frame that verifies but holds no event
         ├── WrongKey               an encrypted file with no key or the wrong one
         └── UnsupportedVersion     a format version that this program does not know
@@ -131,6 +132,10 @@ class Damaged(ForebayError):
     ) -> None:
         super().__init__(f"{damage.path}, byte {damage.position}: {damage.reason}; {remedy}")
         self.damage = damage
+
+
+class TooManyRejected(ForebayError):
+    """A batch has more rejected records than `max_rejected` allows; nothing of it is published."""
 
 
 class DataLoss(ForebayError):

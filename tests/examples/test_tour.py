@@ -58,7 +58,7 @@ def test_a_tour_that_loses_a_file_fails_its_check(tmp_path: Path) -> None:
     path = tmp_path / "tour"
     run_tour(path)
 
-    sorted((path / "tables").glob("_batches/*/landed/*.parquet"))[-1].unlink()
+    sorted((path / "tables").glob("landed/batch=[0-9]*/*.parquet"))[-1].unlink()
     code, output, said = finish(start("--out", path, "--check"))
 
     assert (code, said) == (tour.FAILED, b""), (output, said)

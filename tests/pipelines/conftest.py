@@ -13,6 +13,7 @@ import pytest
 from forebay.pipelines import IngestResult
 from tests.pipelines.helpers import append, event, run
 from tests.support.clocks import FakeClock
+from tests.support.libraries import start_threads
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,7 +33,7 @@ class Made:
 
     def copy(self, target: Path) -> Path:
         """Copies the tables for a test that changes them; the queues stay where they are."""
-        shutil.copytree(self.out, target, symlinks=True)
+        shutil.copytree(self.out, target)
         return target
 
 
@@ -55,3 +56,8 @@ def made(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Made:
     }
     result = run(spark, path / "?", path / "out", **options)
     return Made(path, path / "out", options, result)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _libraries() -> None:
+    start_threads()

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import forebay.spark
 from forebay import Log
 from forebay.pipelines import Reconciliation, ingest, reconcile
 
@@ -33,9 +34,9 @@ def run(spark: SparkSession, source: Any, out: Path, **options: Any) -> Any:
     return ingest(**{"source": source, "out": out, "schema": SCHEMA, "spark": spark, **options})
 
 
-def places(spark: SparkSession, out: Path, table: str, *, format: str = "parquet") -> list[Place]:
+def places(spark: SparkSession, out: Path, table: str) -> list[Place]:
     """Returns (queue, offset) of every row of a table, sorted, the queues by their names."""
-    rows = spark.read.format(format).load(f"{out}/{table}").select("queue", "offset").collect()
+    rows = forebay.spark.table(spark, out, table).select("queue", "offset").collect()
     return sorted((Path(queue).name, offset) for queue, offset in rows)
 
 

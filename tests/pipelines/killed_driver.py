@@ -8,18 +8,16 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from forebay.cli.main import main
-from forebay.pipelines.ingest import job as ingestion
 from forebay.pipelines.ingest.building import Builder
-from forebay.pipelines.ingest.output import Output, batch_name
+from forebay.pipelines.ingest.output import BATCHES, Intent, Output
+from forebay.tables import delta, iceberg, plain
+from forebay.tables.store import Directory
 from tests.support.killing import Program
-
-_SECONDS_MAX = 240
 
 
 def die(*_: object) -> None:
@@ -30,71 +28,73 @@ def after_landing(batch: int) -> None:
     """Dies when what was read is written, and nothing is made of it yet."""
     real = Builder.derive
 
-    def derive(self: Builder, spark: Any, number: int, *rest: Any) -> Any:
+    def derive(self: Builder, staged: Any, number: int, *rest: Any) -> Any:
         if number == batch:
             die()
-        return real(self, spark, number, *rest)
+        return real(self, staged, number, *rest)
 
     set_attribute(Builder, "derive", derive)
 
 
 def after_staging(batch: int) -> None:
-    """Dies when all tables of a batch are written, and none is published."""
+    """Dies when all tables of a batch are written, and nothing says that they are to be taken."""
     real = Output.publish
 
-    def publish(self: Output, number: int, staged: str) -> None:
-        if number == batch:
+    def publish(self: Output, intent: Intent) -> None:
+        if intent.manifests[0].batch == batch:
             die()
-        real(self, number, staged)
+        real(self, intent)
 
     set_attribute(Output, "publish", publish)
 
 
-def after_linking(batch: int) -> None:
-    """Dies when the links of a batch are made, and lead nowhere."""
-    real = Output._move_to_pool
+def after_intent(batch: int) -> None:
+    """Dies when the intent is written, and no table has the batch."""
+    real = Output._finish
 
-    def move(self: Output, staged: str) -> None:
-        if os.path.basename(staged).startswith(batch_name(batch)):
+    def finish(self: Output, intent: Intent) -> None:
+        if intent.manifests[0].batch == batch:
             die()
-        real(self, staged)
+        real(self, intent)
 
-    set_attribute(Output, "_move_to_pool", move)
+    set_attribute(Output, "_finish", finish)
 
 
-def after_rename(batch: int) -> None:
+def after_first_table(batch: int) -> None:
+    """Dies when one table has the batch, and `landed` has not."""
+    for owner in (plain.Table, delta.Table, iceberg.Table):
+        real: Any = owner.append
+
+        def append(self: Any, number: int, files: Any, real: Any = real) -> None:
+            real(self, number, files)
+            if number == batch:
+                die()
+
+        set_attribute(owner, "append", append)
+
+
+def after_tables(batch: int) -> None:
+    """Dies when a batch is in all tables, and has no manifest."""
+    real = Directory.write
+
+    def write(self: Directory, name: str, data: bytes) -> None:
+        if name == f"{BATCHES}/{batch}.json":
+            die()
+        real(self, name, data)
+
+    set_attribute(Directory, "write", write)
+
+
+def after_publishing(batch: int) -> None:
     """Dies when a batch is published, before Spark knows."""
     real = Output.publish
 
-    def publish(self: Output, number: int, staged: str) -> None:
-        real(self, number, staged)
-        if number == batch:
+    def publish(self: Output, intent: Intent) -> None:
+        real(self, intent)
+        if intent.manifests[0].batch == batch:
             die()
 
     set_attribute(Output, "publish", publish)
-
-
-def after_commit(batch: int) -> None:
-    """Dies when Spark has taken note that a batch is done."""
-    real = ingestion._Reporter.tell
-
-    def tell(self: Any) -> None:
-        real(self)
-        while os.path.exists(f"{self._output.checkpoint}/offsets/{batch}"):
-            if os.path.exists(f"{self._output.checkpoint}/commits/{batch}"):
-                die()
-            time.sleep(0.001)
-
-    publish = Output.publish
-
-    def publish_no_other(self: Output, number: int, staged: str) -> None:
-        if number > batch:
-            # It dies before this one, however late it learns that the one before is done.
-            time.sleep(_SECONDS_MAX)
-        publish(self, number, staged)
-
-    set_attribute(ingestion._Reporter, "tell", tell)
-    set_attribute(Output, "publish", publish_no_other)
 
 
 def set_attribute(owner: Any, name: str, value: Any) -> None:
@@ -104,15 +104,16 @@ def set_attribute(owner: Any, name: str, value: Any) -> None:
 MOMENTS: dict[str, Callable[[int], None]] = {
     "landed": after_landing,
     "staged": after_staging,
-    "linked": after_linking,
-    "renamed": after_rename,
-    "committed": after_commit,
+    "intended": after_intent,
+    "in one table": after_first_table,
+    "in all tables": after_tables,
+    "published": after_publishing,
 }
 
 
 def kill_driver(file: Path, moment: str, batch: int) -> None:
     """Runs a driver that dies at a moment of a batch, and what it started with it."""
-    output = file.parent / f"driver-{moment}-{batch}"
+    output = file.parent / f"driver-{moment.replace(' ', '-')}-{batch}"
     driver = Program(__name__, file, moment, batch, output=output)
     assert driver.wait() == -signal.SIGKILL, output.read_text()
 

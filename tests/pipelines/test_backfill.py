@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import forebay.spark
 from forebay.errors import InvalidOption, NotAQueue
 from forebay.pipelines import Counts, plan
 from forebay.pipelines.ingest.backfill import Span, check_change, choose
 from forebay.pipelines.ingest.building import Builder
 from forebay.pipelines.ingest.definition import Definition
-from forebay.pipelines.ingest.output import DECODED, LANDED, REJECTED, Manifest, Offsets, Share
+from forebay.pipelines.ingest.output import (
+    DECODED,
+    LANDED,
+    REJECTED,
+    Manifest,
+    Offsets,
+    Output,
+    Share,
+)
 from tests.pipelines.conftest import Made
 from tests.pipelines.helpers import SCHEMA, append, event, numbered, places, proof_of, run
 
@@ -58,7 +66,7 @@ def test_a_range_is_rebuilt_by_the_new_definition_or_not_at_all(
     out = made.copy(tmp_path / "out")
     strict: dict[str, Any] = {**made.options, "sql": "SELECT * FROM records WHERE id < 3"}
 
-    monkeypatch.setattr(os, "rename", dying_at("_sets"))
+    monkeypatch.setattr(Output, "publish", die)
     with pytest.raises(KeyboardInterrupt):
         run(spark, made.path / "?", out, **strict, backfill="3..")
     monkeypatch.undo()
@@ -75,24 +83,20 @@ def test_a_range_is_rebuilt_by_the_new_definition_or_not_at_all(
     assert plan(source=made.path / "?", out=out, schema=SCHEMA, **strict).span is None
 
 
-def dying_at(part: str) -> Any:
-    """Returns an `os.rename` that ends the program where a path has that part."""
-    real = os.rename
-
-    def rename(source: Any, target: Any) -> None:
-        if part in str(target):
-            raise KeyboardInterrupt
-        real(source, target)
-
-    return rename
+def die(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
+@pytest.mark.parametrize(
+    "format", ["parquet", "delta", pytest.param("iceberg", marks=pytest.mark.full)]
+)
 def test_everything_is_rebuilt_from_landed_if_the_queue_is_gone(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, format: str
 ) -> None:
     out = tmp_path / "out"
     append(tmp_path / "q", [b'{"id":"1"}', event(2), event(1), event(2)])
-    same = {"max_offsets_per_trigger": 2, "deduplicate": {"key": "id", "within": "1h"}}
+    same: dict[str, Any] = {"max_offsets_per_trigger": 2, "format": format}
+    same["deduplicate"] = {"key": "id", "within": "1h"}
     before = run(spark, tmp_path / "q", out, **same)
     shutil.rmtree(tmp_path / "q")
     lenient: dict[str, Any] = {**same, "schema": "id STRING, name STRING"}
@@ -106,7 +110,7 @@ def test_everything_is_rebuilt_from_landed_if_the_queue_is_gone(
     assert after.counts == Counts(landed=4, decoded=2, deduplicated=2)
     assert places(spark, out, DECODED) == numbered("q", [0, 1])
     assert places(spark, out, REJECTED) == []
-    assert dict(spark.read.parquet(f"{out}/{DECODED}").dtypes)["id"] == "string"
+    assert dict(forebay.spark.table(spark, out, DECODED).dtypes)["id"] == "string"
     assert proof_of(spark, out).older == 0
 
 
@@ -131,7 +135,7 @@ def test_whole_batches_are_chosen_and_with_deduplication_those_behind_them(
 @pytest.mark.parametrize(
     ("change", "everything", "message"),
     [
-        ({"format": "orc"}, True, "format cannot be changed"),
+        ({"format": "delta"}, True, "format cannot be changed"),
         ({"source": "/other"}, True, "source cannot be changed"),
         ({"deduplicate": {"key": "id", "within": "2h"}}, False, "deduplicate changes"),
     ],
@@ -140,7 +144,7 @@ def test_a_change_that_other_batches_would_contradict_is_refused(
     change: dict[str, Any], everything: bool, message: str
 ) -> None:
     given = {"source": "/q", "schema": "id INT"}
-    document = {"definition": Definition.make(**given).document(), "columns": "{}"}
+    document = {"definition": Definition.make(**given).document(), "tables": {DECODED: "{}"}}
     builder = Builder(Definition.make(**{**given, **change}), "{}")
 
     with pytest.raises(InvalidOption, match=message):

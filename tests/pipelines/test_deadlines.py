@@ -13,7 +13,7 @@ import pytest
 from forebay.errors import InvalidOption
 from forebay.pipelines import Counts, plan
 from forebay.pipelines.ingest import snapshots
-from forebay.pipelines.ingest.building import Builder
+from forebay.pipelines.ingest.building import Builder, StagedFiles
 from forebay.pipelines.ingest.output import DAMAGE, DECODED, LANDED
 from tests.pipelines.helpers import SCHEMA, append, event, numbered, places, proof_of, run
 from tests.queues.deadline_helpers import files_of, open_queue
@@ -30,7 +30,7 @@ class _Late(Builder):
 
     before: list[Callable[[], object]] = field(default_factory=list)
 
-    def land(self, raw: DataFrame, staged: str) -> None:
+    def land(self, raw: DataFrame, staged: StagedFiles) -> None:
         """Lands what there is."""
         if self.before:
             self.before.pop()()
@@ -99,7 +99,7 @@ def test_files_that_are_merged_while_they_land_are_looked_for_again(
     job = plan(source=queue, out=tmp_path / "out", schema=SCHEMA)
     with open_queue(queue, clock=FakeClock()) as opened:
         opened.release_many(opened.dequeue_many(5))
-        builder = _Late(job.definition, job.output.current().document()["columns"])
+        builder = _Late(job.definition, job.output.document()["tables"][DECODED])
         builder.before.append(opened.merge)
         builder.before.append(opened.freeze)
 

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.pipelines.ingest.output import Counts, Lost, Manifest, Offsets, Share, account, total
+from forebay.tables.protocol import DataFile
 
 
 def offsets(start: int = 0, end: int = 100, begin: int | None = None) -> Offsets:
@@ -15,7 +16,9 @@ def offsets(start: int = 0, end: int = 100, begin: int | None = None) -> Offsets
 
 def test_a_manifest_survives_its_bytes() -> None:
     counts = Counts(landed=3, decoded=2, rejected=1)
-    manifest = Manifest(7, "digest", {"/q": Share(offsets(begin=4), counts, 10, 20)}, (5, 6))
+    keys = (DataFile("_keys/x.parquet", 10, 2),)
+    queues = {"/q": Share(offsets(begin=4), counts, 10, 20)}
+    manifest = Manifest(7, "digest", queues, (5, 6), keys, {"/q": {"offset": 9}})
 
     assert Manifest.decode(manifest.encode()) == manifest
     assert Manifest.decode(Manifest(0, "d").encode()) == Manifest(0, "d")

@@ -1,30 +1,23 @@
-"""One micro-batch: a failure anywhere, then the same batch again, gives each record once."""
+"""One micro-batch: its range, and a failure anywhere, after which each record is there once."""
 
 from __future__ import annotations
 
 import json
-import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from forebay.errors import InvalidOption
-from forebay.pipelines.ingest import checkpoint, decoding
-from forebay.pipelines.ingest import checkpoint as micro_batches
+from forebay.pipelines.ingest import decoding, micro_batches, writing
+from forebay.pipelines.ingest.backfill import document_of
 from forebay.pipelines.ingest.building import Builder
-from forebay.pipelines.ingest.checkpoint import MicroBatches
 from forebay.pipelines.ingest.definition import Definition
-from forebay.pipelines.ingest.output import (
-    COLUMNS_ONLY,
-    DECODED,
-    LANDED,
-    LANDED_DDL,
-    Offsets,
-    Output,
-)
+from forebay.pipelines.ingest.micro_batches import MicroBatches, batch_offsets
+from forebay.pipelines.ingest.output import DECODED, LANDED, LANDED_DDL, Offsets, Output
+from forebay.tables.plain import Table
 from tests.pipelines.helpers import SCHEMA, event, numbered, places
-from tests.pipelines.test_checkpoint import make_checkpoint, place, write_offsets
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -34,14 +27,13 @@ DAMAGED = (
 )
 # What a batch does, in its order. It is made to fail before the first, and after each of them.
 STEPS: list[tuple[Any, str]] = [
-    (checkpoint, "make_durable"),
-    (checkpoint, "batch_offsets"),
-    (Output, "stage"),
+    (micro_batches, "places_in"),
+    (Builder, "stage"),
+    (writing, "remove_others"),
     (Builder, "land"),
+    (micro_batches, "batch_offsets"),
     (Builder, "derive"),
-    (micro_batches, "write_file"),
-    (Output, "_link"),
-    (Output, "_move_to_pool"),
+    (Table, "append"),
     (Output, "publish"),
 ]
 
@@ -70,12 +62,69 @@ def prepare(spark: SparkSession, path: Path, **options: Any) -> tuple[DataFrame,
     definition = Definition.make(**{"source": path / "q", "schema": SCHEMA, **options})
     builder = Builder(definition, decoding.check_columns(spark, definition).json())
     output = Output.at(path / "out")
-    output.make({"definition": definition.document()}, output.stage(COLUMNS_ONLY))
-    write_offsets(
-        make_checkpoint(path / "out" / "_checkpoint", 0, 0), 0, {str(path / "q"): place(10)}
-    )
+    (path / "out").mkdir()
+    output.make({**document_of(builder, {}), "generation": 0, "landed_from": 0})
     raw = spark.createDataFrame(rows, f"{LANDED_DDL}, damage STRUCT<{DAMAGED}>")
-    return raw, MicroBatches(output, builder, {})
+    checkpoint = make_checkpoint(path / "checkpoint", {str(path / "q"): place(10)})
+    return raw, MicroBatches(output, builder, checkpoint, 0, {}, {})
+
+
+def make_checkpoint(path: Path, *places: dict[str, Any]) -> str:
+    """Writes what Spark writes before it runs a batch."""
+    (path / "offsets").mkdir(parents=True)
+    for number, queues in enumerate(places):
+        text = f"v1\n{{}}\n{json.dumps({'v': 1, 'queues': queues})}"
+        (path / "offsets" / str(number)).write_text(text)
+    return str(path)
+
+
+def place(offset: int, **more: Any) -> dict[str, Any]:
+    return {"id": "ab", "incarnation": 3, "offset": offset, **more}
+
+
+def test_the_range_of_a_batch_lies_between_two_places() -> None:
+    after = {"/q": place(20)}
+
+    assert batch_offsets({}, after, {}) == {"/q": Offsets("ab", 3, 0, 20)}
+    assert batch_offsets({}, after, {"/q": 4}) == {"/q": Offsets("ab", 3, 4, 20)}
+    assert batch_offsets({"/q": place(10)}, after, {"/q": 4}) == {"/q": Offsets("ab", 3, 10, 20)}
+
+
+def test_a_queue_that_came_later_begins_at_0_and_one_without_news_is_left_out() -> None:
+    after = {"/q": place(10), "/new": place(7, **{"from": 5}), "/again": place(9)}
+
+    assert batch_offsets({"/q": place(10)}, after, {"/again": 3}) == {
+        "/new": Offsets("ab", 3, 0, 7),
+        "/again": Offsets("ab", 3, 0, 9),
+    }
+
+
+def test_offsets_that_were_given_out_again_begin_where_the_source_says() -> None:
+    after = {"/q": place(12, **{"from": 6})}
+
+    assert batch_offsets({"/q": place(10)}, after, {})["/q"] == Offsets("ab", 3, 6, 12)
+
+
+def test_another_queue_at_the_same_path_begins_at_0() -> None:
+    after = {"/q": place(12, **{"from": 6, "id": "cd"})}
+
+    assert batch_offsets({"/q": place(10)}, after, {"/q": 4})["/q"] == Offsets("cd", 3, 0, 12)
+
+
+def test_a_run_goes_on_where_the_last_one_ended(spark: SparkSession, tmp_path: Path) -> None:
+    raw, write = prepare(spark, tmp_path, decode="raw", schema=None)
+    path = make_checkpoint(tmp_path / "next", {"/q": place(5)}, {"/r": place(7)})
+    gone = {"/gone": place(3, gone=True)}
+    later = replace(write, checkpoint=path, first=4, places={"/q": place(2), **gone})
+
+    later(raw, 0)
+    later(raw, 1)
+
+    first, second = later.output.manifests()
+    assert (first.batch, second.batch) == (4, 5)
+    offsets = [first.queues["/q"].offsets, second.queues["/r"].offsets]
+    assert [(one.start, one.end) for one in offsets] == [(2, 5), (0, 7)]
+    assert second.places == {"/q": place(5), "/r": place(7), **gone}
 
 
 def test_a_failure_before_or_after_any_step_costs_nothing(
@@ -87,15 +136,16 @@ def test_a_failure_before_or_after_any_step_costs_nothing(
     for number, (owner, name) in enumerate([STEPS[0], *STEPS]):
         with monkeypatch.context() as patch:
             patch.setattr(owner, name, failing(getattr(owner, name), at_once=number == 0))
+            write.output.clean()
             outcomes.append(outcome_of(write, raw))
     write.output.clean()
-    write(raw, 0)
 
-    # When the rename is done the batch is there, whatever comes after it, and is skipped.
-    assert outcomes == ["failed"] * len(STEPS) + ["skipped"]
+    # When the first table is committed the next run finishes the batch; before, it is done again.
+    assert outcomes == ["failed"] * (len(STEPS) + 1)
     assert places(spark, tmp_path / "out", LANDED) == numbered("q", range(10))
     assert places(spark, tmp_path / "out", DECODED) == numbered("q", range(10))
-    assert len(os.listdir(tmp_path / "out" / "_batches")) == 2
+    there = {path.parent.parent.name for path in (tmp_path / "out").rglob("batch=0*/*.parquet")}
+    assert there == {LANDED, DECODED}
 
 
 def outcome_of(write: MicroBatches, raw: DataFrame) -> str:
@@ -140,9 +190,7 @@ def test_a_batch_says_what_it_covers(spark: SparkSession, tmp_path: Path) -> Non
 
     write(raw, 0)
 
-    (directory,) = write.output.current().batches().values()
-    document = json.loads(Path(directory, "manifest.json").read_text())
-    share = document["queues"][str(tmp_path / "q")]
-    assert Offsets(**share["offsets"]) == Offsets("ab", 3, 0, 10)
-    assert share["counts"]["decoded"] == 10
-    assert (share["first_ms"], share["last_ms"]) == (None, None)
+    share = write.output.manifest(0).queues[str(tmp_path / "q")]
+    assert share.offsets == Offsets("ab", 3, 0, 10)
+    assert share.counts.decoded == 10
+    assert (share.first_ms, share.last_ms) == (None, None)

@@ -21,7 +21,9 @@ decode = "json"
 schema = "id BIGINT"
 sql = "SELECT * FROM records"
 deduplicate = { key = ["id"], within = "1h" }
-format = "parquet"
+format = "iceberg"
+partition_by = "day"
+catalog = "prod.events"
 starting = 2026-11-01T09:00:00Z
 consumer_id = "tables"
 trigger = "10s"

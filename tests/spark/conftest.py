@@ -6,6 +6,7 @@ import pytest
 
 from forebay.spark import watch
 from tests.support.clocks import FakeClock
+from tests.support.libraries import start_threads
 
 
 @pytest.fixture(autouse=True)
@@ -16,3 +17,8 @@ def _time_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
     queues anew: a test that is held up by others would see neither too much nor too little.
     """
     monkeypatch.setattr(watch, "time", FakeClock())
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _libraries() -> None:
+    start_threads()

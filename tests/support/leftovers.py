@@ -190,6 +190,9 @@ def _threads() -> frozenset[threading.Thread]:
 
 
 def _is_ours(thread: threading.Thread) -> bool:
+    if thread.name.startswith("Dummy-"):
+        # A library started it, and it has called Python since: Polars has such a pool.
+        return False
     target = getattr(thread, "_target", None)
     modules = type(thread).__module__, getattr(target, "__module__", None) or ""
     return not any(module.startswith(_BRIDGE) for module in modules)

@@ -16,6 +16,7 @@ from forebay.errors import (
     LeaseLost,
     Locked,
     RecordTooLarge,
+    TooManyRejected,
     UndecodableEvent,
     UnsupportedVersion,
 )
@@ -27,6 +28,7 @@ ERROR = 1
 USAGE = 2
 NOTHING = 3
 DAMAGE = 4
+REJECTED = 5
 BAD_DATA = 65
 CANNOT_CREATE = 73
 TRY_AGAIN = 75
@@ -39,6 +41,7 @@ MEANINGS = {
     USAGE: "the command line is wrong",
     NOTHING: "nothing there: no record to print, or no such item",
     DAMAGE: "damage found: bytes on the disk do not verify",
+    REJECTED: "more records rejected than max_rejected of an ingest allows",
     BAD_DATA: "bad data: malformed input, or an unknown format version",
     CANNOT_CREATE: "the queue or file cannot be created",
     TRY_AGAIN: "locked or full: try again later",
@@ -69,6 +72,8 @@ def code_of(error: BaseException) -> int:
         return BAD_DATA
     if isinstance(error, InvalidOption):
         return USAGE
+    if isinstance(error, TooManyRejected):
+        return REJECTED
     if isinstance(error, OSError) and error.errno in _FULL:
         return TRY_AGAIN
     return ERROR

@@ -18,6 +18,7 @@ import click
 from forebay.cli import exits
 from forebay.cli.arguments import conf_option, json_option, key_option
 from forebay.cli.output import Bar, plural, say, size_text, talk, write_json, write_table
+from forebay.errors import TooManyRejected
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -91,7 +92,7 @@ def reconcile_command(
     outs = [path if os.path.isdir(path) else read_settings(path)["out"] for path in paths]
     for out in outs:
         # Raises if there are no tables, before Spark starts.
-        Output.at(out).current()
+        Output.at(out).document()
     proven = True
     with _spark(master, conf) as spark:
         for out in outs:
@@ -144,6 +145,54 @@ def audit_command(
     return exits.DAMAGE if found.wrong else exits.OK
 
 
+@command.command("compact")
+@click.argument("path", metavar="FILE|OUT", type=click.Path())
+@json_option
+def compact_command(path: str, as_json: bool) -> int:
+    """Join the small files of Delta and Iceberg tables.
+
+    Takes the TOML file of an ingest, or the directory of its tables. Not while an ingest runs. The
+    old files stay for readers that have them, until vacuum removes them.
+    """
+    from forebay.pipelines import compact
+
+    rows = [asdict(one) for one in compact(_out_of(path))]
+    _write_rows(rows, as_json=as_json)
+    return exits.OK
+
+
+@command.command("vacuum")
+@click.argument("path", metavar="FILE|OUT", type=click.Path())
+@click.option("--hours", type=float, default=168, help="Files that went since stay.  [168]")
+@click.option("--landed", metavar="AGE", help='First remove from landed what is older, as "30d".')
+@json_option
+def vacuum_command(path: str, hours: float, landed: str | None, as_json: bool) -> int:
+    """Remove files that the tables no longer need, and old rows of landed.
+
+    Takes the TOML file of an ingest, or the directory of its tables. Not while an ingest runs.
+    """
+    from forebay.pipelines import vacuum
+
+    rows = [asdict(one) for one in vacuum(_out_of(path), hours=hours, landed=landed)]
+    _write_rows(rows, as_json=as_json)
+    return exits.OK
+
+
+def _out_of(path: str) -> str:
+    from forebay.pipelines import read_settings
+
+    is_file = os.path.isfile(path)
+    return os.fspath(read_settings(path)["out"]) if is_file else path
+
+
+def _write_rows(rows: list[dict[str, Any]], *, as_json: bool) -> None:
+    if as_json:
+        for row in rows:
+            write_json(row)
+    else:
+        write_table(list(rows[0]), [list(row.values()) for row in rows])
+
+
 class _Stop:
     """Turns Ctrl-C and SIGTERM into an event, so that a batch being published is completed."""
 
@@ -182,7 +231,9 @@ def _spark(master: str | None, conf: dict[str, str]) -> Iterator[SparkSession]:
     try:
         yield spark
     except PySparkException as error:
-        raise exits.Failure(cause_of(str(error))) from error
+        message = str(error)
+        code = exits.REJECTED if f"{TooManyRejected.__name__}: " in message else exits.ERROR
+        raise exits.Failure(cause_of(message), code) from error
 
 
 class Meter:

@@ -9,18 +9,20 @@ from typing import TYPE_CHECKING
 
 from forebay.spark.cluster import package_zip, send
 from forebay.spark.counting import count
+from forebay.spark.open_tables import table
 from forebay.spark.session import session
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame as DataFrame
     from pyspark.sql import SparkSession as SparkSession
 
-__all__ = ["count", "package_zip", "send", "session"]
+__all__ = ["count", "package_zip", "send", "session", "table"]
 
 
 def __getattr__(name: str) -> object:
     """Imports the class of Spark that annotations name when somebody evaluates them."""
-    if name != "SparkSession":
+    if name not in ("DataFrame", "SparkSession"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from pyspark.sql import SparkSession
+    from pyspark import sql
 
-    return SparkSession
+    return getattr(sql, name)

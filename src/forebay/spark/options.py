@@ -64,6 +64,8 @@ class SourceOptions:
     end_deadline_ms: int | None = None
     # The texts of snapshots, by the path of the queue.
     snapshots: dict[str, str] = field(default_factory=dict)
+    # The end offset of another query.
+    resume: dict[str, Any] | None = None
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SourceOptions:
@@ -189,6 +191,16 @@ def _snapshots(text: str) -> dict[str, str]:
     return found
 
 
+def _places(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+        if isinstance(found, dict) and isinstance(found.get("queues"), dict):
+            return found
+    except json.JSONDecodeError:
+        pass
+    raise ValueError("the end offset of another query, as its progress has it")
+
+
 def _paths(given: Mapping[str, str]) -> tuple[str, ...]:
     paths = json.loads(given["paths"]) if "paths" in given else []
     if "path" in given:
@@ -221,5 +233,6 @@ _TABLE: tuple[tuple[str, str, Callable[[str], Any]], ...] = (
     ("startingDeadline", "start_deadline_ms", _time_ms),
     ("endingDeadline", "end_deadline_ms", _time_ms),
     ("snapshots", "snapshots", _snapshots),
+    ("resumeFrom", "resume", _places),
 )
 _OPTIONS = {name.lower(): (name, field, convert) for name, field, convert in _TABLE}

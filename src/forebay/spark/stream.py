@@ -4,6 +4,9 @@ Spark keeps the offsets in the checkpoint, as JSON of this form, small and with 
 
     {"v": 1, "queues": {PATH: {"id": HEX, "incarnation": N, "offset": N, "from": N, "seen": N}}}
 
+With the option `resumeFrom` a query with a new checkpoint goes on at such offsets, as if they were
+in its checkpoint.
+
 A kind of queue may add fields that it needs to find the place again (`Live.fields`). `offset` is
 the offset after the last record of the batch. `from` is present if this batch is the first one of a
 queue, as it is for all queues in the first batch: a replay must start there again. `seen` is the
@@ -67,6 +70,8 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planned = float("-inf")
         # How far the last plan goes, for reports.
         self._ends: Places = {}
+        # The offsets at which another query ended, and this one goes on.
+        self._resumed = options.resume
         # Places that were compared with a mark, which showed no loss.
         self._sound: dict[str, tuple[Mark, int]] = {}
 
@@ -76,6 +81,8 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:
         """Returns the offsets at which a new query starts."""
+        if self._resumed is not None:
+            return self._resume(self._resumed)
         if self._initial is None:
             marks = self._queues().marks()
             check_paths(self._options, paths.find(self._options.paths))
@@ -91,6 +98,16 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     places[path] = self._initial_place(path, mark)
             self._initial = {"v": VERSION, "queues": places}
         return self._initial
+
+    def _resume(self, offsets: dict[str, Any]) -> dict[str, Any]:
+        """Returns the offsets at which another query ended; all before them is done."""
+        done = _places(offsets)
+        for path, mark in self._queues().marks().items():
+            if path in done and done[path]["id"] == mark.queue_id:
+                self._kept().hold(path, done[path]["offset"], mark.incarnation)
+        # That query may have been killed before it could move the cursors.
+        self._kept().advance(done)
+        return offsets
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Returns the limit of one batch."""

@@ -88,11 +88,13 @@ class Story:
         ingest(**read_settings(self.settings), spark=spark)
 
 
-def tell(path: Path, seed: int, spark: SparkSession, moment: str | None = None) -> Story:
+def tell(
+    path: Path, seed: int, spark: SparkSession, format: str, moment: str | None = None
+) -> Story:
     """Lets queues come, go and break between the runs of an ingest; one of them may be killed."""
     story = Story(path, random.Random(seed))
     story.queue("").mkdir(parents=True)
-    story.settings.write_text(SETTINGS)
+    story.settings.write_text(f'{SETTINGS}format = "{format}"\n')
     story.write("stays", 40)
     story.write("empty", 0)
     story.harm("harmed", story.write("harmed", 40))
@@ -105,7 +107,7 @@ def tell(path: Path, seed: int, spark: SparkSession, moment: str | None = None) 
     story.write("empty", 20)
     story.trim("late", story.write("late", 40))
     if moment is not None:
-        kill_driver(story.settings, moment, len(Output.at(path / "out").current().batches()))
+        kill_driver(story.settings, moment, len(Output.at(path / "out").batches()))
     story.ingest(spark)
     return story
 
@@ -169,9 +171,10 @@ def parsed(text: str | None) -> Any:
 def check_story(story: Story, spark: SparkSession) -> Counter[str]:
     """Checks the tables as one reader sees them, and that all see the same."""
     out = story.path / "out"
-    tables = {table: read_table("Spark", spark, out, table) for table in TABLES}
+    tables = {table: read_table("forebay", spark, out, table) for table in TABLES}
     counts = check_sum(story, tables)
-    for reader in READERS:
+    readers = READERS[Output.at(out).document()["definition"]["format"]]
+    for reader in readers:
         for table, rows in tables.items():
             assert read_table(reader, spark, out, table) == rows, (reader, table)
     proof = reconcile(out, spark=spark)
@@ -181,10 +184,13 @@ def check_story(story: Story, spark: SparkSession) -> Counter[str]:
     return counts
 
 
+@pytest.mark.parametrize(
+    "format", ["parquet", "delta", pytest.param("iceberg", marks=pytest.mark.full)]
+)
 def test_each_record_of_an_ingest_is_where_the_model_says_for_every_reader(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, format: str
 ) -> None:
-    story = tell(tmp_path, 1, spark)
+    story = tell(tmp_path, 1, spark, format)
 
     counts = check_story(story, spark)
 
@@ -199,11 +205,13 @@ def test_the_sum_of_an_ingest_holds_over_many_stories(
     done: Counter[str] = Counter()
     for seed in seeds("spark", "sum-of-ingest", tests=3):
         moment = random.Random(seed).choice([None, *MOMENTS])
-        done += check_story(tell(tmp_path / str(seed), seed, spark, moment), spark)
+        format = random.Random(seed).choice(list(READERS))
+        done += check_story(tell(tmp_path / str(seed), seed, spark, format, moment), spark)
+        done[f"into {format}"] += 1
         done["stories"] += 1
         done[f"killed when {moment}" if moment else "not killed"] += 1
 
     assert done["stories"]
-    record_property("sum of an ingest, readers", len(READERS))
+    record_property("sum of an ingest, readers", sum(map(len, READERS.values())))
     for what, count in sorted(done.items()):
         record_property(f"sum of an ingest, {what}", count)

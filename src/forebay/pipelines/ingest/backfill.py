@@ -3,7 +3,7 @@
 A batch is the unit: a range of offsets or times is widened to the batches that touch it, and each
 is rebuilt over the same offsets. With `deduplicate` the range is also extended to the last batch,
 because the records that one batch keeps determine what later ones drop. During the rebuild readers
-see the old tables; then one rename replaces all of them with the new ones.
+see the old tables; then each table is replaced by one commit of its format.
 
 A batch is read from its queues again. If they no longer hold all its records, it is rebuilt from
 `landed`, and its `landed` and `damage` are kept.
@@ -11,32 +11,29 @@ A batch is read from its queues again. If they no longer hold all its records, i
 
 from __future__ import annotations
 
-import functools
 import json
-import os
-import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from forebay.errors import ForebayError, InvalidOption
-from forebay.pipelines.ingest.building import SOURCE_COLUMNS, Builder
-from forebay.pipelines.ingest.checkpoint import keys_between
+from forebay.pipelines.ingest.building import SOURCE_COLUMNS, Builder, StagedFiles
 from forebay.pipelines.ingest.definition import Definition
 from forebay.pipelines.ingest.output import (
-    COLUMNS_ONLY,
+    COMMIT_ORDER,
     DAMAGE,
+    DECODED,
     LANDED,
-    MANIFEST,
+    Intent,
     Manifest,
     Output,
     Share,
-    read_manifest,
-    write_file,
 )
 from forebay.spark.kinds import open_streamed
+from forebay.spark.open_tables import table_frame
 from forebay.spark.options import SourceOptions
+from forebay.tables.protocol import BATCH, DataFile
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -91,41 +88,58 @@ def rebuild(
     key_file: str | None = None,
 ) -> Iterator[Manifest]:
     """Rebuilds the batches of a range and publishes them; yields the manifest of each."""
-    document = output.current().document()
-    directories = output.current().batches()
-    manifests = {batch: read_manifest(directory) for batch, directory in directories.items()}
+    document = output.document()
+    manifests = {manifest.batch: manifest for manifest in output.manifests()}
     chosen = choose(manifests, builder.definition, span)
-    check_change(builder, document, everything=len(chosen) == len(manifests))
-    settled: dict[int, str] = {}
+    everything = len(chosen) == len(manifests)
+    check_change(builder, document, everything=everything)
+    files: dict[str, dict[int, list[DataFile]]] = {table: {} for table in COMMIT_ORDER}
     for batch in chosen:
-        staged = output.stage(batch)
-        shares = manifests[batch].queues
-        if not _land_again(spark, builder, staged, shares, key_file):
-            _keep_landed(directories[batch], staged)
+        old = manifests[batch]
+        staged = builder.stage(spark, output, batch, rebuild=True)
+        if not _land_again(spark, builder, staged, old.queues, key_file):
+            if batch < document["landed_from"]:
+                raise InvalidOption(
+                    f"backfill: batch {batch} cannot be rebuilt: its queues no longer hold all its "
+                    "records, and those in landed were old and are removed; begin the range later"
+                )
+            staged.discard()
+            staged = builder.stage(spark, output, batch, rebuild=True)
+            _keep_landed(spark, output, document, staged, batch)
+        offsets = {queue: share.offsets for queue, share in old.queues.items()}
+        manifest = builder.derive(staged, batch, offsets, _EarlierKeys(manifests, batch))
         # Earlier batches that were rebuilt count in their new form.
-        before = [directories[earlier] for earlier in directories if earlier < batch]
-        earlier = functools.partial(keys_between, before)
-        offsets = {queue: share.offsets for queue, share in shares.items()}
-        manifest = builder.derive(spark, batch, staged, offsets, earlier)
-        write_file(os.path.join(staged, MANIFEST), manifest.encode())
-        settled[batch] = output.settle(staged)
-        directories[batch] = output.settled(settled[batch])
-        yield manifest
-    if document["columns"] != builder.columns or document.get("landed") != builder.landed:
-        staged = output.stage(COLUMNS_ONLY)
-        builder.columns_only(spark, staged)
-        settled[COLUMNS_ONLY] = output.settle(staged)
-    output.replace(settled, document_of(builder, document["starts"]))
+        manifests[batch] = replace(manifest, places=old.places)
+        for table in COMMIT_ORDER:
+            files[table][batch] = staged.files.get(table, [])
+        yield manifests[batch]
+    new = {**document, **document_of(builder, document["starts"])}
+    new["generation"] = document["generation"] + 1
+    output.publish(Intent(tuple(manifests[batch] for batch in chosen), files, new, everything))
+
+
+@dataclass(frozen=True, slots=True)
+class _EarlierKeys:
+    """The keys of the batches before one."""
+
+    manifests: dict[int, Manifest]
+    batch: int
+
+    def __call__(self, first_us: int, last_us: int) -> list[DataFile]:
+        """Returns the files with keys between two times."""
+        return [
+            file
+            for manifest in self.manifests.values()
+            if manifest.batch < self.batch and manifest.keys_us is not None
+            if manifest.keys_us[0] <= last_us and manifest.keys_us[1] >= first_us
+            for file in manifest.keys
+        ]
 
 
 def document_of(builder: Builder, starts: dict[str, int]) -> dict[str, Any]:
-    """Returns the document that is stored with the tables."""
-    return {
-        "definition": builder.definition.document(),
-        "columns": builder.columns,
-        "landed": builder.landed,
-        "starts": starts,
-    }
+    """Returns the part of the document that the definition determines."""
+    tables = {name: builder.tables()[name].json() for name in COMMIT_ORDER}
+    return {"definition": builder.definition.document(), "tables": tables, "starts": starts}
 
 
 def choose(manifests: dict[int, Manifest], definition: Definition, span: Span) -> list[int]:
@@ -142,13 +156,16 @@ def choose(manifests: dict[int, Manifest], definition: Definition, span: Span) -
 
 def check_change(builder: Builder, document: dict[str, Any], *, everything: bool) -> None:
     """Rejects a change that would contradict the batches that are not rebuilt."""
-    changed = builder.definition.differences(Definition.from_document(document["definition"]))
+    old = Definition.from_document(document["definition"])
+    changed = builder.definition.differences(old)
+    if set(old.source) <= set(builder.definition.source):
+        changed = [name for name in changed if name != "source"]
     for name in changed:
         if name not in REBUILDABLE:
             raise InvalidOption(f"backfill: {name} cannot be changed; use another out")
     if everything:
         return
-    if builder.columns != document["columns"]:
+    if builder.columns != document["tables"][DECODED]:
         raise InvalidOption(
             "backfill: the columns of decoded change, so every batch must be rebuilt: use '..'"
         )
@@ -161,7 +178,7 @@ def check_change(builder: Builder, document: dict[str, Any], *, everything: bool
 def _land_again(
     spark: SparkSession,
     builder: Builder,
-    staged: str,
+    staged: StagedFiles,
     shares: dict[str, Share],
     key_file: str | None,
 ) -> bool:
@@ -184,19 +201,21 @@ def _land_again(
         if _are_held(shares):
             raise
         # It was trimmed while being read.
-        shutil.rmtree(staged)
-        os.makedirs(staged)
         return False
     return True
 
 
-def _keep_landed(source: str, target: str) -> None:
-    """Keeps the tables that landed first; the files never change, so hard links suffice."""
+def _keep_landed(
+    spark: SparkSession,
+    output: Output,
+    document: dict[str, Any],
+    staged: StagedFiles,
+    batch: int,
+) -> None:
+    """Writes what landed first again."""
     for table in (LANDED, DAMAGE):
-        if os.path.isdir(os.path.join(source, table)):
-            shutil.copytree(
-                os.path.join(source, table), os.path.join(target, table), copy_function=os.link
-            )
+        rows = table_frame(spark, output.path, document, table).where(f"{BATCH} = {batch}")
+        staged.write(rows.drop(BATCH), table)
 
 
 def _are_held(shares: dict[str, Share]) -> bool:

@@ -1,162 +1,135 @@
-"""Builds the tables of one batch, in a directory of its own, in one pass over the queues.
+"""Builds the tables of one batch: files that nobody reads until the batch is committed.
 
 `landed` and `damage` are written together from the source. Everything else is derived from the
-`landed` just written, so that a batch can be rebuilt from `landed` alone, by the same code. The
-directory is not read by others until it is published.
+`landed` just written, so that a batch can be rebuilt from `landed` alone, by the same code.
 """
 
 from __future__ import annotations
 
-import contextlib
 import operator
-import os
-import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from forebay.errors import ForebayError, InvalidOption
+from forebay.errors import ForebayError, InvalidOption, TooManyRejected
 from forebay.pipelines.ingest import decoding, deduplication
-from forebay.pipelines.ingest.definition import Deduplicate, Definition
+from forebay.pipelines.ingest.definition import Deduplicate, Definition, Limit
 from forebay.pipelines.ingest.output import (
     DAMAGE,
-    DAMAGE_DDL,
     DECODED,
     DROPPED,
-    DROPPED_DDL,
     DUPLICATE,
     FILTERED,
     ITEM_COLUMNS,
+    KEYS,
     LANDED,
     REJECTED,
-    TABLES,
+    SIDE,
     Counts,
     Lost,
     Manifest,
     Offsets,
+    Output,
     Share,
     account,
     columns_of,
     ddls,
+    new_directory,
 )
 from forebay.spark.kinds import open_streamed
+from forebay.spark.open_tables import arrow_schema, frame
 from forebay.spark.options import SourceOptions
+from forebay.tables.protocol import DataFile, Target
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 
-# Rows of `dropped` that are not merged with the others yet.
-FOUND = "found"
-# Spark's default, INT96, has no statistics, and most readers convert it to nanoseconds in 64 bits,
-# which end in 2262.
-_TIMES = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
-# Two open files per task, one per side, instead of a sort that groups each side.
-_WRITERS = {"spark.sql.maxConcurrentOutputFileWriters": "2"}
-
-
 class StagedFiles:
-    """Writes, reads and counts the tables of one batch."""
+    """Writes, reads and counts the files of one batch."""
 
-    def __init__(self, spark: SparkSession, directory: str, format: str) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        output: Output,
+        columns: Mapping[str, StructType],
+        batch: int,
+        *,
+        rebuild: bool,
+    ) -> None:
+        self.files: dict[str, list[DataFile]] = {}
+        self.counted = Counted()
+        self.lost: dict[str, list[Lost]] = {}
         self._spark = spark
-        self._directory = directory
-        self._format = format
+        self._output = output
+        self._document = output.document()
+        self._columns = columns
+        self._batch = batch
+        generation = self._document["generation"] + (1 if rebuild else 0)
+        self._directory = new_directory(batch, generation)
 
-    def has(self, *names: str) -> bool:
-        """Returns whether a table, or a part of it, exists."""
-        return os.path.isdir(self._path(*names))
+    def write(self, rows: DataFrame, *tables: str, name: str | None = None) -> None:
+        """Writes rows to a table, or to several, by the column `SIDE`; adds to it.
 
-    def write(self, table: str, rows: DataFrame, format: str | None = None) -> None:
-        """Writes a table."""
-        with self._settings(_TIMES):
-            rows.write.format(format or self._format).save(self._path(table))
+        They are counted by queue, under the name of the table or under another one.
+        """
+        from forebay.pipelines.ingest import writing
 
-    def write_parted(self, table: str, rows: DataFrame, column: str) -> None:
-        """Writes a table in two parts, by the two values of a column, in one pass."""
-        with self._settings(_TIMES | _WRITERS):
-            rows.write.format(self._format).partitionBy(column).save(self._path(table))
+        targets = {table: self._target(table) for table in tables}
+        done = rows.mapInArrow(writing.writer(targets, name), writing.REPORT_DDL)
+        reports = [writing.Report.decode(text) for (text,) in done.collect()]
+        for table, target in targets.items():
+            written = [file for report in reports for file in report.files.get(table, ())]
+            known = self.files.setdefault(table, [])
+            known += written
+            # A task that ran twice may have left files that nobody reported.
+            writing.remove_others(target, known)
+        for report in reports:
+            for count in report.counts:
+                self.counted.add(*count)
+            for queue, offset, lost in report.lost:
+                self.lost.setdefault(queue, []).append(Lost(offset, lost))
 
-    def read(self, table: str, schema: StructType | str) -> DataFrame:
+    def discard(self) -> None:
+        """Removes all files of this attempt."""
+        for table in self._columns:
+            self._output.store.remove(self._target(table).directory)
+
+    def replace(self, table: str, rows: DataFrame) -> None:
+        """Writes a table again, from rows that may come from its old files."""
+        old = list(self.files[table])
+        self.counted.forget(table)
+        self.write(rows, table)
+        self.files[table] = self.files[table][len(old) :]
+        for file in old:
+            self._output.store.remove(file.name)
+
+    def read(self, table: str, columns: StructType | None = None) -> DataFrame:
         """Returns the rows of a table."""
-        return self._spark.read.schema(schema).format(self._format).load(self._path(table))
+        return self.read_files(self.files.get(table, ()), table, columns)
 
-    def rename(self, source: str, target: str) -> None:
-        """Renames a table."""
-        os.rename(self._path(source), self._path(target))
-
-    def add_to(self, table: str, other: str) -> None:
-        """Moves the files of another table with the same columns into a table."""
-        if not self.has(table):
-            self.rename(other, table)
-            return
-        for name in os.listdir(self._path(other)):
-            os.rename(self._path(other, name), self._path(table, name))
-
-    def remove(self, table: str) -> None:
-        """Removes a table."""
-        shutil.rmtree(self._path(table), ignore_errors=True)
-
-    def count(self, counted: Counted, tables: Mapping[str, StructType | str]) -> None:
-        """Counts the rows of tables by queue, and those of `dropped` also by reason."""
-        from pyspark.sql import functions as F
-
-        first, *rest = (self._to_count(table, schema) for table, schema in tables.items())
-        for rows in rest:
-            first = first.unionAll(rows)
-        # One number that identifies the set of records; records that occur twice cancel out.
-        records = F.bit_xor(F.xxhash64("queue", "offset"))
-        sums = first.groupBy("queue", "name").agg(F.count("*"), F.min("us"), F.max("us"), records)
-        for row in sums.collect():
-            counted.add(*row)
-
-    def lost(self) -> dict[str, list[Lost]]:
-        """Returns what each queue lost to damage; an unfinished end costs nothing."""
-        found: dict[str, list[Lost]] = {}
-        if self.has(DAMAGE):
-            rows = self.read(DAMAGE, DAMAGE_DDL).where("NOT torn")
-            for queue, offset, count in rows.select("queue", "offset", "count").collect():
-                found.setdefault(queue, []).append(Lost(offset, count))
-        return found
+    def read_files(
+        self, files: Sequence[DataFile], table: str, columns: StructType | None = None
+    ) -> DataFrame:
+        """Returns the rows of some files of a table, of this batch or of others."""
+        wanted = self._columns[table] if columns is None else columns
+        return frame(self._spark, self._output.path, files, wanted)
 
     def count_below(self, queue: str, offset: int) -> int:
         """Counts the landed records of a queue below an offset."""
         from pyspark.sql import functions as F
 
-        if not self.has(LANDED):
-            return 0
-        rows = self.read(LANDED, "queue STRING, offset BIGINT")
+        rows = self.read(LANDED, columns_of("queue STRING, offset BIGINT"))
         return rows.where((F.col("queue") == queue) & (F.col("offset") < offset)).count()
 
-    def _to_count(self, table: str, schema: StructType | str) -> DataFrame:
-        from pyspark.sql import functions as F
-
-        rows = self.read(table, schema)
-        name = F.col("why") if table in (DROPPED, FOUND) else F.lit(table)
-        us = F.lit(None).cast("bigint")
-        # The SQL may leave the time out of `decoded`, or turn it into something else.
-        if dict(rows.dtypes).get("timestamp") == "timestamp":
-            us = F.unix_micros("timestamp")
-        if table == DECODED:
-            us = F.coalesce(us, F.lit(0))
-        return rows.select("queue", "offset", name.alias("name"), us.alias("us"))
-
-    @contextlib.contextmanager
-    def _settings(self, wanted: Mapping[str, str]) -> Iterator[None]:
-        """Changes settings of the session temporarily."""
-        before = {name: str(self._spark.conf.get(name)) for name in wanted}
-        for name, value in wanted.items():
-            self._spark.conf.set(name, value)
-        try:
-            yield
-        finally:
-            for name, value in before.items():
-                self._spark.conf.set(name, value)
-
-    def _path(self, *names: str) -> str:
-        return os.path.join(self._directory, *names)
+    def _target(self, table: str) -> Target:
+        schema = arrow_schema(self._columns[table])
+        if table == KEYS:
+            return Target(self._output.path, f"{KEYS}/{self._directory}", schema)
+        tables = self._output.tables(self._document)
+        return tables[table].target(self._directory, schema, self._batch)
 
 
 class Counted:
@@ -169,14 +142,18 @@ class Counted:
         self, queue: str, table: str, rows: int, first: int | None, last: int | None, records: int
     ) -> None:
         """Adds a count; `records` is a number that identifies the set of records."""
-        self._found[queue, table] = _Rows(rows, first, last, records)
+        old = self._found.get((queue, table), _Rows(0, None, None, 0))
+        times = [one for one in (old.first_us, first, old.last_us, last) if one is not None]
+        self._found[queue, table] = _Rows(
+            old.count + rows,
+            min(times, default=None),
+            max(times, default=None),
+            old.records ^ records,
+        )
 
-    def subtract(self, table: str, other: str) -> None:
-        """Subtracts the counts of one table from another."""
-        for (queue, name), rows in list(self._found.items()):
-            if name == other:
-                before = self._found[queue, table]
-                self._found[queue, table] = replace(before, count=before.count - rows.count)
+    def forget(self, table: str) -> None:
+        """Removes the counts of a table."""
+        self._found = {key: rows for key, rows in self._found.items() if key[1] != table}
 
     def rows(self, queue: str, table: str) -> int:
         """Returns the rows of one queue."""
@@ -226,115 +203,79 @@ class _Rows:
 
 # The columns requested from the source.
 SOURCE_COLUMNS = "queue,kind,offset,timestamp,value,segment,position,queue_id,damage"
-_SIDES = "sides"
-_KEPT = "kept"
-# The columns of `damage`, including those that were packed in a struct.
-_DAMAGE_COLUMNS = (
-    *("queue", "kind", "segment", "position"),
-    *("d.length", "d.reason", "d.torn", "offset", "d.count"),
-)
-_DAMAGE_FIELDS_DDL = "length BIGINT, reason STRING, torn BOOLEAN, count BIGINT"
 
-# Returns the directories of the keys that earlier batches kept between two times in µs.
-EarlierKeys = Callable[[int, int], Sequence[str]]
+# Returns the files of the keys that earlier batches kept between two times in µs.
+EarlierKeys = Callable[[int, int], Sequence[DataFile]]
 
 
 @dataclass(frozen=True, slots=True)
 class Builder:
-    """Builds tables by a definition; `columns` are those of its SQL, as Spark's JSON."""
+    """Builds tables by a definition; `columns` are those of `decoded`, as Spark's JSON."""
 
     definition: Definition
     columns: str
+    max_rejected: Limit | None = None
 
-    def columns_only(self, spark: SparkSession, staged: str) -> None:
-        """Writes every table without rows, so that readers find its columns."""
-        from pyspark.sql import functions as F
+    def stage(
+        self, spark: SparkSession, output: Output, batch: int, *, rebuild: bool = False
+    ) -> StagedFiles:
+        """Returns where the files of a batch go."""
+        return StagedFiles(spark, output, self.tables(), batch, rebuild=rebuild)
 
-        files = StagedFiles(spark, staged, self.definition.format)
-        for table in TABLES:
-            columns = self._decoded if table == DECODED else columns_of(self._ddls[table])
-            nothing = [F.lit(None).cast(one.dataType).alias(one.name) for one in columns]
-            files.write(table, spark.range(0).select(*nothing))
+    def tables(self) -> dict[str, StructType]:
+        """Returns the columns of all tables, and of the keys."""
+        known = ddls(snapshots=self.definition.snapshots)
+        found = {name: columns_of(ddl) for name, ddl in known.items()}
+        keys = {KEYS: columns_of(deduplication.KEYS_DDL)}
+        return {**found, **keys, DECODED: columns_of(self.columns)}
 
-    def land(self, raw: DataFrame, staged: str) -> None:
+    def land(self, raw: DataFrame, staged: StagedFiles) -> None:
         """Writes `landed` and `damage` from the source, which is read once."""
         from pyspark.sql import functions as F
 
-        files = StagedFiles(raw.sparkSession, staged, self.definition.format)
-        # Both sides of one write have the same columns, so damage is passed as JSON in `value`.
-        value = F.when(F.col("damage").isNull(), F.col("value")).otherwise(
-            F.encode(F.to_json(F.col("damage")), "UTF-8")
-        )
         side = F.when(F.col("damage").isNull(), F.lit(LANDED)).otherwise(F.lit(DAMAGE))
-        columns: list[str | Column] = ["queue", "kind", "offset", "timestamp"]
-        columns += [value.alias("value"), "segment", "position", "queue_id"]
+        columns: list[str | Column] = ["queue", "kind", "offset", "timestamp", "value"]
+        columns += ["segment", "position", "queue_id"]
         columns += ITEM_COLUMNS if self.definition.snapshots else ()
-        rows = raw.select(*columns, side.alias("side"))
-        files.write_parted(_SIDES, rows, "side")
-        if files.has(_SIDES, f"side={LANDED}"):
-            files.rename(f"{_SIDES}/side={LANDED}", LANDED)
-        if files.has(_SIDES, f"side={DAMAGE}"):
-            found = files.read(f"{_SIDES}/side={DAMAGE}", self._ddls[LANDED])
-            fields = F.from_json(F.col("value").cast("string"), _DAMAGE_FIELDS_DDL).alias("d")
-            whole = found.select("queue", "kind", "segment", "position", "offset", fields)
-            files.write(DAMAGE, whole.selectExpr(*_DAMAGE_COLUMNS))
-        files.remove(_SIDES)
+        columns += [f"damage.{name}" for name in ("length", "reason", "torn", "count")]
+        staged.write(raw.select(*columns, side.alias(SIDE)), LANDED, DAMAGE)
 
     def derive(
         self,
-        spark: SparkSession,
+        staged: StagedFiles,
         batch: int,
-        staged: str,
         offsets: Mapping[str, Offsets],
         earlier_keys: EarlierKeys,
     ) -> Manifest:
         """Writes the other tables of a batch from `landed`; returns its manifest."""
-        files = StagedFiles(spark, staged, self.definition.format)
-        counted = Counted()
+        counted = staged.counted
         keys_us = None
-        if files.has(LANDED):
-            landed = files.read(LANDED, self._ddls[LANDED])
+        if staged.files.get(LANDED):
+            landed = staged.read(LANDED)
             with decoding.decoded(landed, self.definition) as rows:
-                files.write(DECODED, rows)
-            files.count(counted, {LANDED: self._ddls[LANDED], DECODED: self._decoded})
+                staged.write(rows, DECODED)
             if not counted.are_the_same(LANDED, DECODED):
-                self._write_missing(files, landed, counted)
+                self._write_missing(staged, landed)
             if self.definition.deduplicate is not None and counted.total(DECODED):
-                keys_us = self._deduplicate(
-                    files, self.definition.deduplicate, counted, earlier_keys
-                )
-        shares = self._shares(files, offsets, counted)
-        return Manifest(batch, self.definition.digest, shares, keys_us)
+                keys_us = self._deduplicate(staged, self.definition.deduplicate, earlier_keys)
+        if self.max_rejected is not None:
+            self._check_rejected(self.max_rejected, staged, batch)
+        shares = self._shares(staged, offsets)
+        keys = tuple(staged.files.get(KEYS, ()))
+        return Manifest(batch, self.definition.digest, shares, keys_us, keys)
 
-    @property
-    def landed(self) -> str:
-        """Returns the columns of `landed` as DDL."""
-        return self._ddls[LANDED]
-
-    @property
-    def _ddls(self) -> dict[str, str]:
-        return ddls(snapshots=self.definition.snapshots)
-
-    @property
-    def _decoded(self) -> StructType:
-        return columns_of(self.columns)
-
-    def _write_missing(self, files: StagedFiles, landed: DataFrame, counted: Counted) -> None:
+    def _write_missing(self, staged: StagedFiles, landed: DataFrame) -> None:
         """Writes the records that did not reach `decoded` to `rejected` and `dropped`."""
         from pyspark.sql import functions as F
 
-        files.write(REJECTED, decoding.rejected(landed, self.definition))
-        files.count(counted, {REJECTED: self._ddls[REJECTED]})
-        if not counted.total(REJECTED):
-            files.remove(REJECTED)
+        counted = staged.counted
+        staged.write(decoding.rejected(landed, self.definition), REJECTED)
         if not counted.are_the_same(LANDED, DECODED, REJECTED):
-            there = files.read(DECODED, self._decoded).select("queue", "offset")
-            if counted.total(REJECTED):
-                rejected = files.read(REJECTED, self._ddls[REJECTED])
-                there = there.unionAll(rejected.select("queue", "offset"))
+            place = columns_of("queue STRING, offset BIGINT")
+            there = staged.read(DECODED, place).unionAll(staged.read(REJECTED, place))
             gone = landed.select("queue", "offset", "timestamp", F.lit(FILTERED).alias("why"))
-            files.write(DROPPED, gone.join(there, ["queue", "offset"], "left_anti"))
-            files.count(counted, {DROPPED: DROPPED_DDL})
+            missing = gone.join(there, ["queue", "offset"], "left_anti")
+            staged.write(missing, DROPPED, name=FILTERED)
             kept = counted.total(LANDED) - counted.total(REJECTED) - counted.total(FILTERED)
             if counted.total(DECODED) != kept:
                 raise InvalidOption(
@@ -343,36 +284,45 @@ class Builder:
                 )
 
     def _deduplicate(
-        self, files: StagedFiles, same: Deduplicate, counted: Counted, earlier_keys: EarlierKeys
+        self, staged: StagedFiles, same: Deduplicate, earlier_keys: EarlierKeys
     ) -> tuple[int, int]:
         """Moves duplicates from `decoded` to `dropped`, and writes the keys of the rest."""
-        decoded = files.read(DECODED, self._decoded)
+        counted = staged.counted
+        decoded = staged.read(DECODED)
         first, last = counted.times_us(DECODED)
         within_us = same.within_ms * 1000
         # Every snapshot holds all items: an item of an earlier one is not a duplicate.
         earlier = (
             [] if self.definition.snapshots else earlier_keys(first - within_us, last + within_us)
         )
-        files.write(FOUND, deduplication.duplicates(decoded, same, earlier))
-        files.count(counted, {FOUND: DROPPED_DDL})
+        kept = staged.read_files(earlier, KEYS) if earlier else None
+        before = len(staged.files.get(DROPPED, ()))
+        staged.write(deduplication.duplicates(decoded, same, kept), DROPPED, name=DUPLICATE)
         if counted.total(DUPLICATE):
-            places = files.read(FOUND, DROPPED_DDL).select("queue", "offset")
-            files.write(_KEPT, decoded.join(places, ["queue", "offset"], "left_anti"))
-            files.remove(DECODED)
-            files.rename(_KEPT, DECODED)
-            files.add_to(DROPPED, FOUND)
-            counted.subtract(DECODED, DUPLICATE)
-        files.remove(FOUND)
-        kept = deduplication.keys_of(files.read(DECODED, self._decoded), same)
-        kept = kept.select("key", "time_us").coalesce(1)
-        files.write(deduplication.KEYS, kept, deduplication.KEYS_FORMAT)
+            found = staged.files[DROPPED][before:]
+            places = staged.read_files(found, DROPPED).select("queue", "offset")
+            staged.replace(DECODED, decoded.join(places, ["queue", "offset"], "left_anti"))
+        keys = deduplication.keys_of(staged.read(DECODED), same)
+        staged.write(keys.select("key", "time_us").coalesce(1), KEYS)
         return first, last
 
-    def _shares(
-        self, files: StagedFiles, offsets: Mapping[str, Offsets], counted: Counted
-    ) -> dict[str, Share]:
+    def _check_rejected(self, limit: Limit, staged: StagedFiles, batch: int) -> None:
+        """Raises if too many records are rejected, with the most frequent reason."""
+        landed, rejected = staged.counted.total(LANDED), staged.counted.total(REJECTED)
+        if rejected <= limit.allowed(landed):
+            return
+        reasons = staged.read(REJECTED).groupBy("reason").count()
+        first = reasons.orderBy("count", ascending=False).first()
+        assert first is not None
+        raise TooManyRejected(
+            f"batch {batch}: {rejected} of {landed} records rejected, and max_rejected = "
+            f"{limit.text!r}; nothing of the batch is published. The most frequent reason: "
+            f"{first['reason']} ({first['count']} times)"
+        )
+
+    def _shares(self, staged: StagedFiles, offsets: Mapping[str, Offsets]) -> dict[str, Share]:
         """Returns what became of the records of each queue, and accounts for missing ones."""
-        lost = files.lost()
+        lost, counted = staged.lost, staged.counted
         shares: dict[str, Share] = {}
         for queue, covered in offsets.items():
             whole = replace(covered, begin=None)
@@ -382,7 +332,7 @@ class Builder:
                 # A rebuilt batch states where the queue began the first time.
                 begin = _begin_of(queue, covered) if covered.begin is None else covered.begin
                 whole = replace(covered, begin=begin)
-                below = files.count_below(queue, begin)
+                below = staged.count_below(queue, begin)
                 damaged, trimmed, _ = account(whole, landed, below, lost.get(queue, ()))
             counts = Counts(
                 landed=landed,

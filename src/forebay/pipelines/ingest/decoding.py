@@ -14,12 +14,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from forebay.errors import InvalidOption
-from forebay.pipelines.ingest.definition import WITH_SCHEMA, Definition
+from forebay.pipelines.ingest.definition import DAY, WITH_SCHEMA, Definition
 from forebay.pipelines.ingest.output import ITEM_COLUMNS, LANDED, columns_of, ddls
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
 
 VIEW = "records"
@@ -27,6 +27,8 @@ RESCUED = "_rescued"
 # Columns of the view `records` before the decoded ones.
 _PLACE = ("queue", "offset", "timestamp")
 _FOUND_CHARACTERS = 40
+_DAY_US = 86_400_000_000
+_PARTITION_TYPES = ("string", "date", "integer", "long")
 _OPTIONS = {
     "mode": "PERMISSIVE",
     "columnNameOfCorruptRecord": "_bad",
@@ -46,7 +48,7 @@ def decoded(landed: DataFrame, definition: Definition) -> Iterator[DataFrame]:
     spark = landed.sparkSession
     _records(landed, definition).createOrReplaceTempView(VIEW)
     try:
-        yield spark.sql(definition.sql)
+        yield _with_day(spark.sql(definition.sql), definition)
     finally:
         spark.catalog.dropTempView(VIEW)
 
@@ -92,7 +94,60 @@ def check_columns(spark: SparkSession, definition: Definition) -> StructType:
         raise InvalidOption("sql: the tables already have a column batch; rename yours")
     if definition.deduplicate is not None:
         _check_keys(definition, found)
+    for field in found:
+        _check_storable(field.name, field.dataType)
+    if definition.partition_by is not None:
+        _check_partition(definition.partition_by, found)
     return found
+
+
+def _with_day(rows: DataFrame, definition: Definition) -> DataFrame:
+    """Adds the day of `timestamp` in UTC, if the table has a partition for each."""
+    from pyspark.sql import functions as F
+
+    if definition.partition_by != DAY or DAY in rows.columns:
+        return rows
+    if dict(rows.dtypes).get("timestamp") != "timestamp":
+        raise InvalidOption(
+            "partition_by = 'day' uses the column timestamp, which the SQL leaves out or changes"
+        )
+    # In UTC, whatever the time zone of the session is.
+    days = F.floor(F.unix_micros("timestamp") / _DAY_US).cast("int")
+    return rows.withColumn(DAY, F.date_from_unix_date(days))
+
+
+def _check_storable(name: str, kind: DataType) -> None:
+    """Raises if not every format has a type, or the parts of a nested one."""
+    from pyspark.sql import types as T
+
+    if isinstance(kind, T.StructType):
+        parts = [field.dataType for field in kind]
+    elif isinstance(kind, T.MapType):
+        parts = [kind.keyType, kind.valueType]
+    elif isinstance(kind, T.ArrayType):
+        parts = [kind.elementType]
+    elif isinstance(kind, T.VariantType | T.NullType | T.AnsiIntervalType):
+        raise InvalidOption(
+            f"sql: {name} is {kind.simpleString()}, which a table cannot hold; make something else "
+            "of it, such as a STRING by to_json or CAST"
+        )
+    else:
+        parts = []
+    for part in parts:
+        _check_storable(name, part)
+
+
+def _check_partition(name: str, found: StructType) -> None:
+    if name not in found.names:
+        raise InvalidOption(
+            f"partition_by: {name!r} is not a column of decoded, which has: "
+            f"{', '.join(found.names)}"
+        )
+    kind = found[name].dataType.typeName()
+    if kind not in _PARTITION_TYPES:
+        raise InvalidOption(
+            f"partition_by: {name} is {kind}; must be one of {', '.join(_PARTITION_TYPES)}"
+        )
 
 
 def declared_columns(definition: Definition) -> StructType:

@@ -4,16 +4,16 @@ A record is a duplicate if an earlier record with the same key was kept and its 
 `within` away: in an earlier batch, or in the same one with a lower (queue, offset). A record with a
 null in its key is never a duplicate; a record without a timestamp counts as one of 1970.
 
-The kept keys are not part of Spark's state: each batch has a file of its keys, published with it by
-the same rename, and a batch reads the files of earlier batches within reach. So a replay finds the
-same keys and drops the same records. Spark sorts the keys, on disk if necessary; only one key with
-its times is in memory at a time.
+The kept keys are not part of Spark's state: each batch has a file of its keys, which its manifest
+names, and a batch reads the files of earlier batches within reach. So a batch that is done again
+finds the same keys and drops the same records. Spark sorts the keys, on disk if necessary; only one
+key with its times is in memory at a time.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from forebay.pipelines.ingest.definition import Deduplicate
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 
-KEYS = "keys"
-KEYS_FORMAT = "parquet"
 KEYS_DDL = "key BINARY, time_us BIGINT"
 _KEY_HEX_DIGITS = 32
 
@@ -64,19 +62,17 @@ def _exact(column: Column, kind: DataType, name: str) -> Column:
     return column.alias(name)
 
 
-def duplicates(decoded: DataFrame, same: Deduplicate, earlier: Sequence[str]) -> DataFrame:
+def duplicates(decoded: DataFrame, same: Deduplicate, earlier: DataFrame | None) -> DataFrame:
     """Returns the rows of `decoded` that repeat an earlier one, as rows of `dropped`."""
     from pyspark.sql import functions as F
 
     rows = keys_of(decoded, same).withColumn("new", F.lit(True))
-    if earlier:
-        spark = decoded.sparkSession
-        kept = spark.read.schema(KEYS_DDL).format(KEYS_FORMAT).load(list(earlier))
+    if earlier is not None:
         nowhere = (
             F.lit(None).cast("string").alias("queue"),
             F.lit(None).cast("bigint").alias("offset"),
         )
-        rows = rows.unionByName(kept.select("*", *nowhere, F.lit(False).alias("new")))
+        rows = rows.unionByName(earlier.select("*", *nowhere, F.lit(False).alias("new")))
     ordered = rows.repartition("key").sortWithinPartitions("key", "new", "queue", "offset")
     return ordered.mapInArrow(_finder(same.within_ms * 1000), DROPPED_DDL)
 

@@ -18,6 +18,7 @@ from typing import Any, Literal, Required, TypeAlias, TypedDict
 
 from forebay.errors import InvalidOption
 from forebay.spark.paths import absolute
+from forebay.tables.protocol import FORMATS
 
 _UNITS_MS = {
     **dict.fromkeys(("ms", "millisecond", "milliseconds"), 1),
@@ -26,6 +27,8 @@ _UNITS_MS = {
     **dict.fromkeys(("h", "hour", "hours"), 3_600_000),
     **dict.fromkeys(("d", "day", "days"), 86_400_000),
 }
+_LIMIT = re.compile(r"(\d{1,12}(\.\d+)?)\s*(%?)")
+_CATALOG = re.compile(r"[\w-]+(\.\w+)?")
 _DURATION = re.compile(r"(\d{1,12})\s*([a-z]+)")
 
 
@@ -41,15 +44,45 @@ def duration_ms(name: str, text: object) -> int:
     return ms
 
 
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """How many records of a batch may be rejected: a share, or a number."""
+
+    text: str
+    share: float | None
+    count: int
+
+    @classmethod
+    def parse(cls, name: str, value: object) -> Limit:
+        """Parses "1%", "0.5%" or a number; raises `InvalidOption`."""
+        text = str(value).strip()
+        match = _LIMIT.fullmatch(text) if isinstance(value, str | int) else None
+        if match is None or isinstance(value, bool) or (match[3] and float(match[1]) > 100):
+            raise InvalidOption(
+                f"{name} = {value!r}: must be a share of each batch, such as '1%', or a number of "
+                "records"
+            )
+        if match[3]:
+            return cls(text, float(match[1]) / 100, 0)
+        if match[2]:
+            raise InvalidOption(f"{name} = {value!r}: a number of records has no fraction")
+        return cls(text, None, int(match[1]))
+
+    def allowed(self, records: int) -> float:
+        """Returns how many of so many records may be rejected."""
+        return self.count if self.share is None else self.share * records
+
+
 DECODINGS = ("json", "cbor", "text", "raw")
 WITH_SCHEMA = ("json", "cbor")
 SELECT_ALL = "SELECT * FROM records"
-# A format is the name of a Spark source, or of its class.
-_FORMAT = re.compile(r"[A-Za-z][\w.]*")
+# The value of `partition_by` that adds a column: the day of `timestamp`, in UTC.
+DAY = "day"
 
 Source = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 Starting = str | int | datetime
 Decoding: TypeAlias = Literal["json", "cbor", "text", "raw"]
+Format: TypeAlias = Literal["parquet", "delta", "iceberg"]
 
 
 class Deduplication(TypedDict):
@@ -67,7 +100,9 @@ class DefinitionSettings(TypedDict, total=False):
     schema: str | None
     sql: str | None
     deduplicate: Deduplication | None
-    format: str
+    format: Format
+    partition_by: str | None
+    catalog: str | None
     starting: Starting
 
 
@@ -106,6 +141,8 @@ class Definition:
     sql: str
     deduplicate: Deduplicate | None
     format: str
+    partition_by: str | None
+    catalog: str | None
     starting: str
     # Whether the queues are deadline queues: each run lands a snapshot of them.
     snapshots: bool = False
@@ -120,6 +157,8 @@ class Definition:
         sql: object = None,
         deduplicate: object = None,
         format: object = "parquet",
+        partition_by: object = None,
+        catalog: object = None,
         starting: object = "earliest",
         snapshots: object = False,
     ) -> Definition:
@@ -133,6 +172,8 @@ class Definition:
             sql=_sql(sql),
             deduplicate=None if deduplicate is None else Deduplicate.make(deduplicate),
             format=_format(format),
+            partition_by=None if partition_by is None else _name("partition_by", partition_by),
+            catalog=_catalog(format, catalog),
             starting=_starting(starting),
             snapshots=snapshots is True,
         )
@@ -144,9 +185,6 @@ class Definition:
         if self.deduplicate is not None:
             same = self.deduplicate
             plain["deduplicate"] = {"key": list(same.key), "within": same.within}
-        if not self.snapshots:
-            # This is the form that definitions had before snapshots existed.
-            del plain["snapshots"]
         return plain
 
     @classmethod
@@ -156,8 +194,8 @@ class Definition:
 
     @property
     def digest(self) -> str:
-        """Returns a short text that differs between definitions."""
-        text = json.dumps(self.document(), sort_keys=True)
+        """Returns a short text that differs between definitions, whatever they read."""
+        text = json.dumps({**self.document(), "source": None}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def differences(self, other: Definition) -> list[str]:
@@ -199,9 +237,28 @@ def _sql(sql: object) -> str:
 
 
 def _format(format: object) -> str:
-    if not isinstance(format, str) or not _FORMAT.fullmatch(format):
-        raise InvalidOption(f"format = {format!r}: must be the name of a Spark file format")
+    if not isinstance(format, str) or format not in FORMATS:
+        raise InvalidOption(f"format = {format!r}: must be one of {', '.join(FORMATS)}")
     return format
+
+
+def _name(option: str, value: object) -> str:
+    if not _is_name(value):
+        raise InvalidOption(f"{option} = {value!r}: must be 'day' or a column of decoded")
+    return str(value)
+
+
+def _catalog(format: object, catalog: object) -> str | None:
+    if catalog is None:
+        return None
+    if format != "iceberg":
+        raise InvalidOption(f"catalog = {catalog!r}: only format = 'iceberg' has one")
+    if not isinstance(catalog, str) or not _CATALOG.fullmatch(catalog):
+        raise InvalidOption(
+            f"catalog = {catalog!r}: must be NAME or NAME.NAMESPACE, with NAME in the "
+            "configuration of pyiceberg"
+        )
+    return catalog
 
 
 def _starting(starting: object) -> str:

@@ -7,42 +7,40 @@ started.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import tempfile
 import threading
 import time
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Required, Unpack, cast
 
 import forebay.spark
 from forebay.errors import InvalidOption
-from forebay.pipelines.ingest import checkpoint, decoding, snapshots
-from forebay.pipelines.ingest.backfill import REBUILDABLE, Span, document_of, rebuild
+from forebay.pipelines.ingest import decoding, evolution, snapshots
+from forebay.pipelines.ingest.backfill import Span, document_of, rebuild
 from forebay.pipelines.ingest.building import SOURCE_COLUMNS, Builder
-from forebay.pipelines.ingest.checkpoint import MicroBatches
 from forebay.pipelines.ingest.definition import (
     Decoding,
     Deduplication,
     Definition,
     DefinitionSettings,
+    Format,
+    Limit,
     Source,
     Starting,
     duration_ms,
 )
-from forebay.pipelines.ingest.output import (
-    COLUMNS_ONLY,
-    Counts,
-    Manifest,
-    Output,
-    read_manifest,
-    total,
-)
+from forebay.pipelines.ingest.micro_batches import MicroBatches
+from forebay.pipelines.ingest.output import CHECKPOINT, Counts, Manifest, Output, total
 from forebay.spark import paths
 from forebay.spark.kinds import check_streamed
 from forebay.spark.options import SourceOptions
+from forebay.tables.store import is_remote
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,6 +60,7 @@ class Settings(DefinitionSettings, total=False):
     max_offsets_per_trigger: int | None
     max_bytes_per_trigger: int | str | None
     fail_on_data_loss: bool
+    max_rejected: str | int | None
     backfill: str | None
 
 
@@ -98,7 +97,9 @@ def ingest(
     schema: str | None = None,
     sql: str | None = None,
     deduplicate: Deduplication | None = None,
-    format: str = "parquet",
+    format: Format = "parquet",
+    partition_by: str | None = None,
+    catalog: str | None = None,
     starting: Starting = "earliest",
     consumer_id: str | None = None,
     key_file: str | None = None,
@@ -106,6 +107,7 @@ def ingest(
     max_offsets_per_trigger: int | None = None,
     max_bytes_per_trigger: int | str | None = None,
     fail_on_data_loss: bool = True,
+    max_rejected: str | int | None = None,
     backfill: str | None = None,
     spark: forebay.spark.SparkSession | None = None,
     on_progress: Callable[[Progress], None] | None = None,
@@ -115,7 +117,8 @@ def ingest(
 
     What is published when it returns or is killed is durable. The same call continues from there.
 
-    These define the tables; changing one for an existing `out` is an error:
+    These define the tables; changing one for an existing `out` is an error, except that `source`
+    and `schema` may grow:
 
     - `source`: a queue directory, a glob, or several; all executors must see them.
     - `decode`: how values become columns: "json", "cbor" (in Python, several times slower than
@@ -127,13 +130,18 @@ def ingest(
       must keep queue and offset. None: all rows and columns.
     - `deduplicate`: `{"key": column or columns of decoded, "within": "1h"}`. Costs a sort of the
       keys of the batch and of the batches within reach, and 24 bytes on disk for each key.
-    - `format`: of the tables, any file format of this Spark. Only "parquet" is supported.
+    - `format`: of the tables: "parquet", "delta" or "iceberg".
+    - `partition_by`: "day", which adds a column `day` to `decoded`, or a column of `decoded`: the
+      files then have the rows of one value each. Costs a file for each value in each batch.
+    - `catalog`: "NAME.NAMESPACE" of Iceberg, with NAME in the configuration of pyiceberg. None: a
+      catalog in SQLite beside the tables.
     - `starting`: where new tables begin: "earliest", "latest", an offset, or a time. A queue that
       appears later is read from its earliest record.
 
     These control a run and may change from run to run:
 
-    - `out`: the directory of the tables, created if it is missing.
+    - `out`: the directory of the tables, created if it is missing; for Delta and Iceberg also an
+      address in an object store, such as "s3://bucket/events".
     - `consumer_id`: keeps a cursor with that name in each queue, so that trimming follows the
       tables and never overtakes them. None: trimming does not wait. Only logs have cursors.
     - `key_file`: the key of encrypted Beats queues, in a file that every executor can read.
@@ -143,6 +151,8 @@ def ingest(
       everything. Batches of about 100 MB cost the least per record.
     - `fail_on_data_loss`: True stops if unread records are gone; False continues and counts them
       as trimmed.
+    - `max_rejected`: the most records of a batch that may be rejected, as "1%" or a number; with
+      more the run ends with `TooManyRejected`, and nothing of the batch is published. None: any.
     - `backfill`: "A..B" rebuilds the batches that hold offsets, or times, from A up to B, and
       returns. The definition may then differ from the old one, and replaces it. See
       docs/pipelines.md.
@@ -160,6 +170,8 @@ def ingest(
         sql=sql,
         deduplicate=deduplicate,
         format=format,
+        partition_by=partition_by,
+        catalog=catalog,
         starting=starting,
         consumer_id=consumer_id,
         key_file=key_file,
@@ -167,6 +179,7 @@ def ingest(
         max_offsets_per_trigger=max_offsets_per_trigger,
         max_bytes_per_trigger=max_bytes_per_trigger,
         fail_on_data_loss=fail_on_data_loss,
+        max_rejected=max_rejected,
         backfill=backfill,
     )
     if spark is None:
@@ -185,6 +198,7 @@ def plan(
     max_offsets_per_trigger: int | None = None,
     max_bytes_per_trigger: int | str | None = None,
     fail_on_data_loss: bool = True,
+    max_rejected: str | int | None = None,
     backfill: str | None = None,
     **definition: Unpack[DefinitionSettings],
 ) -> Job:
@@ -212,6 +226,7 @@ def plan(
         options=options,
         trigger_ms=None if trigger is None else duration_ms("trigger", trigger),
         span=None if backfill is None else Span.parse(backfill),
+        max_rejected=None if max_rejected is None else Limit.parse("max_rejected", max_rejected),
     )
     job.check()
     return job
@@ -226,17 +241,15 @@ class Job:
     options: dict[str, str]
     trigger_ms: int | None
     span: Span | None
+    max_rejected: Limit | None = None
 
     def check(self) -> None:
-        """Raises if the existing tables were made with another definition."""
+        """Raises if the existing tables were made with another definition, as far as texts tell."""
         if self.span is not None:
             # Raises if there is nothing to rebuild.
-            self.output.current()
+            self.output.document()
         elif self.output.exists:
-            document = self.output.current().document()
-            changed = self.definition.differences(Definition.from_document(document["definition"]))
-            if changed:
-                raise InvalidOption(_refusal(self.output, changed))
+            evolution.check_without_spark(self.output, self.definition)
 
     def run(
         self,
@@ -251,18 +264,21 @@ class Job:
             # Another process may have created or changed the output in the meantime.
             self.check()
             columns = decoding.check_columns(spark, self.definition).json()
-            builder = Builder(self.definition, columns)
+            builder = Builder(self.definition, columns, self.max_rejected)
+            if self.span is None and self.output.exists:
+                # What is half committed has the old columns.
+                self.output.clean()
+                builder = evolution.evolve(self.output, builder)
             if self.span is not None:
                 self.output.clean()
                 for manifest in rebuild(spark, self.output, builder, self.span, key_file):
                     told.add(manifest)
             elif self.definition.snapshots:
-                _prepare(spark, self.output, builder, key_file)
+                _prepare(self.output, builder, key_file)
                 for manifest in snapshots.land(spark, self.output, builder):
                     told.add(manifest)
             else:
-                _prepare(spark, self.output, builder, key_file)
-                checkpoint.repair(self.output.checkpoint, self.output.has)
+                _prepare(self.output, builder, key_file)
                 self._stream(spark, builder, told, stop or threading.Event())
         return told.result()
 
@@ -270,33 +286,51 @@ class Job:
         self, spark: SparkSession, builder: Builder, told: _Reporter, stop: threading.Event
     ) -> None:
         told.pass_over_what_is_there()
-        query = self._start(spark, builder)
-        try:
-            while query.isActive and not stop.wait(_POLL_SECONDS):
-                told.tell()
-            if not query.isActive:
-                # Raises the error that ended the query, if any.
-                query.awaitTermination()
-        finally:
-            query.stop()
-            checkpoint.make_durable(self.output.checkpoint)
+        with _checkpoint(self.output) as checkpoint:
+            query = self._start(spark, builder, checkpoint)
+            try:
+                while query.isActive and not stop.wait(_POLL_SECONDS):
+                    told.tell()
+                if not query.isActive:
+                    # Raises the error that ended the query, if any.
+                    query.awaitTermination()
+            finally:
+                query.stop()
         told.tell()
 
-    def _start(self, spark: SparkSession, builder: Builder) -> StreamingQuery:
-        starts: dict[str, int] = self.output.current().document()["starts"]
+    def _start(self, spark: SparkSession, builder: Builder, checkpoint: str) -> StreamingQuery:
         options = dict(self.options)
-        # A queue that is gone by now needs no start.
-        there = {path: start for path, start in starts.items() if os.path.isdir(path)}
-        options["startingOffsets"] = json.dumps(there) if there else "earliest"
+        starts: dict[str, int] = self.output.document()["starts"]
+        last = max(self.output.batches(), default=-1)
+        places = self.output.manifest(last).places if last >= 0 else {}
+        if places:
+            options["resumeFrom"] = json.dumps({"v": 1, "queues": places})
+        else:
+            # A queue that is gone by now needs no start.
+            there = {path: start for path, start in starts.items() if os.path.isdir(path)}
+            options["startingOffsets"] = json.dumps(there) if there else "earliest"
         options["paths"] = json.dumps(list(self.definition.source))
         raw = spark.readStream.format("forebay").options(**options).load()
-        writer = raw.writeStream.option("checkpointLocation", self.output.checkpoint)
-        writer = writer.foreachBatch(MicroBatches(self.output, builder, starts))
+        writer = raw.writeStream.option("checkpointLocation", checkpoint).foreachBatch(
+            MicroBatches(self.output, builder, checkpoint, last + 1, places, starts)
+        )
         if self.trigger_ms is None:
             writer = writer.trigger(availableNow=True)
         else:
             writer = writer.trigger(processingTime=f"{self.trigger_ms} milliseconds")
         return writer.start()
+
+
+@contextlib.contextmanager
+def _checkpoint(output: Output) -> Iterator[str]:
+    """Returns a directory for Spark's checkpoint of one run; the driver alone uses it."""
+    if is_remote(output.path):
+        with tempfile.TemporaryDirectory(prefix="forebay-", ignore_cleanup_errors=True) as path:
+            yield path
+    else:
+        # Whatever a killed run leaves is removed at the start of the next one.
+        yield output.store.path(CHECKPOINT)
+        output.store.remove(CHECKPOINT)
 
 
 class _Reporter:
@@ -313,12 +347,12 @@ class _Reporter:
 
     def pass_over_what_is_there(self) -> None:
         """Reports only batches published from now on."""
-        self._next = max(self._output.current().batches(), default=-1) + 1
+        self._next = max(self._output.batches(), default=-1) + 1
 
     def tell(self) -> None:
         """Reports the batches published since the last call."""
         while self._output.has(self._next):
-            self.add(read_manifest(self._output.current().batch(self._next)))
+            self.add(self._output.manifest(self._next))
             self._next += 1
 
     def add(self, manifest: Manifest) -> None:
@@ -339,23 +373,11 @@ class _Reporter:
         return IngestResult(self._output.path, tuple(self._batches), queues, seconds)
 
 
-def _prepare(spark: SparkSession, output: Output, builder: Builder, key_file: str | None) -> None:
-    """Creates the output, or cleans up an existing one."""
-    if output.exists:
-        output.clean()
-    else:
-        staged = output.stage(COLUMNS_ONLY)
-        builder.columns_only(spark, staged)
-        output.make(document_of(builder, _starts(builder.definition, key_file)), staged)
-
-
-def _refusal(output: Output, changed: list[str]) -> str:
-    names = " and ".join(changed)
-    verb = "differs" if len(changed) == 1 else "differ"
-    text = f"{names} {verb} from the definition of {output.path}: use another out"
-    if set(changed) <= set(REBUILDABLE):
-        text += ", or rebuild the existing tables with backfill '..'"
-    return text
+def _prepare(output: Output, builder: Builder, key_file: str | None) -> None:
+    """Creates the output if it does not exist."""
+    if not output.exists:
+        document = document_of(builder, _starts(builder.definition, key_file))
+        output.make({**document, "generation": 0, "landed_from": 0})
 
 
 def _starts(definition: Definition, key_file: str | None) -> dict[str, int]:

@@ -1,90 +1,53 @@
-"""The directory of an output, and the one rename that publishes a batch with all its tables.
+"""An output: the tables of one ingest, and the order in which a batch is committed to them.
 
-    OUT/current                        -> _sets/ID; replaced by one rename when tables are rebuilt
-    OUT/landed, decoded, …             -> current/landed, …
-    OUT/pipeline.json                  -> current/pipeline.json
-    OUT/_sets/ID/pipeline.json         the definition of these tables
-    OUT/_sets/ID/batches/NUMBER        -> ../../../_batches/NUMBER-ID
-    OUT/_sets/ID/TABLE/batch=NUMBER    -> ../batches/NUMBER/TABLE
-    OUT/_batches/NUMBER-ID/            one batch: TABLE/…, manifest.json
-    OUT/_staging/                      what is being written
-    OUT/_checkpoint/                   Spark's
+    OUT/pipeline.json          the definition, the columns, and the number of rebuilds
+    OUT/landed, decoded, …     a table each, in its format
+    OUT/_batches/NUMBER.json   the manifest of a published batch
+    OUT/_keys/                 the keys of the deduplication, in files that manifests name
+    OUT/_intent.json           what is being committed
+    OUT/_staging/              what is being written, if the format has no place of its own for it
 
-The links of a batch are made, and durable, before its directory is renamed from `_staging` to
-`_batches`: until then they lead nowhere, and readers skip such links. So all tables of a batch
-appear at one moment, and a crash at any moment leaves the batch whole or absent. Batches have
-Spark's numbers; batch -1 has no rows, only the columns, so that every table can be read.
+The data files of a batch are written first; nothing names them yet. Then the intent is written: the
+manifest and the list of files. From then on the batch will be in every table, whatever dies: each
+table is asked whether it holds the batch, and gets it if not, `landed` last. Then the manifest is
+written and the intent emptied. A run begins by finishing the intent that it finds, and by
+removing the files of batches that have none.
 
-An `Output` has no state except the path: a copy in another process behaves the same. Only the
+A rebuild is the same, with the batches that it replaces and the new document in its intent.
+
+An `Output` has no state except the address: a copy in another process behaves the same. Only the
 process that holds the lock, or one that works for it, may change the output.
 
-`manifest.json` describes a batch: the range of offsets per queue, and what became of each record.
-It is in the directory of the batch and is published with its tables. It is the source of truth for
-the ranges; the counts can be computed from the tables again, as `reconcile` does.
-
-Spark itself syncs nothing, so this module makes its files durable.
+A manifest describes a batch: the range of offsets per queue, what became of each record, and the
+places from which the next batch goes on. It is the source of truth for the ranges and the places;
+the counts can be computed from the tables again, as `reconcile` does.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import hashlib
 import json
 import os
-import shutil
-import time
+import tempfile
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from forebay.errors import InvalidOption, NotAQueue
+from forebay.spark.open_tables import DOCUMENT, VERSION, read_document, schema_of, table_of
 from forebay.spark.paths import absolute
 from forebay.storage.filesystem import DiskFilesystem
+from forebay.tables.protocol import BATCH, STAGING, DataFile, OpenTable
+from forebay.tables.store import Store, is_remote, open_store
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-def sync_tree(path: str) -> None:
-    """Makes a directory and everything in it durable; skips files that disappear meanwhile."""
-    for directory, _, names in os.walk(path, topdown=False):
-        for name in names:
-            file = os.path.join(directory, name)
-            if not os.path.islink(file):
-                with contextlib.suppress(FileNotFoundError):
-                    sync(file)
-        with contextlib.suppress(FileNotFoundError):
-            sync(directory)
-
-
-def sync(path: str) -> None:
-    """Makes the content of a file durable, or the names in a directory."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def write_file(path: str, data: bytes) -> None:
-    """Writes a new file; its content is durable on return, its name once the directory is."""
-    with open(path, "xb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def replace_link(target: str, path: str, aside: str) -> None:
-    """Makes a symbolic link, replacing an existing one, in one step; durable once its directory is.
-
-    It is made in the directory `aside` first, where a leftover of a crash does no harm.
-    """
-    temporary = os.path.join(aside, uuid.uuid4().hex)
-    os.symlink(target, temporary)
-    os.rename(temporary, path)
-
-
-_MANIFEST_VERSION = 1
+_MANIFEST_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +129,10 @@ class Manifest:
     queues: dict[str, Share] = field(default_factory=dict)
     # The first and the last time among the keys, in µs; None if no keys are kept.
     keys_us: tuple[int, int] | None = None
+    # The files of the keys.
+    keys: tuple[DataFile, ...] = ()
+    # Where each queue goes on: offsets of the source, with those of earlier batches.
+    places: dict[str, Any] = field(default_factory=dict)
 
     @property
     def counts(self) -> Counts:
@@ -173,16 +140,26 @@ class Manifest:
         return total(share.counts for share in self.queues.values())
 
     def encode(self) -> bytes:
-        """Returns the bytes of `manifest.json`."""
-        return json.dumps({"v": _MANIFEST_VERSION, **asdict(self)}, indent=1).encode() + b"\n"
+        """Returns the bytes of the file."""
+        return json.dumps(self.document(), indent=1).encode() + b"\n"
+
+    def document(self) -> dict[str, Any]:
+        """Returns a form for JSON."""
+        return {"v": _MANIFEST_VERSION, **asdict(self)}
 
     @classmethod
     def decode(cls, data: bytes) -> Manifest:
         """Reads the result of `encode`."""
-        document = json.loads(data)
+        return cls.from_document(json.loads(data))
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Manifest:
+        """Reads the result of `document`."""
         queues = {path: _share(plain) for path, plain in document["queues"].items()}
         keys_us = tuple(document["keys_us"]) if document["keys_us"] else None
-        return cls(document["batch"], document["definition"], queues, keys_us)
+        keys = tuple(DataFile(**one) for one in document["keys"])
+        digest, places = document["definition"], document["places"]
+        return cls(document["batch"], digest, queues, keys_us, keys, places)
 
 
 def total(parts: Iterable[Counts]) -> Counts:
@@ -249,6 +226,9 @@ DAMAGE = "damage"
 DROPPED = "dropped"
 TABLES = (LANDED, DECODED, REJECTED, DAMAGE, DROPPED)
 
+# The column that names the table of a row, where tasks write several.
+SIDE = "_side"
+
 # Why a record is in `dropped`.
 DUPLICATE = "duplicate"
 FILTERED = "filtered"
@@ -294,22 +274,51 @@ def columns_of(text: str) -> StructType:
     return found
 
 
-COLUMNS_ONLY = -1
-DOCUMENT = "pipeline.json"
-MANIFEST = "manifest.json"
-# A reader that resolved the link before the tables were replaced may still read the old ones.
-REPLACED_KEPT_SECONDS = 3600
-_CURRENT = "current"
-_SETS = "_sets"
-_POOL = "_batches"
-_STAGING = "_staging"
-_INDEX = "batches"
-_VERSION = 1
+BATCHES = "_batches"
+KEYS = "_keys"
+INTENT = "_intent.json"
+CHECKPOINT = "_staging/checkpoint"
+# The order of the commits: whoever finds a batch in `landed` finds it in all tables.
+COMMIT_ORDER = (DECODED, REJECTED, DROPPED, DAMAGE, LANDED)
+
+# For each table the files of each batch.
+Files = Mapping[str, Mapping[int, Sequence[DataFile]]]
 
 
-def batch_name(batch: int) -> str:
-    """Returns the number of a batch as it appears in names: their text order is their order."""
-    return f"{batch:012d}"
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """What is being committed: one new batch, or with a document the batches of a rebuild."""
+
+    manifests: tuple[Manifest, ...]
+    files: Files
+    document: dict[str, Any] | None = None
+    # Whether a rebuild replaces all rows, so that the columns may change.
+    everything: bool = False
+
+    def encode(self) -> bytes:
+        """Returns the bytes of the file."""
+        files = {
+            table: {batch: [one.document() for one in those] for batch, those in batches.items()}
+            for table, batches in self.files.items()
+        }
+        manifests = [manifest.document() for manifest in self.manifests]
+        plain = {"v": VERSION, "manifests": manifests, "files": files}
+        return json.dumps(
+            {**plain, "document": self.document, "everything": self.everything}
+        ).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Intent:
+        """Reads the result of `encode`."""
+        plain = json.loads(data)
+        files = {
+            table: {
+                int(batch): [DataFile(**one) for one in those] for batch, those in found.items()
+            }
+            for table, found in plain["files"].items()
+        }
+        manifests = tuple(map(Manifest.from_document, plain["manifests"]))
+        return cls(manifests, files, plain["document"], plain["everything"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,32 +329,72 @@ class Output:
 
     @classmethod
     def at(cls, path: str | os.PathLike[str]) -> Output:
-        """Returns the output at a path, whether it exists or not."""
-        return cls(absolute(os.fspath(path)))
+        """Returns the output at a path or an address, whether it exists or not."""
+        text = os.fspath(path)
+        return cls(text.rstrip("/") if is_remote(text) else absolute(text))
 
     @property
-    def checkpoint(self) -> str:
-        """Returns the directory of Spark's checkpoint."""
-        return self._inner("_checkpoint")
+    def store(self) -> Store:
+        """The place of everything."""
+        return open_store(self.path)
 
     @property
     def exists(self) -> bool:
-        """Returns whether the output was created completely."""
-        return os.path.exists(self._inner(_CURRENT, DOCUMENT))
+        """Returns whether the output was created completely; raises if it is of version 0.1."""
+        return read_document(self.path) is not None
 
-    def current(self) -> TableSet:
-        """Returns the present tables; raises `NotAQueue` if there are none."""
-        if not self.exists:
+    def document(self) -> dict[str, Any]:
+        """Returns the document stored with the tables; raises `NotAQueue` if there is none."""
+        document = read_document(self.path)
+        if document is None:
             raise NotAQueue(f"{self.path} holds no tables: it has no {DOCUMENT}")
-        return TableSet(os.path.realpath(self._inner(_CURRENT)), self._inner(_POOL))
+        return document
+
+    def tables(self, document: Mapping[str, Any] | None = None) -> dict[str, OpenTable]:
+        """Returns the tables, in the order of their commits."""
+        known = self.document() if document is None else document
+        return {name: table_of(self.path, known, name) for name in COMMIT_ORDER}
+
+    def batches(self) -> list[int]:
+        """Lists the published batches."""
+        names = (name.removesuffix(".json") for name in self.store.names(BATCHES))
+        return sorted(int(name) for name in names if name.isdecimal())
+
+    def has(self, batch: int) -> bool:
+        """Returns whether a batch is published."""
+        return self.store.read(_manifest_name(batch)) is not None
+
+    def manifest(self, batch: int) -> Manifest:
+        """Returns the manifest of a published batch."""
+        data = self.store.read(_manifest_name(batch))
+        if data is None:
+            raise NotAQueue(f"{self.path}: batch {batch} is not published")
+        return Manifest.decode(data)
+
+    def manifests(self) -> list[Manifest]:
+        """Returns the manifests of all published batches, in order."""
+        return [self.manifest(batch) for batch in self.batches()]
+
+    def intent(self) -> Intent | None:
+        """Returns what is being committed, or was when a process died."""
+        data = self.store.read(INTENT)
+        return Intent.decode(data) if data else None
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keeps all other processes from changing it; raises `Locked`. Creates the directory."""
+        """Keeps other processes from changing it; raises `Locked`. Creates the directory.
+
+        An object store has no locks: there the processes of this machine and user exclude one
+        another.
+        """
+        path = self.path
+        if is_remote(path):
+            name = hashlib.sha256(path.encode()).hexdigest()[:16]
+            path = os.path.join(tempfile.gettempdir(), f"forebay-{os.getuid()}-{name}")
         with contextlib.suppress(FileExistsError):
-            os.makedirs(self.path)
+            os.makedirs(path, mode=0o700 if is_remote(self.path) else 0o777)
         try:
-            directory = DiskFilesystem().open_directory(self.path)
+            directory = DiskFilesystem().open_directory(path)
         except NotAQueue:
             raise InvalidOption(f"out = {self.path!r}: is a file; must be a directory") from None
         try:
@@ -354,164 +403,102 @@ class Output:
         finally:
             directory.close()
 
-    def make(self, document: Mapping[str, Any], columns_only: str) -> None:
-        """Creates an output without batches; `columns_only` is a staged one without rows."""
-        strangers = sorted(set(os.listdir(self.path)) - {_SETS, _POOL, _STAGING, "_checkpoint"})
-        strangers = [name for name in strangers if name not in (*TABLES, DOCUMENT)]
+    def make(self, document: Mapping[str, Any]) -> None:
+        """Creates an output without batches; its document comes last."""
+        known = {*TABLES, STAGING, BATCHES, KEYS, "catalog.db", "catalog.db-journal"}
+        strangers = [name for name in self.store.names("") if name not in known]
         if strangers:
             raise InvalidOption(
                 f"out = {self.path!r}: holds {strangers[0]!r} but no {DOCUMENT}; give a new or an "
                 "empty directory"
             )
-        held = os.listdir(self._inner(_POOL)) if os.path.isdir(self._inner(_POOL)) else []
-        if any(not name.startswith(batch_name(COLUMNS_ONLY)) for name in held):
+        if self.batches():
             raise InvalidOption(
-                f"out = {self.path!r}: holds batches, but the link {_CURRENT!r} to its tables is "
-                "missing; restore it, or give a new directory"
+                f"out = {self.path!r}: holds batches, but {DOCUMENT} is missing; restore it, or "
+                "give a new directory"
             )
-        # An unfinished creation may have left the checkpoint of a stream without tables.
-        shutil.rmtree(self.checkpoint, ignore_errors=True)
-        for name in (_SETS, _POOL):
-            os.makedirs(self._inner(name), exist_ok=True)
-        for name in (*TABLES, DOCUMENT):
-            with contextlib.suppress(FileExistsError):
-                os.symlink(f"{_CURRENT}/{name}", self._inner(name))
-        self.replace({COLUMNS_ONLY: self.settle(columns_only)}, document)
-        sync(os.path.dirname(self.path))
+        whole = {"v": VERSION, "id": uuid.uuid4().hex, **document}
+        for name, table in self.tables(whole).items():
+            table.create(schema_of(whole, name))
+        self.write_document(whole)
 
-    def stage(self, batch: int) -> str:
-        """Creates a new directory to write a batch to."""
-        path = self._inner(_STAGING, f"{batch_name(batch)}-{uuid.uuid4().hex[:8]}")
-        os.makedirs(path)
-        return path
+    def write_document(self, document: Mapping[str, Any]) -> None:
+        """Replaces the document."""
+        text = json.dumps({**document, "v": VERSION}, indent=2)
+        self.store.write(DOCUMENT, text.encode() + b"\n")
 
-    def publish(self, batch: int, staged: str) -> None:
-        """Makes all tables of a staged batch appear at once; durable on return."""
-        name = os.path.basename(staged)
-        sync_tree(staged)
-        current = os.path.realpath(self._inner(_CURRENT))
-        self._link(current, batch, name, _tables_in(staged))
-        # Links before the rename: after a crash a batch must not exist for one table only.
-        for table in (*TABLES, _INDEX):
-            sync(os.path.join(current, table))
-        self._move_to_pool(staged)
+    def publish(self, intent: Intent) -> None:
+        """Commits batches to all tables; durable on return. Their files must be written."""
+        self.store.write(INTENT, intent.encode())
+        self._finish(intent)
 
-    def settle(self, staged: str) -> str:
-        """Moves a staged batch to the batches, not linked yet; returns its name there."""
-        sync_tree(staged)
-        self._move_to_pool(staged)
-        return os.path.basename(staged)
-
-    def replace(self, changed: Mapping[int, str], document: Mapping[str, Any]) -> None:
-        """Replaces the batches with the same numbers by settled ones, all by one rename."""
-        name = uuid.uuid4().hex[:8]
-        unfinished = self._inner(_STAGING, name)
-        for table in (*TABLES, _INDEX):
-            os.makedirs(os.path.join(unfinished, table))
-        text = json.dumps({"v": _VERSION, **document}, indent=2)
-        write_file(os.path.join(unfinished, DOCUMENT), text.encode() + b"\n")
-        old = self.current().names() if self.exists else {}
-        for batch, directory in {**old, **changed}.items():
-            tables = _tables_in(self.settled(directory))
-            self._link(unfinished, batch, directory, tables)
-        sync_tree(unfinished)
-        os.rename(unfinished, self._inner(_SETS, name))
-        sync(self._inner(_SETS))
-        replace_link(f"{_SETS}/{name}", self._inner(_CURRENT), self._inner(_STAGING))
-        sync(self.path)
-
-    def settled(self, name: str) -> str:
-        """Returns the directory of a settled batch."""
-        return self._inner(_POOL, name)
-
-    def has(self, batch: int) -> bool:
-        """Returns whether a batch is published."""
-        return os.path.exists(self._inner(_CURRENT, _INDEX, batch_name(batch)))
+    def finish(self) -> None:
+        """Completes what a process was committing when it died."""
+        intent = self.intent()
+        if intent is not None:
+            self._finish(intent)
 
     def clean(self) -> None:
-        """Removes what a crash left, and tables that were replaced a while ago."""
-        shutil.rmtree(self._inner(_STAGING), ignore_errors=True)
-        current = os.path.basename(os.path.realpath(self._inner(_CURRENT)))
-        age = time.time() - os.lstat(self._inner(_CURRENT)).st_mtime
-        for name in os.listdir(self._inner(_SETS)):
-            if name != current and age > REPLACED_KEPT_SECONDS:
-                shutil.rmtree(self._inner(_SETS, name))
-        linked = {
-            os.path.basename(os.readlink(link.path))
-            for name in os.listdir(self._inner(_SETS))
-            for link in os.scandir(self._inner(_SETS, name, _INDEX))
-        }
-        for name in set(os.listdir(self._inner(_POOL))) - linked:
-            shutil.rmtree(self._inner(_POOL, name))
+        """Completes what was being committed, and removes files of batches that were not."""
+        self.finish()
+        store = self.store
+        store.remove(STAGING)
+        last, generation = max(self.batches(), default=-1), self.document()["generation"]
+        for parent in (*TABLES, KEYS):
+            for name in store.names(parent):
+                batch, attempt = attempt_of(name)
+                if batch is not None and (batch > last or attempt > generation):
+                    store.remove(f"{parent}/{name}")
 
-    def _move_to_pool(self, staged: str) -> None:
-        os.rename(staged, self._inner(_POOL, os.path.basename(staged)))
-        # One sync covers both names: a rename is durable as a whole or not at all.
-        sync(self._inner(_POOL))
+    def _finish(self, intent: Intent) -> None:
+        for name, table in self.tables(intent.document).items():
+            files = intent.files.get(name, {})
+            if intent.document is not None:
+                self._replace(name, table, intent, files)
+            for manifest in intent.manifests if intent.document is None else ():
+                # Nothing is looked up for a table that gets nothing.
+                if files.get(manifest.batch) and not table.holds(manifest.batch):
+                    table.append(manifest.batch, files[manifest.batch])
+        for manifest in intent.manifests:
+            self.store.write(_manifest_name(manifest.batch), manifest.encode())
+        if intent.document is not None:
+            self.write_document(intent.document)
+        # Emptied, not removed: both are one step, and it is written again soon.
+        self.store.write(INTENT, b"")
 
-    def _link(self, table_set: str, batch: int, directory: str, tables: list[str]) -> None:
-        """Makes the links of a batch in a set of tables; they lead nowhere until it is settled."""
-        name = batch_name(batch)
-        index = os.path.join(table_set, _INDEX, name)
-        replace_link(f"../../../{_POOL}/{directory}", index, self._inner(_STAGING))
-        for table in tables:
-            # The text of the link is always the same: an existing link is correct.
-            with contextlib.suppress(FileExistsError):
-                os.symlink(
-                    f"../{_INDEX}/{name}/{table}", os.path.join(table_set, table, f"batch={name}")
-                )
-
-    def _inner(self, *names: str) -> str:
-        return os.path.join(self.path, *names)
-
-
-@dataclass(frozen=True, slots=True)
-class TableSet:
-    """Tables that belong together; batches may be added, but none is replaced."""
-
-    path: str
-    pool: str
-
-    def table(self, name: str) -> str:
-        """Returns the directory of a table."""
-        return os.path.join(self.path, name)
-
-    def document(self) -> dict[str, Any]:
-        """Returns the document stored with the tables: their definition and their columns."""
-        path = os.path.join(self.path, DOCUMENT)
-        with open(path, encoding="utf-8") as file:
-            document: dict[str, Any] = json.load(file)
-        if document.get("v") != _VERSION:
-            found = document.get("v")
-            raise InvalidOption(f"{path} has version {found!r}, this program reads {_VERSION}")
-        return document
-
-    def batches(self) -> dict[int, str]:
-        """Returns the published batches in order, with their directories."""
-        names = sorted(self.names().items())
-        return {
-            batch: os.path.join(self.pool, name) for batch, name in names if batch != COLUMNS_ONLY
-        }
-
-    def batch(self, batch: int) -> str:
-        """Returns the directory of a published batch."""
-        return os.path.join(self.path, _INDEX, batch_name(batch))
-
-    def names(self) -> dict[int, str]:
-        """Returns the published batches, including the one for the columns, by their pool names."""
-        found: dict[int, str] = {}
-        with os.scandir(os.path.join(self.path, _INDEX)) as links:
-            for link in links:
-                if os.path.exists(link.path):
-                    found[int(link.name)] = os.path.basename(os.readlink(link.path))
-        return found
+    def _replace(
+        self, name: str, table: OpenTable, intent: Intent, files: Mapping[int, Sequence[DataFile]]
+    ) -> None:
+        assert intent.document is not None
+        generation = intent.document["generation"]
+        if not table.is_rebuilt(generation):
+            batches = {one.batch: files.get(one.batch, ()) for one in intent.manifests}
+            schema = schema_of(intent.document, name) if intent.everything else None
+            table.replace(generation, batches, schema)
 
 
-def read_manifest(directory: str) -> Manifest:
-    """Returns the manifest of a batch."""
-    with open(os.path.join(directory, MANIFEST), "rb") as file:
-        return Manifest.decode(file.read())
+def new_directory(batch: int, generation: int) -> str:
+    """Returns the name of a directory for the files of an attempt to write a batch."""
+    return f"{BATCH}={batch}-{generation}-{uuid.uuid4().hex[:8]}"
 
 
-def _tables_in(directory: str) -> list[str]:
-    return [table for table in TABLES if os.path.isdir(os.path.join(directory, table))]
+def attempt_of(name: str) -> tuple[int | None, int]:
+    """Returns batch and generation of a directory; None for another one."""
+    batch, _, rest = name.removeprefix(f"{BATCH}=").partition("-")
+    generation = rest.partition("-")[0]
+    if name.startswith(f"{BATCH}=") and batch.isdecimal() and generation.isdecimal():
+        return int(batch), int(generation)
+    return None, 0
+
+
+def _manifest_name(batch: int) -> str:
+    return f"{BATCHES}/{batch}.json"
+
+
+@functools.lru_cache(maxsize=1_000_000)
+def keys_of_batch(
+    output: Output, batch: int, generation: int
+) -> tuple[tuple[int, int] | None, tuple[DataFile, ...]]:
+    """Returns the times and the files of the keys of a batch; read once between two rebuilds."""
+    manifest = output.manifest(batch)
+    return manifest.keys_us, manifest.keys

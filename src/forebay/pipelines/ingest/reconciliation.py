@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import forebay.spark
-from forebay.pipelines.ingest import checkpoint
 from forebay.pipelines.ingest.definition import Definition
 from forebay.pipelines.ingest.output import (
     COUNTED,
@@ -35,13 +34,10 @@ from forebay.pipelines.ingest.output import (
     Offsets,
     Output,
     Share,
-    TableSet,
     account,
-    columns_of,
-    ddls,
-    read_manifest,
     total,
 )
+from forebay.spark.open_tables import table_frame
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -50,6 +46,8 @@ if TYPE_CHECKING:
 # How often an offset is in each table, in 15 bits of one number.
 _PLACES = (LANDED, DECODED, REJECTED, DROPPED)
 _BITS = 15
+# The columns that are read, of the tables that have them.
+_COLUMNS = ("queue", "offset", "queue_id", "why", "torn", "count")
 _PROBLEMS_MAX = 20
 
 
@@ -103,29 +101,26 @@ def reconcile(
 
         spark = session()
     output = Output.at(out)
-    # Read this before the tables: they then contain every batch that was committed by now.
-    done = checkpoint.committed_batches(output.checkpoint)
-    tables = output.current()
-    document = tables.document()
+    document = output.document()
     definition = Definition.from_document(document["definition"])
-    manifests = [read_manifest(directory) for directory in tables.batches().values()]
+    manifests = output.manifests()
     lives = _Lives(document["starts"])
     for manifest in manifests:
         for queue, share in manifest.queues.items():
             lives.follow(manifest.batch, queue, share)
-    if manifests:
-        reader = _Reader(spark, tables, definition, document["columns"], manifests)
-        reader.count(lives)
-        reader.look_for_strays(lives)
+    reader = _Reader(spark, output, document, definition, manifests)
+    unknown = reader.count(lives)
+    reader.look_for_strays(lives)
     for manifest in manifests:
+        landed = manifest.batch >= document["landed_from"]
         for queue, share in manifest.queues.items():
-            lives.of_batch(queue, manifest.batch).check(manifest.batch, share)
+            lives.of_batch(queue, manifest.batch).check(manifest.batch, share, landed=landed)
     return Reconciliation(
         out=output.path,
         batches=len(manifests),
         older=sum(1 for manifest in manifests if manifest.definition != definition.digest),
         queues=lives.proofs(),
-        problems=tuple(_missing_batches([manifest.batch for manifest in manifests], done)),
+        problems=tuple(_missing_batches(output, [one.batch for one in manifests], unknown)),
     )
 
 
@@ -171,11 +166,17 @@ class _Lives:
         return sums
 
 
-def _missing_batches(found: list[int], done: list[int]) -> Iterator[str]:
-    last = max([*found, *done], default=-1)
+def _missing_batches(output: Output, found: list[int], unknown: set[int]) -> Iterator[str]:
+    last = max(found, default=-1)
     missing = sorted(set(range(last + 1)) - set(found))
     for batch in missing[:_PROBLEMS_MAX]:
         yield f"batch {batch} is missing"
+    # A batch that is being committed has an intent, and had none or a manifest before and after.
+    intent = output.intent()
+    committed = {manifest.batch for manifest in intent.manifests} if intent is not None else set()
+    for batch in sorted(unknown - set(missing)):
+        if batch not in committed and not output.has(batch):
+            yield f"batch {batch} has rows in the tables, but no manifest"
 
 
 @dataclass(slots=True)
@@ -233,9 +234,23 @@ class _Sums:
         self.end = offsets.end
         self.range += offsets.count
 
-    def check(self, batch: int, share: Share) -> None:
-        """Compares the tables of a batch with its range and its manifest."""
+    def check(self, batch: int, share: Share, *, landed: bool) -> None:
+        """Compares the tables of a batch with its range and its manifest.
+
+        If its rows of `landed` were old and are gone, the manifest tells how many there were.
+        """
         rows = self.rows.pop(batch, _Rows())
+        offsets, says = share.offsets, share.counts
+        if not landed:
+            rows.counts[LANDED] = says.landed
+            if offsets.begin is not None:
+                # As many as make the sum of the manifest right.
+                known = account(offsets, says.landed, 0, rows.lost)[1]
+                rows.below_begin = known - says.trimmed
+            rows.first, rows.last = offsets.start, offsets.end - 1
+        self._compare(batch, share, rows)
+
+    def _compare(self, batch: int, share: Share, rows: _Rows) -> None:
         offsets, says = share.offsets, share.counts
         landed = rows.counts.get(LANDED, 0)
         damaged, trimmed, missing = account(offsets, landed, rows.below_begin, rows.lost)
@@ -295,22 +310,20 @@ class _Reader:
     def __init__(
         self,
         spark: SparkSession,
-        tables: TableSet,
+        output: Output,
+        document: dict[str, Any],
         definition: Definition,
-        columns: str,
         manifests: list[Manifest],
     ) -> None:
         self._spark = spark
-        self._tables = tables
-        self._format = definition.format
-        self._ddls = ddls(snapshots=definition.snapshots)
+        self._output = output
+        self._document = document
         # A snapshot has each item once, and the next snapshot has it again.
         self._place = ["number", "offset", *(["batch"] if definition.snapshots else [])]
-        self._columns = columns
         self._manifests = manifests
 
-    def count(self, lives: _Lives) -> None:
-        """Counts rows by queue, batch and table."""
+    def count(self, lives: _Lives) -> set[int]:
+        """Counts rows by queue, batch and table; returns batches without a manifest."""
         from pyspark.sql import functions as F
 
         begins = self._begins()
@@ -337,14 +350,21 @@ class _Reader:
             F.min("id").alias("id"),
             F.max("id").alias("last_id"),
         )
+        known_batches = {manifest.batch for manifest in self._manifests}
+        unknown: set[int] = set()
         for row in grouped.collect():
+            if row["batch"] not in known_batches:
+                unknown.add(row["batch"])
+                continue
             found = _rows_of(lives, row)
             found.counts[row["kind"]] = row["count"]
             if row["kind"] == LANDED:
                 found.first, found.last, found.below_begin = row["first"], row["last"], row["below"]
                 found.ids = {name for name in (row["id"], row["last_id"]) if name is not None}
         for row in self._read(DAMAGE).where("NOT torn").collect():
-            _rows_of(lives, row).lost.append(Lost(row["offset"], row["count"]))
+            if row["batch"] in known_batches:
+                _rows_of(lives, row).lost.append(Lost(row["offset"], row["count"]))
+        return unknown
 
     def look_for_strays(self, lives: _Lives) -> None:
         """Checks how often each offset of a queue is in each table."""
@@ -360,13 +380,14 @@ class _Reader:
         known = F.broadcast(self._spark.createDataFrame(lives.numbers(), ddl))
         # Rows of a batch whose manifest omits them were found by `count`.
         rows = _union(parts).join(known, ["queue", "batch"])
-        each = rows.groupBy(*self._place).agg(F.sum("seen").alias("seen"))
-        patterns = each.groupBy("number", "seen").agg(
+        old = F.max("batch") < self._document["landed_from"]
+        each = rows.groupBy(*self._place).agg(F.sum("seen").alias("seen"), old.alias("old"))
+        patterns = each.groupBy("number", "seen", "old").agg(
             F.count("*").alias("count"), F.min("offset").alias("first")
         )
-        for number, seen, count, first in patterns.collect():
+        for number, seen, gone, count, first in patterns.collect():
             times = [seen >> (_BITS * place) & ((1 << _BITS) - 1) for place in range(len(_PLACES))]
-            if times[0] == 1 and sum(times[1:]) == 1:
+            if (times[0] == 1 or (gone and times[0] == 0)) and sum(times[1:]) == 1:
                 continue
             where = ", ".join(
                 f"{table} {number}×" for table, number in zip(_PLACES, times, strict=True) if number
@@ -375,14 +396,7 @@ class _Reader:
             lives.numbered(number).problems.append(problem)
 
     def _read(self, table: str) -> DataFrame:
-        from pyspark.sql import functions as F
-        from pyspark.sql.types import LongType
-
-        columns = columns_of(self._columns if table == DECODED else self._ddls[table])
-        # Without the type of `batch` Spark would guess one from the numbers it finds.
-        reader = self._spark.read.schema(columns.add("batch", LongType())).format(self._format)
-        rows = reader.load(self._tables.table(table))
-        return rows.where(F.col("batch") <= self._manifests[-1].batch)
+        return table_frame(self._spark, self._output.path, self._document, table, _COLUMNS)
 
     def _begins(self) -> list[tuple[str, int, int]]:
         """Returns where queues began, for the batches that found trimmed records."""

@@ -9,28 +9,20 @@ its logs. An ingest that finds no change lands nothing.
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from forebay.errors import DataLoss, InvalidOption
-from forebay.pipelines.ingest.building import SOURCE_COLUMNS, Builder
+from forebay.pipelines.ingest.building import SOURCE_COLUMNS, Builder, StagedFiles
 from forebay.pipelines.ingest.definition import Definition
-from forebay.pipelines.ingest.output import (
-    ITEM_COLUMNS,
-    MANIFEST,
-    Manifest,
-    Offsets,
-    Output,
-    read_manifest,
-    write_file,
-)
+from forebay.pipelines.ingest.micro_batches import publish
+from forebay.pipelines.ingest.output import ITEM_COLUMNS, Manifest, Offsets, Output
 from forebay.queues.deadline.slices import SnapshotReader
 from forebay.queues.deadline.snapshot import Snapshot
 from forebay.spark import paths
 from forebay.spark.kinds import kind_at
+from forebay.tables.protocol import DataFile
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -74,20 +66,19 @@ def land(spark: SparkSession, output: Output, builder: Builder) -> Iterator[Mani
         changed = _changed(output, builder.definition.source)
         if not changed:
             return
-        batch = max(output.current().batches(), default=-1) + 1
-        staged = output.stage(batch)
+        batch = max(output.batches(), default=-1) + 1
+        staged = builder.stage(spark, output, batch)
         try:
             _land(spark, builder, staged, changed)
         except PySparkException:
             if tries == _TRIES_MAX or all(one.is_held() for one in changed):
                 raise
             # The queue was frozen or merged while it was being read: there is a newer snapshot.
-            shutil.rmtree(staged)
+            staged.discard()
             continue
         offsets = {one.path: one.offsets() for one in changed}
-        manifest = builder.derive(spark, batch, staged, offsets, _no_keys)
-        write_file(os.path.join(staged, MANIFEST), manifest.encode())
-        output.publish(batch, staged)
+        manifest = builder.derive(staged, batch, offsets, _no_keys)
+        publish(output, manifest, staged)
         yield manifest
         return
 
@@ -116,8 +107,8 @@ class _Taken:
 def _changed(output: Output, source: Sequence[str]) -> list[_Taken]:
     """Takes snapshots of the queues that have changed since they last landed."""
     last: dict[str, str | None] = {}
-    for directory in output.current().batches().values():
-        for queue, share in read_manifest(directory).queues.items():
+    for manifest in output.manifests():
+        for queue, share in manifest.queues.items():
             last[queue] = share.offsets.snapshot
     found = []
     for path in paths.expand(source):
@@ -127,7 +118,9 @@ def _changed(output: Output, source: Sequence[str]) -> list[_Taken]:
     return found
 
 
-def _land(spark: SparkSession, builder: Builder, staged: str, changed: list[_Taken]) -> None:
+def _land(
+    spark: SparkSession, builder: Builder, staged: StagedFiles, changed: list[_Taken]
+) -> None:
     options = {
         "paths": json.dumps([one.path for one in changed]),
         "snapshots": json.dumps({one.path: one.snapshot.encode() for one in changed}),
@@ -137,5 +130,5 @@ def _land(spark: SparkSession, builder: Builder, staged: str, changed: list[_Tak
     builder.land(spark.read.format("forebay").options(**options).load(), staged)
 
 
-def _no_keys(first_us: int, last_us: int) -> list[str]:
+def _no_keys(first_us: int, last_us: int) -> list[DataFile]:
     return []
