@@ -70,6 +70,20 @@ def test_what_was_added_is_taken_in_order_also_after_a_reopen(
     assert asyncio.run(run()) == texts(numbered(6))
 
 
+@each_way
+@each_sync
+def test_what_was_posted_is_taken_in_order(tmp_path: Path, kind: Kind, sync: SyncPolicy) -> None:
+    async def run() -> list[str]:
+        async with kind.on_loop(tmp_path / "q", sync=sync) as queue:
+            tickets = [await kind.post(queue, value) for value in numbered(5)]
+            await queue.flush(tickets[-1])
+            await kind.post(queue, b"00000005")
+            await queue.flush()
+            return await take_all(kind, queue, 6)
+
+    assert asyncio.run(run()) == texts(numbered(6))
+
+
 @pytest.mark.slow
 @each_kind
 def test_a_sync_makes_durable_what_was_added(kind: Kind) -> None:

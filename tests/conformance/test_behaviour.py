@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from forebay import Full, InvalidOption, NotAQueue, RecordTooLarge
+from forebay import Closed, Full, InvalidOption, NotAQueue, RecordTooLarge
 from forebay.queues.shared.options import SyncPolicy
 from tests.kinds import KINDS, Kind
 from tests.kinds.shared import EACH_SHARED
@@ -48,6 +48,58 @@ def test_values_come_back_in_their_order_across_files_and_reopenings(
         found = kind.drain(queue)
 
     assert found == values
+
+
+@SYNC
+def test_posts_keep_their_order_and_are_there_after_a_flush(
+    tmp_path: Path, kind: Kind, sync: str
+) -> None:
+    if isinstance(kind, ToyKind):
+        pytest.skip("a toy has no posts")
+    values = numbered(40)
+    with kind.queue(tmp_path / "q", sync=sync, **kind.small) as queue:
+        queue.flush()
+        tickets = [kind.post(queue, value) for value in values[:20]]
+        queue.flush(tickets[3])
+        queue.flush()
+        tickets += [kind.post(queue, value) for value in values[20:]]
+        queue.flush(tickets[-1])
+        found = kind.drain(queue)
+
+        assert found == values
+        assert tickets == sorted(set(tickets))
+
+
+def test_a_post_of_what_is_refused_is_refused_at_the_latest_by_the_flush(
+    tmp_path: Path, kind: Kind
+) -> None:
+    if isinstance(kind, ToyKind):
+        pytest.skip("a toy has no posts")
+    with kind.queue(tmp_path / "q", **kind.bounded) as queue:
+        with pytest.raises((RecordTooLarge, Full), match=r"of 50\d\d bytes"):
+            _post_and_flush(kind, queue, bytes(5_000))
+        kind.post(queue, b"fits")
+        queue.flush()
+
+        assert kind.drain(queue) == [b"fits"]
+
+
+def _post_and_flush(kind: Kind, queue: Any, value: bytes) -> None:
+    kind.post(queue, value)
+    queue.flush()
+
+
+def test_a_closed_queue_takes_no_posts(tmp_path: Path, kind: Kind) -> None:
+    if isinstance(kind, ToyKind):
+        pytest.skip("a toy has no posts")
+    queue = kind.queue(tmp_path / "q", sync="os")
+    kind.post(queue, b"one")
+    queue.close()
+
+    with pytest.raises(Closed):
+        kind.post(queue, b"two")
+    with kind.queue(tmp_path / "q") as queue:
+        assert kind.drain(queue) == [b"one"]
 
 
 @pytest.mark.slow

@@ -84,6 +84,9 @@ class Kind(ABC):
     def put(self, queue: Any, value: bytes) -> Any:
         return getattr(queue, self.one)(self.wrap(value))
 
+    def post(self, queue: Any, value: bytes) -> Any:
+        return queue.post(self.wrap(value))
+
     def put_many(self, queue: Any, values: list[bytes]) -> Any:
         return getattr(queue, self.many)([self.wrap(value) for value in values])
 

@@ -17,6 +17,9 @@ from tests.kinds import KINDS
 from tests.support.planting import Broken
 
 ROOM = 8192
+# How many tests share the time of this suite's campaign: kills of four kinds, kills under posts of
+# two, hostile files.
+CAMPAIGNS = 7
 
 
 class Client:

@@ -27,6 +27,7 @@ import forebay
 from forebay import Empty, Locked, ServerGone
 from tests.counting import Count
 from tests.kinds import KINDS, POLICIES, Kind
+from tests.sharing.posting import CAMPAIGNS
 from tests.support.campaigns import FULL, seeds
 from tests.support.clients import Peer
 from tests.support.servers import server_pid
@@ -262,7 +263,7 @@ def test_no_kill_loses_or_doubles_a_record_for_as_long_as_it_may_take(
     tmp_path: Path, kind: Kind, record_property: Count
 ) -> None:
     counts = Counter[str]()
-    for seed in seeds("sharing", kind.name, tests=len(KINDS)):
+    for seed in seeds("sharing", kind.name, tests=CAMPAIGNS):
         folder = tmp_path / str(seed)
         folder.mkdir()
         counts += kill_at_random(folder, kind, seed)

@@ -145,6 +145,16 @@ def test_a_log_of_any_version_takes_in_what_was_posted(tmp_path: Path, version: 
 
 
 @FILED
+def test_a_check_tells_that_clients_have_left_files(tmp_path: Path, kind: str) -> None:
+    one_client(tmp_path / "q", kind)
+
+    report = forebay.check(tmp_path / "q")
+
+    assert not report.damage
+    assert any("posted/ has 1 file of clients" in note for note in report.notes)
+
+
+@FILED
 def test_a_file_of_before_a_restart_of_the_machine_is_void(tmp_path: Path, kind: str) -> None:
     client = Client(tmp_path / "q", boot=bytes(16))
     client.post(b"old")

@@ -19,7 +19,7 @@ from forebay.storage import posted
 from forebay.storage.filesystem import DiskFilesystem
 from forebay.storage.posted import Batch, PostedFile
 from tests.counting import Count
-from tests.sharing.posting import ROOM, Client, owner
+from tests.sharing.posting import CAMPAIGNS, ROOM, Client, owner
 from tests.support.campaigns import seeds
 from tests.support.inside import writer_of
 
@@ -170,7 +170,7 @@ def test_no_hostile_file_ends_an_owner_for_as_long_as_it_may_take(
     tmp_path: Path, record_property: Count
 ) -> None:
     counts = Counter[str]()
-    for seed in seeds("sharing", "hostile-files"):
+    for seed in seeds("sharing", "hostile-files", tests=CAMPAIGNS):
         counts += fuzz(tmp_path / str(seed), seed, CASES)
 
     assert counts["some"] > 0

@@ -25,7 +25,7 @@ import forebay
 from forebay import ServerGone
 from tests.counting import Count
 from tests.kinds import KINDS, POLICIES, Kind
-from tests.sharing.posting import files
+from tests.sharing.posting import CAMPAIGNS, files
 from tests.support.campaigns import seeds
 from tests.support.clients import Peer, peers
 from tests.support.servers import end_server, server_pid
@@ -213,7 +213,7 @@ def test_no_kill_loses_or_doubles_what_was_posted_for_as_long_as_it_may_take(
     tmp_path: Path, kind: Kind, record_property: Count
 ) -> None:
     counts = Counter[str]()
-    for seed in seeds("sharing", f"posts-{kind.name}", tests=len(FILED)):
+    for seed in seeds("sharing", f"posts-{kind.name}", tests=CAMPAIGNS):
         folder = tmp_path / str(seed)
         folder.mkdir()
         weights = {"client": 20, "server": 5, "both": 2, "all": 1}

@@ -251,7 +251,7 @@ class PostedFile:
             want = min(max(more, 2 * want), self.room - at)
         if not count:
             return None
-        grown = 4 * want if why == CUT_OFF else max(_READ_BYTES_MIN, 2 * end)
+        grown = 4 * want if why == CUT_OFF else max(_READ_BYTES_MIN, want // 2, 2 * end)
         self._want = min(grown, _READ_BYTES_MAX)
         records = memoryview(self._scratch)[:size]
         return Batch(records, count, self._extra, place + end)
@@ -307,3 +307,13 @@ def set_aside(queue: Directory, directory: Directory, name: str) -> bool:
             return False
     quarantine.keep_file(queue, name, source=directory)
     return True
+
+
+def count_files(queue: Directory) -> int:
+    """Returns how many clients have a file there, or have left one."""
+    try:
+        directory = queue.directory(DIRECTORY)
+    except FileNotFoundError:
+        return 0
+    with contextlib.closing(directory):
+        return len(directory.names())

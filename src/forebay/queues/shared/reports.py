@@ -15,6 +15,7 @@ from forebay.damage import Damage
 from forebay.errors import Damaged, NotAQueue
 from forebay.storage.filesystem import Directory
 from forebay.storage.losses import Loss, is_same, read_losses
+from forebay.storage.posted import count_files
 from forebay.storage.quarantine import count_kept
 
 # Called with the amount done, and the total if that is known. It may raise to stop.
@@ -162,10 +163,14 @@ class Findings:
             self.notes.append(f"{name} has {rest} after its end that are not used")
 
     def note_kept(self, directory: Directory) -> None:
-        """Notes what `quarantine/` holds."""
+        """Notes what `quarantine/` holds, and whether clients have left files."""
         files, size = count_kept(directory)
         if files:
             self.notes.append(f"quarantine/ keeps {plural(files, 'file')} ({size_text(size)})")
+        clients = count_files(directory)
+        if clients:
+            text = f"posted/ has {plural(clients, 'file')} of clients"
+            self.notes.append(f"{text}; whoever opens the queue takes in what was posted")
 
     def as_fields(self) -> dict[str, Any]:
         """Returns the findings as fields of a `Report`."""
