@@ -193,9 +193,11 @@ class PostedFile:
     def look(self, limit: int = _COUNT_MAX) -> Batch | None:
         """Returns the records that were put since the last, up to `limit`; None: there are none."""
         at = self.note.place % self.room
-        found = self._gather(at, self.note.place, limit)
-        if found is None and at:
-            # One that did not fit before the end of the ring is at its start.
+        found = None
+        if self._is_next(at):
+            found = self._gather(at, self.note.place, limit)
+        # One that did not fit before the end of the ring is at its start.
+        if found is None and at and self._is_next(0):
             found = self._gather(0, self.note.place - at + self.room, limit)
         return found
 
@@ -235,6 +237,10 @@ class PostedFile:
     def close(self) -> None:
         """Closes it."""
         self._file.close()
+
+    def _is_next(self, at: int) -> bool:
+        """Says whether what is there claims to be the next record: mostly, there is nothing."""
+        return self._file.pread(8, DATA_AT + at + 8) == self.note.number.to_bytes(8, "little")
 
     def _gather(self, at: int, place: int, limit: int) -> Batch | None:
         want = min(self._want, self.room - at)
