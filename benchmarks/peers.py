@@ -2,7 +2,7 @@
 
 It is also a program, which runs in an environment that has their clients, and not Forebay:
 
-    python benchmarks/peers.py Redis SOCKET 0
+    python benchmarks/peers.py Redis SOCKET 0 PROCESS
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ def together(count: int, work: Callable[..., None], *given: object) -> float:
     return (time.perf_counter() - start) * 1e6 / count
 
 
-def client(name: str, path: str, count: int) -> None:
-    """Runs in the environment of the peers: prints what a put costs there, in microseconds."""
+def client(name: str, path: str, count: int, server: int) -> None:
+    """Prints what a put costs there, in microseconds: wall if awaited, else CPU of both."""
     connect = redis_client if name == "Redis" else beans_client
     if count:
         print(f"single={together(CLIENTS * count, put_on, connect, path, count)}")
@@ -91,8 +91,9 @@ def client(name: str, path: str, count: int) -> None:
     put, many, pipeline = connect(path)
     print(f"single={median_wall(1000, put)}")
     if many is not None:
-        print(f"batch={cost(20_000, times(20_000 // 64, many)).wall}")
-    print(f"pipeline={cost(20_480, times(20, pipeline)).wall}")
+        print(f"batch={cost(20_000, times(20_000 // 64, many), server).both}")
+    print(f"pipeline={cost(20_480, times(20, pipeline), server).both}")
+    print(f"work={cost(1000, times(1000, put), server).both}")
 
 
 def put_on(connect: Callable[[str], Any], path: str, count: int) -> None:
@@ -135,4 +136,4 @@ def beans_client(path: str) -> Any:
 
 
 if __name__ == "__main__":
-    client(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    client(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
