@@ -53,7 +53,7 @@ class Actor:
         self.found = None
         self._unread = b""
         self._process = subprocess.Popen(
-            self._command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=_environment()
+            self._command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=environment()
         )
         assert self._process.stdout is not None
         os.set_blocking(self._process.stdout.fileno(), False)
@@ -148,7 +148,7 @@ class Command:
         deadline = time.monotonic() + _END_SECONDS_MAX
         while (code := _code_of(self._process)) is None:
             if time.monotonic() > deadline:
-                raise ProcessFailed(f"the ingest did not end; see {self._log}")
+                raise ProcessFailed(f"forebay {self._arguments[0]} did not end; see {self._log}")
             time.sleep(_LOOK_SECONDS)
         self._process.wait()
         if code != 0:
@@ -202,7 +202,7 @@ def _failure(arguments: Sequence[str], code: int, log: str) -> str:
     )
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """Returns an environment in which a process finds Forebay and the tour, in any directory."""
     package = os.path.dirname(os.path.dirname(forebay.__file__))
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -221,4 +221,4 @@ def _spark_environment(directory: str) -> dict[str, str]:
     java = f'-XX:+UseSerialGC -XX:TieredStopAtLevel=1 "-Djava.io.tmpdir={temporary}"'
     words = ["--driver-java-options", java, "--conf", "spark.sql.adaptive.enabled=false"]
     arguments = shlex.join([*words, "pyspark-shell"])
-    return {**_environment(), "PYSPARK_SUBMIT_ARGS": arguments}
+    return {**environment(), "PYSPARK_SUBMIT_ARGS": arguments}

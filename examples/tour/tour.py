@@ -28,6 +28,7 @@ REPORT = "report.html"
 _MADE = (
     *("queues", "tables", TEMPORARY, "ingest.toml", "ingest.log", "reconcile.log", REPORT),
     *("jobs", "snapshot", "jobs.toml", "jobs.log"),
+    *("forward", "forward.log", "forward-check.log"),
 )
 # Marks a directory as one of the tour's, so that the next tour may replace its content.
 _MARK = "tour.json"
@@ -135,14 +136,18 @@ def _announce(directory: str, plan: Plan, terminal: Terminal) -> None:
 def _run(directory: str, plan: Plan, terminal: Terminal, started: float) -> str:
     """Runs the story, proves its claims and writes the report; returns the report's path."""
     from examples.tour import report
+    from examples.tour.outage import OutageChapter, with_outage
     from examples.tour.story import Story
 
     story = Story(directory, plan, terminal)
     story.run()
     terminal.line("7. forebay pipeline reconcile counts the tables, and each event is looked up")
     proof = _prove(directory, plan, terminal)
+    chapter = OutageChapter(directory, terminal)
+    chapter.run()
     path = os.path.join(directory, REPORT)
     page = report.make(story, proof, terminal.claims, time.monotonic() - started)
+    page = with_outage(page, chapter.facts)
     Path(path).write_text(page.html(), encoding="utf-8")
     return path
 

@@ -104,7 +104,7 @@ def finish(process: subprocess.Popen[bytes]) -> tuple[int, bytes, bytes]:
 
 def check_claims(path: Path, told: list[Row]) -> None:
     recovered, worker, resumed, *rest, last = told
-    assert [row["holds"] for row in told[:-1]] == [True] * 8
+    assert [row["holds"] for row in told[:-1]] == [True] * 9
     # As a rule not all of them: but it goes on while the one who is to kill it is held up.
     assert PLAN.per_queue * 2 // 5 <= recovered["acknowledged"] <= PLAN.per_queue
     assert PLAN.jobs.count < worker["acknowledged"] <= worker["found"] <= PLAN.jobs.steps
@@ -114,9 +114,10 @@ def check_claims(path: Path, told: list[Row]) -> None:
         **{queue: {"range": PLAN.per_queue, **PLAN.expected(queue)} for queue in QUEUES},
         JOBS: {"range": len(PLAN.jobs.left()), **PLAN.expected(JOBS)},
     }
-    assert (last["claims"], last["failed"]) == (8, 0)
+    assert (last["claims"], last["failed"]) == (9, 0)
     assert last["report"] == str(path / "report.html")
     assert sorted(item.name for item in path.iterdir()) == [
+        *("forward", "forward-check.log", "forward.log"),
         *("ingest.log", "ingest.toml", "jobs", "jobs.log", "jobs.toml", "queues"),
         *("reconcile.log", "report.html", "snapshot", "tables", "tour.json"),
     ]
@@ -137,7 +138,7 @@ def check_report(path: Path, told: list[Row]) -> None:
     assert costs[2][1] == cell_text(told[2]["back_seconds"])
     course = page.table("The plots as numbers").rows
     assert course[-1][3:] == [f"{PLAN.total:,}", f"{PLAN.total:,}", "0"]
-    assert [one.attributes["class"] for one in page.all("li")] == ["holds"] * 8
+    assert [one.attributes["class"] for one in page.all("li")] == ["holds"] * 9
 
 
 # Tells what is loaded before anything is done, and goes no further than to the start of the ingest.

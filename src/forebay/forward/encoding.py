@@ -14,7 +14,7 @@ import msgspec
 from forebay.forward.outputs import Context, EventRecord, Gap, Record
 
 
-class _Object(msgspec.Struct):
+class _Object(msgspec.Struct, gc=False):
     """Any JSON object: all of its fields are skipped, and checked on the way."""
 
 

@@ -117,13 +117,17 @@ class HttpOutput:
             headers[self._key_header] = key
         seconds = self._timeout_seconds + len(body) / _BYTES_PER_SECOND_MIN
         with self._watch.limit(seconds) as watched:
-            response = self._pool.urlopen(
-                *("POST", self._target, body, headers),
-                retries=False,
-                redirect=False,
-                preload_content=False,
-                timeout=self._timeout_seconds,
-            )
+            try:
+                response = self._pool.urlopen(
+                    *("POST", self._target, body, headers),
+                    retries=False,
+                    redirect=False,
+                    preload_content=False,
+                    timeout=self._timeout_seconds,
+                )
+            except Exception as error:
+                watched.check()
+                raise ConnectionError(_words_of(error)) from error
             try:
                 words = bytearray()
                 for part in response.stream(_PART_BYTES, decode_content=True):
@@ -181,6 +185,15 @@ class HttpOutput:
         if tls is None:
             return _PlainPool(self._host, self._port, maxsize=16)
         return _SecurePool(self._host, self._port, maxsize=16, cert_reqs="CERT_REQUIRED", **tls)
+
+
+def _words_of(error: Exception) -> str:
+    """Returns what is wrong with a connection, without the names of classes."""
+    if error.args and isinstance(error.args[0], tuple):
+        # urllib3 puts a text and what caused it together.
+        return ": ".join(str(each) for each in error.args[0])
+    text = str(error)
+    return text.partition(": ")[2] or text if text.startswith("_") else text
 
 
 def judge(status: int, headers: Mapping[str, str], words: bytes) -> Answer:

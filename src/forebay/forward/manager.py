@@ -206,7 +206,9 @@ class OutputManager(Closing):
     def _is_settled(self, end: int | None) -> bool:
         if end is not None:
             return self.settled.place >= end
-        return len(self.queue) == 0
+        # What is lent has not left a fifo yet.
+        fifo = isinstance(self.queue, forebay.Fifo)
+        return (self.queue.info().records if fifo else len(self.queue)) == 0
 
 
 def as_output(output: Output | Callable[[Batch], Answer | None]) -> Output:

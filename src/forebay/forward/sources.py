@@ -10,10 +10,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import accumulate
 from typing import Any, NamedTuple, Protocol
 
 import forebay
@@ -145,6 +147,31 @@ class _Ready:
         return Found(records, None, bool(items), bounds.size - left)
 
 
+class _Run:
+    """Records that were read at once, from a place in them on, and the sums of their sizes."""
+
+    def __init__(self, records: list[Record]) -> None:
+        # If something is missing between them, they are taken one by one.
+        self._dense = not records or records[-1].offset - records[0].offset < len(records)
+        self.records = records
+        self.place = 0
+        self._ends = list(accumulate([len(each.value) for each in records], initial=0))
+
+    def __bool__(self) -> bool:
+        return self.place < len(self.records)
+
+    def take(self, count: int, size: int, least: int) -> tuple[list[Record], int]:
+        """Returns up to `count` records of so many bytes, but at least `least`; and their bytes."""
+        begin, ends = self.place, self._ends
+        count = count if self._dense else min(count, 1)
+        end = (
+            bisect_right(ends, ends[begin] + size, begin, min(begin + count, len(ends) - 1) + 1) - 1
+        )
+        end = min(max(end, begin + least), begin + count, len(self.records))
+        self.place = end
+        return self.records[begin:end], ends[end] - ends[begin]
+
+
 class LogSource:
     """A log, read by a consumer; its own, or one that a server has."""
 
@@ -161,7 +188,7 @@ class LogSource:
         self.queue_id: bytes | None = mark[0]
         self.incarnation = mark[1]
         # What was read ahead.
-        self._held: list[Record] = []
+        self._held = _Run([])
         # What was read and is not durable yet.
         self._found = Found([])
         self._next = self._consumer.committed
@@ -185,7 +212,7 @@ class LogSource:
                 "older copy. Begin with a new state directory"
             )
         begin = self._log.begin
-        self._next, self._held = place, []
+        self._next, self._held = place, _Run([])
         self._found = Found([])
         self._consumer.seek(max(place, begin))
 
@@ -213,42 +240,32 @@ class LogSource:
                 raise
             if not self._held:
                 break
-            if self._held[0].offset != self._next:
+            first = self._held.records[self._held.place]
+            if first.offset != self._next:
                 if not records:
-                    return Found([], self._gap(self._held[0].offset), more=True)
+                    return Found([], self._gap(first.offset), more=True)
                 more = True
                 break
-            taken, bytes_taken = self._first_of_held(bounds, len(records), size)
-            more = taken < len(self._held)
-            records += self._held[:taken]
-            del self._held[:taken]
+            most = bounds.count - len(records)
+            if bounds.end is not None:
+                most = min(most, bounds.end - self._next)
+            least = max(0, bounds.least - len(records))
+            taken, bytes_taken = self._held.take(most, bounds.size - size, least)
+            more = bool(self._held)
+            records += taken
             size += bytes_taken
-            self._next += taken
+            self._next += len(taken)
         if not records and not self._held and self._consumer.position > self._next:
             # What is missing is at the end.
             return Found([], self._gap(self._consumer.position), more=True)
         return Found(records, None, more or len(records) == bounds.count, size)
-
-    def _first_of_held(self, bounds: Bounds, count: int, size: int) -> tuple[int, int]:
-        """Returns how many of the records that were read ahead come next, and their bytes."""
-        held = self._held[: bounds.count - count]
-        if held[-1].offset - self._next >= len(held):
-            # Something is missing between them.
-            held = [each for number, each in enumerate(held) if each.offset == self._next + number]
-        if bounds.end is not None:
-            held = held[: max(0, bounds.end - self._next)]
-        sizes = [len(record.value) for record in held]
-        total = sum(sizes)
-        while sizes and size + total > bounds.size and count + len(sizes) > bounds.least:
-            total -= sizes.pop()
-        return len(sizes), total
 
     def wait(self, seconds: float) -> None:
         """Returns when a record has come."""
         if self._held:
             return
         try:
-            self._held = list(self._consumer.read(1, timeout=seconds))
+            self._held = _Run(list(self._consumer.read(1, timeout=seconds)))
         except Empty:
             pass
         except (Damaged, Overtaken) as error:
@@ -270,14 +287,14 @@ class LogSource:
         """Frees the name of the consumer."""
         self._consumer.close()
 
-    def _pull(self) -> list[Record]:
+    def _pull(self) -> _Run:
         """Returns records that are there; what is missing before them shows in their offsets.
 
         What one scan has read: so much is in memory, whatever the size of the records.
         """
         while True:
             try:
-                return list(run(self._consumer._next_run()))
+                return _Run(list(run(self._consumer._next_run())))
             except (Damaged, Overtaken) as error:
                 # Raised once; the next look goes on after it.
                 _logger.warning("%s", error)
