@@ -67,8 +67,8 @@ class OutageChapter:
         try:
             port = self._start_collector(0)
             self._terminal.line(
-                f"8. forebay forward sends {RECORDS:,} records to a collector, which is killed with "
-                "SIGKILL on the way"
+                f"8. forebay forward sends {RECORDS:,} records to a collector, which is killed "
+                "with SIGKILL on the way"
             )
             with Log(self._queue, shared=True, sync="interval") as log:
                 self._forward(port)
@@ -166,8 +166,9 @@ def claim_delivered(facts: OutageFacts) -> Claim:
     """Claims that each record is in one place, and that the collector has all of them in order."""
     proof, seconds = facts.proof, facts.away[1] - facts.away[0]
     text = (
-        f"away for {seconds:.1f} s, {facts.waiting_most:,} records waited; then {proof['delivered']:,} "
-        f"delivered + {proof['set_aside']} set aside + {proof['waiting']} waiting + "
+        f"away for {seconds:.1f} s, {facts.waiting_most:,} records waited; then "
+        f"{proof['delivered']:,} delivered + {proof['set_aside']} set aside + "
+        f"{proof['waiting']} waiting + "
         f"{proof['dropped']} dropped = {proof['records']:,}; twice: {facts.twice}"
     )
     holds = (
@@ -211,8 +212,9 @@ def table_of(facts: OutageFacts) -> Table:
             ["forebay forward --check", proof["records"], *(proof[name] for name in names)],
             ["files of the collector", facts.arrived, facts.arrived, None, None, None, None],
         ],
-        f"The collector was killed with SIGKILL while records were sent to it; {facts.waiting_most:,} "
-        f"waited in the log when another one took its place. Until then the forwarder said: "
+        "The collector was killed with SIGKILL while records were sent to it; "
+        f"{facts.waiting_most:,} waited in the log when another one took its place. Until then the "
+        "forwarder said: "
         f"{facts.last_error or 'nothing'}. The collector keeps each batch under its key; "
         f"{facts.twice} records are in two batches.",
     )

@@ -20,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import forebay
 from forebay.cli import watching
 from forebay.cli.metrics import COUNTERS, GAUGES
-from tests.cli.helpers import run
+from tests.cli.helpers import json_lines, run
 from tests.sources import ROOT, python_path
 from tests.support.servers import serving
 
@@ -207,3 +207,21 @@ def test_what_is_no_root_is_refused(tmp_path: Path, verb: str) -> None:
 
     assert refused.exit_code == 1
     assert "is not a root" in refused.stderr
+
+
+def test_forwarders_are_shown_with_their_queue(tmp_path: Path) -> None:
+    with forebay.Root(tmp_path / "root") as made:
+        made.define("out", kind="log")
+    with forebay.Log(tmp_path / "root" / "out") as log:
+        log.append_many([b"x"] * 9)
+        with forebay.OutputManager(log, lambda batch: None, background=False) as manager:
+            manager.run(until_empty=True)
+
+    (row,) = json_lines(run("top", tmp_path / "root", "--once", "--json"))
+    with metrics(tmp_path / "root") as url:
+        text = urllib.request.urlopen(f"{url}/metrics", timeout=30).read().decode()
+
+    assert [(each["delivered"], each["state"]) for each in row["forwarders"]] == [(9, "stopped")]
+    labels = '{forwarder="forward",queue="out"}'
+    assert f"forebay_forward_delivered_records_total{labels} 9.0" in text
+    assert f"forebay_forward_running{labels} 0.0" in text

@@ -16,6 +16,7 @@ from forebay.cli.interrupts import Interrupted, Interrupts
 from forebay.cli.output import write_json, write_line
 from forebay.cli.watching import QueueView, RootView, Watcher
 from forebay.errors import ForebayError, NotInstalled
+from forebay.queues.shared.forwarding import Live
 
 # Of each queue: the name of the metric, its help, and where its value is.
 GAUGES: dict[str, tuple[str, Callable[[QueueView], float | None]]] = {
@@ -39,6 +40,18 @@ GAUGES: dict[str, tuple[str, Callable[[QueueView], float | None]]] = {
 COUNTERS: dict[str, tuple[str, Callable[[QueueView], float | None]]] = {
     "written_records": ("Records put through the server since it began.", lambda v: v.written),
     "taken_records": ("Records taken through the server since it began.", lambda v: v.taken),
+}
+# Of each forwarder of a queue.
+FORWARDED: dict[str, tuple[str, Callable[[Live], float | None]]] = {
+    "delivered_records": ("Records that the output has taken.", lambda live: live.delivered),
+    "set_aside_records": ("Records that the output refused.", lambda live: live.set_aside),
+    "dropped_records": ("Records dropped unsent by a limit.", lambda live: live.dropped),
+    "damaged_records": ("Records that the disk destroyed unsent.", lambda live: live.damaged),
+}
+FORWARDING: dict[str, tuple[str, Callable[[Live], float | None]]] = {
+    "lag_records": ("Records that wait for the output.", lambda live: live.lag),
+    "failed_attempts": ("How often the present batch was sent in vain.", lambda v: v.attempts),
+    "running": ("1 if its process runs, otherwise 0.", lambda live: live.pid is not None),
 }
 
 
@@ -160,6 +173,10 @@ class _Collector:
             for consumer, behind in queue.lag.items():
                 lag.add_metric([queue.name, queue.kind, consumer], behind)
         yield lag
+        for name, (text, of) in FORWARDED.items():
+            yield _forwarders(CounterMetricFamily, name, text, of, view)
+        for name, (text, of) in FORWARDING.items():
+            yield _forwarders(GaugeMetricFamily, name, text, of, view)
 
 
 def _of_the_server(view: RootView, gauge: Any) -> Iterable[Any]:
@@ -177,4 +194,16 @@ def _family(
         number = value(queue)
         if number is not None:
             made.add_metric([queue.name, queue.kind], number)
+    return made
+
+
+def _forwarders(
+    family: Any, name: str, text: str, value: Callable[[Live], float | None], view: RootView
+) -> Any:
+    made = family(f"forebay_forward_{name}", text, labels=["queue", "forwarder"])
+    for queue in view.queues:
+        for live in queue.forwarders:
+            number = value(live)
+            if number is not None:
+                made.add_metric([queue.name, live.name], number)
     return made

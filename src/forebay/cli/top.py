@@ -15,10 +15,11 @@ from forebay.cli.interrupts import Interrupted, Interrupts
 from forebay.cli.output import as_json_object, size_text, write_json, write_table
 from forebay.cli.watching import QueueView, RootView, Watcher
 from forebay.clock import SystemClock
+from forebay.queues.shared.forwarding import Live
 
 _COLUMNS = (
     *("queue", "kind", "records", "in/s", "out/s", "lag", "leased", "due", "aside", "oldest"),
-    *("next", "size", "handles"),
+    *("next", "size", "handles", "forwarding"),
 )
 _CLEAR = "\x1b[H\x1b[2J"
 
@@ -115,6 +116,17 @@ def _cells(queue: QueueView, rates: _Rates) -> Iterator[object]:
     yield None if queue.next_ms is None else _span(queue.next_ms - now_ms)
     yield None if queue.bytes is None else size_text(queue.bytes)
     yield queue.handles
+    yield "; ".join(map(_forwarding, queue.forwarders)) or None
+
+
+def _forwarding(live: Live) -> str:
+    """Returns what a forwarder is doing, in a few words."""
+    text = f"{live.name} {live.state}"
+    if live.state == "waiting" and live.last_error is not None:
+        text += f": {live.last_error[:60]}"
+    elif live.state == "sending":
+        text += f" {live.rate:,.0f}/s"
+    return text + (f", {live.set_aside} aside" if live.set_aside else "")
 
 
 def _span(milliseconds: int) -> str:

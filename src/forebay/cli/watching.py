@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from forebay.client import queues as client
 from forebay.errors import ForebayError
 from forebay.queues.kinds import describe
 from forebay.queues.root import definitions
+from forebay.queues.shared.forwarding import Live, forwarders_of
 
 # How long a server may take to answer.
 ANSWER_SECONDS = 5.0
@@ -34,6 +35,7 @@ class QueueView:
     - `written`, `taken`: records that went through the server since it began.
     - `oldest_ms`: when the oldest entry of a fifo was put; `next_ms`: when the first item is due.
     - `handles`: how many handles clients have; None without a server.
+    - `forwarders`: what those are doing whose state is in the directory of the queue.
     - `error`: why it cannot be told.
     """
 
@@ -51,6 +53,7 @@ class QueueView:
     oldest_ms: int | None = None
     next_ms: int | None = None
     handles: int | None = None
+    forwarders: tuple[Live, ...] = ()
     error: str | None = None
 
 
@@ -88,12 +91,12 @@ class Watcher:
             facts = self._ask()
         if facts is None:
             queues = [self._from_files(name, defined[name].kind) for name in sorted(defined)]
-            return RootView(self._root, queues)
+            return RootView(self._root, [self._with_forwarders(each) for each in queues])
         there = {row["name"]: _from_server(row) for row in facts["queues"]}
         for name in defined:
             if name not in there:
                 there[name] = self._from_files(name, defined[name].kind)
-        queues = [there[name] for name in sorted(there)]
+        queues = [self._with_forwarders(there[name]) for name in sorted(there)]
         return RootView(self._root, queues, facts["clients"], facts["up_seconds"])
 
     def _ask(self) -> dict[str, Any] | None:
@@ -110,6 +113,10 @@ class Watcher:
 
     def _ask_now(self) -> None:
         self._answer = client.facts(self._root)
+
+    def _with_forwarders(self, view: QueueView) -> QueueView:
+        # They are processes of their own, whoever has the queue.
+        return replace(view, forwarders=tuple(forwarders_of(f"{self._root}/{view.name}")))
 
     def _from_files(self, name: str, kind: str) -> QueueView:
         path = f"{self._root}/{name}"
