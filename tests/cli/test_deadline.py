@@ -165,7 +165,7 @@ def test_a_token_is_lost_when_the_item_is_given_out_again(tmp_path: Path) -> Non
     assert again.stdout_bytes == b"1.2\tone\n"
     assert result.exit_code == exits.NOTHING
     assert json_lines(result) == [{"released": 1, "lost": ["1.1", "7.1"]}]
-    assert "item 1 with dequeue count 1" in result.stderr
+    assert "item 1 (delivery 1) is no longer leased" in result.stderr
     assert [item.token for item in items_of(path)] == [(1, 2)]
 
 

@@ -516,7 +516,7 @@ def test_cat_prints_what_was_put_aside_and_kick_brings_it_back(tmp_path: Path) -
     assert [(row["value"], row["ttl_seconds"]) for row in rows] == [("bad", 1000), ("worse", 1000)]
     assert (one.exit_code, one.stderr) == (exits.OK, "1 entry kicked\n")
     assert again.exit_code == exits.NOTHING
-    assert f"{path} has set aside no entry {rows[1]['id']}" in again.stderr
+    assert f"{path} has no entry {rows[1]['id']} that was set aside" in again.stderr
     assert json_lines(rest) == [{"kicked": 1}]
     assert run("cat", path).stdout == "good\nworse\nbad\n"
     assert run("cat", path, "--dead").stdout == ""

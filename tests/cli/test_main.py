@@ -62,7 +62,7 @@ def test_an_empty_directory_is_not_a_queue_and_stays_empty(verb: str, tmp_path: 
     result = run(verb, tmp_path)
 
     assert result.exit_code == exits.ERROR
-    assert result.stderr.startswith(f"forebay: {tmp_path} is not a log")
+    assert result.stderr.startswith(f"forebay: {tmp_path} holds no queue")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -66,9 +66,9 @@ def test_a_closed_queue_has_no_length(tmp_path: Path, kind: Kind) -> None:
         ("max_bytes", 199_999_999, "200000000 to"),
         ("max_bytes", 2**62 + 1, "200000000 to"),
         ("max_bytes", 0, "200000000 to"),
-        ("trim_interval_seconds", 0, "0.001 to 1e+09 seconds"),
-        ("trim_interval_seconds", -1.0, "0.001 to 1e+09 seconds"),
-        ("trim_interval_seconds", float("nan"), "0.001 to 1e+09 seconds"),
+        ("trim_interval_seconds", 0, "at least 0.001 seconds"),
+        ("trim_interval_seconds", -1.0, "at least 0.001 seconds"),
+        ("trim_interval_seconds", float("nan"), "at least 0.001 seconds"),
     ],
 )
 def test_a_value_out_of_bounds_is_named_with_its_bound(

@@ -146,7 +146,7 @@ def kick(path: str, id: int | None, count: int | None, wait: float | None, as_js
     elif kicked or id is None:
         talk(f"{plural(kicked, kind.record)} kicked")
     else:
-        say(f"{path} has set aside no {kind.record} {id}")
+        say(f"{path} has no {kind.record} {id} that was set aside")
     return exits.OK if kicked else exits.NOTHING
 
 

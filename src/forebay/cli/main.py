@@ -28,14 +28,14 @@ GROUPS = {
         "put": "Append records from lines, files or a pipe.",
         "take": "Print what is next or due, and remove or lease it.",
         "peek": "Print what is next, without removing it.",
-        "cat": "Print records, from any place on.",
+        "cat": "Print records, from any position.",
         "tail": "Print the last records, and follow.",
     },
     "Jobs of a deadline queue": {
         "release": "Remove leased items for good.",
         "requeue": "Return a leased item, due later.",
         "bury": "Set a leased item aside.",
-        "kick": "Bring back what was set aside; of a fifo, too.",
+        "kick": "Bring back what was set aside, also in a fifo.",
         "merge": "Merge all files of the queue into one run.",
     },
     "Inspect": {
@@ -138,6 +138,9 @@ def _text(error: click.ClickException) -> str:
     text = error.format_message()
     if not isinstance(error, click.UsageError):
         return text
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        # Its message is the whole help.
+        text = "a command is missing"
     verb = error.ctx.command_path if error.ctx is not None else "forebay"
     return f'{text.rstrip(".")}; see "{verb} --help"'
 

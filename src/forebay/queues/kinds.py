@@ -382,7 +382,7 @@ def convert(
     kind, options = _kind_and_options(path, key_file)
     if version not in kind.versions:
         there = ", ".join(kind.versions)
-        only = f"give one of {there}" if there else "it has one version"
+        only = f"give one of {there}" if there else "only Beats and deadline queues are converted"
         raise InvalidOption(f"version = {version!r}: {os.fspath(path)} is {kind.title}; {only}")
     check_target(path, to)
     return kind.checks.convert(
@@ -400,7 +400,9 @@ def check_target(path: _Path, to: _Path) -> None:
     source, target = plain_path(os.fspath(path)), real_path(os.fspath(to))
     source = source if is_address(source) else real_path(source)
     if not is_address(source) and os.path.commonpath([target, source]) == source:
-        raise NotAQueue(f"{os.fspath(to)} lies within {os.fspath(path)}")
+        raise NotAQueue(
+            f"{os.fspath(to)} is in {os.fspath(path)}; give a directory outside of the queue"
+        )
     try:
         directory = DiskFilesystem().open_directory(target)
     except FileNotFoundError:

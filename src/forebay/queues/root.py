@@ -147,7 +147,7 @@ class Root(Handle):
             known = self._definitions.get(name)
             if known is not None and known.kind != kind:
                 raise InvalidOption(
-                    f"{name}: it is a queue of kind {known.kind!r}; forget it first"
+                    f"{name} is defined as a {known.kind!r} already; forget it first"
                 )
             self._write({**self._definitions, name: Definition(kind, given)})
 
@@ -169,7 +169,8 @@ class Root(Handle):
         with self._lock:
             self._check()
             if name not in self._definitions:
-                raise NotAQueue(f"{self.path} has no queue {name!r}: there are {self.names}")
+                there = ", ".join(self.names) or "none"
+                raise NotAQueue(f"{self.path} has no queue {name!r}; defined: {there}")
             defined = self._definitions[name].kind
             if kind is not None and kind != defined:
                 raise NotAQueue(f"{self.path}/{name} is of kind {defined!r}, not {kind!r}")

@@ -52,7 +52,7 @@ class BeatsOptions(QueueOptions):
         self._one_of("version", (None, *VERSIONS))
         self._between("segment_bytes", 1_000, 2**31 - 1)
         if self.max_bytes is not None:
-            self._between("max_bytes", 2 * self.segment_bytes, SIZE_MAX)
+            self._between("max_bytes", 2 * self.segment_bytes, SIZE_MAX, "two segments")
         self._seconds("retry_seconds", least=0)
         layout = self.layout_name
         if layout is not None and LAYOUTS[layout].encrypted and self.key_file is None:

@@ -2209,6 +2209,6 @@ def _check_size(size: cython.Py_ssize_t) -> object:
 def lease_lost(id: object, dequeue_count: object) -> LeaseLost:
     """Returns the error for a caller that no longer holds its item."""
     return LeaseLost(
-        f"item {id} with dequeue count {dequeue_count} is no longer the caller's: "
-        "its lease has ended, or it is finished"
+        f"item {id} (delivery {dequeue_count}) is no longer leased: "
+        "it was delivered again, set aside or removed"
     )

@@ -46,7 +46,8 @@ class FifoOptions(StagedOptions):
         if self.file_bytes is not None:
             self._between("file_bytes", FILE_BYTES_MIN, FILE_BYTES_MAX)
         if self.max_bytes is not None:
-            self._between("max_bytes", 2 * (self.file_bytes or FILE_BYTES_MIN), SIZE_MAX)
+            least = 2 * (self.file_bytes or FILE_BYTES_MIN)
+            self._between("max_bytes", least, SIZE_MAX, "two files")
         if self.max_entries is not None:
             self._between("max_entries", 1, SIZE_MAX)
         if self.max_attempts is not None:

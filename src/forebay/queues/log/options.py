@@ -39,7 +39,7 @@ class LogOptions(StagedOptions):
         self._one_of("version", (None, *VERSIONS_WRITABLE))
         self._between("segment_bytes", 1_000, 2**31 - 1)
         if self.max_bytes is not None:
-            self._between("max_bytes", 2 * self.segment_bytes, SIZE_MAX)
+            self._between("max_bytes", 2 * self.segment_bytes, SIZE_MAX, "two segments")
         if self.trim_interval_seconds is not None:
             self._seconds("trim_interval_seconds", least=0.001)
         if self.seal_seconds is not None:

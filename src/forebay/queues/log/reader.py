@@ -77,7 +77,7 @@ class LogReader(DirectoryReader):
         """
         staged, tail = self._look()
         if tail is None and not self.segments.bases and TAIL not in self._directory.names():
-            raise NotAQueue(f"{self.path} is not a log: it has neither segments nor a tail")
+            raise NotAQueue(f"{self.path} holds no queue: it has neither segments nor a tail")
         behind = tail is not None and not tail.clean and is_owned(self.path) is False
         view = self._view_of(staged, tail, behind=behind)
         if behind and (

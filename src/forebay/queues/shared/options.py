@@ -77,16 +77,20 @@ class QueueOptions:
         if not isinstance(value, bool):
             raise InvalidOption(f"{name} = {value!r}: must be True or False")
 
-    def _between(self, name: str, low: int, high: int) -> None:
+    def _between(self, name: str, low: int, high: int, low_means: str = "") -> None:
         value = getattr(self, name)
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-            raise InvalidOption(f"{name} = {value!r}: must be a whole number, {low} to {high}")
+            meaning = f"; the least is {low_means}" if low_means else ""
+            raise InvalidOption(
+                f"{name} = {value!r}: must be a whole number, {low} to {high}{meaning}"
+            )
 
     def _seconds(self, name: str, *, least: float, most: float = _SECONDS_MAX) -> None:
         value = getattr(self, name)
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if not (number and least <= value <= most):
-            raise InvalidOption(f"{name} = {value!r}: must be {least:g} to {most:g} seconds")
+            bounds = f"{least:g} to {most:g}" if most < _SECONDS_MAX else f"at least {least:g}"
+            raise InvalidOption(f"{name} = {value!r}: must be {bounds} seconds")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
