@@ -122,7 +122,7 @@ def test_a_foreign_file_in_an_otherwise_empty_directory_is_left_alone(
     before = snapshot(path)
 
     for call in (Log, forebay.open, forebay.read):
-        with pytest.raises(NotAQueue, match="is not a log|holds no queue"):
+        with pytest.raises(NotAQueue, match=r"is not a log|holds no queue"):
             call(path)
 
     assert snapshot(path) == before
