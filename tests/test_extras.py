@@ -89,6 +89,10 @@ def test_the_command_line_needs_no_extra_and_doctor_names_them(tmp_path: Path) -
             'forebay.DeadlineQueue("later", compression="lz4")',
             'lz4 is needed here: pip install "forebay[lz4]"',
         ),
+        (
+            'forebay.Log("log").append(b""); forebay.read("log").__arrow_c_stream__()',
+            'pyarrow is needed here: pip install "forebay[arrow]"',
+        ),
     ],
 )
 def test_an_error_names_the_extra(tmp_path: Path, program: str, message: str) -> None:

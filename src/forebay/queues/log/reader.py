@@ -12,6 +12,7 @@ from datetime import datetime
 
 from forebay.damage import Damage
 from forebay.errors import Damaged, InvalidOption, NotAQueue
+from forebay.extras import require
 from forebay.formats.fflg import Frames, decode_header
 from forebay.queues.log.consumer import Start
 from forebay.queues.log.places import read_places
@@ -188,6 +189,7 @@ class LogReader(DirectoryReader):
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Passes the records to Arrow, Polars, DuckDB or pandas; needs the `arrow` extra."""
+        require("pyarrow", "arrow")
         # Imported here: most programs that read a queue have no Arrow, and the import is slow.
         import pyarrow
 
