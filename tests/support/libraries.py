@@ -23,5 +23,5 @@ def start_threads() -> None:
         write_deltalake(Path(path, "table"), pyarrow.table({"x": [1]}))
         DeltaTable(Path(path, "table")).to_pyarrow_table()
         polars.scan_delta(str(Path(path, "table"))).collect()
-        polars.read_parquet(Path(path, "table"))
+        polars.read_parquet(Path(path, "table", "*.parquet"))
     ExecutorFactory.get_or_create().submit(int).result()
