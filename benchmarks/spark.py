@@ -85,6 +85,13 @@ class Bench:
         (row,) = frame.selectExpr("sum(offset)").collect()
         assert row[0] == self.rows * (self.rows - 1) // 2
 
+    def ten(self, frame: DataFrame) -> None:
+        offsets = [number * self.rows // 10 for number in range(10)]
+        (row,) = (
+            frame.filter(frame["offset"].isin(offsets)).selectExpr("sum(length(value))").collect()
+        )
+        assert row[0] == 10 * VALUE_BYTES
+
     def count_segments(self) -> None:
         (row,) = self.read(table="segments").selectExpr("sum(count)").collect()
         assert row[0] == self.rows
@@ -110,6 +117,9 @@ class Bench:
             "sum(offset): columns=offset": lambda: self.sum_offsets(self.read(columns="offset")),
             "count: scan": self._count_scan,
             "count: table=segments": self.count_segments,
+            "ten offsets: Parquet": lambda: self.ten(self.parquet()),
+            "ten offsets: forebay": lambda: self.ten(self.read()),
+            "ten offsets: forebay, no pushdown": lambda: self.ten(self.read(pushdown="false")),
             "to Parquet: from Parquet": lambda: self.to_parquet(self.parquet()),
             "to Parquet: from forebay": lambda: self.to_parquet(self.read()),
             "write value: Parquet": lambda: self.to_parquet(self.parquet().select("value")),
@@ -127,6 +137,7 @@ RATIOS = (
     ("sum(length) against JSON", "sum(length): JSON lines", "sum(length): forebay", 2.5),
     ("columns=offset against all", "sum(offset): all columns", "sum(offset): columns=offset", 2.0),
     ("count by segments", "count: scan", "count: table=segments", 10.0),
+    ("ten offsets", "ten offsets: Parquet", "ten offsets: forebay", 0.8),
     ("to Parquet", "to Parquet: from Parquet", "to Parquet: from forebay", 0.95),
     ("write", "write value: Parquet", "write value: forebay", 1.0),
 )
