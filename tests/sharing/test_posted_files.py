@@ -21,7 +21,17 @@ from forebay.storage.filesystem import DiskFilesystem
 from forebay.storage.posted import Note, PostedFile
 from tests.counting import Count
 from tests.kinds import POLICIES
-from tests.sharing.posting import Client, check, deaths, files, left, owner
+from tests.queues.helpers import publish, write_part
+from tests.sharing.posting import (
+    Client,
+    DeadlyFilesystem,
+    check,
+    deaths,
+    dies,
+    files,
+    left,
+    owner,
+)
 from tests.support.inside import intake_of
 from tests.support.planting import Bug, Patch, check_caught, each
 
@@ -57,6 +67,26 @@ def test_what_was_posted_is_there_once_wherever_the_owner_dies(
 
     assert count > 5
     record_property("deaths of an owner that takes in", count)
+
+
+def with_an_inbox(path: Path) -> list[bytes]:
+    """Leaves posts of a client, and a batch of another process to be adopted."""
+    wanted = one_client(path, "log")
+    publish(path, "batch", 1, [write_part(path, "batch.part", values(9, 100))])
+    return wanted + values(9, 100)
+
+
+def test_a_batch_that_is_adopted_does_not_pass_for_posts(tmp_path: Path) -> None:
+    for at in range(1, 60):
+        place = tmp_path / str(at)
+        wanted = with_an_inbox(place)
+        killed = dies(partial(owner, place, "log", DeadlyFilesystem(at), sync="os"))
+        publish(place, "more", 2, [write_part(place, "more.part", values(50, 200))])
+
+        assert sorted(left(place, "log")) == sorted(wanted + values(50, 200)), at
+        if not killed:
+            break
+    assert not killed
 
 
 @FILED

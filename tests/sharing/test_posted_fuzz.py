@@ -52,7 +52,6 @@ class Hostile:
             extra_max=9,
             store=self._store,
             make_room=lambda size, count: False,
-            stored=lambda: None,
         )
 
     def close(self) -> None:

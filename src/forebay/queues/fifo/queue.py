@@ -289,10 +289,12 @@ class Fifo(Handle):
                 extra_max=TTL_SECONDS_MAX,
                 store=self._writer.write_posted,
                 make_room=self._front.make_room,
-                stored=partial(_after_posting, self._writer, self._front, self._maintenance),
             )
             undo.callback(self._intake.close)
-            self._intake.begin()
+            self._intake.find()
+            self._intake.begin(
+                partial(_after_posting, self._writer, self._front, self._maintenance)
+            )
             undo.pop_all()
         self._own()
 

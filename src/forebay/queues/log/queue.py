@@ -284,14 +284,15 @@ class Log(Handle):
             self.changes = self._writer.changes
             if self.options.max_bytes is not None:
                 self._measure_segments()
+            self._intake = self._make_intake()
+            opened.callback(self._intake.close)
+            self._intake.find()
             self._adopt_all()
             with self._writer.lock:
                 self._trimmer.respect_limit()
             self._maintenance = Maintenance(self, self._writer, self.options, self._clock)
             opened.callback(self._maintenance.stop)
-            self._intake = self._make_intake()
-            opened.callback(self._intake.close)
-            self._intake.begin()
+            self._intake.begin(partial(_after_change, self._trimmer, self._maintenance))
             # From here on the handle closes all of it.
             opened.pop_all()
         self._own()
@@ -305,7 +306,6 @@ class Log(Handle):
             extra_max=0,
             store=self._writer.append_posted,
             make_room=partial(_make_room, self._trimmer),
-            stored=partial(_after_change, self._trimmer, self._maintenance),
         )
 
     def _append(self, value: Buffer, timeout: Duration | None) -> Steps[int]:

@@ -44,13 +44,12 @@ class Intake:
         extra_max: int,
         store: Callable[[Batch], Ticket | None],
         make_room: Callable[[int, int], bool],
-        stored: Callable[[], None],
     ) -> None:
         """`extra_max` is the largest that a record may have beside it.
 
         `store` and `make_room` are called with the queue's lock held. `store` stores records in one
         batch, and returns what to wait for; it raises `NoRoom`. `make_room(size, count)` says
-        whether to try again; it raises `Full`. `stored` plans the work that is due after a change.
+        whether to try again; it raises `Full`.
         """
         self._directory = directory
         self._boot = boot
@@ -58,19 +57,29 @@ class Intake:
         self._extra_max = extra_max
         self._store_batch = store
         self._make_room = make_room
-        self._stored = stored
+        self._stored: Callable[[], None] = lambda: None
         # Guards the files that no client is connected for, by name.
         self._mutex = threading.Lock()
         self._left: dict[str, PostedFile] = {}
 
-    def begin(self) -> None:
-        """Takes in what was posted while the queue had no owner."""
+    def find(self) -> None:
+        """Finds the files of clients, and how much of each is in the queue already.
+
+        Before anything else is put into the queue: its end says so.
+        """
         directory = self._open()
         if directory is None:
             return
         with contextlib.closing(directory):
             for name in sorted(directory.names()):
                 self._adopt(directory, name)
+
+    def begin(self, stored: Callable[[], None]) -> None:
+        """Takes in what was posted while the queue had no owner.
+
+        `stored` plans the work that is due after a change.
+        """
+        self._stored = stored
         self.retry()
 
     def retry(self) -> None:
