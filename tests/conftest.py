@@ -18,6 +18,7 @@ from tests.scheduling import OneWorkerForSpark
 from tests.sources import python_path
 from tests.support.closing import close_all
 from tests.support.memory import folder_in_memory
+from tests.support.objects import CREDENTIALS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -103,6 +104,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     with pytest.MonkeyPatch.context() as patch:
         # The workers are other processes: they do not see the paths that pytest adds to its own.
         patch.setenv("PYTHONPATH", python_path())
+        for name, value in CREDENTIALS.items():
+            patch.setenv(name, value)
         warehouse: Path = tmp_path_factory.mktemp("warehouse")
         started = session("local[2,3]", **{**SPARK_CONF, "spark.sql.warehouse.dir": str(warehouse)})
     # `./test --full` runs the tests once more with an older one.

@@ -33,6 +33,7 @@ INSIDE = "tests/support/inside.py"
 PLANTED = "planted bugs change what only the module itself calls"
 # What tests reach for beside `INSIDE`: the files, the names, `*` for all, and the reason.
 REACHES = {
+    "tests/archive/test_planted_bugs.py": ("*", PLANTED),
     "tests/crash/beats_bugs.py": ("*", PLANTED),
     "tests/crash/deadline_bugs.py": ("*", PLANTED),
     "tests/crash/fifo_bugs.py": ("*", PLANTED),

@@ -10,11 +10,12 @@ import pytest
 from forebay import BeatsQueue, Log
 from tests.archive.helpers import HOST, append, check_both, check_target, decoded, value_of
 from tests.counting import Count
+from tests.support.campaigns import FULL
 from tests.support.objects import ObjectStore, Remote, RemoteError
 
 pytestmark = pytest.mark.slow
 
-FAULTY_PASSES = 4
+FAULTY_PASSES = 500 if FULL else 15
 
 
 def filled(path: Path, count: int = 300) -> Path:

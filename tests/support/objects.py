@@ -32,21 +32,24 @@ _KEY, _SECRET = "testkey", "testsecret"
 # A connection that is closed like this ends with a reset.
 _RESET = struct.pack("ii", 1, 0)
 # Of the connections.
-_SHARE = 0.2
+_SHARE = 0.5
 FAULTS = ("refuse", "reset", "half", "slow", "error")
+
+
+# What programs need in their environment, besides the address of the server.
+CREDENTIALS = {
+    "AWS_ACCESS_KEY_ID": _KEY,
+    "AWS_SECRET_ACCESS_KEY": _SECRET,
+    "AWS_REGION": "us-east-1",
+    "AWS_EC2_METADATA_DISABLED": "true",
+    # The server does not know checksums in trailers.
+    "AWS_REQUEST_CHECKSUM_CALCULATION": "when_required",
+}
 
 
 def environment(port: int) -> dict[str, str]:
     """Returns what programs need in their environment to use a server."""
-    return {
-        "AWS_ACCESS_KEY_ID": _KEY,
-        "AWS_SECRET_ACCESS_KEY": _SECRET,
-        "AWS_REGION": "us-east-1",
-        "AWS_EC2_METADATA_DISABLED": "true",
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
-        # The server does not know checksums in trailers.
-        "AWS_REQUEST_CHECKSUM_CALCULATION": "when_required",
-    }
+    return {**CREDENTIALS, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"}
 
 
 class ObjectStore:
@@ -173,8 +176,7 @@ def _serve(folder: str) -> None:
         port = free.getsockname()[1]
     program = Path(sys.executable).with_name("rclone")
     command = [program, "serve", "s3", "--addr", f"127.0.0.1:{port}"]
-    # Without a cache of the directory: tests look at the files, and change them.
-    command += ["--auth-key", f"{_KEY},{_SECRET}", "--dir-cache-time", "0s", folder]
+    command += ["--auth-key", f"{_KEY},{_SECRET}", folder]
     nowhere = subprocess.DEVNULL
     server = subprocess.Popen(list(map(str, command)), stdout=nowhere, stderr=nowhere)
     try:

@@ -25,7 +25,7 @@ from pyspark.sql.datasource import (
 from forebay.errors import InvalidOption
 from forebay.spark import kinds
 from forebay.spark.options import SourceOptions
-from forebay.spark.planning import Range, ReadRequest, Unreadable, pack, with_queue_id
+from forebay.spark.planning import Range, ReadRequest, Unreadable, pack, with_archive, with_queue_id
 
 # Where Spark makes a reader in order to give it filters.
 _OF_FILTERS = "pyspark.sql.worker.data_source_pushdown_filters"
@@ -85,6 +85,7 @@ class RecordsReader(DataSourceReader):
         self._note(end - start)
         for first, last in spans:
             parts = kind.plan(reader, first, last, self._wanted)
+            parts = with_archive(parts, reader)
             yield from with_queue_id(parts, self._wanted, kind.queue_id(reader))
 
     def _note(self, offsets: int) -> None:

@@ -66,6 +66,8 @@ class SourceOptions:
     snapshots: dict[str, str] = field(default_factory=dict)
     # The end offset of another query.
     resume: dict[str, Any] | None = None
+    # The address of the archive of the queue that is opened; not an option of the user.
+    archive: str = ""
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SourceOptions:

@@ -13,9 +13,10 @@ import glob
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from forebay.errors import InvalidOption, NotAQueue
+from forebay.storage.objects import is_address, joined, open_folder
 
 # The innermost alternatives of a path: `{a,b}`.
 _BRACES = re.compile(r"\{([^{}]*,[^{}]*)\}")
@@ -36,6 +37,8 @@ def absolute(path: str) -> str:
     parts = urlsplit(path)
     if parts.scheme == "file" and parts.netloc in ("", "localhost"):
         path = unquote(parts.path)
+    elif is_address(path):
+        return joined(path)
     elif "://" in path:
         raise InvalidOption(f"path = {path!r}: must be a directory that every executor can see")
     return os.path.abspath(path)
@@ -43,7 +46,7 @@ def absolute(path: str) -> str:
 
 def is_pattern(path: str) -> bool:
     """Returns whether a path is a pattern."""
-    return glob.has_magic(path)
+    return glob.has_magic(urlsplit(path).path if is_address(path) else path)
 
 
 def matches(path: str, pattern: str) -> bool:
@@ -77,7 +80,9 @@ def expand(paths: Iterable[str]) -> list[str]:
     """
     found: set[str] = set()
     for path in paths:
-        if is_pattern(path):
+        if is_address(path):
+            found.update(_archives(path))
+        elif is_pattern(path):
             matches = glob.glob(path, recursive=True)
             found.update(match.rstrip("/") for match in matches if os.path.isdir(match))
         elif os.path.isdir(path):
@@ -86,3 +91,32 @@ def expand(paths: Iterable[str]) -> list[str]:
             state = "is not a directory" if os.path.exists(path) else "does not exist"
             raise NotAQueue(f"path = {path!r} {state}")
     return sorted(found)
+
+
+def _archives(address: str) -> Iterator[str]:
+    """Yields the addresses that one means: a pattern, the folders that match it now.
+
+    Folders are listed down to the name of the queue; what is below is not.
+    """
+    if not is_pattern(address):
+        yield address
+        return
+    parts = urlsplit(address)
+    names = parts.path.strip("/").split("/")
+    plain = next(number for number, name in enumerate(names) if glob.has_magic(name))
+    root = urlunsplit((parts.scheme, parts.netloc, "", parts.query, ""))
+    yield from _matching(joined(root, *names[:plain]), names[plain:])
+
+
+def _matching(address: str, names: Sequence[str]) -> Iterator[str]:
+    if not names:
+        yield address
+        return
+    if not glob.has_magic(names[0]):
+        yield from _matching(joined(address, names[0]), names[1:])
+        return
+    found: list[str] = []
+    with contextlib.suppress(FileNotFoundError), contextlib.closing(open_folder(address)) as folder:
+        found = folder.folders()
+    for name in fnmatch.filter(found, names[0]):
+        yield from _matching(joined(address, name), names[1:])

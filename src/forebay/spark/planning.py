@@ -50,6 +50,8 @@ class Range:
     # Where in the segment the first record is, if that is known and its offset does not determine
     # it.
     position: int = 0
+    # The address of the archive of the queue, if there is one: what is not on the host is there.
+    archive: str = ""
 
     @property
     def size(self) -> int:
@@ -79,6 +81,8 @@ class ReadRequest:
     times_are_filters: bool = False
     # A stream has already told Spark what a batch holds: anything that disappears is data loss.
     stream: bool = False
+    # That of the range being read.
+    archive: str = ""
 
     @property
     def tolerant(self) -> bool:
@@ -103,6 +107,18 @@ def with_queue_id(ranges: Iterable[Range], wanted: ReadRequest, queue_id: str) -
         return
     for part in ranges:
         yield replace(part, queue_id=queue_id)
+
+
+def with_archive(ranges: Iterable[Range], reader: Any) -> Iterator[Range]:
+    """Returns the ranges of a reader with the address of the archive that it reads, if any."""
+    address = archive_of(reader)
+    return (replace(part, archive=address) for part in ranges) if address else iter(ranges)
+
+
+def archive_of(reader: Any) -> str:
+    """Returns the address of the archive that a reader reads; "" if it reads none."""
+    address: str = getattr(getattr(reader, "directory", None), "address", "")
+    return address
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,14 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from forebay.errors import InvalidOption, NotAQueue
+from forebay.queues.archive.store import is_archive
 from forebay.spark.kinds import (
     UNREADABLE,
     Kind,
@@ -25,7 +27,15 @@ from forebay.spark.kinds import (
     read_damage,
 )
 from forebay.spark.options import SourceOptions
-from forebay.spark.planning import Range, ReadRequest, Task, Unreadable, pack
+from forebay.spark.planning import (
+    Range,
+    ReadRequest,
+    Task,
+    Unreadable,
+    archive_of,
+    pack,
+    with_archive,
+)
 
 _logger = logging.getLogger(__name__)
 _QUEUES_PER_TASK = 64
@@ -43,13 +53,14 @@ class SmallTableReader(DataSourceReader):
         """Returns the tasks, with several queues each."""
         bad: list[Unreadable] = []
         queues = [
-            reader.path
+            (reader.path, archive_of(reader))
             for _, reader in open_queues(self._options, bad.append if self._tolerant else None)
         ]
-        found = kinds_of(queues) if self._options.table == "consumers" else []
+        paths = [archive if is_archive(path) else path for path, archive in queues]
+        found = kinds_of(paths) if self._options.table == "consumers" else []
         if len(found) == 1 and found[0].no_consumers:
             raise InvalidOption(
-                f"table = 'consumers': {queues[0]} is {found[0].label}, {found[0].no_consumers}"
+                f"table = 'consumers': {paths[0]} is {found[0].label}, {found[0].no_consumers}"
             )
         starts = range(0, len(queues), _QUEUES_PER_TASK)
         return [Task(tuple(queues[start : start + _QUEUES_PER_TASK])) for start in starts]
@@ -57,10 +68,10 @@ class SmallTableReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yields the rows of the queues of one task."""
         rows_of = {"consumers": "consumer_rows", "segments": "segment_rows"}[self._options.table]
-        for queue in partition.value or ():
+        for queue, archive in partition.value or ():
             rows: list[dict[str, Any]] = []
             try:
-                kind, reader = open_queue(queue, self._options)
+                kind, reader = open_queue(queue, replace(self._options, archive=archive))
                 with reader:
                     of_queue = {"queue": reader.path, "kind": kind.name}
                     rows += ({**of_queue, **row} for row in getattr(kind, rows_of)(reader))
@@ -89,7 +100,8 @@ class DamageReader(DataSourceReader):
 
     def _plan(self, kind: Kind, reader: Any) -> Iterator[Range]:
         everything = SourceOptions(self._options.paths)
-        yield from kind.plan(reader, *kind.bounds(reader, everything), self._wanted)
+        parts = kind.plan(reader, *kind.bounds(reader, everything), self._wanted)
+        yield from with_archive(parts, reader)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yields a row for each damaged place in the ranges of one task."""

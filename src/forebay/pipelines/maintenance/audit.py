@@ -216,7 +216,7 @@ _ROWS = pyarrow.schema([("row", pyarrow.string())])
 def _list_queues(options: SourceOptions) -> Iterator[_Row]:
     """Yields the queues that the paths name, seen by an executor, and what cannot be opened."""
     bad: list[Unreadable] = []
-    for _, reader in open_queues(options, bad.append):
+    for _, reader in open_queues(options, bad.append, joined=False):
         yield {"path": reader.path, "bytes": _size(reader.path), "error": None}
     for part in bad:
         assert part.damage is not None

@@ -37,7 +37,8 @@ from forebay.storage.objects import (
 )
 from forebay.storage.readable import ReadableFile, open_readable
 
-_CHUNK_BYTES = 8 << 20
+# Small enough to stay in the cache of the processor between its reading and its writing.
+_CHUNK_BYTES = 1 << 18
 # After so much, or so long, the manifest is written, so that a run that is killed goes on there.
 _PUBLISH_BYTES = 1 << 30
 _PUBLISH_SECONDS = 10.0
@@ -414,7 +415,8 @@ class _Source:
 
     def chunks(self) -> Iterator[bytes]:
         """Yields the bytes; raises `Damaged` if some cannot be read."""
-        while chunk := self._file.pread(_CHUNK_BYTES, self.size):
+        total = self._file.size()
+        while chunk := self._file.pread(min(_CHUNK_BYTES, total - self.size), self.size):
             for hole in self._file.holes[:1]:
                 length = hole.end - hole.start
                 raise Damaged(Damage(self._file.path, hole.start, length, hole.reason))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import importlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol, cast
 
 from forebay.damage import Damage
@@ -19,7 +19,7 @@ from forebay.errors import Damaged, NotAQueue
 from forebay.kernels.buffers import crc32
 from forebay.queues.archive import manifest as manifests
 from forebay.queues.archive.manifest import HostQueue, Manifest, Row
-from forebay.storage.filesystem import DiskFilesystem
+from forebay.storage.filesystem import Directory, DiskFilesystem
 from forebay.storage.objects import Folder, is_address, open_folder, plain_path
 from forebay.storage.readable import OpenStore, Store, StoredFile, Stores
 
@@ -41,6 +41,15 @@ class Archiving(Protocol):
 
     def side_files(self, manifest: Manifest) -> dict[str, bytes]:
         """Returns the files that a reader expects beside the segments."""
+        ...
+
+    def joined_files(
+        self, directory: Directory, manifest: Callable[[], Manifest]
+    ) -> dict[str, Callable[[], bytes] | None]:
+        """Returns side files of a queue on its host that differ where its archive goes before it.
+
+        None: the file is not there. `manifest` returns the present one.
+        """
         ...
 
     def damage_in(self, store: Store, row: Row, *, key_file: str | None = None) -> Damage | None:
@@ -67,11 +76,13 @@ def read_manifest(folder: Folder) -> Manifest | None:
 class ArchiveStore:
     """The files of an archived queue. One thread at a time may use it."""
 
-    def __init__(self, folder: Folder, manifest: Manifest) -> None:
+    def __init__(self, folder: Folder, manifest: Manifest, address: str) -> None:
+        """`address` is where it is, with a query if that is needed."""
         room = archiving(manifest.kind)
         if room is None:
             raise NotAQueue(f"{folder.path} is an archive of a {manifest.kind}, which is unknown")
         self.path = folder.path
+        self.address = address
         self.folder = folder
         self.manifest = manifest
         self._rows = {row.name: row for row in manifest.segments}
@@ -149,14 +160,19 @@ class _Memory:
 class Archives:
     """The stores of archived queues, for a reader that is given an address."""
 
+    def __init__(self, address: str | None = None) -> None:
+        """`address` is that of the one archive it opens, where a path does not tell it."""
+        self._address = address
+
     def open_directory(self, path: str) -> ArchiveStore:
         """Opens the archive at an address."""
-        folder = open_folder(path)
+        address = path if self._address is None else self._address
+        folder = open_folder(address)
         try:
             manifest = read_manifest(folder)
             if manifest is None:
                 raise NotAQueue(f"{folder.path} is not an archive: it has no {manifests.NAME}")
-            return ArchiveStore(folder, manifest)
+            return ArchiveStore(folder, manifest, address)
         except BaseException:
             folder.close()
             raise
@@ -164,6 +180,96 @@ class Archives:
     def boot_id(self) -> bytes:
         """Returns an id that no machine has: nothing in an archive is still being written."""
         return bytes(16)
+
+
+class JoinedStore:
+    """A queue on its host, together with what only its archive still has.
+
+    Names are read on the host first: what leaves the host meanwhile is in the archive.
+    """
+
+    def __init__(self, directory: Directory, address: str) -> None:
+        self.path = directory.path
+        self.address = address
+        self._directory = directory
+        self._archive = Archives().open_directory(address)
+        self._before = self._archive.manifest
+        room = archiving(self._before.kind)
+        assert room is not None
+        self._changed = room.joined_files(directory, lambda: self._before)
+
+    def names(self) -> list[str]:
+        """Lists the files of both."""
+        there = [name for name in self._directory.names() if self._changed.get(name, name)]
+        self._look_again()
+        return list({*there, *(row.name for row in self._before.segments)})
+
+    def open(self, name: str) -> StoredFile:
+        """Opens a file where it is."""
+        if name in self._changed:
+            content = self._changed[name]
+            if content is None:
+                raise FileNotFoundError(errno.ENOENT, "not in a joined queue", name)
+            self._directory.open(name).close()
+            return _Made(content)
+        with contextlib.suppress(FileNotFoundError):
+            return self._directory.open(name)
+        if name not in self._archive.names():
+            # It has left the host since the manifest was read.
+            self._look_again()
+        return self._archive.open(name)
+
+    def directory(self, name: str) -> OpenStore:
+        """Opens the store of a folder on the host."""
+        return self._directory.directory(name)
+
+    def close(self) -> None:
+        """Closes both."""
+        self._archive.close()
+        self._directory.close()
+
+    def _look_again(self) -> None:
+        archive = Archives().open_directory(self.address)
+        self._archive.close()
+        self._archive, self._before = archive, archive.manifest
+
+
+class _Made(_Memory):
+    """A file whose content is made at each read."""
+
+    def __init__(self, content: Callable[[], bytes]) -> None:
+        super().__init__(b"")
+        self._content = content
+
+    def pread(self, size: int, position: int) -> bytes:
+        self._data = self._content()
+        return super().pread(size, position)
+
+    def size(self) -> int:
+        return len(self._content())
+
+
+class Joined(DiskFilesystem):
+    """This machine, with an archive before a queue."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    def open_directory(self, path: str, **options: bool) -> Any:
+        """Opens a queue with its archive."""
+        directory = super().open_directory(path, **options)
+        try:
+            return JoinedStore(directory, self._address)
+        except BaseException:
+            directory.close()
+            raise
+
+
+def stores_for(path: str, archive: str) -> Stores | None:
+    """Returns where a reader finds a queue that is archived at an address; None if it is not."""
+    if not archive:
+        return None
+    return Archives(archive) if is_archive(path) else Joined(archive)
 
 
 def open_store(path: str) -> tuple[Stores, OpenStore]:

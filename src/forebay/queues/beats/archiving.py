@@ -6,6 +6,7 @@ durable, and how many events each holds. Offsets are those of `place.py`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import closing
 
 from forebay.damage import Damage
@@ -13,12 +14,13 @@ from forebay.errors import ForebayError, NotAQueue
 from forebay.queues.archive.manifest import NUMBER_MAX, STARTS, Finished, HostQueue, Manifest, Row
 from forebay.queues.beats.access import read_key
 from forebay.queues.beats.contents import Held, encode_contents, read_contents
-from forebay.queues.beats.mark import Mark, encode_mark
-from forebay.queues.beats.names import CONTENTS_NAME, MARK_NAME
+from forebay.queues.beats.mark import Mark, MarkFile, encode_mark
+from forebay.queues.beats.names import CONTENTS_NAME, MARK_NAME, STATE_NAME
 from forebay.queues.beats.place import offset_of, split_offset
 from forebay.queues.beats.reader import BeatsReader
 from forebay.queues.beats.recovery import measure_segment
 from forebay.queues.beats.segments import Access, EventSegment, damage_of
+from forebay.storage.filesystem import Directory
 from forebay.storage.readable import Store
 
 # A version is recognised by more than a header: a reader asks the object itself.
@@ -93,6 +95,31 @@ def side_files(manifest: Manifest) -> dict[str, bytes]:
         events=events,
     )
     return {MARK_NAME: encode_mark(mark), CONTENTS_NAME: encode_contents(queue_id, held)}
+
+
+def joined_files(
+    directory: Directory, manifest: Callable[[], Manifest]
+) -> dict[str, Callable[[], bytes] | None]:
+    """Returns the side files of a queue of which nothing was acknowledged and removed."""
+
+    def content() -> bytes:
+        file = MarkFile.open(directory, write=False)
+        if file is None:
+            return b""
+        with closing(file):
+            mark = file.read()
+        return b"" if mark is None else encode_mark(mark._replace(places=None))
+
+    def contents() -> bytes:
+        queue_id, held = read_contents(directory)
+        if queue_id is None:
+            return b""
+        for row in manifest().segments:
+            number, _ = split_offset(row.first)
+            held.setdefault(number, Held(row.end - row.first, row.bytes))
+        return encode_contents(queue_id, held)
+
+    return {MARK_NAME: content, CONTENTS_NAME: contents, STATE_NAME: None}
 
 
 def damage_in(store: Store, row: Row, *, key_file: str | None = None) -> Damage | None:

@@ -7,6 +7,7 @@ then neither the owner nor a recovery changes it any more.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 from forebay.damage import Damage
 from forebay.errors import Damaged, NotAQueue
@@ -14,10 +15,11 @@ from forebay.formats.fflg import HEADER_BYTES_MAX
 from forebay.queues.archive.manifest import Finished, HostQueue, Manifest, Row
 from forebay.queues.log.reader import LogReader
 from forebay.queues.log.scanner import UNREADABLE, OpenSegment, damage_of
+from forebay.storage.filesystem import Directory
 from forebay.storage.readable import Store
 from forebay.storage.segments import scan_segment
 from forebay.storage.tail import NAME as TAIL
-from forebay.storage.tail import Tail, encode_tail
+from forebay.storage.tail import Tail, TailFile, encode_tail
 
 # The first bytes of a segment, which a manifest repeats.
 HEAD_BYTES = HEADER_BYTES_MAX
@@ -79,6 +81,24 @@ def side_files(manifest: Manifest) -> dict[str, bytes]:
         begin=manifest.begin,
     )
     return {TAIL: encode_tail(tail)}
+
+
+def joined_files(
+    directory: Directory, manifest: Callable[[], Manifest]
+) -> dict[str, Callable[[], bytes] | None]:
+    """Returns the `tail` of a log that begins where its archive begins."""
+
+    def content() -> bytes:
+        file = TailFile.open(directory, write=False)
+        if file is None:
+            return b""
+        tail = file.read()
+        file.close()
+        if tail is None or tail.begin is None:
+            return b""
+        return encode_tail(tail._replace(begin=min(tail.begin, manifest().begin)))
+
+    return {TAIL: content}
 
 
 def damage_in(store: Store, row: Row, *, key_file: str | None = None) -> Damage | None:

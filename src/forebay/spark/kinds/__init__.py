@@ -30,12 +30,14 @@ from forebay.errors import (
     UnsupportedVersion,
     WrongKey,
 )
+from forebay.queues.archive.store import Archives, is_archive
 from forebay.queues.kinds import KINDS, kind_of
 from forebay.spark import paths
 from forebay.spark.options import SourceOptions
 from forebay.spark.planning import Range, ReadRequest, Unreadable, check_paths
 from forebay.spark.rows import Contents, RangeRows
 from forebay.spark.watch import Live
+from forebay.storage.objects import shown
 
 # Errors that keep one queue from being read and do not concern the others.
 UNREADABLE = (OSError, Damaged, UndecodableEvent, UnsupportedVersion, WrongKey)
@@ -163,6 +165,19 @@ def open_queue(path: str, options: SourceOptions) -> tuple[Kind, Any]:
     return kind, kind.open_reader(path, options)
 
 
+def _archives_of(given: Sequence[str]) -> dict[tuple[str, str], str]:
+    """Returns the archives among paths: the address by kind and queue id."""
+    found = {}
+    for path in given:
+        if is_archive(path):
+            # One that cannot be read is reported where it is opened.
+            with contextlib.suppress(NotAQueue, *UNREADABLE):
+                archive = Archives().open_directory(path)
+                archive.close()
+                found[archive.manifest.kind, archive.manifest.queue_id] = path
+    return found
+
+
 def open_streamed(path: str, options: SourceOptions) -> tuple[StreamedKind, Any]:
     """Opens one queue as `open_queue` does; raises `InvalidOption` if no stream reads its kind."""
     kind = check_streamed(path)
@@ -172,26 +187,44 @@ def open_streamed(path: str, options: SourceOptions) -> tuple[StreamedKind, Any]
 def check_streamed(path: str) -> StreamedKind:
     """Returns the kind of a queue; raises `InvalidOption` if no stream reads that kind."""
     kind = kind_at(path)
+    if is_archive(path):
+        raise InvalidOption(f"{path} is an archive: a stream reads queues, spark.read archives")
     if not isinstance(kind, StreamedKind):
         raise InvalidOption(f"{path} is {kind.label}, {kind.no_stream}")
     return kind
 
 
 def open_queues(
-    options: SourceOptions, unreadable: Callable[[Unreadable], None] | None = None
+    options: SourceOptions,
+    unreadable: Callable[[Unreadable], None] | None = None,
+    *,
+    joined: bool = True,
 ) -> Iterator[tuple[Kind, Any]]:
     """Opens the queues that paths and patterns name, one after another.
+
+    A queue that is there on its host and in an archive is one, unless `joined` is false. The id of
+    the queue tells that, not a name.
 
     A directory that is not a queue is an error if it was named, and is skipped if a pattern matched
     it. An unreadable queue is an error too, unless `unreadable` is given: then it is called.
     """
     named = {path for path in options.paths if not paths.is_pattern(path)}
     found = 0
+    have_hosts: set[str] = set()
     matched = paths.expand(options.paths)
     check_paths(options, matched)
-    for path in matched:
+    archives = _archives_of(matched) if joined else {}
+    # Hosts first, as the archives that they have need not be read again.
+    for path in sorted(matched, key=is_archive) if archives else matched:
+        if path in archives.values() and path in have_hosts:
+            continue
         try:
             kind, reader = open_queue(path, options)
+            address = archives.get((kind.name, kind.queue_id(reader)))
+            if address is not None and address != path:
+                have_hosts.add(address)
+                reader.close()
+                kind, reader = open_queue(path, replace(options, archive=address))
         except (NotAQueue, *UNREADABLE) as error:
             if not isinstance(error, NotAQueue) or _is_about_a_file(error, path):
                 if unreadable is None:
@@ -231,10 +264,10 @@ def unreadable_of(path: str, error: Exception, part: Range | None = None) -> Unr
     else:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         where = getattr(error, "filename", None)
-        where = where if isinstance(where, str) and where.startswith("/") else path
+        where = where if isinstance(where, str) and where.startswith("/") else shown(path)
         damage = Damage(where, 0, 0, f"cannot be read: {reason}")
     if part is None:
-        return Unreadable("", path, 0, 0, damage=damage)
+        return Unreadable("", shown(path), 0, 0, damage=damage)
     if damage.offset is None:
         damage = replace(damage, offset=part.start)
     return Unreadable(part.kind, path, part.start, part.end, queue_id=part.queue_id, damage=damage)
@@ -279,7 +312,8 @@ def _by_queue(
     tell: Callable[[ReadRequest, Unreadable], Iterator[_Item]],
 ) -> Iterator[_Item]:
     """Reads ranges, those of one queue together; `tell` reports what cannot be read."""
-    for (name, queue), some in itertools.groupby(parts, key=lambda part: (part.kind, part.queue)):
+    for (name, queue, archive), some in itertools.groupby(parts, key=_place_of):
+        wanted = replace(wanted, archive=archive)
         waiting = deque(some)
         while waiting:
             part = waiting[0]
@@ -300,6 +334,10 @@ def _by_queue(
                     waiting.popleft()
                 # The ranges after the failing one are still waiting.
                 yield from tell(wanted, unreadable_of(queue, error, part))
+
+
+def _place_of(part: Range) -> tuple[str, str, str]:
+    return part.kind, part.queue, part.archive
 
 
 def _may_pass(wanted: ReadRequest, error: Exception) -> bool:

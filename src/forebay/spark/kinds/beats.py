@@ -27,6 +27,7 @@ from forebay.damage import Damage
 from forebay.errors import DataLoss, InvalidOption, UnsupportedVersion
 from forebay.formats.beats.text import EventColumns, Text, TextDecoder, decode_columns
 from forebay.formats.beats.versions import segment_name
+from forebay.queues.archive.store import stores_for
 from forebay.queues.beats.place import SEGMENTS_MAX, Place, offset_of, split_offset
 from forebay.queues.beats.reader import BeatsReader, Payloads
 from forebay.queues.beats.segments import EventSegment, is_harmless
@@ -184,7 +185,8 @@ class _BeatsContents(Contents):
 
     def __init__(self, queue: str, wanted: ReadRequest) -> None:
         self._decoder = TextDecoder()
-        self._reader = BeatsReader(queue, salvage=True, key_file=wanted.key_file)
+        stores = stores_for(queue, wanted.archive)
+        self._reader = BeatsReader(queue, salvage=True, key_file=wanted.key_file, filesystem=stores)
 
     def scan(self, part: Range) -> Iterator[EventBatch | Damage]:
         """Yields the events of a range, and its damage; frames without an event count as damage.
@@ -543,7 +545,13 @@ def _open(path: str, options: SourceOptions, *, durable_only: bool = False) -> B
             f"startingTimestamp, endingTimestamp: {path} is a Beats queue, whose times are not "
             "ordered; filter by the column timestamp"
         )
-    reader = BeatsReader(path, salvage=True, key_file=options.key_file, durable_only=durable_only)
+    reader = BeatsReader(
+        path,
+        salvage=True,
+        key_file=options.key_file,
+        durable_only=durable_only,
+        filesystem=stores_for(path, options.archive),
+    )
     if reader.segments.bases[-1:] > [SEGMENTS_MAX - 2]:
         reader.close()
         raise UnsupportedVersion(f"{path} has segment numbers above {SEGMENTS_MAX}")

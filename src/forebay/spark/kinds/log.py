@@ -13,6 +13,7 @@ import pyarrow
 
 from forebay.damage import Damage
 from forebay.errors import ForebayError, InvalidOption, Overtaken
+from forebay.queues.archive.store import open_store, stores_for
 from forebay.queues.log.columns import ColumnFrames, ReusedBuffers, column
 from forebay.queues.log.reader import LogReader
 from forebay.queues.log.scanner import OpenSegment, RecordBatch, Scanner
@@ -40,7 +41,7 @@ class LogKind(StreamedKind):
 
     def open_reader(self, path: str, options: SourceOptions) -> LogReader:
         """Opens a log without owning it."""
-        return LogReader(path)
+        return LogReader(path, filesystem=stores_for(path, options.archive))
 
     def bounds(self, reader: LogReader, options: SourceOptions) -> tuple[int, int]:
         """Returns the offsets at which a batch read starts and ends."""
@@ -156,13 +157,17 @@ class _LogContents(Contents):
     def __init__(self, queue: str, wanted: ReadRequest) -> None:
         self._wanted = wanted
         self._buffers = ReusedBuffers(values=wanted.wants_values)
-        self._directory = DiskFilesystem().open_directory(queue)
+        self._stores = stores_for(queue, wanted.archive)
+        # Without an archive of its own, the path may still be that of one.
+        self._directory = (
+            open_store(queue)[1] if self._stores is None else self._stores.open_directory(queue)
+        )
 
     def scan(self, part: Range) -> Iterator[RecordBatch | Damage]:
         """Yields the records of a range, and its damage; raises `Overtaken` if some are gone."""
         frames = partial(ColumnFrames, buffers=self._buffers)
         if not part.segment:
-            with LogReader(part.queue) as reader:
+            with LogReader(part.queue, filesystem=self._stores) as reader:
                 if reader.begin > part.start:
                     raise Overtaken(part.queue, reader.begin - part.start)
                 yield from reader.scan(part.start, part.end, frames)
