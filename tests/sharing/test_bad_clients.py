@@ -559,7 +559,7 @@ def test_large_entries_are_lent_in_parts(served: Served) -> None:
     with RawClient(served.path) as greedy:
         queue = greedy.open()
         lent = greedy.ask("popping", 8, 10, target=queue)
-        assert [entry.value for entry in lent.value] == values[:2]
+        assert lent.value[1] == values[:2]
         assert greedy.ask("size", target=queue) == 6
     assert [served.fifo.pop(timeout=10) for _ in values] == values
 

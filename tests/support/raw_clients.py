@@ -144,7 +144,7 @@ class RawClient:
         finishing = self.begin("finish", target=lent.number)
         self.result(finishing)
         self.tell("settled", finishing)
-        value: bytes = lent.value[0].value
+        value: bytes = lent.value[1][0]
         return value
 
     def _receive(self) -> bool:

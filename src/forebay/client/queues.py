@@ -442,7 +442,8 @@ def _pop_many(self: RemoteQueue, count: int, timeout: Duration | None = None) ->
         yield from loan.settle()
     except ServerGone:
         return (yield from _popped_before(self, loan))
-    return [entry.value for entry in loan.value]
+    values: list[bytes] = loan.value[1]
+    return values
 
 
 def _popped_before(self: RemoteQueue, loan: RemoteLoan) -> Steps[list[bytes]]:
@@ -451,11 +452,11 @@ def _popped_before(self: RemoteQueue, loan: RemoteLoan) -> Steps[list[bytes]]:
     The rest is in the queue again. Raises `ServerGone` if that is all, or if it is unknown.
     """
     life = self._lives.get(loan.connection)
-    numbers = [entry.offset for entry in loan.value]
+    numbers, values = loan.value
     had_left = yield from self._ask("had_left", life, numbers)
     if not had_left or not any(had_left):
         raise ServerGone("the server ended during the call: what it was to return is in the queue")
-    return [entry.value for entry, gone in zip(loan.value, had_left, strict=True) if gone]
+    return [value for value, gone in zip(values, had_left, strict=True) if gone]
 
 
 def _pop(self: RemoteQueue, timeout: Duration | None = None) -> Steps[bytes | None]:

@@ -440,7 +440,11 @@ class Session:
             lent = _Lent(result)
             number = self._keep(lent, request.target)
             self._note(request.id, lambda: self._undo(number, lent))
-            return VOCABULARY.pack(Handle(LOAN, number, result.value))
+            value = result.value
+            if lent.is_popping:
+                # Only what the client needs, as two lists: entries one by one would be much slower.
+                value = [[entry.offset for entry in value], [entry.value for entry in value]]
+            return VOCABULARY.pack(Handle(LOAN, number, value))
         name = type(result).__name__
         if name in OBJECTS:
             keep, tell = OBJECTS[name]
