@@ -34,6 +34,8 @@ def follow(page: str, directory: Path) -> list[str]:
         (programs / name).chmod(0o755)
     path = f"{programs}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT / "src")}
+    # Of several processes, each must write its lines whole.
+    environment["PYTHONUNBUFFERED"] = ""
     differences = []
     for kind, text in BLOCK.findall(page):
         if kind == "python":

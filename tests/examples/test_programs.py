@@ -11,8 +11,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 import forebay
-from examples import spark_batch, spark_stream
+from examples import delta_tables, spark_batch, spark_stream
 from tests.sources import ROOT
+from tests.support.libraries import start_threads
 
 pytestmark = pytest.mark.slow
 
@@ -126,3 +127,20 @@ def test_the_spark_stream_copies_each_record_once_however_often_it_runs(
         spark_stream.copy(spark, path, lake, available_now=True)
 
     assert spark.read.parquet(f"{lake}/events").count() == 8
+
+
+@pytest.fixture(scope="session")
+def _libraries() -> None:
+    start_threads()
+
+
+@pytest.mark.usefixtures("_libraries")
+def test_the_delta_tables_have_every_record_that_can_be_decoded(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with forebay.Log(tmp_path / "events") as log:
+        log.append_many([b'{"door": "a", "open": true}', b'{"door": "b"}', b"not JSON"])
+
+    delta_tables.load(str(tmp_path / "events"), str(tmp_path / "doors"), spark)
+
+    assert capsys.readouterr().out == "every record accounted for: True\n2 rows\n"
