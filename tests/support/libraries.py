@@ -10,6 +10,8 @@ import tempfile
 from pathlib import Path
 
 os.environ.setdefault("PYICEBERG_MAX_WORKERS", "1")
+# Polars has a planner of its own for Iceberg, and warns where it is not installed.
+os.environ.setdefault("POLARS_ICEBERG_PLANNER", "pyiceberg")
 
 
 def start_threads() -> None:
