@@ -269,7 +269,13 @@ def help_of(command: click.Command, path: list[str], title: str = "") -> str:
     for name in path[:-1]:
         context = click.Context(click.Command(name), info_name=name, parent=context)
     context = click.Context(
-        command, info_name=path[-1], parent=context, terminal_width=WIDTH, max_content_width=WIDTH
+        command,
+        info_name=path[-1],
+        parent=context,
+        terminal_width=WIDTH,
+        max_content_width=WIDTH,
+        # A command keeps the option that it was first asked for, here or in another test.
+        help_option_names=program.context_settings["help_option_names"],
     )
     lines = [line.rstrip() for line in command.get_help(context).splitlines()]
     text = f"{title}```text\n" + "\n".join(lines).strip() + "\n```\n\n"
