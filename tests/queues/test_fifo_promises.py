@@ -99,7 +99,7 @@ def test_an_entry_of_an_unknown_version_is_refused_by_name_and_not_passed(tmp_pa
     with open_fifo(tmp_path / "q") as fifo:
         assert fifo.pop() == b"one"
         for _ in range(2):
-            with pytest.raises(UnsupportedVersion, match="b'FBE7"):
+            with pytest.raises(UnsupportedVersion, match="FBE7"):
                 fifo.pop()
         assert len(fifo) == 1
     with FifoReader(tmp_path / "q") as reader, pytest.raises(Damaged, match="does not read"):
