@@ -380,7 +380,7 @@ def test_a_directory_that_is_no_queue_is_an_error_or_passed_over(queue: Path) ->
     (other / "notes.txt").write_text("hello")
 
     assert len(read(f"{queue.parent}/*")) == 40
-    with pytest.raises(NotAQueue, match="other is not a log"):
+    with pytest.raises(NotAQueue, match="other holds no queue"):
         read(other)
     with pytest.raises(NotAQueue, match="no queue matches"):
         read(f"{queue.parent}/host-*")

@@ -22,12 +22,13 @@ from tests.threads.gates import Doorman, Hold, Run, find_points, open_session
 
 _SECONDS = 3
 HELD = ("put", "put_many", "take", "sync", "adopt", "freeze", "merge", "trim")
-SHARED: dict[str, tuple[Any, ...]] = {"sync": (), "maintain": (), "info": ()}
+SHARED: dict[str, tuple[Any, ...]] = {"sync": (), "flush": (), "maintain": (), "info": ()}
 CALLS: dict[str, dict[str, tuple[Any, ...]]] = {
     "log": {
         "append": (b"x",),
         "append_many": ([b"x"],),
         "append_encoded": (b"\1\0\0\0x", 1),
+        "post": (b"x",),
         "put": (b"x",),
         "put_many": ([b"x"],),
         "consumer": ("other",),
@@ -39,6 +40,7 @@ CALLS: dict[str, dict[str, tuple[Any, ...]]] = {
         "push": (b"x",),
         "push_many": ([b"x"],),
         "push_encoded": (b"\1\0\0\0x", 1),
+        "post": (b"x",),
         "put": (b"x",),
         "put_many": ([b"x"],),
         "put_nowait": (b"x",),
@@ -49,10 +51,17 @@ CALLS: dict[str, dict[str, tuple[Any, ...]]] = {
         "peek": (),
         "dead": (),
     },
-    "beats": {"put": ({},), "put_many": ([{}],), "put_encoded": (b"\1\0\0\0x", 1), "read": (3,)},
+    "beats": {
+        "post": ({},),
+        "put": ({},),
+        "put_many": ([{}],),
+        "put_encoded": (b"\1\0\0\0x", 1),
+        "read": (3,),
+    },
     "deadline": {
         "enqueue": (b"x",),
         "enqueue_many": ([b"x"],),
+        "post": (b"x",),
         "put": (b"x",),
         "put_many": ([b"x"],),
         "dequeue": (),

@@ -220,7 +220,12 @@ class Connection:
             pending._call = call
             starts, self._called_for = not self._called_for, True
         if starts:
-            _receivers.submit(self._receive_for_calls)
+            try:
+                _receivers.submit(self._receive_for_calls)
+            except MemoryError:
+                with self._mutex:
+                    self._called_for = False
+                raise
         return True
 
     def give_up(self, error: ForebayError) -> None:

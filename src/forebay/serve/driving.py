@@ -152,7 +152,11 @@ class Task:
                 result, error = None, caught
             self._loop.post(lambda: self._worked(work, result, error))
 
-        _workers.submit(run)
+        try:
+            _workers.submit(run)
+        except MemoryError as error:
+            failure = error
+            self._loop.post(lambda: self._worked(work, None, failure))
 
     def _worked(self, work: Work, result: Any, error: BaseException | None) -> None:
         self._work = None

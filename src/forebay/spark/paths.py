@@ -44,6 +44,13 @@ def absolute(path: str) -> str:
     return os.path.abspath(path)
 
 
+def directory(path: str) -> str:
+    """Returns the absolute form of what must be a directory: an address is refused."""
+    if is_address(path):
+        raise InvalidOption(f"path = {path!r}: must be a directory that every executor can see")
+    return absolute(path)
+
+
 def is_pattern(path: str) -> bool:
     """Returns whether a path is a pattern."""
     return glob.has_magic(urlsplit(path).path if is_address(path) else path)

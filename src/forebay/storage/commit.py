@@ -191,7 +191,11 @@ class GroupCommit:
             self._calls.append((ticket, call))
             starts, self._called_for = not self._called_for, True
         if starts:
-            _committers.submit(self._wait_for_calls)
+            try:
+                _committers.submit(self._wait_for_calls)
+            except MemoryError:
+                # Without a thread the caller has to wait for the disk.
+                self._wait_for_calls()
 
     def advance(self, durable: int) -> None:
         """Raises the durable end, for records that are durable already."""

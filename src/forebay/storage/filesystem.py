@@ -609,6 +609,14 @@ def _first_byte(kind: int) -> bytes:
     return _RANGE_LOCK.pack(kind, os.SEEK_SET, 0, 1, 0)
 
 
+def check_memory(size_bytes: int) -> None:
+    """Raises `MemoryError` if the system would not give so much memory now; takes none."""
+    try:
+        mmap.mmap(-1, size_bytes).close()
+    except OSError as error:
+        raise MemoryError(f"{size_bytes} bytes of memory are not to be had") from error
+
+
 def whose(user: int) -> str:
     """Returns a hint that something belongs to another user, and how to act as that user."""
     try:

@@ -13,8 +13,12 @@ from collections import deque
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
+from forebay.storage.filesystem import check_memory
+
 # How long a thread waits for its next job before it ends. Tests wait for its end, with less.
 IDLE_SECONDS = 0.2
+# What a new thread may need: its stack, and the first memory of its own.
+_THREAD_BYTES = 32 << 20
 
 
 class Workers:
@@ -29,7 +33,8 @@ class Workers:
     def submit(self, job: Callable[[], None]) -> None:
         """Runs a job soon: on an idle thread, on a new one, or when a thread becomes free.
 
-        The job must neither raise nor wait for another one.
+        The job must neither raise nor wait for another one. Raises `MemoryError` if no thread can
+        be started; the job is not run then.
         """
         with self._mutex:
             if self._idle:
@@ -39,7 +44,15 @@ class Workers:
                 self._waiting.append(job)
                 return
             self._threads += 1
-        threading.Thread(target=self._work, args=(job,), name=self._name, daemon=True).start()
+        try:
+            # A thread that fails for want of memory as it begins leaves its starter waiting for
+            # ever: find out before.
+            check_memory(_THREAD_BYTES)
+            threading.Thread(target=self._work, args=(job,), name=self._name, daemon=True).start()
+        except (MemoryError, RuntimeError) as error:
+            with self._mutex:
+                self._threads -= 1
+            raise MemoryError("no thread can be started") from error
 
     def forget(self) -> None:
         """Starts over in the child of a fork, which has no threads."""

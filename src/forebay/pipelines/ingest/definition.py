@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal, Required, TypeAlias, TypedDict
 
 from forebay.errors import InvalidOption
-from forebay.spark.paths import absolute
+from forebay.spark.paths import directory
 from forebay.tables.protocol import FORMATS
 
 _UNITS_MS = {
@@ -211,7 +211,7 @@ def _paths(source: object) -> tuple[str, ...]:
     for path in given:
         if not isinstance(path, str | os.PathLike) or not os.fspath(path):
             raise InvalidOption(f"source: {path!r} is not a path")
-    return tuple(sorted({absolute(os.fspath(path)) for path in given}))
+    return tuple(sorted({directory(os.fspath(path)) for path in given}))
 
 
 def _schema(decode: str, schema: object) -> str | None:

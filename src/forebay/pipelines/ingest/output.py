@@ -405,17 +405,17 @@ class Output:
 
     def make(self, document: Mapping[str, Any]) -> None:
         """Creates an output without batches; its document comes last."""
+        if self.batches():
+            raise InvalidOption(
+                f"out = {self.path!r}: holds batches, but {DOCUMENT} is missing; restore it, or "
+                "give a new directory"
+            )
         known = {*TABLES, STAGING, BATCHES, KEYS, "catalog.db", "catalog.db-journal"}
         strangers = [name for name in self.store.names("") if name not in known]
         if strangers:
             raise InvalidOption(
                 f"out = {self.path!r}: holds {strangers[0]!r} but no {DOCUMENT}; give a new or an "
                 "empty directory"
-            )
-        if self.batches():
-            raise InvalidOption(
-                f"out = {self.path!r}: holds batches, but {DOCUMENT} is missing; restore it, or "
-                "give a new directory"
             )
         whole = {"v": VERSION, "id": uuid.uuid4().hex, **document}
         for name, table in self.tables(whole).items():

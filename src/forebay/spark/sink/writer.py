@@ -34,7 +34,7 @@ from forebay.queues.log.options import LogOptions
 from forebay.queues.log.queue import Log
 from forebay.queues.shared.names import LOG
 from forebay.spark.kinds import kind_at
-from forebay.spark.paths import absolute, is_pattern
+from forebay.spark.paths import directory, is_pattern
 from forebay.spark.sink.parts import PartWriter, discard_parts, publish_batch, waiting_manifests
 from forebay.storage import inbox
 from forebay.storage.filesystem import DiskDirectory, DiskFilesystem
@@ -99,7 +99,7 @@ def check_columns(schema: StructType) -> None:
 def _path(given: str | None) -> str:
     if not given:
         raise InvalidOption("path is missing: give save() or start() the directory of a queue")
-    path = absolute(given)
+    path = directory(given)
     if is_pattern(path):
         raise InvalidOption(f"path = {given!r}: must be one directory, not a pattern")
     return path
