@@ -18,7 +18,7 @@ def no_memory() -> Iterator[None]:
     before = resource.getrlimit(resource.RLIMIT_AS)
     with open("/proc/self/statm", encoding="ascii") as file:
         used = int(file.read().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + (16 << 20), before[1]))
+    resource.setrlimit(resource.RLIMIT_AS, (used + (4 << 20), before[1]))
     yield
     resource.setrlimit(resource.RLIMIT_AS, before)
 

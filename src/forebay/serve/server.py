@@ -26,6 +26,7 @@ from forebay.serve.holding import Holding
 from forebay.serve.limits import Limits
 from forebay.serve.loop import Loop, Timer
 from forebay.serve.session import Session
+from forebay.storage.filesystem import share_memory
 from forebay.wire.frames import frame
 from forebay.wire.messages import Answer, Status
 
@@ -85,6 +86,7 @@ class Server:
     def run(self, stopping: Callable[[], None] = lambda: None) -> None:
         """Serves until the end; calls `stopping` when that begins."""
         self._stopping = stopping
+        share_memory()
         _logger.info("serving %s", self._root)
         self._listener.setblocking(False)
         self._listener.listen(_BACKLOG)

@@ -42,6 +42,9 @@ assert _RANGE_LOCK.size == 32
 # needs a new block, and if there is none the system kills the process.
 _MAPPED_STORES = {0xEF53, 0x58465342, 0x01021994}
 
+# See mallopt(3).
+_M_ARENA_MAX = -8
+
 Buffer = bytes | bytearray | memoryview
 Mapping = mmap.mmap | bytearray
 
@@ -615,6 +618,16 @@ def check_memory(size_bytes: int) -> None:
         mmap.mmap(-1, size_bytes).close()
     except OSError as error:
         raise MemoryError(f"{size_bytes} bytes of memory are not to be had") from error
+
+
+def share_memory() -> None:
+    """Has all threads of this process take their memory from one pool.
+
+    By default the C library reserves 64 MiB of address space for nearly every thread that it sees.
+    """
+    # Other C libraries than glibc have no such pools.
+    with contextlib.suppress(AttributeError):
+        _libc().mallopt(_M_ARENA_MAX, 1)
 
 
 def whose(user: int) -> str:

@@ -18,7 +18,7 @@ from forebay.storage.filesystem import check_memory
 # How long a thread waits for its next job before it ends. Tests wait for its end, with less.
 IDLE_SECONDS = 0.2
 # What a new thread may need: its stack, and the first memory of its own.
-_THREAD_BYTES = 32 << 20
+_THREAD_BYTES = 12 << 20
 
 
 class Workers:
