@@ -73,7 +73,7 @@ def rclone(tmp_path: Path) -> Iterator[Server]:
     (tmp_path / "store" / BUCKET).mkdir(parents=True)
     program = str(Path(sys.executable).with_name("rclone"))
     command = [program, "serve", "s3", "--addr", f"127.0.0.1:{port}"]
-    command += ["--auth-key", f"{KEY},{SECRET}", "--dir-cache-time", "0s", str(tmp_path / "store")]
+    command += ["--auth-key", f"{KEY},{SECRET}", str(tmp_path / "store")]
     server = Server(command, port)
     yield server
     server.close()

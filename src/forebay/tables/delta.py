@@ -165,12 +165,12 @@ class Table:
 
     def vacuum(self, hours: float) -> int:
         """Removes files that the table no longer has since so many hours."""
-        return len(
-            # Full: also what no commit ever named.
-            self._table().vacuum(
-                int(hours), dry_run=False, enforce_retention_duration=False, full=True
-            )
+        # Full: also what no commit ever named.
+        removed = self._table().vacuum(
+            int(hours), dry_run=False, enforce_retention_duration=False, full=True
         )
+        # An object store may name the mark of the folder itself, too.
+        return sum(bool(name) for name in removed)
 
     @property
     def _options(self) -> dict[str, str] | None:
