@@ -66,7 +66,8 @@ def test_posts_keep_their_order_and_are_there_after_a_flush(
         queue.flush(tickets[-1])
         found = kind.drain(queue)
 
-        assert found == values
+        # An item that had to wait for memory has a later deadline than one that came after it.
+        assert (found if kind.ordered else sorted(found)) == values
         assert tickets == sorted(set(tickets))
 
 
